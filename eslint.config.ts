@@ -1,0 +1,66 @@
+// The lint gate: type-checked rules, no floating promises, and the import boundaries between folders.
+import js from '@eslint/js';
+import { defineConfig } from 'eslint/config';
+import tseslint from 'typescript-eslint';
+
+/** What each folder may import of ours; everything else of ours is refused (docs/architecture.md). */
+const mayImport: Record<string, string[]> = {
+  proto: [],
+  crds: [],
+  verify: [],
+  apiserver: ['proto', 'crds', 'verify'],
+  operator: ['proto', 'crds'],
+  e2e: ['proto', 'crds', 'verify', 'apiserver', 'operator'],
+  bench: ['proto', 'crds', 'verify', 'apiserver', 'operator', 'e2e'],
+};
+const folders = Object.keys(mayImport);
+
+const boundaries = folders.map((folder) => {
+  const refused = folders.filter((other) => other !== folder && !mayImport[folder]!.includes(other));
+  return {
+    files: [`${folder}/**/*.ts`],
+    rules: {
+      'no-restricted-imports': [
+        'error',
+        {
+          patterns: refused.map((other) => ({
+            regex: `(^@kellet/${other}(/|$)|^(\\.\\./)+${other}/)`,
+            message: `${folder}/ must not import ${other}/`,
+          })),
+        },
+      ],
+    },
+  };
+});
+
+export default defineConfig(
+  { ignores: ['**/node_modules/**', '**/dist/**', 'proto/gen/**', 'crds/src/generated/**', '.kellet/**'] },
+  js.configs.recommended,
+  tseslint.configs.recommendedTypeChecked,
+  {
+    languageOptions: { parserOptions: { projectService: true, tsconfigRootDir: import.meta.dirname } },
+    rules: {
+      '@typescript-eslint/no-floating-promises': 'error',
+      '@typescript-eslint/no-misused-promises': 'error',
+      '@typescript-eslint/switch-exhaustiveness-check': ['error', { considerDefaultExhaustiveForUnions: true }],
+      '@typescript-eslint/consistent-type-imports': 'error',
+      '@typescript-eslint/no-explicit-any': 'error',
+      '@typescript-eslint/no-unused-vars': ['error', { argsIgnorePattern: '^_', varsIgnorePattern: '^_' }],
+      '@typescript-eslint/require-await': 'off',
+      '@typescript-eslint/restrict-template-expressions': ['error', { allowNumber: true, allowBoolean: true }],
+      eqeqeq: ['error', 'always'],
+      'no-console': 'error',
+    },
+  },
+  ...boundaries,
+  {
+    // Commands, tests and tools talk to a terminal.
+    files: ['**/cli.ts', '**/main.ts', 'scripts/**', 'e2e/**', 'bench/**'],
+    rules: { 'no-console': 'off' },
+  },
+  {
+    // chai's assertions are expressions.
+    files: ['**/*.test.ts'],
+    rules: { '@typescript-eslint/no-unused-expressions': 'off' },
+  },
+);
