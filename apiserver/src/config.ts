@@ -1,0 +1,164 @@
+// The configuration of kellet-apiserver: one table from which environment, flags and help are read.
+import { readFileSync } from 'node:fs';
+
+interface Setting {
+  readonly type: 'string' | 'integer' | 'boolean' | readonly string[];
+  readonly fallback?: string;
+  /** Never shown; may be given as a file by the name with _FILE. */
+  readonly secret?: boolean;
+  readonly required?: boolean;
+  readonly help: string;
+}
+
+const settings = {
+  target: { type: ['all'], fallback: 'all', help: 'services to run in this process' },
+  environment: {
+    type: ['development', 'production'],
+    fallback: 'production',
+    help: 'production refuses unsafe settings',
+  },
+  listenHost: { type: 'string', fallback: '0.0.0.0', help: 'address to listen on' },
+  restPort: { type: 'integer', fallback: '8080', help: 'REST and /ws; 0: any free port' },
+  grpcPort: { type: 'integer', fallback: '9090', help: 'public gRPC' },
+  controlPort: { type: 'integer', fallback: '9091', help: 'internal gRPC for the operator' },
+  metricsPort: { type: 'integer', fallback: '9464', help: '/metrics, /healthz, /readyz' },
+  logLevel: {
+    type: ['trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent'],
+    fallback: 'info',
+    help: 'least level that is logged',
+  },
+  databaseUrl: { type: 'string', secret: true, required: true, help: 'PostgreSQL connection URL' },
+  natsUrl: { type: 'string', secret: true, required: true, help: 'NATS URL' },
+  controlSecret: { type: 'string', secret: true, required: true, help: 'shared secret of operator and data plane' },
+  jwtPrivateKey: {
+    type: 'string',
+    secret: true,
+    required: true,
+    help: 'Ed25519 key that signs access tokens, PKCS#8 PEM',
+  },
+  platformAdminEmail: { type: 'string', fallback: '', help: 'account made at start when it is missing' },
+  platformAdminPassword: { type: 'string', secret: true, fallback: '', help: 'its first password' },
+  dashboardOrigin: { type: 'string', fallback: '', help: 'the only origin that gets cross-origin access' },
+  batchPoints: { type: 'integer', fallback: '1000', help: 'points after which an anchor batch is sealed' },
+  batchSeconds: { type: 'integer', fallback: '30', help: 'seconds after which an anchor batch is sealed' },
+  network: { type: ['main', 'test', 'local'], fallback: 'main', help: 'chain network' },
+  arcUrl: { type: 'string', fallback: '', help: "base URL of the transaction processor's API" },
+  arcToken: { type: 'string', secret: true, fallback: '', help: 'its bearer token' },
+  headersUrl: { type: 'string', fallback: '', help: 'base URL of a ChainTracks v2 header source' },
+  fundingUrl: { type: 'string', fallback: '', help: 'pays the wallet by itself; local network only' },
+  walletKey: { type: 'string', secret: true, fallback: '', help: 'private key that pays for anchors, 64 hex digits' },
+  callbackUrl: { type: 'string', fallback: '', help: 'URL at which the processor reaches /api/v1/callbacks/arc' },
+  callbackHmacSecret: { type: 'string', secret: true, required: true, help: 'key of X-ARC-Signature' },
+  callbackSkipValidation: { type: 'boolean', fallback: 'false', help: 'accept unsigned callbacks; local network only' },
+  allowLocalFetch: {
+    type: 'boolean',
+    fallback: 'false',
+    help: 'fetch artifacts over http and from loopback addresses',
+  },
+} as const satisfies Record<string, Setting>;
+
+type Value<S extends Setting> = S['type'] extends 'integer'
+  ? number
+  : S['type'] extends 'boolean'
+    ? boolean
+    : S['type'] extends readonly (infer Choice)[]
+      ? Choice
+      : string;
+
+/** The configuration, every value checked. */
+export type Config = { readonly [K in keyof typeof settings]: Value<(typeof settings)[K]> };
+
+/** KELLET_REST_PORT for restPort. */
+const environmentName = (key: string): string =>
+  `KELLET_${key.replace(/[A-Z]/g, (letter) => `_${letter}`).toUpperCase()}`;
+const flagName = (key: string): string => `--${key.replace(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`)}`;
+
+/**
+ * Reads the configuration: a flag wins over the environment, the environment over the default; a secret may be given as a
+ * file (KELLET_X_FILE). Throws one Error that names every setting that is missing or wrong.
+ */
+export function readConfig(environment: Record<string, string | undefined>, flags: readonly string[]): Config {
+  const problems: string[] = [];
+  const given = parseFlags(flags, problems);
+  const values: Record<string, unknown> = {};
+  for (const [key, setting] of Object.entries<Setting>(settings)) {
+    const name = environmentName(key);
+    let text = given.get(key) ?? environment[name];
+    const file = environment[`${name}_FILE`];
+    if (text === undefined && file) {
+      try {
+        text = readFileSync(file, 'utf8').trim();
+      } catch (error) {
+        problems.push(`${name}_FILE: ${(error as Error).message}`);
+        continue;
+      }
+    }
+    text ??= setting.fallback;
+    if (text === undefined || (setting.required && text === '')) problems.push(`${name} is required: ${setting.help}`);
+    else values[key] = parse(name, setting, text, problems);
+  }
+  if (problems.length > 0) throw new Error(`configuration:\n  ${problems.join('\n  ')}`);
+  const config = values as unknown as Config;
+  refuseUnsafe(config);
+  return config;
+}
+
+/** The help text of the settings, a line each. */
+export function configHelp(): string {
+  return Object.entries<Setting>(settings)
+    .map(([key, setting]) => {
+      const fallback = setting.fallback ? ` (default ${setting.fallback})` : '';
+      return `  ${(setting.secret ? '' : flagName(key)).padEnd(28)} ${environmentName(key).padEnd(34)} ${setting.help}${fallback}`;
+    })
+    .join('\n');
+}
+
+function parseFlags(flags: readonly string[], problems: string[]): Map<string, string> {
+  const given = new Map<string, string>();
+  const byFlag = new Map(
+    Object.entries<Setting>(settings).flatMap(([key, setting]) => (setting.secret ? [] : [[flagName(key), key]])),
+  );
+  for (let index = 0; index < flags.length; index += 1) {
+    const [flag = '', inline] = splitOnce(flags[index]!, '=');
+    const key = byFlag.get(flag);
+    const value = inline ?? flags[++index];
+    if (key === undefined) problems.push(`unknown flag ${flag}`);
+    else if (value === undefined) problems.push(`${flag} needs a value`);
+    else given.set(key, value);
+  }
+  return given;
+}
+
+function splitOnce(text: string, separator: string): [string, string | undefined] {
+  const at = text.indexOf(separator);
+  return at < 0 ? [text, undefined] : [text.slice(0, at), text.slice(at + 1)];
+}
+
+function parse(name: string, setting: Setting, text: string, problems: string[]): unknown {
+  if (setting.type === 'integer') {
+    if (!/^\d{1,9}$/.test(text)) problems.push(`${name} must be a whole number`);
+    return Number(text);
+  }
+  if (setting.type === 'boolean') {
+    if (!['true', 'false', '1', '0'].includes(text)) problems.push(`${name} must be true or false`);
+    return text === 'true' || text === '1';
+  }
+  if (typeof setting.type !== 'string' && !setting.type.includes(text)) {
+    problems.push(`${name} must be one of ${setting.type.join(', ')}`);
+  }
+  return text;
+}
+
+/** What may be loosened on a local network must not be loosened by accident elsewhere (SPEC, callback, development mode). */
+function refuseUnsafe(config: Config): void {
+  const unsafe: string[] = [];
+  if (config.callbackSkipValidation && (config.network !== 'local' || config.environment === 'production')) {
+    unsafe.push('KELLET_CALLBACK_SKIP_VALIDATION is only for the local network outside production');
+  }
+  if (config.fundingUrl !== '' && config.network !== 'local')
+    unsafe.push('KELLET_FUNDING_URL is only for the local network');
+  if (config.allowLocalFetch && config.environment === 'production') {
+    unsafe.push('KELLET_ALLOW_LOCAL_FETCH is not for production');
+  }
+  if (unsafe.length > 0) throw new Error(`configuration:\n  ${unsafe.join('\n  ')}`);
+}

@@ -1,0 +1,105 @@
+// NATS: one connection that comes back by itself. Nothing that serves a device waits for it.
+import { connect, headers as natsHeaders, type JetStreamClient, type NatsConnection } from 'nats';
+import type { Logger } from './logger.ts';
+import { sleep } from './clock.ts';
+
+/** The JetStream stream that holds every event but the live telemetry. */
+export const streamName = 'KELLET';
+
+/** Subjects of the stream (docs/events.md names each event). */
+export const streamSubjects = ['device.>', 'profile.>', 'alarm.>', 'arc.callbacks', 'anchor.confirmations'];
+
+/** The broker as the data plane uses it. */
+export class Broker {
+  private readonly url: string;
+  private readonly logger: Logger;
+  private readonly closing = new AbortController();
+  private connection: NatsConnection | undefined;
+  private jetStream: JetStreamClient | undefined;
+  private readonly connected: Promise<void>;
+  private readonly onConnect: ((connection: NatsConnection) => void)[] = [];
+
+  constructor(url: string, logger: Logger) {
+    this.url = url;
+    this.logger = logger;
+    this.connected = this.connectLoop();
+  }
+
+  private async connectLoop(): Promise<void> {
+    const { signal } = this.closing;
+    for (let delay = 100; !signal.aborted; delay = Math.min(delay * 2, 5000)) {
+      try {
+        // The URL's user and password are options of the client, so that they never stand in a log line.
+        const target = new URL(this.url);
+        const connection = await connect({
+          servers: `${target.hostname}:${target.port || '4222'}`,
+          user: target.password ? decodeURIComponent(target.username) : undefined,
+          pass: target.password ? decodeURIComponent(target.password) : undefined,
+          token: target.username && !target.password ? decodeURIComponent(target.username) : undefined,
+          maxReconnectAttempts: -1,
+          reconnectTimeWait: 500,
+          name: 'kellet-apiserver',
+        });
+        await this.ensureStream(connection).catch(async (error: unknown) => {
+          await connection.close();
+          throw error;
+        });
+        this.connection = connection;
+        this.jetStream = connection.jetstream();
+        for (const run of this.onConnect) run(connection);
+        return;
+      } catch (error) {
+        this.logger.warn({ err: error }, 'broker is not reachable, trying again');
+        await sleep(delay, signal);
+      }
+    }
+  }
+
+  private async ensureStream(connection: NatsConnection): Promise<void> {
+    const manager = await connection.jetstreamManager();
+    const wanted = {
+      name: streamName,
+      subjects: streamSubjects,
+      max_age: 7 * 24 * 3600 * 1e9,
+      duplicate_window: 120 * 1e9,
+    };
+    const exists = await manager.streams.info(streamName).then(
+      () => true,
+      () => false,
+    );
+    if (exists) await manager.streams.update(streamName, wanted);
+    else await manager.streams.add(wanted);
+  }
+
+  /** Whether the broker answers at this moment: throws the reason when it does not. */
+  async ping(): Promise<void> {
+    if (!this.connection) throw new Error('not connected');
+    await this.connection.flush();
+  }
+
+  /**
+   * Publishes into the stream and waits until it is stored. `messageId` makes a repeat within two minutes harmless.
+   * Rejects when the broker is away; the caller keeps the message and tries again.
+   */
+  async publish(subject: string, payload: Uint8Array, messageId: string): Promise<void> {
+    if (!this.jetStream) throw new Error('the broker is not connected');
+    await this.jetStream.publish(subject, payload, { msgID: messageId, timeout: 5000, headers: natsHeaders() });
+  }
+
+  /** Publishes without storage, best effort: lost when nobody listens or the broker is away. */
+  publishLive(subject: string, payload: Uint8Array): void {
+    if (this.connection && !this.connection.isClosed()) this.connection.publish(subject, payload);
+  }
+
+  /** Runs once there is a connection: for consumers, which then survive reconnects by themselves. */
+  whenConnected(run: (connection: NatsConnection) => void): void {
+    if (this.connection) run(this.connection);
+    else this.onConnect.push(run);
+  }
+
+  async close(): Promise<void> {
+    this.closing.abort();
+    await this.connected;
+    await this.connection?.drain().catch(() => undefined);
+  }
+}

@@ -1,0 +1,182 @@
+// PostgreSQL: one pool, transactions scoped to a tenant or to the system, migrations, and notifications.
+import { readdir, readFile } from 'node:fs/promises';
+import path from 'node:path';
+import pg from 'pg';
+import { sleep } from './clock.ts';
+import { unavailable } from './errors.ts';
+import type { Logger } from './logger.ts';
+
+// int8 holds nanoseconds and sizes beyond 2^53; everything smaller is int4 in our tables.
+pg.types.setTypeParser(pg.types.builtins.INT8, (text) => BigInt(text));
+
+/** What a store needs: parameterised queries inside a transaction. */
+export interface Transaction {
+  query<Row extends pg.QueryResultRow>(text: string, values?: readonly unknown[]): Promise<pg.QueryResult<Row>>;
+}
+
+/** Called when a listening connection was lost (true) and when it is back (false). */
+export type ListenerState = (lost: boolean) => void;
+
+/** The database of the data plane. */
+export class Database {
+  readonly pool: pg.Pool;
+  private readonly url: string;
+  private readonly logger: Logger;
+  private readonly closing = new AbortController();
+  private readonly listeners = new Set<Promise<void>>();
+
+  constructor(url: string, logger: Logger, options: { maximumConnections?: number } = {}) {
+    this.url = url;
+    this.logger = logger;
+    this.pool = new pg.Pool({
+      connectionString: url,
+      max: options.maximumConnections ?? 20,
+      connectionTimeoutMillis: 5000,
+      application_name: 'kellet-apiserver',
+    });
+    this.pool.on('error', (error) => logger.warn({ err: error }, 'idle database connection lost'));
+  }
+
+  /**
+   * Runs `work` in one transaction as the role `kellet_tenant`: row-level security shows it nothing but the tenant's rows,
+   * whatever its queries forget. Throws UNAVAILABLE when the database cannot be reached.
+   */
+  tenant<T>(tenantId: string, work: (tx: Transaction) => Promise<T>): Promise<T> {
+    if (!/^[a-z0-9]([-a-z0-9]*[a-z0-9])?$/.test(tenantId)) throw new Error('not a tenant id');
+    return this.transaction(`BEGIN; SET LOCAL ROLE kellet_tenant; SET LOCAL kellet.tenant_id = '${tenantId}'`, work);
+  }
+
+  /** Runs `work` in one transaction across tenants: for the loops of the data plane, never for a caller's request. */
+  system<T>(work: (tx: Transaction) => Promise<T>): Promise<T> {
+    return this.transaction('BEGIN', work);
+  }
+
+  private async transaction<T>(begin: string, work: (tx: Transaction) => Promise<T>): Promise<T> {
+    const client = await this.connect();
+    let broken: Error | undefined;
+    try {
+      await client.query(begin);
+      const result = await work({ query: (text, values) => client.query(text, values as unknown[]) });
+      await client.query('COMMIT');
+      return result;
+    } catch (error) {
+      await client.query('ROLLBACK').catch((failure: Error) => (broken = failure));
+      throw isConnectionError(error) ? unavailable('the database is unavailable', error) : error;
+    } finally {
+      client.release(broken);
+    }
+  }
+
+  private async connect(): Promise<pg.PoolClient> {
+    try {
+      return await this.pool.connect();
+    } catch (error) {
+      throw unavailable('the database is unavailable', error);
+    }
+  }
+
+  /** A connection of its own, outside the pool (telemetry writers, advisory locks). The caller ends it. */
+  async dedicated(name: string): Promise<pg.Client> {
+    const client = new pg.Client({
+      connectionString: this.url,
+      connectionTimeoutMillis: 5000,
+      application_name: `kellet-${name}`,
+    });
+    client.on('error', (error) => this.logger.warn({ err: error, connection: name }, 'database connection lost'));
+    await client.connect();
+    return client;
+  }
+
+  /** Answers when the database answers; throws otherwise. */
+  async ping(): Promise<void> {
+    await this.pool.query('SELECT 1');
+  }
+
+  /**
+   * Listens on notification channels for as long as the database object lives; reconnects with growing delay. Between
+   * `state(true)` and `state(false)` notifications may have been missed.
+   */
+  listen(channels: readonly string[], receive: (channel: string, payload: string) => void, state: ListenerState): void {
+    const loop = this.listenLoop(channels, receive, state);
+    this.listeners.add(loop);
+    void loop.finally(() => this.listeners.delete(loop));
+  }
+
+  private async listenLoop(
+    channels: readonly string[],
+    receive: (channel: string, payload: string) => void,
+    state: ListenerState,
+  ): Promise<void> {
+    const { signal } = this.closing;
+    for (let delay = 100; !signal.aborted; delay = Math.min(delay * 2, 5000)) {
+      const client = await this.dedicated('listener').catch(() => undefined);
+      if (client) {
+        const ended = new Promise<void>((resolve) => client.once('end', () => resolve()));
+        const stop = () => void client.end().catch(() => undefined);
+        client.on('notification', (message) => receive(message.channel, message.payload ?? ''));
+        signal.addEventListener('abort', stop, { once: true });
+        try {
+          for (const channel of channels) await client.query(`LISTEN ${client.escapeIdentifier(channel)}`);
+          delay = 100;
+          state(false);
+          await ended;
+        } catch {
+          stop();
+        }
+        signal.removeEventListener('abort', stop);
+        if (!signal.aborted) state(true);
+      }
+      await sleep(delay, signal);
+    }
+  }
+
+  /** Ends listeners and the pool, once running transactions have ended. */
+  async close(): Promise<void> {
+    this.closing.abort();
+    await Promise.all(this.listeners);
+    await this.pool.end();
+  }
+}
+
+/** Whether a failure says that the server is away or has dropped us, rather than that the statement was wrong. */
+export function isConnectionError(error: unknown): boolean {
+  if (!(error instanceof Error)) return false;
+  const code = 'code' in error && typeof error.code === 'string' ? error.code : '';
+  // Class 08 connection exception, 57P01–57P03 shutting down or starting up, 53300 too many connections; the rest is Node's.
+  return (
+    /^(08...|57P0[123]|53300)$/.test(code) ||
+    ['ECONNREFUSED', 'ECONNRESET', 'EPIPE', 'ETIMEDOUT', 'ENOENT'].includes(code) ||
+    /Connection terminated|timeout exceeded when trying to connect|Client has encountered a connection error/.test(
+      error.message,
+    )
+  );
+}
+
+const migrationsFolder = path.resolve(import.meta.dirname, '../../migrations');
+
+/**
+ * Brings the schema up to date: every file of migrations/ in order of its name, each in one transaction, once. Processes that
+ * start together wait for one another. Throws when a migration fails; what came before it stays.
+ */
+export async function migrate(database: Database, logger: Logger): Promise<void> {
+  const client = await database.dedicated('migrations');
+  try {
+    await client.query('SELECT pg_advisory_lock(6452817301)');
+    await client.query(
+      'CREATE TABLE IF NOT EXISTS schema_migrations (name text PRIMARY KEY, applied_at timestamptz NOT NULL DEFAULT now())',
+    );
+    const applied = await client.query<{ name: string }>('SELECT name FROM schema_migrations');
+    const done = new Set(applied.rows.map((row) => row.name));
+    const names = (await readdir(migrationsFolder)).filter((name) => name.endsWith('.sql')).sort();
+    for (const name of names.filter((candidate) => !done.has(candidate))) {
+      const sql = await readFile(path.join(migrationsFolder, name), 'utf8');
+      await client.query('BEGIN');
+      await client.query(sql);
+      await client.query('INSERT INTO schema_migrations (name) VALUES ($1)', [name]);
+      await client.query('COMMIT');
+      logger.info({ migration: name }, 'migration applied');
+    }
+  } finally {
+    await client.end();
+  }
+}

@@ -1,0 +1,31 @@
+// Structured logs: JSON lines on stderr, with secrets redacted by name wherever they appear.
+import { pino, type Logger as PinoLogger } from 'pino';
+
+/** A structured logger; `child` adds fields to every line. */
+export type Logger = PinoLogger;
+
+const secretFields = [
+  'authorization',
+  'password',
+  'token',
+  'api_key',
+  'apiKey',
+  'secret',
+  'provision_key',
+  'refresh_token',
+  'access_token',
+];
+
+/** Makes the process's logger. Lines go to stderr synchronously, so that the last words of a crash are not lost. */
+export function createLogger(level: string, bindings: Record<string, unknown> = {}): Logger {
+  return pino(
+    {
+      level,
+      base: bindings,
+      timestamp: pino.stdTimeFunctions.isoTime,
+      formatters: { level: (label) => ({ level: label }) },
+      redact: { paths: secretFields.flatMap((field) => [field, `*.${field}`]), censor: '[redacted]' },
+    },
+    pino.destination({ dest: 2, sync: true }),
+  );
+}

@@ -1,0 +1,32 @@
+// What every service folder is given, and what it gives back to main.ts.
+import type { Config } from '../config.ts';
+import type { Broker } from './broker.ts';
+import type { Clock } from './clock.ts';
+import type { Database } from './database.ts';
+import type { Logger } from './logger.ts';
+import type { Registry } from './metrics.ts';
+import type { OutboxRelay } from './outbox.ts';
+import type { Paging } from './paging.ts';
+import type { ServiceRegistry } from './rpc.ts';
+
+/** The ground a service stands on. */
+export interface Platform {
+  readonly config: Config;
+  readonly clock: Clock;
+  readonly logger: Logger;
+  readonly metrics: Registry;
+  readonly database: Database;
+  readonly broker: Broker;
+  readonly outbox: OutboxRelay;
+  readonly paging: Paging;
+}
+
+/** A service as main.ts sees it: started in order, stopped in the opposite order. */
+export interface ServiceModule {
+  /** Puts the service's handlers into the registry. */
+  register(registry: ServiceRegistry): void;
+  /** Starts its loops; resolves when it can serve. */
+  start?(): Promise<void>;
+  /** Ends its loops; everything acknowledged is durable before it resolves. */
+  stop?(): Promise<void>;
+}

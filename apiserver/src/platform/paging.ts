@@ -1,0 +1,70 @@
+// Opaque cursor paging, the same for every list (SPEC, Pagination; AIP-158).
+import { createHmac, timingSafeEqual } from 'node:crypto';
+import { invalidArgument } from './errors.ts';
+
+const defaultPageSize = 50;
+const maximumPageSize = 500;
+
+/** What a list request asks for, once checked. */
+export interface Page<Cursor> {
+  /** Rows to return; a store fetches one more to learn whether there is a next page. */
+  readonly size: number;
+  /** Where the last page ended; undefined for the first. */
+  readonly after: Cursor | undefined;
+}
+
+/** Seals and opens page tokens. A token is bound to its tenant, list and filters by an HMAC. */
+export class Paging {
+  private readonly key: Buffer;
+
+  constructor(key: Buffer) {
+    this.key = key;
+  }
+
+  /**
+   * Checks a list request. `scope` names the list with tenant and filters: a token of another scope is INVALID_ARGUMENT.
+   * A size of 0 is the default (50), a larger one than the maximum is capped, a negative one INVALID_ARGUMENT.
+   */
+  open<Cursor>(
+    request: { pageSize: number; pageToken: string },
+    scope: readonly unknown[],
+    limits: { defaultSize?: number; maximumSize?: number } = {},
+  ): Page<Cursor> {
+    if (request.pageSize < 0) throw invalidArgument('page_size must not be negative');
+    const maximum = limits.maximumSize ?? maximumPageSize;
+    const size = Math.min(request.pageSize === 0 ? (limits.defaultSize ?? defaultPageSize) : request.pageSize, maximum);
+    if (request.pageToken === '') return { size, after: undefined };
+    const bytes = Buffer.from(request.pageToken, 'base64url');
+    const cursor = bytes.subarray(16);
+    if (bytes.length <= 16 || !timingSafeEqual(bytes.subarray(0, 16), this.mac(cursor, scope))) {
+      throw invalidArgument('page_token is not one this list has given for these filters');
+    }
+    return { size, after: JSON.parse(cursor.toString()) as Cursor };
+  }
+
+  /**
+   * Cuts the rows that a store fetched (at most size + 1) to the page and makes the token of the next one: "" at the end,
+   * also after an exactly full last page.
+   */
+  close<Row, Cursor>(
+    rows: readonly Row[],
+    page: Page<Cursor>,
+    scope: readonly unknown[],
+    cursorOf: (row: Row) => Cursor,
+  ): { rows: Row[]; nextPageToken: string } {
+    const kept = rows.slice(0, page.size);
+    const last = kept.at(-1);
+    if (rows.length <= page.size || last === undefined) return { rows: kept, nextPageToken: '' };
+    const cursor = Buffer.from(JSON.stringify(cursorOf(last)));
+    return { rows: kept, nextPageToken: Buffer.concat([this.mac(cursor, scope), cursor]).toString('base64url') };
+  }
+
+  private mac(cursor: Buffer, scope: readonly unknown[]): Buffer {
+    return createHmac('sha256', this.key)
+      .update(JSON.stringify(scope))
+      .update('\0')
+      .update(cursor)
+      .digest()
+      .subarray(0, 16);
+  }
+}
