@@ -1,0 +1,39 @@
+// A lock between processes that the kernel releases when its holder dies, however it dies.
+import { mkdirSync } from 'node:fs';
+import { dirname } from 'node:path';
+import { DatabaseSync } from 'node:sqlite';
+import { setTimeout as sleep } from 'node:timers/promises';
+
+/** Gives the lock back. */
+export type Release = () => void;
+
+/** SQLite's code for "someone else holds it". */
+const busy = 5;
+
+/**
+ * Takes the lock at `path` (an SQLite file, whose exclusive transaction is the lock), or answers undefined when another
+ * process holds it.
+ */
+export function tryLock(path: string): Release | undefined {
+  mkdirSync(dirname(path), { recursive: true });
+  const database = new DatabaseSync(path, { timeout: 0 });
+  try {
+    database.exec('BEGIN EXCLUSIVE');
+  } catch (error) {
+    database.close();
+    if ((error as { errcode?: number }).errcode === busy) return undefined;
+    throw error;
+  }
+  return () => database.close();
+}
+
+/** Takes the lock, waiting as long as needed; `onWait` is called every few seconds of waiting with the seconds so far. */
+export async function lock(path: string, onWait: (seconds: number) => void): Promise<Release> {
+  const started = performance.now();
+  for (let attempt = 0; ; attempt++) {
+    const release = tryLock(path);
+    if (release) return release;
+    if (attempt % 25 === 0) onWait(Math.round((performance.now() - started) / 1000));
+    await sleep(200);
+  }
+}

@@ -1,0 +1,60 @@
+// Where the local stack keeps things: the checkout, its state folder, the user's cache of built programs.
+import { createHash } from 'node:crypto';
+import { chmod, lstat, mkdir, stat } from 'node:fs/promises';
+import { homedir } from 'node:os';
+import { dirname, join, resolve } from 'node:path';
+
+/** The root of this checkout. */
+export const checkout = resolve(import.meta.dirname, '../..');
+
+/** The state folder of `make dev`; everything secret below it is readable by its owner alone. */
+export const defaultStateFolder = join(checkout, '.kellet');
+
+/** `$KELLET_CACHE`, else `$XDG_CACHE_HOME/kellet`, else `~/.cache/kellet`: built programs, shared by all checkouts. */
+export function cacheFolder(environment: NodeJS.ProcessEnv = process.env): string {
+  if (environment.KELLET_CACHE) return resolve(environment.KELLET_CACHE);
+  return join(environment.XDG_CACHE_HOME || join(homedir(), '.cache'), 'kellet');
+}
+
+/** Makes a folder that only its owner may enter. */
+export async function makePrivateFolder(folder: string): Promise<string> {
+  await mkdir(folder, { recursive: true });
+  await chmod(folder, 0o700);
+  return folder;
+}
+
+/** Whether every folder above `path` may be searched by any user, so that a process of another user can reach it. */
+export async function isSearchableByOthers(path: string): Promise<boolean> {
+  for (let folder = dirname(resolve(path)); ; folder = dirname(folder)) {
+    const found = await stat(folder).catch(() => undefined);
+    if (found && (found.mode & 0o001) === 0) return false;
+    if (folder === dirname(folder)) return true;
+  }
+}
+
+/**
+ * The folder outside the checkout that stands in for `path` when another user must reach it and cannot. It is named
+ * by a hash of `path`, lies in /var/tmp (which outlives a reboot), and is refused when it belongs to someone else.
+ */
+export function substituteFolder(path: string): string {
+  return join('/var/tmp', `kellet-${createHash('sha256').update(resolve(path)).digest('hex').slice(0, 16)}`);
+}
+
+/** `path` itself when other users can reach it, else its substitute, made with mode 0711. */
+export async function reachableFolder(path: string): Promise<string> {
+  if (await isSearchableByOthers(path)) {
+    await mkdir(path, { recursive: true, mode: 0o711 });
+    await chmod(path, 0o711);
+    return path;
+  }
+  const folder = substituteFolder(path);
+  await mkdir(folder, { mode: 0o711 }).catch((error: NodeJS.ErrnoException) => {
+    if (error.code !== 'EEXIST') throw error;
+  });
+  const found = await lstat(folder);
+  if (!found.isDirectory() || found.uid !== process.getuid?.()) {
+    throw new Error(`${folder} is not a folder of this user: remove it, or move the checkout to a public folder`);
+  }
+  await chmod(folder, 0o711);
+  return folder;
+}

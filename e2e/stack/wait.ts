@@ -1,0 +1,38 @@
+// Waiting for a condition, never for a length of time.
+import { setTimeout as sleep } from 'node:timers/promises';
+
+/** How long to wait, how often to look, and when to stop looking early. */
+export interface WaitOptions {
+  /** What is waited for, as it reads in the error. */
+  what: string;
+  timeoutMilliseconds?: number;
+  intervalMilliseconds?: number;
+  signal?: AbortSignal;
+}
+
+/**
+ * Resolves with the first value of `check` that is neither undefined nor false. An error thrown by `check` counts as
+ * "not yet" and is quoted when time runs out.
+ */
+export async function waitUntil<T>(
+  check: () => Promise<T | undefined | false> | T | undefined | false,
+  { what, timeoutMilliseconds = 30_000, intervalMilliseconds = 100, signal }: WaitOptions,
+): Promise<T> {
+  const deadline = performance.now() + timeoutMilliseconds;
+  let lastError: unknown;
+  for (;;) {
+    signal?.throwIfAborted();
+    try {
+      const value = await check();
+      if (value !== undefined && value !== false) return value;
+      lastError = undefined;
+    } catch (error) {
+      lastError = error;
+    }
+    if (performance.now() > deadline) {
+      const why = lastError instanceof Error ? `: ${lastError.message}` : '';
+      throw new Error(`${what} not ready after ${timeoutMilliseconds / 1000} s${why}`, { cause: lastError });
+    }
+    await sleep(intervalMilliseconds, undefined, signal ? { signal } : {});
+  }
+}
