@@ -1,0 +1,148 @@
+import { expect } from 'chai';
+import { readFileSync } from 'node:fs';
+import { MerklePath } from '@bsv/sdk';
+import { buildBump, bumpRootFor, computeBumpRoot, parseBump, serialiseBump } from './bump.ts';
+import type { Bump } from './bump.ts';
+import { fromDisplayHex, fromHex, reversed, toDisplayHex, toHex } from './bytes.ts';
+import { MalformedError, RefutedError } from './errors.ts';
+import { merkleRoot } from './merkle.ts';
+import { sha256d } from './sha256.ts';
+
+/** The BUMPs that the SDK ships beside its own tests. */
+function sdkVectors(name: string): string[] {
+  const file = new URL(`../../src/transaction/__tests/${name}`, import.meta.resolve('@bsv/sdk'));
+  const source = readFileSync(file, 'utf8');
+  return [...source.matchAll(/bump: '([0-9a-f]+)'/g)].map((match) => match[1]!);
+}
+
+const txids = Array.from({ length: 13 }, (_, i) => sha256d(Uint8Array.of(i)));
+
+/** A change to a sound BUMP of transaction 5 of 13, and what the parser says of it. */
+const faults: { fault: string; change: (bump: Bump) => void; says: RegExp }[] = [
+  {
+    fault: 'a node that belongs to no transaction',
+    change: (b) => (b.levels[1]![0]!.offset = 1),
+    says: /no transaction/,
+  },
+  { fault: 'a node outside the tree', change: (b) => (b.levels[2]![0]!.offset = 4), says: /outside/ },
+  { fault: 'a node that is computed anyway', change: (b) => (b.levels[1]![0]!.offset = 2), says: /not needed/ },
+  { fault: 'a repeated node', change: (b) => b.levels[1]!.push(b.levels[1]![0]!), says: /repeated/ },
+  { fault: 'a missing leaf', change: (b) => b.levels[0]!.shift(), says: /missing/ },
+  { fault: 'a missing node', change: (b) => b.levels[2]!.pop(), says: /missing/ },
+  { fault: 'no leaves', change: (b) => b.levels[0]!.splice(0), says: /no transaction|one root/ },
+  { fault: 'a copy on the left', change: (b) => delete b.levels[0]![0]!.hash, says: /copies nothing/ },
+  { fault: 'a transaction id above level 0', change: (b) => (b.levels[1]![0]!.isTxid = true), says: /flag 2/ },
+  {
+    fault: 'two leaves under different roots',
+    change: (b) => {
+      b.levels[0]!.push({ offset: 0, hash: txids[0]!, isTxid: true }, { offset: 1, hash: txids[9]!, isTxid: false });
+    },
+    says: /no transaction|not needed|missing/,
+  },
+  {
+    fault: 'a copy that is not the last of its level',
+    change: (b) => {
+      delete b.levels[0]![1]!.hash;
+      b.levels[0]!.push({ offset: 6, hash: txids[6]!, isTxid: true }, { offset: 7, hash: txids[7]!, isTxid: false });
+    },
+    says: /not the last/,
+  },
+];
+
+describe('bump', () => {
+  it('builds what @bsv/sdk reads to the same root, for every place in blocks of 1 to 40 transactions', () => {
+    for (let count = 1; count <= 40; count++) {
+      const block = Array.from({ length: count }, (_, i) => sha256d(Uint8Array.of(i, count)));
+      const root = toDisplayHex(merkleRoot(block));
+      for (let index = 0; index < count; index++) {
+        const raw = serialiseBump(buildBump(814_000 + count, block, index));
+        const txid = toDisplayHex(block[index]!);
+        const theirs = MerklePath.fromHex(toHex(raw));
+        expect(theirs.computeRoot(txid)).to.equal(root);
+        expect(theirs.blockHeight).to.equal(814_000 + count);
+        expect(toDisplayHex(bumpRootFor(parseBump(raw), block[index]!))).to.equal(root);
+        expect(toHex(serialiseBump(parseBump(raw)))).to.equal(toHex(raw));
+      }
+    }
+  });
+
+  it('reads the sound BUMPs of the SDK, byte for byte and to the same root', () => {
+    const vectors = sdkVectors('bump.valid.vectors.ts');
+    expect(vectors).to.have.length.greaterThan(1);
+    for (const hex of vectors) {
+      const bump = parseBump(fromHex(hex));
+      expect(toHex(serialiseBump(bump))).to.equal(hex);
+      expect(toDisplayHex(computeBumpRoot(bump))).to.equal(MerklePath.fromHex(hex).computeRoot());
+    }
+  });
+
+  it('refuses every faulty BUMP of the SDK', () => {
+    const vectors = sdkVectors('bump.invalid.vectors.ts');
+    expect(vectors).to.have.length.greaterThan(5);
+    for (const hex of vectors) expect(() => parseBump(fromHex(hex))).to.throw(MalformedError);
+  });
+
+  it('proves both transactions of a compound BUMP that @bsv/sdk combined', () => {
+    const [a, b] = [3, 6].map((index) => MerklePath.fromHex(toHex(serialiseBump(buildBump(9, txids, index)))));
+    a!.combine(b!);
+    const bump = parseBump(Uint8Array.from(a!.toBinary()));
+    for (const index of [3, 6]) expect(toHex(bumpRootFor(bump, txids[index]!))).to.equal(toHex(merkleRoot(txids)));
+  });
+
+  for (const { fault, change, says } of faults) {
+    it(`refuses ${fault}`, () => {
+      const bump = buildBump(9, txids, 5);
+      change(bump);
+      expect(() => parseBump(serialiseBump(bump))).to.throw(MalformedError, says);
+    });
+  }
+
+  it('refuses trailing bytes, missing bytes, long varints, unknown flags and tree heights', () => {
+    const raw = serialiseBump(buildBump(9, txids, 5));
+    const height = Uint8Array.of(0xfd, 9, 0);
+    for (const broken of [
+      Uint8Array.of(...raw, 0),
+      raw.subarray(0, -1),
+      Uint8Array.of(...height, ...raw.subarray(1)),
+      Uint8Array.of(raw[0]!, 0, ...raw.subarray(2)),
+      Uint8Array.of(raw[0]!, 33, ...raw.subarray(2)),
+      Uint8Array.of(...raw.subarray(0, 4), 4, ...raw.subarray(5)),
+      new Uint8Array(0),
+    ]) {
+      expect(() => parseBump(broken)).to.throw(MalformedError);
+    }
+  });
+
+  it('never computes the same root from a BUMP with one bit changed, unless only the mark of a leaf changed', () => {
+    const raw = serialiseBump(buildBump(9, txids, 12)); // the last of 13: two copies on its way
+    const root = toHex(merkleRoot(txids));
+    let marks = 0;
+    for (let bit = 8; bit < raw.length * 8; bit++) {
+      const changed = Uint8Array.from(raw);
+      changed[bit >> 3]! ^= 1 << (bit & 7);
+      try {
+        if (toHex(bumpRootFor(parseBump(changed), txids[12]!)) === root) marks++;
+      } catch (error) {
+        if (!(error instanceof MalformedError || error instanceof RefutedError)) throw error;
+      }
+    }
+    expect(marks).to.equal(1);
+  });
+
+  it('refutes a transaction id that is not among the leaves', () => {
+    expect(() => bumpRootFor(buildBump(9, txids, 5), txids[7]!)).to.throw(RefutedError);
+    expect(() => bumpRootFor(buildBump(9, txids, 5), reversed(txids[5]!))).to.throw(RefutedError);
+  });
+
+  it('reads BUMPs as a processor sends them', () => {
+    // Recorded from ARC 1.5.11 against a Bitcoin SV node on regtest: the second of two transactions of block 221.
+    const bump = parseBump(
+      fromHex(
+        'dd0102000052961622b0ff16cd25206fd25bec619d542ae21bb2332a3d61489d0347b2438601' +
+          '02aa91e2d68410aecea1af47019f5615eb80d3bbc9b83951e5c50226bbd74384a1',
+      ),
+    );
+    expect(bump.blockHeight).to.equal(221);
+    bumpRootFor(bump, fromDisplayHex('a18443d7bb2602c5e55139b8c9bbd380eb15569f0147afa1ceae1084d6e291aa'));
+  });
+});

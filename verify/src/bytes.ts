@@ -1,0 +1,179 @@
+// Bytes: hex, order, and a reader that refuses what another encoder would have written differently.
+import { bytesToHex, concatBytes, hexToBytes } from '@noble/hashes/utils.js';
+import { MalformedError } from './errors.ts';
+
+export { concatBytes };
+
+/** Bytes as lower-case hex. */
+export function toHex(bytes: Uint8Array): string {
+  return bytesToHex(bytes);
+}
+
+/**
+ * Hex (either case, no prefix) as bytes.
+ * @throws {MalformedError} when the text is not whole bytes of hex
+ */
+export function fromHex(hex: string): Uint8Array {
+  try {
+    return hexToBytes(hex);
+  } catch {
+    throw new MalformedError('not hexadecimal, or not whole bytes');
+  }
+}
+
+/** A copy in opposite order: between the natural order of a hash and its display as txid or block hash. */
+export function reversed(bytes: Uint8Array): Uint8Array {
+  return Uint8Array.from(bytes).reverse();
+}
+
+/** A txid or block hash (natural order) as it is displayed: reversed, in hex. */
+export function toDisplayHex(hash: Uint8Array): string {
+  return toHex(reversed(hash));
+}
+
+/**
+ * A displayed txid or block hash as bytes in natural order.
+ * @throws {MalformedError} when the text is not 32 bytes of hex
+ */
+export function fromDisplayHex(hex: string): Uint8Array {
+  const bytes = fromHex(hex);
+  if (bytes.length !== 32) throw new MalformedError(`a hash has 32 bytes, not ${bytes.length}`);
+  return bytes.reverse();
+}
+
+/** Whether two byte strings are equal; nothing here is secret, so not in constant time. */
+export function equalBytes(a: Uint8Array, b: Uint8Array): boolean {
+  if (a.length !== b.length) return false;
+  for (let i = 0; i < a.length; i++) if (a[i] !== b[i]) return false;
+  return true;
+}
+
+/** Bitcoin's variable-length integer in its shortest form. `value` is a safe integer ≥ 0. */
+export function encodeVarint(value: number): Uint8Array {
+  if (!Number.isSafeInteger(value) || value < 0) throw new RangeError(`not an unsigned safe integer: ${value}`);
+  const buffer = new Uint8Array(9);
+  const view = new DataView(buffer.buffer);
+  if (value < 0xfd) {
+    buffer[0] = value;
+    return buffer.slice(0, 1);
+  }
+  if (value <= 0xffff) {
+    buffer[0] = 0xfd;
+    view.setUint16(1, value, true);
+    return buffer.slice(0, 3);
+  }
+  if (value <= 0xffff_ffff) {
+    buffer[0] = 0xfe;
+    view.setUint32(1, value, true);
+    return buffer.slice(0, 5);
+  }
+  buffer[0] = 0xff;
+  view.setBigUint64(1, BigInt(value), true);
+  return buffer;
+}
+
+/** An unsigned 32-bit integer, little-endian. */
+export function encodeUint32(value: number): Uint8Array {
+  const buffer = new Uint8Array(4);
+  new DataView(buffer.buffer).setUint32(0, value, true);
+  return buffer;
+}
+
+/** An unsigned 64-bit integer, little-endian. */
+export function encodeUint64(value: bigint): Uint8Array {
+  const buffer = new Uint8Array(8);
+  new DataView(buffer.buffer).setBigUint64(0, value, true);
+  return buffer;
+}
+
+/** Reads Bitcoin's wire formats from the front; every method throws MalformedError where the bytes do not suffice. */
+export class ByteReader {
+  readonly #bytes: Uint8Array;
+  readonly #view: DataView;
+  #position = 0;
+
+  constructor(bytes: Uint8Array) {
+    this.#bytes = bytes;
+    this.#view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+  }
+
+  /** How many bytes have been read. */
+  get position(): number {
+    return this.#position;
+  }
+
+  /** How many bytes are left. */
+  get remaining(): number {
+    return this.#bytes.length - this.#position;
+  }
+
+  #advance(length: number): number {
+    if (length > this.remaining) {
+      throw new MalformedError(`ends at byte ${this.#bytes.length}, ${length - this.remaining} bytes too early`);
+    }
+    const start = this.#position;
+    this.#position += length;
+    return start;
+  }
+
+  /** The next `length` bytes, copied. */
+  bytes(length: number): Uint8Array {
+    const start = this.#advance(length);
+    return this.#bytes.slice(start, start + length);
+  }
+
+  uint8(): number {
+    return this.#view.getUint8(this.#advance(1));
+  }
+
+  uint32(): number {
+    return this.#view.getUint32(this.#advance(4), true);
+  }
+
+  uint64(): bigint {
+    return this.#view.getBigUint64(this.#advance(8), true);
+  }
+
+  /** A variable-length integer; only its shortest form is taken, and only up to 2^53 − 1. */
+  varint(): number {
+    const at = this.#position;
+    const first = this.uint8();
+    if (first < 0xfd) return first;
+    let value: number;
+    let least: number;
+    if (first === 0xfd) {
+      value = this.#view.getUint16(this.#advance(2), true);
+      least = 0xfd;
+    } else if (first === 0xfe) {
+      value = this.uint32();
+      least = 0x1_0000;
+    } else {
+      const wide = this.uint64();
+      if (wide > BigInt(Number.MAX_SAFE_INTEGER)) throw new MalformedError(`varint at byte ${at} is out of range`);
+      value = Number(wide);
+      least = 0x1_0000_0000;
+    }
+    if (value < least) throw new MalformedError(`varint at byte ${at} is not in its shortest form`);
+    return value;
+  }
+
+  /**
+   * How many items follow, each of at least `itemBytes` bytes; refused when they cannot fit into what is left, so that
+   * a short input never makes a long list.
+   */
+  count(itemBytes: number): number {
+    const at = this.#position;
+    const count = this.varint();
+    if (count * itemBytes > this.remaining) {
+      throw new MalformedError(`count ${count} at byte ${at} is more than the remaining bytes hold`);
+    }
+    return count;
+  }
+
+  /** Ends the reading: refuses trailing bytes. */
+  end(): void {
+    if (this.remaining > 0) {
+      throw new MalformedError(`${this.remaining} trailing bytes after byte ${this.#position}`);
+    }
+  }
+}

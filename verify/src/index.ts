@@ -1,0 +1,12 @@
+// @kellet/verify: everything needed to make and to check the evidence that a telemetry point was anchored.
+export * from './errors.ts';
+export * from './bytes.ts';
+export * from './sha256.ts';
+export * from './leaf-hash.ts';
+export * from './merkle.ts';
+export * from './chain-mode.ts';
+export * from './transaction.ts';
+export * from './commitment.ts';
+export * from './bump.ts';
+export * from './beef.ts';
+export * from './headers.ts';
