@@ -1,0 +1,10 @@
+// The custom resources: their types (generated from the YAML), the names around them, and where the YAML lies.
+export * from './constants.ts';
+export * from './manifests.ts';
+export type * from './object-meta.ts';
+export type * from './generated/shared.ts';
+export type * from './generated/device-profile.ts';
+export type * from './generated/provisioning-template.ts';
+export type * from './generated/ota-package.ts';
+export type * from './generated/ota-rollout.ts';
+export type * from './generated/tenant.ts';
