@@ -1,7 +1,10 @@
-// Regenerates everything that is generated and committed. Works offline and always gives the same bytes; the gate fails
-// when running it changes a file.
-import { spawnSync } from 'node:child_process';
+// Makes everything again that is generated and committed. Works offline and always gives the same bytes. With --check
+// (the gate) it is an error when that changes a file.
+import { execFileSync, spawnSync } from 'node:child_process';
+import { createHash } from 'node:crypto';
+import { readFileSync } from 'node:fs';
 import path from 'node:path';
+import { parseArgs } from 'node:util';
 
 const root = path.dirname(import.meta.dirname);
 const bin = path.join(root, 'node_modules', '.bin');
@@ -14,6 +17,30 @@ const steps: [string, string, string[]][] = [
   ['types of the custom resources', 'crds', ['node', 'generate.ts']],
 ];
 
+/** Path and digest of every file of these folders that git knows or would add. */
+function digests(folders: string[]): Map<string, string> {
+  const arguments_ = ['ls-files', '-z', '--cached', '--others', '--exclude-standard', '--', ...folders];
+  const listed = execFileSync('git', arguments_, { cwd: root, encoding: 'utf8', maxBuffer: 1 << 26 });
+  const result = new Map<string, string>();
+  for (const file of listed.split('\0').filter(Boolean)) {
+    try {
+      result.set(
+        file,
+        createHash('sha256')
+          .update(readFileSync(path.join(root, file)))
+          .digest('hex'),
+      );
+    } catch {
+      // Deleted, and not yet so in the index: the same as absent.
+    }
+  }
+  return result;
+}
+
+const { values } = parseArgs({ options: { check: { type: 'boolean', default: false } } });
+const folders = [...new Set(steps.map(([, folder]) => folder))];
+const before = values.check ? digests(folders) : new Map<string, string>();
+
 for (const [title, folder, [command, ...args]] of steps) {
   console.log(`generate: ${title}`);
   const { status, error } = spawnSync(command!, args, {
@@ -25,4 +52,13 @@ for (const [title, folder, [command, ...args]] of steps) {
     console.error(`generate: ${title}: ${error?.message ?? `exit ${status}`}`);
     process.exit(1);
   }
+}
+
+if (values.check) {
+  const after = digests(folders);
+  const different = [...new Set([...before.keys(), ...after.keys()])].filter(
+    (file) => before.get(file) !== after.get(file),
+  );
+  for (const file of different) console.error(`generate: this was not up to date and is now: ${file}`);
+  if (different.length > 0) process.exit(1);
 }

@@ -1,0 +1,40 @@
+# One command for each thing to do here; `make` alone lists them. Node 18 or later with npm is all that must be
+# installed (and Go, or a container engine with kind, for the local cluster): everything else is fetched or built once.
+SHELL := /bin/sh
+MAKEFLAGS += --no-print-directory
+.DEFAULT_GOAL := help
+# The workspace's own Node and tools come first, whatever the machine has.
+export PATH := $(CURDIR)/node_modules/.bin:$(PATH)
+
+.PHONY: help dev demo test bench lint format generate clean install
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+dev: install ## the whole of Kellet on this machine, until Ctrl-C (ONLY=kubernetes: just a cluster)
+	@exec node e2e/stack/main.ts $(if $(ONLY),--only $(ONLY))
+
+demo: install ## the whole story in two minutes: provisioned, measured, updated, stopped, proven
+	@exec node e2e/demo/main.ts
+
+test: install ## every check and test (ONLY=lint|unit|e2e, GREP=title)
+	@exec node scripts/gate.ts
+
+bench: install ## measurements beside their baselines (ONLY=prefix)
+	@exec node bench/src/main.ts
+
+lint: install ## formatting, lint rules, contract, generated code, types
+	@exec node scripts/gate.ts --only lint
+
+format: install ## lay out all sources
+	@exec prettier --write --log-level warn .
+
+generate: install ## make generated code again
+	@exec node scripts/generate.ts
+
+clean: install ## remove the local state (.kellet), keep node_modules and the cache of built programs
+	@exec node scripts/clean.ts
+
+# Packages are installed when the lock file is not the one they were installed from.
+install:
+	@sh scripts/install.sh

@@ -1,0 +1,138 @@
+// The gate (`make test`): everything that must hold before a change lands. Runs every step even when one has failed,
+// shows progress, and ends with the line `N passed, N failed`.
+//
+//   node scripts/gate.ts [--only lint|unit|e2e|STEP]... [--grep TITLE]
+//
+// A step that is no test run counts as one test; a test run counts as its tests. The environment variables ONLY
+// (comma-separated) and GREP mean the same as the options.
+import { spawn } from 'node:child_process';
+import { existsSync, globSync, mkdirSync, readFileSync, rmSync } from 'node:fs';
+import { join, resolve } from 'node:path';
+import { parseArgs } from 'node:util';
+import type { TestCounts } from './mocha-reporter.ts';
+
+const root = resolve(import.meta.dirname, '..');
+const workFolder = join(root, '.kellet', 'gate');
+mkdirSync(workFolder, { recursive: true, mode: 0o700 });
+// The workspace's own programs, among them its Node, whatever the machine has.
+process.env.PATH = `${join(root, 'node_modules/.bin')}:${process.env.PATH}`;
+
+const { values } = parseArgs({
+  options: { only: { type: 'string', multiple: true, default: [] }, grep: { type: 'string' } },
+});
+const only = [...values.only, ...(process.env.ONLY ?? '').split(',').filter(Boolean)];
+const grep = values.grep ?? process.env.GREP;
+
+interface Step {
+  name: string;
+  group: 'lint' | 'unit' | 'e2e';
+  run: () => Promise<TestCounts>;
+}
+
+const seconds = (since: number) => `${((performance.now() - since) / 1000).toFixed(1)} s`;
+
+/** Runs a command; its output is shown live, or only when it fails. */
+async function execute(command: string[], options: { live: boolean; environment?: Record<string, string> }) {
+  const started = performance.now();
+  const child = spawn(command[0]!, command.slice(1), {
+    cwd: root,
+    env: { ...process.env, ...options.environment },
+    stdio: ['ignore', options.live ? 'inherit' : 'pipe', options.live ? 'inherit' : 'pipe'],
+  });
+  const output: Buffer[] = [];
+  child.stdout?.on('data', (chunk: Buffer) => output.push(chunk));
+  child.stderr?.on('data', (chunk: Buffer) => output.push(chunk));
+  const timer = options.live ? undefined : setInterval(() => console.log(`    … ${seconds(started)}`), 10_000);
+  const passed = await new Promise<boolean>((settle) => {
+    child.once('error', (error) => {
+      output.push(Buffer.from(`${error.message}\n`));
+      settle(false);
+    });
+    child.once('close', (code) => settle(code === 0));
+  });
+  clearInterval(timer);
+  if (!passed) process.stdout.write(Buffer.concat(output));
+  return passed;
+}
+
+/** A step that holds when a command succeeds. */
+const check = (name: string, ...command: string[]): Step => ({
+  name,
+  group: 'lint',
+  run: async () => {
+    const passed = await execute(command, { live: false });
+    return { passed: passed ? 1 : 0, failed: passed ? 0 : 1, pending: 0 };
+  },
+});
+
+/** A run of mocha over all files that match, with a root-hook plugin that starts what the tests need. */
+const tests = (name: 'unit' | 'e2e', plugin: string, patterns: string[], options: string[] = []): Step => ({
+  name: `${name} tests`,
+  group: name,
+  run: async () => {
+    const files = globSync(patterns, { cwd: root, exclude: (path) => path.split('/').includes('node_modules') });
+    const countsFile = join(workFolder, `${name}-counts.json`);
+    rmSync(countsFile, { force: true });
+    const command = ['mocha', '--require', plugin, '--reporter', './scripts/mocha-reporter.ts', ...options];
+    if (grep) command.push('--grep', grep);
+    const succeeded = await execute([...command, ...files.sort()], {
+      live: true,
+      environment: { KELLET_TEST_COUNTS: countsFile },
+    });
+    const counts = existsSync(countsFile)
+      ? (JSON.parse(readFileSync(countsFile, 'utf8')) as TestCounts)
+      : { passed: 0, failed: 0, pending: 0 };
+    // A run that broke off, or ran nothing, has not passed, whatever it counted.
+    if ((!succeeded && counts.failed === 0) || (counts.passed === 0 && counts.failed === 0)) counts.failed = 1;
+    return counts;
+  },
+});
+
+const steps: Step[] = [
+  check('format', 'prettier', '--check', '--log-level', 'warn', '.'),
+  check('lint', 'eslint', '--max-warnings', '0', '.'),
+  check('proto lint', 'npm', 'run', '--silent', 'lint', '--workspace', 'proto'),
+  check('proto breaking', 'npm', 'run', '--silent', 'breaking', '--workspace', 'proto'),
+  check('generated code', 'node', 'scripts/generate.ts', '--check'),
+  check('types', 'tsc', '--noEmit'),
+  tests('unit', './e2e/stack/test-services.ts', [
+    'verify/**/*.test.ts',
+    'crds/**/*.test.ts',
+    'proto/**/*.test.ts',
+    'apiserver/**/*.test.ts',
+    'operator/**/*.test.ts',
+    'scripts/**/*.test.ts',
+    'e2e/{stack,devchain,devices,src}/**/*.test.ts',
+  ]),
+  tests('e2e', './e2e/stack/test-stack.ts', ['e2e/tests/**/*.test.ts'], ['--timeout', '120000']),
+];
+
+const chosen = steps.filter(
+  (step) => only.length === 0 || only.includes(step.group) || only.some((word) => step.name.startsWith(word)),
+);
+if (chosen.length === 0) {
+  console.log(
+    `nothing is called ${only.join(', ')}: there are lint, unit, e2e, ${steps.map((s) => s.name).join(', ')}`,
+  );
+  process.exitCode = 1;
+}
+
+const total: TestCounts = { passed: 0, failed: 0, pending: 0 };
+const failedSteps: string[] = [];
+const started = performance.now();
+for (const [index, step] of chosen.entries()) {
+  const stepStarted = performance.now();
+  console.log(`[${index + 1}/${chosen.length}] ${step.name}`);
+  const counts = await step.run();
+  total.passed += counts.passed;
+  total.failed += counts.failed;
+  total.pending += counts.pending;
+  if (counts.failed) failedSteps.push(step.name);
+  const result = counts.failed ? 'FAILED' : 'ok';
+  console.log(`    ${result}: ${counts.passed} passed, ${counts.failed} failed (${seconds(stepStarted)})`);
+}
+if (failedSteps.length) console.log(`failed: ${failedSteps.join(', ')}`);
+if (total.pending) console.log(`${total.pending} skipped`);
+console.log(`the gate took ${seconds(started)}`);
+console.log(`${total.passed} passed, ${total.failed} failed`);
+if (total.failed > 0) process.exitCode = 1;
