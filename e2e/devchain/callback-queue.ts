@@ -1,0 +1,115 @@
+// Who wants to be called back, and what has to be said to them: derived from the journal, so it survives a restart.
+import { statusRank } from './status.ts';
+import type { TransactionRecord, TransactionStatus } from './status.ts';
+import type { Settled, Subscribed } from './events.ts';
+
+/** One status to report to one address. */
+export interface PendingCallback {
+  readonly id: number;
+  readonly url: string;
+  /** Sent back as bearer token; '' sends none. */
+  readonly token: string;
+  readonly batch: boolean;
+  readonly txid: string;
+  /** When the transaction got this status, RFC 3339. */
+  readonly at: string;
+  readonly status: TransactionStatus;
+  readonly extraInfo: string;
+  readonly competing: readonly string[];
+  readonly blockHash: string;
+  readonly blockHeight: number;
+}
+
+/**
+ * Whether a status is reported: what ends a transaction's way always, what happens on the way only to those who asked
+ * for full updates.
+ */
+export function isReported(status: TransactionStatus, full: boolean): boolean {
+  return statusRank[status] >= (full ? statusRank.SEEN_IN_ORPHAN_MEMPOOL : statusRank.REJECTED);
+}
+
+/** Subscriptions and unsettled callbacks. */
+export class CallbackQueue {
+  readonly #subscriptions = new Map<string, Subscribed[]>();
+  readonly #pending = new Map<number, PendingCallback>();
+  #lastId = 0;
+
+  /** What is still to be sent, oldest first. */
+  get pending(): readonly PendingCallback[] {
+    return [...this.#pending.values()];
+  }
+
+  /** Whether this address already hears of the transaction. */
+  isSubscribed(txid: string, url: string): boolean {
+    return this.#subscriptions.get(txid)?.some((subscription) => subscription.url === url) ?? false;
+  }
+
+  apply(event: Subscribed | Settled): void {
+    if (event.type === 'subscribed') {
+      this.#subscriptions.set(event.txid, [...(this.#subscriptions.get(event.txid) ?? []), event]);
+    } else {
+      for (const id of event.ids) this.#pending.delete(id);
+    }
+  }
+
+  /** Notes a new status for everyone who wants to hear of it. */
+  note(record: Readonly<TransactionRecord>, at: string): void {
+    for (const { url, token, batch, full } of this.#subscriptions.get(record.txid) ?? []) {
+      if (!isReported(record.status, full)) continue;
+      const mined = record.status === 'MINED' || record.status === 'MINED_IN_STALE_BLOCK';
+      this.#lastId += 1;
+      this.#pending.set(this.#lastId, {
+        id: this.#lastId,
+        url,
+        token,
+        batch,
+        txid: record.txid,
+        at,
+        status: record.status,
+        extraInfo: record.extraInfo,
+        competing: record.status === 'MINED' ? [] : [...record.competing],
+        blockHash: mined ? record.blockHash : '',
+        blockHeight: mined ? record.blockHeight : 0,
+      });
+    }
+  }
+}
+
+/** Callbacks that go out in one request, and older ones that they make pointless. */
+export interface Delivery {
+  readonly url: string;
+  readonly token: string;
+  /** Whether the body is the batched form. */
+  readonly batch: boolean;
+  readonly callbacks: readonly PendingCallback[];
+  /** Ids of older statuses of the same transactions: never sent, as at the real processor. */
+  readonly superseded: readonly number[];
+}
+
+/**
+ * What one round of sending consists of: the newest status of each transaction for each address, batched where asked.
+ * @param mayTry whether it is time to send this one (again); until then its transaction is silent, so that no older
+ *   status follows a newer one
+ */
+export function planDeliveries(
+  due: readonly PendingCallback[],
+  mayTry: (callback: PendingCallback) => boolean = () => true,
+): Delivery[] {
+  const byTransaction = Map.groupBy(due, (callback) => JSON.stringify([callback.url, callback.batch, callback.txid]));
+  const newest = [...byTransaction.values()]
+    .map((callbacks) => ({
+      callback: callbacks.at(-1)!,
+      superseded: callbacks.slice(0, -1).map((callback) => callback.id),
+    }))
+    .filter(({ callback }) => mayTry(callback));
+  const byRequest = Map.groupBy(newest, ({ callback: { url, token, batch, txid } }) =>
+    JSON.stringify(batch ? [url, token] : [url, token, txid]),
+  );
+  return [...byRequest.values()].map((items) => ({
+    url: items[0]!.callback.url,
+    token: items[0]!.callback.token,
+    batch: items[0]!.callback.batch,
+    callbacks: items.map((item) => item.callback),
+    superseded: items.flatMap((item) => item.superseded),
+  }));
+}

@@ -1,0 +1,132 @@
+// Sends callbacks in rounds as ARC does: a 5xx (or any answer but 2xx) is tried again for about 20 s, a connection that
+// is refused is given up at once. Signed with X-ARC-Signature where there is a secret: the real processor signs nothing
+// and needs a small relay in front for that.
+import { createHmac } from 'node:crypto';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { planDeliveries } from './callback-queue.ts';
+import type { CallbackQueue, Delivery, PendingCallback } from './callback-queue.ts';
+import type { Faults } from './faults.ts';
+
+const RETRY_MILLISECONDS = 2000;
+const GIVE_UP_MILLISECONDS = 20_000;
+const ANSWER_MILLISECONDS = 5000;
+
+/** What the sender works with. */
+export interface CallbackSenderOptions {
+  readonly queue: CallbackQueue;
+  readonly faults: () => Readonly<Faults>;
+  readonly secret: string | undefined;
+  readonly intervalMilliseconds: number;
+  /** The BUMP (hex) of a transaction in a block, stale or not. */
+  readonly merklePath: (blockHash: string, txid: string) => string;
+  /** Called with the ids of callbacks that need no more sending. */
+  readonly settle: (ids: readonly number[]) => void;
+  readonly log: (message: string) => void;
+}
+
+/** The value of X-ARC-Signature for a body: `sha256=` and the HMAC-SHA256 in hex (SPEC, transaction-processor callback). */
+export function arcSignature(secret: string, body: string): string {
+  return `sha256=${createHmac('sha256', secret).update(body).digest('hex')}`;
+}
+
+/** The JSON of one callback, in ARC's field order. */
+export function callbackBody(callback: PendingCallback, merklePath: string): Record<string, unknown> {
+  return {
+    timestamp: callback.at,
+    ...(callback.competing.length > 0 ? { competingTxs: callback.competing } : {}),
+    txid: callback.txid,
+    txStatus: callback.status,
+    extraInfo: callback.extraInfo,
+    merklePath,
+    blockHash: callback.blockHash,
+    blockHeight: callback.blockHeight,
+  };
+}
+
+/** When a callback was first and last tried, in milliseconds. */
+interface Attempts {
+  readonly first: number;
+  readonly last: number;
+}
+
+type Outcome = 'delivered' | 'try again' | 'give up';
+
+/** Runs rounds from `start` to `stop`. One round at a time, so the statuses of a transaction arrive in order. */
+export class CallbackSender {
+  readonly #options: CallbackSenderOptions;
+  readonly #attempts = new Map<number, Attempts>();
+  readonly #stopping = new AbortController();
+  #running: Promise<void> | undefined;
+
+  constructor(options: CallbackSenderOptions) {
+    this.#options = options;
+  }
+
+  start(): void {
+    this.#running ??= this.#run();
+  }
+
+  /** Ends after the round under way, whose requests are cut off; what was not delivered is sent after the next start. */
+  async stop(): Promise<void> {
+    this.#stopping.abort();
+    await this.#running;
+  }
+
+  async #run(): Promise<void> {
+    const { signal } = this.#stopping;
+    while (!signal.aborted) {
+      if (this.#options.faults().unavailable_ms === 0) await this.#round();
+      await sleep(this.#options.intervalMilliseconds, undefined, { signal }).catch(() => undefined);
+    }
+  }
+
+  async #round(): Promise<void> {
+    const now = Date.now();
+    const delay = this.#options.faults().delay_callbacks_ms;
+    const due = this.#options.queue.pending.filter((callback) => now >= Date.parse(callback.at) + delay);
+    const deliveries = planDeliveries(due, ({ id }) => now >= (this.#attempts.get(id)?.last ?? 0) + RETRY_MILLISECONDS);
+    await Promise.all(deliveries.map((delivery) => this.#deliver(delivery)));
+  }
+
+  async #deliver(delivery: Delivery): Promise<void> {
+    const { drop_callbacks, duplicate_callbacks } = this.#options.faults();
+    const outcome = drop_callbacks ? 'give up' : await this.#post(delivery, 1 + duplicate_callbacks);
+    if (this.#stopping.signal.aborted && outcome !== 'delivered') return;
+    const settled = [...delivery.superseded];
+    for (const { id, txid, status } of delivery.callbacks) {
+      const first = this.#attempts.get(id)?.first ?? Date.now();
+      if (outcome === 'try again' && Date.now() - first < GIVE_UP_MILLISECONDS) {
+        this.#attempts.set(id, { first, last: Date.now() });
+        continue;
+      }
+      if (outcome !== 'delivered') this.#options.log(`callback ${status} of ${txid} to ${delivery.url} given up`);
+      this.#attempts.delete(id);
+      settled.push(id);
+    }
+    if (settled.length > 0) this.#options.settle(settled);
+  }
+
+  async #post(delivery: Delivery, copies: number): Promise<Outcome> {
+    const callbacks = delivery.callbacks.map((callback) =>
+      callbackBody(
+        callback,
+        callback.blockHash === '' ? '' : this.#options.merklePath(callback.blockHash, callback.txid),
+      ),
+    );
+    const body = JSON.stringify(delivery.batch ? { count: callbacks.length, callbacks } : callbacks[0]);
+    const headers: Record<string, string> = { 'content-type': 'application/json; charset=UTF-8' };
+    if (delivery.token !== '') headers.authorization = `Bearer ${delivery.token}`;
+    if (this.#options.secret !== undefined) headers['x-arc-signature'] = arcSignature(this.#options.secret, body);
+    for (let copy = 0; copy < copies; copy++) {
+      const signal = AbortSignal.any([this.#stopping.signal, AbortSignal.timeout(ANSWER_MILLISECONDS)]);
+      try {
+        const answer = await fetch(delivery.url, { method: 'POST', headers, body, signal });
+        await answer.body?.cancel();
+        if (!answer.ok) return 'try again';
+      } catch {
+        return 'give up';
+      }
+    }
+    return 'delivered';
+  }
+}

@@ -1,0 +1,192 @@
+// Blocks and coins: which blocks form the chain, which were overtaken, and which outputs of the chain are unspent.
+import {
+  blockHash,
+  buildBump,
+  fromDisplayHex,
+  parseHeader,
+  serialiseBump,
+  toDisplayHex,
+  toHex,
+  txidOf,
+  workOf,
+} from '@kellet/verify';
+import { genesisHeader } from './block.ts';
+import type { TransactionRecord } from './status.ts';
+
+/** A block, on the chain or stale. Its transactions' ids are in block order, the coinbase first. */
+export interface Block {
+  readonly hash: string;
+  readonly height: number;
+  readonly header: Uint8Array;
+  readonly txids: readonly string[];
+}
+
+/** An unspent output of a mined transaction. */
+export interface Coin {
+  readonly satoshis: bigint;
+  readonly lockingScript: Uint8Array;
+  readonly height: number;
+  readonly isCoinbase: boolean;
+}
+
+/** The key of an output: `txid:index`. */
+export function outpoint(txid: string, index: number): string {
+  return `${txid}:${index}`;
+}
+
+/** The outputs that a transaction spends, as keys. */
+export function spentOutpoints(record: Pick<TransactionRecord, 'transaction'>): string[] {
+  return record.transaction.inputs.map((input) =>
+    outpoint(toDisplayHex(input.previousTxid), input.previousOutputIndex),
+  );
+}
+
+/** The chain of blocks with its coins. `connect` and `disconnect` trust their callers: blocks are checked when made. */
+export class Chain {
+  readonly #blocks = new Map<string, Block>();
+  readonly #active: Block[] = [];
+  readonly #coins = new Map<string, Coin>();
+
+  constructor() {
+    const hash = toDisplayHex(blockHash(genesisHeader));
+    const block = {
+      hash,
+      height: 0,
+      header: genesisHeader,
+      txids: [toDisplayHex(parseHeader(genesisHeader).merkleRoot)],
+    };
+    this.#blocks.set(hash, block);
+    this.#active.push(block);
+  }
+
+  get tip(): Block {
+    return this.#active.at(-1)!;
+  }
+
+  /** How many blocks are known, stale ones included. */
+  get blockCount(): number {
+    return this.#blocks.size;
+  }
+
+  /** How many unspent outputs there are. */
+  get coinCount(): number {
+    return this.#coins.size;
+  }
+
+  /** Expected hashes behind the whole chain. */
+  get work(): bigint {
+    return this.#active.reduce((sum, block) => sum + workOf(parseHeader(block.header).bits), 0n);
+  }
+
+  /** The block of the chain at a height. */
+  at(height: number): Block | undefined {
+    return this.#active[height];
+  }
+
+  /** The Merkle root (display hex) of the block at a height. */
+  merkleRootAt(height: number): string | undefined {
+    const block = this.#active[height];
+    return block === undefined ? undefined : toDisplayHex(parseHeader(block.header).merkleRoot);
+  }
+
+  /** The last headers of the chain, at most that many, lowest first. */
+  latestHeaders(count: number): Uint8Array[] {
+    return this.#active.slice(-count).map((block) => block.header);
+  }
+
+  /** A block by its hash (display hex), also a stale one. */
+  block(hash: string): Block | undefined {
+    return this.#blocks.get(hash);
+  }
+
+  isActive(block: Block): boolean {
+    return this.#active[block.height] === block;
+  }
+
+  coin(key: string): Coin | undefined {
+    return this.#coins.get(key);
+  }
+
+  /** Unspent outputs with this locking script, oldest first. */
+  coinsOf(lockingScript: Uint8Array): { key: string; coin: Coin }[] {
+    const script = toHex(lockingScript);
+    return [...this.#coins]
+      .filter(([, coin]) => coin.lockingScript.length === lockingScript.length && toHex(coin.lockingScript) === script)
+      .map(([key, coin]) => ({ key, coin }))
+      .sort((a, b) => a.coin.height - b.coin.height);
+  }
+
+  /** Makes a block the tip: its inputs are spent, its outputs come into being. */
+  connect(header: Uint8Array, transactions: readonly TransactionRecord[]): Block {
+    const height = this.tip.height + 1;
+    const block = {
+      hash: toDisplayHex(blockHash(header)),
+      height,
+      header,
+      txids: transactions.map((record) => record.txid),
+    };
+    this.#blocks.set(block.hash, block);
+    this.#active.push(block);
+    for (const record of transactions) {
+      if (!record.isCoinbase) for (const key of spentOutpoints(record)) this.#coins.delete(key);
+      record.transaction.outputs.forEach((output, index) => {
+        if (!isUnspendable(output.lockingScript)) this.#addCoin(record, index, height);
+      });
+    }
+    return block;
+  }
+
+  /**
+   * Takes the tip off: its outputs vanish and what it had spent is unspent again.
+   * @param transaction finds the records of its transactions and of their parents
+   */
+  disconnect(transaction: (txid: string) => TransactionRecord): Block {
+    const block = this.#active.pop()!;
+    for (const txid of block.txids.toReversed()) {
+      const record = transaction(txid);
+      record.transaction.outputs.forEach((_, index) => this.#coins.delete(outpoint(txid, index)));
+      if (record.isCoinbase) continue;
+      for (const input of record.transaction.inputs) {
+        const parent = transaction(toDisplayHex(input.previousTxid));
+        this.#addCoin(parent, input.previousOutputIndex, parent.blockHeight);
+      }
+    }
+    return block;
+  }
+
+  #addCoin(record: TransactionRecord, index: number, height: number): void {
+    const output = record.transaction.outputs[index]!;
+    this.#coins.set(outpoint(record.txid, index), { ...output, height, isCoinbase: record.isCoinbase });
+  }
+
+  /** The BUMP (BRC-74, hex) of a transaction in a block, stale or not. */
+  bump(block: Block, txid: string): string {
+    return toHex(serialiseBump(buildBump(block.height, block.txids.map(fromDisplayHex), block.txids.indexOf(txid))));
+  }
+}
+
+/** Whether nothing can ever spend an output: OP_FALSE OP_RETURN. */
+function isUnspendable(script: Uint8Array): boolean {
+  return script[0] === 0x00 && script[1] === 0x6a;
+}
+
+/** The record of a raw coinbase at a height: mined from the start. */
+export function coinbaseRecord(
+  raw: Uint8Array,
+  transaction: TransactionRecord['transaction'],
+  blockHash: string,
+  blockHeight: number,
+): TransactionRecord {
+  return {
+    txid: txidOf(raw),
+    raw,
+    transaction,
+    isCoinbase: true,
+    status: 'MINED',
+    pool: 'none',
+    extraInfo: '',
+    competing: [],
+    blockHash,
+    blockHeight,
+  };
+}

@@ -1,0 +1,69 @@
+// Reads devchain's settings from flags and environment, and refuses what makes no sense.
+import { readFileSync } from 'node:fs';
+import { parseArgs } from 'node:util';
+
+/** What devchain needs to know before it starts. */
+export interface Config {
+  /** Port on 127.0.0.1; 0 takes any free one. */
+  readonly port: number;
+  /** Folder of the journal; made when missing. */
+  readonly directory: string;
+  /** How often a block is mined while transactions wait, in milliseconds. */
+  readonly blockMilliseconds: number;
+  /** How often callbacks are sent, in milliseconds (the real processor: 2000). */
+  readonly callbackMilliseconds: number;
+  /** Key of X-ARC-Signature; without one, callbacks carry no signature, as the real processor's. */
+  readonly callbackSecret: string | undefined;
+  /** Bearer token that the processor's routes ask for; without one they are open. */
+  readonly arcToken: string | undefined;
+}
+
+type Environment = Readonly<Record<string, string | undefined>>;
+
+/**
+ * Settings from `KELLET_DEVCHAIN_PORT`, `_DIR`, `_BLOCK_MS`, `_CALLBACK_MS`, `_ARC_TOKEN` and
+ * `KELLET_CALLBACK_HMAC_SECRET` (secrets also as `NAME_FILE`), overridden by `--port`, `--dir`, `--block-ms`,
+ * `--callback-ms`.
+ * @throws Error naming the setting that is wrong
+ */
+export function readConfig(argv: readonly string[], environment: Environment): Config {
+  const { values } = parseArgs({
+    args: [...argv],
+    options: {
+      port: { type: 'string' },
+      dir: { type: 'string' },
+      'block-ms': { type: 'string' },
+      'callback-ms': { type: 'string' },
+    },
+  });
+  const number = (
+    flag: 'port' | 'block-ms' | 'callback-ms',
+    name: string,
+    fallback: number,
+    min: number,
+    max: number,
+  ) =>
+    wholeNumber(values[flag] ?? environment[name], values[flag] === undefined ? name : `--${flag}`, fallback, min, max);
+  return {
+    port: number('port', 'KELLET_DEVCHAIN_PORT', 0, 0, 65_535),
+    directory: values.dir ?? environment.KELLET_DEVCHAIN_DIR ?? '.kellet/devchain',
+    blockMilliseconds: number('block-ms', 'KELLET_DEVCHAIN_BLOCK_MS', 2000, 10, 3_600_000),
+    callbackMilliseconds: number('callback-ms', 'KELLET_DEVCHAIN_CALLBACK_MS', 250, 10, 60_000),
+    callbackSecret: secret('KELLET_CALLBACK_HMAC_SECRET', environment),
+    arcToken: secret('KELLET_DEVCHAIN_ARC_TOKEN', environment),
+  };
+}
+
+function wholeNumber(text: string | undefined, name: string, fallback: number, min: number, max: number): number {
+  if (text === undefined || text === '') return fallback;
+  const value = Number(text);
+  if (!/^\d+$/.test(text) || value < min || value > max)
+    throw new Error(`${name} must be a whole number from ${min} to ${max}`);
+  return value;
+}
+
+function secret(name: string, environment: Environment): string | undefined {
+  const file = environment[`${name}_FILE`];
+  const value = environment[name] ?? (file === undefined ? undefined : readFileSync(file, 'utf8').trim());
+  return value === '' ? undefined : value;
+}

@@ -1,0 +1,67 @@
+// Everything that can happen to devchain's state, as it stands in the journal. State is what these lead to, applied in
+// order: so nothing in them may depend on the clock or on chance at the time of reading. `at` is RFC 3339, bytes are hex.
+import type { Pool, TransactionStatus } from './status.ts';
+
+/** The first entry of a journal. */
+export interface Created {
+  readonly type: 'created';
+  readonly at: string;
+  /** Secret key of the miner, which owns the coinbases. */
+  readonly miner_key: string;
+}
+
+/** A transaction became known, with the status that the network gave it. */
+export interface Submitted {
+  readonly type: 'submitted';
+  readonly at: string;
+  readonly raw: string;
+  readonly status: TransactionStatus;
+  readonly pool: Pool;
+  readonly extra_info: string;
+  readonly competing: readonly string[];
+}
+
+/** A known transaction changed status or pool, other than by a block. */
+export interface Moved {
+  readonly type: 'moved';
+  readonly at: string;
+  readonly txid: string;
+  readonly status: TransactionStatus;
+  readonly pool: Pool;
+  readonly extra_info: string;
+  readonly competing: readonly string[];
+}
+
+/** A block became the tip. */
+export interface Connected {
+  readonly type: 'connected';
+  readonly at: string;
+  readonly header: string;
+  readonly coinbase: string;
+  /** The other transactions, parents first; each was submitted before. */
+  readonly txids: readonly string[];
+}
+
+/** The tip became stale; the block before it is the tip again. */
+export interface Disconnected {
+  readonly type: 'disconnected';
+  readonly at: string;
+}
+
+/** Someone asked to be called back about a transaction. */
+export interface Subscribed {
+  readonly type: 'subscribed';
+  readonly txid: string;
+  readonly url: string;
+  readonly token: string;
+  readonly batch: boolean;
+  readonly full: boolean;
+}
+
+/** Callbacks were delivered, superseded or given up. */
+export interface Settled {
+  readonly type: 'settled';
+  readonly ids: readonly number[];
+}
+
+export type DevchainEvent = Created | Submitted | Moved | Connected | Disconnected | Subscribed | Settled;

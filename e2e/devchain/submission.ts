@@ -1,0 +1,132 @@
+// What clients submit, in each of the three formats that the processor takes: a raw transaction, the extended format
+// with the outputs it spends (EF, BRC-30), or BEEF with its ancestors (BRC-62).
+import {
+  ByteReader,
+  computeBumpRoot,
+  concatBytes,
+  encodeUint32,
+  encodeVarint,
+  messageOf,
+  parseBeef,
+  readTransaction,
+  toDisplayHex,
+  toHex,
+  txidOf,
+} from '@kellet/verify';
+import type { Transaction } from '@kellet/verify';
+import { ArcProblem } from './arc-problem.ts';
+import type { PreviousOutput } from './spend-check.ts';
+
+/** One transaction to judge. */
+export interface Submission {
+  /** Display hex. */
+  readonly txid: string;
+  readonly raw: Uint8Array;
+  readonly transaction: Transaction;
+  /** The outputs it spends as the client states them, in the order of its inputs; EF only. */
+  readonly stated?: readonly PreviousOutput[];
+}
+
+/** A Merkle root (display hex) that a BEEF claims for a height. */
+export interface ClaimedRoot {
+  readonly height: number;
+  readonly root: string;
+}
+
+/** What one request body holds. */
+export interface Submissions {
+  readonly transactions: readonly Submission[];
+  /** Claims that must agree with the chain before anything in the body is accepted. */
+  readonly roots: readonly ClaimedRoot[];
+}
+
+/**
+ * Reads a body of one BEEF, or of raw and EF transactions one after another.
+ * @throws ArcProblem 400 when a transaction is malformed, 463 when a BEEF is
+ */
+export function readSubmissions(bytes: Uint8Array): Submissions {
+  return isBeef(bytes) ? readBeef(bytes) : { transactions: readStream(bytes), roots: [] };
+}
+
+function isBeef(bytes: Uint8Array): boolean {
+  return bytes[2] === 0xbe && bytes[3] === 0xef;
+}
+
+function readBeef(bytes: Uint8Array): Submissions {
+  try {
+    const beef = parseBeef(bytes);
+    // Transactions with a BUMP are mined already; only when there is nothing else are they what is submitted.
+    const unmined = beef.transactions.filter((entry) => entry.bumpIndex === undefined);
+    return {
+      transactions: (unmined.length > 0 ? unmined : beef.transactions).map((entry) => ({
+        txid: toDisplayHex(entry.txid),
+        raw: entry.raw,
+        transaction: entry.transaction,
+      })),
+      roots: beef.bumps.map((bump) => ({ height: bump.blockHeight, root: toDisplayHex(computeBumpRoot(bump)) })),
+    };
+  } catch (error) {
+    throw new ArcProblem(463, `error decoding BEEF\n${messageOf(error)}`);
+  }
+}
+
+function readStream(bytes: Uint8Array): Submission[] {
+  const found: Submission[] = [];
+  try {
+    for (let rest = bytes; rest.length > 0;) {
+      const reader = new ByteReader(rest);
+      found.push(isExtended(rest) ? readExtended(reader) : readRaw(reader, rest));
+      rest = rest.subarray(reader.position);
+    }
+  } catch (error) {
+    throw new ArcProblem(400, messageOf(error));
+  }
+  return found;
+}
+
+function readRaw(reader: ByteReader, bytes: Uint8Array): Submission {
+  const transaction = readTransaction(reader);
+  const raw = bytes.slice(0, reader.position);
+  return { txid: txidOf(raw), raw, transaction };
+}
+
+const EXTENDED_MARKER = '0000000000ef';
+
+function isExtended(bytes: Uint8Array): boolean {
+  return toHex(bytes.subarray(4, 10)) === EXTENDED_MARKER;
+}
+
+/** EF is a raw transaction with a marker after the version, and with value and script of the spent output after each input. */
+function readExtended(reader: ByteReader): Submission {
+  const version = reader.uint32();
+  reader.bytes(EXTENDED_MARKER.length / 2);
+  const pieces: Uint8Array[] = [encodeUint32(version)];
+  const stated: PreviousOutput[] = [];
+  const count = copyCount(reader, pieces);
+  for (let i = 0; i < count; i++) {
+    pieces.push(reader.bytes(36));
+    copyScript(reader, pieces);
+    pieces.push(reader.bytes(4));
+    stated.push({ satoshis: reader.uint64(), lockingScript: reader.bytes(reader.count(1)) });
+  }
+  const outputs = copyCount(reader, pieces);
+  for (let i = 0; i < outputs; i++) {
+    pieces.push(reader.bytes(8));
+    copyScript(reader, pieces);
+  }
+  pieces.push(reader.bytes(4));
+  const raw = concatBytes(...pieces);
+  // Read again as a whole: one strict reader judges all formats.
+  const transaction = readTransaction(new ByteReader(raw));
+  return { txid: txidOf(raw), raw, transaction, stated };
+}
+
+function copyCount(reader: ByteReader, pieces: Uint8Array[]): number {
+  const count = reader.count(1);
+  pieces.push(encodeVarint(count));
+  return count;
+}
+
+function copyScript(reader: ByteReader, pieces: Uint8Array[]): void {
+  pieces.push(reader.bytes(copyCount(reader, pieces)));
+}
