@@ -1,0 +1,170 @@
+// Devices as other services make and find them. Every function works inside the caller's transaction.
+import type { Transaction } from '../platform/database.ts';
+import { alreadyExists, resourceExhausted } from '../platform/errors.ts';
+
+/** How a device proves who it is. */
+export type CredentialType = 'api_key' | 'psk' | 'certificate';
+
+/** A device as its row holds it; absent ids are null. */
+export interface DeviceRow {
+  device_id: string;
+  name: string;
+  hardware_id: string;
+  profile_id: string | null;
+  tags: Record<string, string>;
+  metadata: Record<string, unknown> | null;
+  customer_id: string | null;
+  gateway_device_id: string | null;
+  credential_type: CredentialType;
+  status: 'online' | 'offline';
+  last_seen: Date | null;
+  firmware_version: string;
+  software_version: string;
+  created_at: Date;
+  updated_at: Date;
+}
+
+/** The columns of DeviceRow. */
+export const deviceColumns = `device_id, name, hardware_id, profile_id, tags, metadata, customer_id, gateway_device_id,
+  credential_type, status, last_seen, firmware_version, software_version, created_at, updated_at`;
+
+/** A device to be made. Its references (profile, groups, gateway) have been checked by the caller. */
+export interface NewDevice {
+  readonly tenantId: string;
+  readonly deviceId: string;
+  readonly name: string;
+  readonly hardwareId: string;
+  /** Empty: none. */
+  readonly profileId: string;
+  readonly groupIds: readonly string[];
+  readonly gatewayDeviceId?: string;
+  readonly credentialType: CredentialType;
+  readonly tags?: Readonly<Record<string, string>>;
+  readonly metadata?: unknown;
+}
+
+/** The notification channel of changed devices; the payload is `tenant/device`. */
+export const deviceChannel = 'kellet_devices';
+
+/** Tells every directory to forget what it knows of a device, once the transaction has committed. */
+export async function notifyDeviceChanged(tx: Transaction, tenantId: string, deviceId: string): Promise<void> {
+  await tx.query(`SELECT pg_notify('${deviceChannel}', $1)`, [`${tenantId}/${deviceId}`]);
+}
+
+/**
+ * Makes a device. Of several callers with the same hardware id exactly one succeeds; the others get ALREADY_EXISTS, after
+ * which their transaction is still usable and `findByHardwareId` sees the winner. Throws RESOURCE_EXHAUSTED when the tenant's
+ * quota of devices is used up.
+ */
+export async function createDevice(tx: Transaction, device: NewDevice): Promise<DeviceRow> {
+  await checkDeviceQuota(tx, device.tenantId);
+  const { rows } = await tx.query<DeviceRow>(
+    `INSERT INTO devices (tenant_id, device_id, name, hardware_id, profile_id, gateway_device_id, credential_type, tags, metadata)
+     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+     ON CONFLICT (tenant_id, hardware_id) WHERE deleted_at IS NULL DO NOTHING
+     RETURNING ${deviceColumns}`,
+    [
+      device.tenantId,
+      device.deviceId,
+      device.name,
+      device.hardwareId,
+      device.profileId || null,
+      device.gatewayDeviceId || null,
+      device.credentialType,
+      JSON.stringify(device.tags ?? {}),
+      device.metadata === undefined ? null : JSON.stringify(device.metadata),
+    ],
+  );
+  const row = rows[0];
+  if (!row) throw alreadyExists(`a device with hardware_id ${JSON.stringify(device.hardwareId)} already exists`);
+  if (device.groupIds.length > 0) {
+    await tx.query(
+      `INSERT INTO device_group_members (tenant_id, group_id, device_id)
+       SELECT $1, unnest($2::uuid[]), $3 ON CONFLICT DO NOTHING`,
+      [device.tenantId, device.groupIds, device.deviceId],
+    );
+  }
+  await notifyDeviceChanged(tx, device.tenantId, device.deviceId);
+  return row;
+}
+
+/** Counts under a lock of the tenant's own, and only when the tenant has a quota: makers of devices then wait for each other. */
+async function checkDeviceQuota(tx: Transaction, tenantId: string): Promise<void> {
+  const { rows } = await tx.query<{ quota: number | null }>(
+    `SELECT (quotas->>'devices')::int4 AS quota FROM tenants WHERE tenant_id = $1`,
+    [tenantId],
+  );
+  const quota = rows[0]?.quota ?? 0;
+  if (quota === 0) return;
+  await tx.query(`SELECT pg_advisory_xact_lock(hashtextextended('devices of ' || $1, 0))`, [tenantId]);
+  const counted = await tx.query<{ devices: number }>(
+    `SELECT count(*)::int4 AS devices FROM devices WHERE tenant_id = $1 AND deleted_at IS NULL`,
+    [tenantId],
+  );
+  if ((counted.rows[0]?.devices ?? 0) >= quota) {
+    throw resourceExhausted(`the tenant's quota of ${quota} devices is used up`);
+  }
+}
+
+/** The living device with this hardware id, or undefined. */
+export async function findByHardwareId(
+  tx: Transaction,
+  tenantId: string,
+  hardwareId: string,
+): Promise<DeviceRow | undefined> {
+  const { rows } = await tx.query<DeviceRow>(
+    `SELECT ${deviceColumns} FROM devices WHERE tenant_id = $1 AND hardware_id = $2 AND deleted_at IS NULL`,
+    [tenantId, hardwareId],
+  );
+  return rows[0];
+}
+
+/** The living device with this id, or undefined. `lock` holds it against changes until the transaction ends. */
+export async function findDevice(
+  tx: Transaction,
+  tenantId: string,
+  deviceId: string,
+  lock: '' | 'FOR UPDATE' | 'FOR SHARE' = '',
+): Promise<DeviceRow | undefined> {
+  const { rows } = await tx.query<DeviceRow>(
+    `SELECT ${deviceColumns} FROM devices WHERE tenant_id = $1 AND device_id = $2 AND deleted_at IS NULL ${lock}`,
+    [tenantId, deviceId],
+  );
+  return rows[0];
+}
+
+/** Records the version that a device reported after an update of its firmware (fw) or software (sw). */
+export async function setFirmwareVersion(
+  tx: Transaction,
+  tenantId: string,
+  deviceId: string,
+  type: 'fw' | 'sw',
+  version: string,
+): Promise<void> {
+  const column = type === 'fw' ? 'firmware_version' : 'software_version';
+  await tx.query(
+    `UPDATE devices SET ${column} = $3, updated_at = now()
+     WHERE tenant_id = $1 AND device_id = $2 AND deleted_at IS NULL`,
+    [tenantId, deviceId, version],
+  );
+}
+
+/** How many living devices use a profile. */
+export async function countDevicesOfProfile(tx: Transaction, tenantId: string, profileId: string): Promise<number> {
+  const { rows } = await tx.query<{ devices: number }>(
+    `SELECT count(*)::int4 AS devices FROM devices WHERE tenant_id = $1 AND profile_id = $2 AND deleted_at IS NULL`,
+    [tenantId, profileId],
+  );
+  return rows[0]?.devices ?? 0;
+}
+
+/** The ids among these that are no device group of the tenant. */
+export async function unknownGroups(tx: Transaction, tenantId: string, groupIds: readonly string[]): Promise<string[]> {
+  if (groupIds.length === 0) return [];
+  const { rows } = await tx.query<{ group_id: string }>(
+    `SELECT group_id FROM device_groups WHERE tenant_id = $1 AND group_id = ANY($2::uuid[]) FOR KEY SHARE`,
+    [tenantId, groupIds],
+  );
+  const known = new Set(rows.map((row) => row.group_id));
+  return groupIds.filter((id) => !known.has(id.toLowerCase()));
+}

@@ -1,0 +1,177 @@
+// The directory of devices in memory: what ingest must know of each device, without a query per request.
+import type { JsonValue } from '@bufbuild/protobuf';
+import type { Database } from '../platform/database.ts';
+import { isId } from '../platform/ids.ts';
+import { deviceChannel } from './devices.ts';
+import { inherit, type DeviceFacts, type TenantDefaultFacts } from './inheritance.ts';
+import type { ProfileFacts, ProfileReader } from './profile-reader.ts';
+import { readTenantDefaults } from './tenant-defaults.ts';
+
+export type { DeviceFacts } from './inheritance.ts';
+
+/** Changed profiles: payload `tenant/profile_id`. Changed tenants: payload `tenant`. */
+const profileChannel = 'kellet_profiles';
+const tenantChannel = 'kellet_tenants';
+
+interface Entry {
+  readonly tenantId: string;
+  readonly facts: DeviceFacts;
+}
+
+/** A load from the database while it runs: what is changed meanwhile is answered but not kept. */
+interface Load {
+  readonly tenantId: string;
+  readonly changed: Set<string>;
+  allChanged: boolean;
+}
+
+interface OwnRow {
+  device_id: string;
+  name: string;
+  hardware_id: string;
+  profile_id: string | null;
+  gateway_device_id: string | null;
+  tags: Record<string, string>;
+}
+
+/**
+ * Facts of living devices, cached up to a number of devices (the least recently used is forgotten first). A change is
+ * forgotten when PostgreSQL notifies it; while the listening connection is lost nothing is cached at all.
+ */
+export class DeviceDirectory {
+  private readonly database: Database;
+  private readonly profiles: ProfileReader;
+  private readonly capacity: number;
+  private readonly entries = new Map<string, Entry>();
+  private readonly loads = new Set<Load>();
+  private listening = false;
+
+  constructor(database: Database, profiles: ProfileReader, capacity = 200_000) {
+    this.database = database;
+    this.profiles = profiles;
+    this.capacity = capacity;
+    database.listen(
+      [deviceChannel, profileChannel, tenantChannel],
+      (channel, payload) => this.forget(channel, payload),
+      (lost) => {
+        this.forgetAll();
+        this.listening = !lost;
+      },
+    );
+  }
+
+  /**
+   * The facts of those of the devices that exist in the tenant, by the id as it was asked for. Unknown, deleted and foreign
+   * ids and texts that are no id are missing from the answer. Throws UNAVAILABLE when the database is away and not all are
+   * in memory.
+   */
+  async lookup(tenantId: string, deviceIds: readonly string[]): Promise<Map<string, DeviceFacts>> {
+    const found = new Map<string, DeviceFacts>();
+    const missing = new Set<string>();
+    for (const id of deviceIds) {
+      if (found.has(id)) continue;
+      const key = `${tenantId}/${id}`;
+      const entry = this.entries.get(key);
+      if (entry) {
+        this.entries.delete(key);
+        this.entries.set(key, entry);
+        found.set(id, entry.facts);
+      } else if (isId(id)) missing.add(id);
+    }
+    if (missing.size > 0) {
+      const loaded = await this.load(tenantId, [...missing]);
+      for (const id of missing) {
+        const facts = loaded.get(id.toLowerCase());
+        if (facts) found.set(id, facts);
+      }
+    }
+    return found;
+  }
+
+  private async load(tenantId: string, deviceIds: readonly string[]): Promise<Map<string, DeviceFacts>> {
+    const load: Load = { tenantId, changed: new Set(), allChanged: !this.listening };
+    this.loads.add(load);
+    try {
+      const { rows, defaults } = await this.database.tenant(tenantId, async (tx) => {
+        const tenants = await tx.query<{ defaults: JsonValue }>(
+          'SELECT defaults FROM tenants WHERE tenant_id = $1 AND deleted_at IS NULL',
+          [tenantId],
+        );
+        const devices = await tx.query<OwnRow>(
+          `SELECT device_id, name, hardware_id, profile_id, gateway_device_id, tags FROM devices
+           WHERE tenant_id = $1 AND device_id = ANY($2::uuid[]) AND deleted_at IS NULL`,
+          [tenantId, deviceIds],
+        );
+        return { rows: devices.rows, defaults: tenants.rows[0]?.defaults };
+      });
+      if (defaults === undefined) return new Map();
+      const profiles = await this.profilesOf(tenantId, rows);
+      const facts = resolve(rows, profiles, readTenantDefaults(defaults));
+      for (const [id, device] of facts) {
+        if (!load.allChanged && !load.changed.has(id)) this.keep(tenantId, id, device);
+      }
+      return facts;
+    } finally {
+      this.loads.delete(load);
+    }
+  }
+
+  private async profilesOf(tenantId: string, rows: readonly OwnRow[]): Promise<Map<string, ProfileFacts>> {
+    const ids = new Set(rows.flatMap((row) => (row.profile_id ? [row.profile_id] : [])));
+    const profiles = new Map<string, ProfileFacts>();
+    for (const id of ids) {
+      const profile = await this.profiles.get(tenantId, id);
+      if (profile) profiles.set(id, profile);
+    }
+    return profiles;
+  }
+
+  private keep(tenantId: string, deviceId: string, facts: DeviceFacts): void {
+    this.entries.set(`${tenantId}/${deviceId}`, { tenantId, facts });
+    if (this.entries.size > this.capacity) {
+      const oldest = this.entries.keys().next();
+      if (!oldest.done) this.entries.delete(oldest.value);
+    }
+  }
+
+  private forget(channel: string, payload: string): void {
+    const [tenantId = '', id = ''] = payload.split('/');
+    if (channel === deviceChannel) {
+      this.entries.delete(payload);
+      for (const load of this.loads) if (load.tenantId === tenantId) load.changed.add(id);
+      return;
+    }
+    for (const load of this.loads) if (load.tenantId === tenantId) load.allChanged = true;
+    // A change of a profile or a tenant is rare enough to walk through everything.
+    for (const [key, entry] of this.entries) {
+      if (entry.tenantId === tenantId && (channel === tenantChannel || entry.facts.profileId === id)) {
+        this.entries.delete(key);
+      }
+    }
+  }
+
+  private forgetAll(): void {
+    this.entries.clear();
+    for (const load of this.loads) load.allChanged = true;
+  }
+}
+
+function resolve(
+  rows: readonly OwnRow[],
+  profiles: ReadonlyMap<string, ProfileFacts>,
+  defaults: TenantDefaultFacts,
+): Map<string, DeviceFacts> {
+  return new Map(
+    rows.map((row) => {
+      const own = {
+        deviceId: row.device_id,
+        name: row.name,
+        hardwareId: row.hardware_id,
+        profileId: row.profile_id ?? '',
+        gatewayDeviceId: row.gateway_device_id ?? '',
+        tags: row.tags,
+      };
+      return [row.device_id, inherit(own, profiles.get(own.profileId), defaults)];
+    }),
+  );
+}

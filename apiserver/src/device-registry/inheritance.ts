@@ -1,0 +1,78 @@
+// What a device inherits: profile → tenant → platform (SPEC, Device profile; DECISIONS 29). Pure.
+import type { OtaPolicy, TelemetrySchema } from '@kellet/proto/es/kellet/v1/common_pb.ts';
+import type { AnchoringMode, ProfileFacts } from './profile-reader.ts';
+
+/** The platform's default for offline_after_seconds (API.md). */
+export const platformOfflineAfterSeconds = 300;
+
+/** A tenant's defaults as its row holds them. */
+export interface TenantDefaultFacts {
+  readonly tags: Readonly<Record<string, string>>;
+  readonly telemetrySchema: TelemetrySchema | undefined;
+  readonly anchoringMode: AnchoringMode | undefined;
+  /** 0: the platform's default. */
+  readonly offlineAfterSeconds: number;
+  readonly otaPolicy: OtaPolicy | undefined;
+}
+
+/** What a device has of its own. */
+export interface OwnFacts {
+  readonly deviceId: string;
+  readonly name: string;
+  readonly hardwareId: string;
+  /** Empty: none. */
+  readonly profileId: string;
+  /** Empty: none. */
+  readonly gatewayDeviceId: string;
+  readonly tags: Readonly<Record<string, string>>;
+}
+
+/** A device with everything it inherits resolved. */
+export interface DeviceFacts {
+  readonly deviceId: string;
+  readonly name: string;
+  readonly hardwareId: string;
+  /** The profile's device type label; empty without a profile. */
+  readonly type: string;
+  /** Empty: none. */
+  readonly profileId: string;
+  /** The gateway through which a child speaks; empty: none. */
+  readonly gatewayDeviceId: string;
+  readonly effectiveTags: Readonly<Record<string, string>>;
+  /** Undefined: any point is valid. */
+  readonly telemetrySchema: TelemetrySchema | undefined;
+  readonly anchoringMode: AnchoringMode;
+  readonly offlineAfterSeconds: number;
+  /** Undefined: the platform's defaults. */
+  readonly otaPolicy: OtaPolicy | undefined;
+}
+
+/** The tags a device shows: inherited ones under its own. */
+export function effectiveTags(
+  own: Readonly<Record<string, string>>,
+  profile: ProfileFacts | undefined,
+  tenant: TenantDefaultFacts,
+): Record<string, string> {
+  return { ...(profile ? profile.defaultTags : tenant.tags), ...own };
+}
+
+/**
+ * Resolves what a device inherits. A tenant's tags, telemetry schema and OTA policy apply to devices without a profile; its
+ * anchoring mode and offline time also where the profile leaves them open.
+ */
+export function inherit(own: OwnFacts, profile: ProfileFacts | undefined, tenant: TenantDefaultFacts): DeviceFacts {
+  const messages = profile ?? tenant;
+  return {
+    deviceId: own.deviceId,
+    name: own.name,
+    hardwareId: own.hardwareId,
+    type: profile?.type ?? '',
+    profileId: own.profileId,
+    gatewayDeviceId: own.gatewayDeviceId,
+    effectiveTags: effectiveTags(own.tags, profile, tenant),
+    telemetrySchema: messages.telemetrySchema,
+    anchoringMode: profile?.anchoringMode ?? tenant.anchoringMode ?? 'merkle',
+    offlineAfterSeconds: profile?.offlineAfterSeconds || tenant.offlineAfterSeconds || platformOfflineAfterSeconds,
+    otaPolicy: messages.otaPolicy,
+  };
+}

@@ -1,0 +1,29 @@
+// What the device registry needs to know of profiles; implemented by provisioning, which owns them.
+import type { OtaPolicy, TelemetrySchema } from '@kellet/proto/es/kellet/v1/common_pb.ts';
+
+/** How the points of a device are committed to the chain (API.md, anchoring_policy.mode). */
+export type AnchoringMode = 'merkle' | 'per_event' | 'chain';
+
+/** A profile as devices inherit from it. */
+export interface ProfileFacts {
+  readonly profileId: string;
+  readonly name: string;
+  /** Device type label. */
+  readonly type: string;
+  readonly defaultTags: Readonly<Record<string, string>>;
+  /** Undefined: the profile states none, so any point is valid. */
+  readonly telemetrySchema: TelemetrySchema | undefined;
+  /** Undefined: the tenant's default. */
+  readonly anchoringMode: AnchoringMode | undefined;
+  /** 0: the tenant's default. */
+  readonly offlineAfterSeconds: number;
+  /** Undefined: the platform's defaults. */
+  readonly otaPolicy: OtaPolicy | undefined;
+}
+
+/** Read access to the profiles of a tenant. Profiles that do not exist, or belong to another tenant, are undefined. */
+export interface ProfileReader {
+  get(tenantId: string, profileId: string): Promise<ProfileFacts | undefined>;
+  /** Every profile of the tenant (a tenant has tens of them, not thousands). */
+  list(tenantId: string): Promise<ProfileFacts[]>;
+}

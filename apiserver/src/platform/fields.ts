@@ -1,0 +1,49 @@
+// Checks of request fields that every service needs: text, ids, update masks. Each throws INVALID_ARGUMENT naming the field.
+import { invalidArgument, notFound } from './errors.ts';
+import { isId } from './ids.ts';
+
+/**
+ * Checks a text field: no NUL (PostgreSQL's text cannot hold it), and its length in characters. Answers the text.
+ */
+export function textField(name: string, value: string, limits: { minimum?: number; maximum: number }): string {
+  if (value.includes('\0')) throw invalidArgument(`${name} must not contain NUL`);
+  const { minimum = 0, maximum } = limits;
+  if (value.length < minimum) {
+    throw invalidArgument(value === '' ? `${name} is required` : `${name} must have at least ${minimum} characters`);
+  }
+  if (value.length > maximum) throw invalidArgument(`${name} must have at most ${maximum} characters`);
+  return value;
+}
+
+/** Checks a map of texts (tags): at most `maximumEntries`, keys of 1–128 characters, values of at most 1024. */
+export function textMapField(name: string, map: Readonly<Record<string, string>>, maximumEntries = 64): void {
+  const entries = Object.entries(map);
+  if (entries.length > maximumEntries) throw invalidArgument(`${name} must have at most ${maximumEntries} entries`);
+  for (const [key, value] of entries) {
+    textField(`${name} key`, key, { minimum: 1, maximum: 128 });
+    textField(`${name}[${key}]`, value, { maximum: 1024 });
+  }
+}
+
+/** An id in a path: text that is no id of ours cannot name anything, so it is NOT_FOUND like an unknown one. */
+export function idField(what: string, value: string): string {
+  if (!isId(value)) throw notFound(what);
+  return value.toLowerCase();
+}
+
+/**
+ * The fields that an update names. The gateway fills the mask of a REST call from the body's keys; a gRPC caller must send it.
+ * Throws INVALID_ARGUMENT when it is missing or names a field that cannot be updated. An empty mask changes nothing.
+ */
+export function updatedFields<Field extends string>(
+  mask: { readonly paths: readonly string[] } | undefined,
+  updatable: readonly Field[],
+): ReadonlySet<Field> {
+  if (mask === undefined) throw invalidArgument('update_mask is required');
+  for (const path of mask.paths) {
+    if (!(updatable as readonly string[]).includes(path)) {
+      throw invalidArgument(`update_mask: ${JSON.stringify(path)} cannot be updated`);
+    }
+  }
+  return new Set(mask.paths as Field[]);
+}
