@@ -1,0 +1,116 @@
+// What the control service asks of a service folder: to make its working copy agree with a manifest, or to drop it.
+import type { DescMessage, MessageInitShape, MessageShape } from '@bufbuild/protobuf';
+import type {
+  AdvanceRolloutRequest,
+  AdvanceRolloutResponseSchema,
+  DeviceProfileObservedSchema,
+  DeviceProfileSpecSchema,
+  ObjectMeta,
+  OtaPackageObservedSchema,
+  OtaPackageSpecSchema,
+  OtaRolloutObservedSchema,
+  OtaRolloutSpecSchema,
+  ProvisioningTemplateObservedSchema,
+  ProvisioningTemplateSpecSchema,
+  TenantObservedSchema,
+  TenantSpecSchema,
+} from '@kellet/proto/es/kellet/control/v1/control_pb';
+import type { Kind } from '@kellet/crds';
+import { KelletError, type ErrorCode } from '../platform/errors.ts';
+
+/** Why a manifest is not honoured → the code that a REST caller gets when their own request led to it. */
+const refusalCodes = {
+  ReferenceNotFound: 'NOT_FOUND',
+  ReferenceNotReady: 'FAILED_PRECONDITION',
+  InvalidSpec: 'INVALID_ARGUMENT',
+  ChecksumMismatch: 'INVALID_ARGUMENT',
+  FetchFailed: 'FAILED_PRECONDITION',
+  SignatureRequired: 'FAILED_PRECONDITION',
+  SignatureInvalid: 'INVALID_ARGUMENT',
+  RolloutInProgress: 'ALREADY_EXISTS',
+  Immutable: 'FAILED_PRECONDITION',
+  InUse: 'FAILED_PRECONDITION',
+  IntentCancelled: 'UNAVAILABLE',
+  TenantUnknown: 'FAILED_PRECONDITION',
+  Terminated: 'FAILED_PRECONDITION',
+} as const satisfies Record<string, ErrorCode>;
+
+/** Machine-readable reason of a refusal, fit for a condition (control.proto, Refusal). */
+export type RefusalReason = keyof typeof refusalCodes;
+
+/** Why a manifest is not honoured; the message is for people. */
+export interface Refusal {
+  readonly reason: RefusalReason;
+  readonly message: string;
+}
+
+/** A refusal on its way out of a transaction, which it rolls back. An applier may throw it instead of answering it. */
+export class RefusalError extends Error implements Refusal {
+  readonly reason: RefusalReason;
+
+  constructor(reason: RefusalReason, message: string) {
+    super(message);
+    this.name = 'RefusalError';
+    this.reason = reason;
+  }
+}
+
+/** What a REST caller learns of a refusal. */
+export const refusalError = (refusal: Refusal): KelletError =>
+  new KelletError(refusalCodes[refusal.reason], refusal.message);
+
+/** What an applier answers: the id in the data plane and, unless it refused, what was observed. */
+export interface Applied<Observed> {
+  readonly id: string;
+  readonly refusal?: Refusal;
+  readonly observed?: Observed;
+}
+
+/**
+ * The working copy of one kind of resource. Both methods are idempotent, and errors mean "try again": what can never be
+ * honoured is a refusal, answered or thrown as RefusalError.
+ */
+export interface Applier<Spec, Observed> {
+  /**
+   * Makes the working copy agree with the manifest. The transaction that writes it calls `takeUpIntent(tx, meta)`
+   * (control/intents.ts) first.
+   */
+  apply(meta: ObjectMeta, spec: Spec): Promise<Applied<Observed>>;
+  /**
+   * Takes the working copy away, or says what still uses it. With `detach` the namespace is terminating: nothing is
+   * refused, what runs is cancelled, and rows that others refer to stay, marked detached.
+   */
+  remove(meta: ObjectMeta, detach: boolean): Promise<Refusal | undefined>;
+}
+
+type ApplierOf<Spec extends DescMessage, Observed extends DescMessage> = Applier<
+  MessageShape<Spec>,
+  MessageInitShape<Observed>
+>;
+
+/** The applier of each kind, by the name of its field in ApplyRequest.spec. */
+export interface Appliers {
+  tenant: ApplierOf<typeof TenantSpecSchema, typeof TenantObservedSchema>;
+  deviceProfile: ApplierOf<typeof DeviceProfileSpecSchema, typeof DeviceProfileObservedSchema>;
+  provisioningTemplate: ApplierOf<typeof ProvisioningTemplateSpecSchema, typeof ProvisioningTemplateObservedSchema>;
+  otaPackage: ApplierOf<typeof OtaPackageSpecSchema, typeof OtaPackageObservedSchema>;
+  otaRollout: ApplierOf<typeof OtaRolloutSpecSchema, typeof OtaRolloutObservedSchema>;
+}
+
+/** The name of a kind in ApplyRequest.spec and ApplyResponse.observed. */
+export const specCases = {
+  Tenant: 'tenant',
+  DeviceProfile: 'deviceProfile',
+  ProvisioningTemplate: 'provisioningTemplate',
+  OtaPackage: 'otaPackage',
+  OtaRollout: 'otaRollout',
+} as const satisfies Record<Kind, keyof Appliers>;
+
+/** Carries out the operator's decisions about rollouts (device-link/ota). */
+export interface RolloutDriver {
+  /**
+   * Carries out one decision if the rollout still is in the revision it was made on and nothing has paused it since.
+   * Throws NOT_FOUND for an unknown rollout.
+   */
+  advance(request: AdvanceRolloutRequest): Promise<MessageInitShape<typeof AdvanceRolloutResponseSchema>>;
+}

@@ -1,0 +1,34 @@
+import { expect } from 'chai';
+import { resourceName } from './resource-names.ts';
+
+describe('resource names', () => {
+  const cases: [original: string, expected: RegExp, why: string][] = [
+    ['thermometer', /^thermometer$/, 'a safe name stays as it is'],
+    ['fw-1.2.0', /^fw-1\.2\.0$/, 'dots separate the labels of a subdomain'],
+    ['Thermometer', /^thermometer-[0-9a-f]{5}$/, 'upper case differs'],
+    ['Cold store 7', /^cold-store-7-[0-9a-f]{5}$/, 'spaces become hyphens'],
+    ['a..b', /^a\.b-[0-9a-f]{5}$/, 'a label must not be empty'],
+    ['a-.-b', /^a\.b-[0-9a-f]{5}$/, 'a label begins and ends with a letter or digit'],
+    ['-a-', /^a-[0-9a-f]{5}$/, 'so does the whole name'],
+    ['Kühlraum', /^k-hlraum-[0-9a-f]{5}$/, 'only ASCII is safe'],
+    ['温度計', /^unnamed-[0-9a-f]{5}$/, 'nothing safe is left'],
+    ['../../etc', /^etc-[0-9a-f]{5}$/, 'no path'],
+    ['a'.repeat(57), /^a{57}$/, 'the longest form that is kept'],
+    ['a'.repeat(58), /^a{57}-[0-9a-f]{5}$/, 'a longer one is cut'],
+    [`${'a'.repeat(56)}-b`, /^a{56}-[0-9a-f]{5}$/, 'a cut leaves no hyphen at the end'],
+  ];
+  for (const [original, expected, why] of cases) {
+    it(`${JSON.stringify(original.slice(0, 20))}: ${why}`, () => {
+      const name = resourceName(original);
+      expect(name).to.match(expected);
+      expect(name).to.match(/^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$/);
+      expect(name.length).to.be.at.most(63);
+      expect(resourceName(original)).to.equal(name);
+    });
+  }
+
+  it('keeps names apart whose forms are the same', () => {
+    const names = ['Cold Store', 'cold store', 'cold_store', 'cold-store'].map(resourceName);
+    expect(new Set(names).size).to.equal(4);
+  });
+});

@@ -1,0 +1,243 @@
+// A small client of the Kubernetes API for the custom resources that REST and gRPC callers create, change and delete.
+// Configuration and credentials come from @kubernetes/client-node; the requests are ours, over kept-alive connections.
+import http from 'node:http';
+import https, { type RequestOptions } from 'node:https';
+import { isDeepStrictEqual } from 'node:util';
+import { KubeConfig } from '@kubernetes/client-node';
+import { apiFieldManager, apiVersion, group, plurals, version, type Kind, type ObjectMeta } from '@kellet/crds';
+import { KelletError, unavailable } from './errors.ts';
+import type { Logger } from './logger.ts';
+
+/** An entry of metadata.managedFields: which fields a manager owns, and by which operation. */
+export interface ManagedFields {
+  readonly manager?: string;
+  readonly operation?: 'Apply' | 'Update';
+  readonly subresource?: string;
+  /** A tree of `f:<field>` keys. */
+  readonly fieldsV1?: Record<string, unknown>;
+}
+
+/** A custom resource as the API server answers it. */
+export interface KubernetesObject<Spec = Record<string, unknown>> {
+  readonly apiVersion: string;
+  readonly kind: string;
+  readonly metadata: ObjectMeta & { readonly managedFields?: readonly ManagedFields[] };
+  readonly spec: Spec;
+}
+
+/** The API server refused a request: its Status, cut to what decisions need. */
+export class KubernetesError extends Error {
+  /** HTTP status. */
+  readonly status: number;
+  /** Machine-readable reason: AlreadyExists, NotFound, Conflict, Invalid, … */
+  readonly reason: string;
+  /** One entry a field that is wrong or owned by another manager. */
+  readonly causes: readonly { reason?: string; message?: string; field?: string }[];
+
+  constructor(status: number, reason: string, message: string, causes: KubernetesError['causes']) {
+    super(message);
+    this.name = 'KubernetesError';
+    this.status = status;
+    this.reason = reason;
+    this.causes = causes;
+  }
+}
+
+interface Call {
+  readonly method: 'GET' | 'POST' | 'PATCH' | 'DELETE';
+  readonly path: string;
+  readonly body?: unknown;
+  readonly contentType?: string;
+  readonly signal?: AbortSignal | undefined;
+}
+
+/** How long one request may take, from connecting to the last byte. */
+const requestMilliseconds = 5000;
+const kept = { keepAlive: true, maxSockets: 16 };
+
+/** Finds the configuration that kubectl would use: $KUBECONFIG, else the pod's own service account, else ~/.kube/config. */
+export function loadKubeConfig(kubeconfig: string | undefined): KubeConfig {
+  const config = new KubeConfig();
+  if (kubeconfig) config.loadFromFile(kubeconfig);
+  else if (process.env['KUBERNETES_SERVICE_HOST']) config.loadFromCluster();
+  else config.loadFromDefault();
+  return config;
+}
+
+/**
+ * Reads and writes custom resources as field manager kellet-api. Every method throws UNAVAILABLE when the API server cannot
+ * be reached, does not answer in time or does not serve us, and KubernetesError when it refuses the request itself.
+ */
+export class KubernetesApi {
+  private readonly config: KubeConfig;
+  private readonly logger: Logger;
+  private readonly server: URL;
+  private connection: { tls: object; agent: http.Agent } | undefined;
+
+  constructor(config: KubeConfig, logger: Logger) {
+    const cluster = config.getCurrentCluster();
+    if (!cluster) throw new Error('the Kubernetes configuration names no current cluster');
+    this.config = config;
+    this.logger = logger;
+    this.server = new URL(cluster.server.endsWith('/') ? cluster.server : `${cluster.server}/`);
+  }
+
+  /** Makes a resource; KubernetesError AlreadyExists when the name is taken. */
+  create<Spec>(kind: Kind, object: KubernetesObject<Spec>, signal?: AbortSignal): Promise<KubernetesObject<Spec>> {
+    const path = `${pathOf(kind, object.metadata.namespace ?? '')}?fieldManager=${apiFieldManager}`;
+    return this.call({ method: 'POST', path, body: object, signal });
+  }
+
+  /** Reads a resource; undefined when there is none. */
+  async get<Spec>(
+    kind: Kind,
+    namespace: string,
+    name: string,
+    signal?: AbortSignal,
+  ): Promise<KubernetesObject<Spec> | undefined> {
+    try {
+      return await this.call({ method: 'GET', path: pathOf(kind, namespace, name), signal });
+    } catch (error) {
+      if (error instanceof KubernetesError && error.status === 404) return undefined;
+      throw error;
+    }
+  }
+
+  /**
+   * Server-side apply without force: KubernetesError Conflict, with a cause a field, when another manager owns one of the
+   * fields and wants another value. What we applied before and leave out now is removed.
+   */
+  apply<Spec>(kind: Kind, object: KubernetesObject<Spec>, signal?: AbortSignal): Promise<KubernetesObject<Spec>> {
+    const { namespace = '', name } = object.metadata;
+    return this.call({
+      method: 'PATCH',
+      path: `${pathOf(kind, namespace, name)}?fieldManager=${apiFieldManager}&force=false`,
+      body: object,
+      contentType: 'application/apply-patch+yaml',
+      signal,
+    });
+  }
+
+  /** JSON merge patch; with metadata.resourceVersion in it, KubernetesError Conflict unless that version is current. */
+  mergePatch(
+    kind: Kind,
+    namespace: string,
+    name: string,
+    patch: object,
+    signal?: AbortSignal,
+  ): Promise<KubernetesObject> {
+    return this.call({
+      method: 'PATCH',
+      path: `${pathOf(kind, namespace, name)}?fieldManager=${apiFieldManager}`,
+      body: patch,
+      contentType: 'application/merge-patch+json',
+      signal,
+    });
+  }
+
+  /** Deletes the resource if it still is the one with this uid; one that is gone already is no error. */
+  async delete(kind: Kind, namespace: string, name: string, uid: string, signal?: AbortSignal): Promise<void> {
+    try {
+      await this.call({
+        method: 'DELETE',
+        path: pathOf(kind, namespace, name),
+        body: { preconditions: { uid } },
+        signal,
+      });
+    } catch (error) {
+      if (error instanceof KubernetesError && (error.status === 404 || error.status === 409)) return;
+      throw error;
+    }
+  }
+
+  private async call<T>(call: Call): Promise<T> {
+    let answer: { status: number; text: string };
+    try {
+      answer = await this.send(call);
+    } catch (error) {
+      throw unavailable('the Kubernetes API is unavailable', error);
+    }
+    if (answer.status < 300) return JSON.parse(answer.text) as T;
+    const refused = toKubernetesError(answer.status, answer.text);
+    if (![401, 403, 429].includes(answer.status) && answer.status < 500) throw refused;
+    // Not the caller's fault: our credential or role is wrong, or the API server is overloaded or broken.
+    this.logger.warn(
+      { err: refused, method: call.method, path: call.path },
+      'the Kubernetes API did not serve a request',
+    );
+    throw new KelletError('UNAVAILABLE', 'the Kubernetes API is unavailable', { cause: refused, retryAfterSeconds: 1 });
+  }
+
+  private async send(call: Call): Promise<{ status: number; text: string }> {
+    const body = call.body === undefined ? undefined : JSON.stringify(call.body);
+    // Tokens and certificates rotate, exec plugins renew: client-node reads the credential again when it is due.
+    const options: RequestOptions = {};
+    await this.config.applyToHTTPSOptions(options);
+    const agent = this.agentFor(options);
+    const signals = [AbortSignal.timeout(requestMilliseconds), ...(call.signal ? [call.signal] : [])];
+    const url = new URL(call.path, this.server);
+    return new Promise((resolve, reject) => {
+      const request = (url.protocol === 'http:' ? http : https).request(url, {
+        ...(options.auth ? { auth: options.auth } : {}),
+        agent,
+        method: call.method,
+        headers: {
+          ...(options.headers as Record<string, string> | undefined),
+          accept: 'application/json',
+          'user-agent': 'kellet-apiserver',
+          ...(body === undefined
+            ? {}
+            : { 'content-type': call.contentType ?? 'application/json', 'content-length': Buffer.byteLength(body) }),
+        },
+        signal: AbortSignal.any(signals),
+      });
+      request.once('error', reject);
+      request.once('response', (response) => {
+        const chunks: Buffer[] = [];
+        response.on('data', (chunk: Buffer) => chunks.push(chunk));
+        response.once('error', reject);
+        response.once('end', () =>
+          resolve({ status: response.statusCode ?? 0, text: Buffer.concat(chunks).toString('utf8') }),
+        );
+      });
+      request.end(body);
+    });
+  }
+
+  /** One agent with kept-alive connections for as long as the credential stays the same. */
+  private agentFor(options: RequestOptions): http.Agent {
+    if (this.config.getCurrentCluster()?.proxyUrl && options.agent) return options.agent as http.Agent;
+    const { ca, cert, key, pfx, passphrase, rejectUnauthorized, servername } = options;
+    const tls = { ca, cert, key, pfx, passphrase, rejectUnauthorized, servername };
+    if (!this.connection || !isDeepStrictEqual(this.connection.tls, tls)) {
+      const agent = this.server.protocol === 'http:' ? new http.Agent(kept) : new https.Agent({ ...tls, ...kept });
+      this.connection = { tls, agent };
+    }
+    return this.connection.agent;
+  }
+
+  /** Closes the connections that are kept alive. */
+  close(): void {
+    this.connection?.agent.destroy();
+  }
+}
+
+function pathOf(kind: Kind, namespace: string, name = ''): string {
+  const scope = namespace === '' ? '' : `/namespaces/${encodeURIComponent(namespace)}`;
+  const item = name === '' ? '' : `/${encodeURIComponent(name)}`;
+  return `apis/${group}/${version}${scope}/${plurals[kind]}${item}`;
+}
+
+function toKubernetesError(status: number, text: string): KubernetesError {
+  try {
+    const answer = JSON.parse(text) as { reason?: string; message?: string; details?: { causes?: [] } };
+    return new KubernetesError(status, answer.reason ?? '', answer.message ?? '', answer.details?.causes ?? []);
+  } catch {
+    return new KubernetesError(status, '', text.slice(0, 200), []);
+  }
+}
+
+/** A resource of ours, ready to be created or applied. */
+export function resourceOf<Spec>(kind: Kind, metadata: ObjectMeta, spec: Spec): KubernetesObject<Spec> {
+  return { apiVersion, kind, metadata, spec };
+}
