@@ -10,3 +10,8 @@ export * from './commitment.ts';
 export * from './bump.ts';
 export * from './beef.ts';
 export * from './headers.ts';
+export * from './bundle-schema.ts';
+export * from './verdict.ts';
+export * from './bundle.ts';
+export * from './pins.ts';
+export * from './header-source.ts';

@@ -1,0 +1,198 @@
+#!/usr/bin/env node
+// kellet-verify: proves a bundle on this machine, and writes headers files. The only file here that needs Node.
+import { hash } from 'node:crypto';
+import { readFileSync } from 'node:fs';
+import { parseArgs } from 'node:util';
+import { checkHeaderChain } from './headers.ts';
+import type { HeaderAtHeight } from './headers.ts';
+import { verifyBundleText } from './bundle.ts';
+import { MalformedError, messageOf, RefutedError } from './errors.ts';
+import { fetchHeaders, HeaderSourceError } from './header-source.ts';
+import { formatHeadersFile, parseCheckpoint, parseHeadersFile, pinsOfHeaders } from './pins.ts';
+import type { Pin } from './pins.ts';
+import { formatVerdict } from './report.ts';
+import { useSha256 } from './sha256.ts';
+import type { Statement, VerdictName } from './verdict.ts';
+
+const EXIT = { proven: 0, refuted: 1, malformed: 2, mined: 3 } as const satisfies Record<VerdictName, number>;
+
+const HELP = `Usage:
+  kellet-verify BUNDLE.json [--headers FILE] [--checkpoint HEIGHT:HASH] [--headers-url URL] [--json]
+  kellet-verify headers --headers-url URL --from HEIGHT [--count N | --to HEIGHT]
+
+Proves that a telemetry point was anchored: hash, Merkle path, transaction, block, headers. BUNDLE.json is a proof
+bundle, or a whole response of verify/hash with include_bundle=true; - reads it from standard input.
+
+Proof of work does not say which chain it is of, so a proof needs a block that you trust:
+  --headers FILE            a headers file: a line "HEIGHT HEADER-IN-HEX" each
+  --checkpoint HEIGHT:HASH  the hash of a block, as displayed; may be given more than once
+  --headers-url URL         a header source: the base of ChainTracks v2's routes
+  --json                    print the verdict as JSON
+
+"headers" writes a headers file to standard output, by default up to the source's tip.
+
+Exit codes:
+  0  proven     everything holds, and a trusted block is among the bundle's headers
+  1  refuted    something is untrue; a trusted block that contradicts the bundle is too
+  2  malformed  not a bundle, or bad usage
+  3  mined      everything holds, under the work stated, but nothing says on which chain
+`;
+
+/** Headers asked for at once. */
+const PAGE = 2000;
+
+/** What ends the command with a message: bad usage, an unreadable file, a header source that fails. */
+class CommandError extends Error {
+  readonly code: number;
+
+  constructor(message: string, code: number) {
+    super(message);
+    this.code = code;
+  }
+}
+
+useSha256((data) => hash('sha256', data, 'buffer'));
+
+async function main(args: string[]): Promise<number> {
+  return args[0] === 'headers' ? writeHeaders(args.slice(1)) : verify(args);
+}
+
+async function verify(args: string[]): Promise<number> {
+  const { values, positionals } = usage(() =>
+    parseArgs({
+      args,
+      allowPositionals: true,
+      options: {
+        headers: { type: 'string' },
+        checkpoint: { type: 'string', multiple: true },
+        'headers-url': { type: 'string' },
+        json: { type: 'boolean' },
+        help: { type: 'boolean', short: 'h' },
+      },
+    }),
+  );
+  if (values.help === true) return print(HELP);
+  const [path, ...rest] = positionals;
+  if (path === undefined || rest.length > 0) throw new CommandError('expected one bundle', EXIT.malformed);
+  const text = readText(path);
+  const pins = usage(() => (values.checkpoint ?? []).map(parseCheckpoint));
+  if (values.headers !== undefined) pins.push(...readHeadersFile(values.headers));
+  let verdict = verifyBundleText(text, { pins });
+  let note: string | undefined;
+  if (values['headers-url'] !== undefined && verdict.statement !== undefined) {
+    try {
+      pins.push(...(await pinsOfSource(values['headers-url'], verdict.statement)));
+      verdict = verifyBundleText(text, { pins });
+    } catch (error) {
+      note = `the header source is of no use: ${messageOf(error)}`;
+    }
+  }
+  const document = note === undefined ? verdict : { ...verdict, note };
+  print(values.json === true ? `${JSON.stringify(document, undefined, 2)}\n` : formatVerdict(verdict, note));
+  return EXIT[verdict.verdict];
+}
+
+function readHeadersFile(path: string): Pin[] {
+  const text = readText(path);
+  try {
+    return pinsOfHeaders(parseHeadersFile(text), `headers file ${path}`);
+  } catch (error) {
+    throw new CommandError(`${path}: ${messageOf(error)}`, EXIT.malformed);
+  }
+}
+
+async function pinsOfSource(url: string, statement: Statement): Promise<Pin[]> {
+  const headers = await fetchHeaders(url, statement.block_height, statement.proven_depth);
+  if (headers.length === 0) throw new HeaderSourceError(`it has no block ${statement.block_height}`);
+  return pinsOfHeaders(headers, `header source ${url}`);
+}
+
+async function writeHeaders(args: string[]): Promise<number> {
+  const { values } = usage(() =>
+    parseArgs({
+      args,
+      options: {
+        'headers-url': { type: 'string' },
+        from: { type: 'string' },
+        count: { type: 'string' },
+        to: { type: 'string' },
+        help: { type: 'boolean', short: 'h' },
+      },
+    }),
+  );
+  if (values.help === true) return print(HELP);
+  const url = values['headers-url'];
+  if (url === undefined || values.from === undefined) {
+    throw new CommandError('headers needs --headers-url and --from', EXIT.malformed);
+  }
+  if (values.count !== undefined && values.to !== undefined) {
+    throw new CommandError('--count and --to exclude one another', EXIT.malformed);
+  }
+  const from = wholeNumber('--from', values.from);
+  let wanted = Infinity;
+  if (values.count !== undefined) wanted = wholeNumber('--count', values.count);
+  if (values.to !== undefined) wanted = wholeNumber('--to', values.to) - from + 1;
+  if (wanted < 1) throw new CommandError('there would be no headers to write', EXIT.malformed);
+  const headers = await collectHeaders(url, from, wanted);
+  print(formatHeadersFile(headers));
+  return 0;
+}
+
+/** Reads a chain of headers page by page; without a bound, up to the source's tip. */
+async function collectHeaders(url: string, from: number, wanted: number): Promise<HeaderAtHeight[]> {
+  const headers: HeaderAtHeight[] = [];
+  try {
+    while (headers.length < wanted) {
+      const page = await fetchHeaders(url, from + headers.length, Math.min(PAGE, wanted - headers.length));
+      if (page.length === 0) break;
+      headers.push(...page);
+    }
+    if (headers.length === 0 || (wanted !== Infinity && headers.length < wanted)) {
+      throw new HeaderSourceError(`${url} has no block ${from + headers.length}`);
+    }
+    checkHeaderChain(headers);
+  } catch (error) {
+    if (error instanceof HeaderSourceError) throw new CommandError(error.message, EXIT.mined);
+    if (error instanceof RefutedError || error instanceof MalformedError) {
+      throw new CommandError(`${url}: ${error.message}`, EXIT.refuted);
+    }
+    throw error;
+  }
+  return headers;
+}
+
+function wholeNumber(option: string, text: string): number {
+  if (!/^\d{1,10}$/.test(text)) throw new CommandError(`${option} is not a whole number: ${text}`, EXIT.malformed);
+  return Number(text);
+}
+
+/** Runs what reads the command line; whatever it throws is bad usage. */
+function usage<T>(read: () => T): T {
+  try {
+    return read();
+  } catch (error) {
+    throw new CommandError(messageOf(error), EXIT.malformed);
+  }
+}
+
+function readText(path: string): string {
+  try {
+    // Ill-formed UTF-8 is refused, not repaired.
+    return new TextDecoder('utf-8', { fatal: true }).decode(readFileSync(path === '-' ? 0 : path));
+  } catch (error) {
+    throw new CommandError(`${path}: ${messageOf(error)}`, EXIT.malformed);
+  }
+}
+
+function print(text: string): 0 {
+  process.stdout.write(text);
+  return 0;
+}
+
+try {
+  process.exitCode = await main(process.argv.slice(2));
+} catch (error) {
+  if (!(error instanceof CommandError)) throw error;
+  process.stderr.write(`kellet-verify: ${error.message}\nkellet-verify --help shows how it is used\n`);
+  process.exitCode = error.code;
+}

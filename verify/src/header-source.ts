@@ -1,0 +1,53 @@
+// Headers from a header source over HTTP: the route `/headers?height&count` of ChainTracks v2.
+import { fromHex } from './bytes.ts';
+import { messageOf } from './errors.ts';
+import { HEADER_BYTES } from './headers.ts';
+import type { HeaderAtHeight } from './headers.ts';
+
+/** A header source that could not be read, or answered something that is no headers. */
+export class HeaderSourceError extends Error {
+  override readonly name = 'HeaderSourceError';
+}
+
+/** How long one request may take, in milliseconds. */
+const REQUEST_TIMEOUT = 15_000;
+
+/**
+ * At most `count` headers from height `from` on; fewer where the source's chain ends. The base of the URL is that of
+ * the source's routes. The answer is taken as raw headers of 80 bytes, or as JSON with them in hex in `value`.
+ * Whether they form a chain is not checked here.
+ * @throws {HeaderSourceError} when the source cannot be read
+ */
+export async function fetchHeaders(baseUrl: string, from: number, count: number): Promise<HeaderAtHeight[]> {
+  const url = `${baseUrl.replace(/\/+$/, '')}/headers?height=${from}&count=${count}`;
+  let response: Response;
+  let body: Uint8Array;
+  try {
+    response = await fetch(url, { signal: AbortSignal.timeout(REQUEST_TIMEOUT) });
+    body = new Uint8Array(await response.arrayBuffer());
+  } catch (error) {
+    const cause = error instanceof Error && error.cause !== undefined ? `: ${messageOf(error.cause)}` : '';
+    throw new HeaderSourceError(`${url}: ${messageOf(error)}${cause}`);
+  }
+  if (response.status === 404) return [];
+  if (!response.ok) throw new HeaderSourceError(`${url} answered ${response.status}`);
+  const isJson = response.headers.get('content-type')?.includes('json') ?? false;
+  const bytes = isJson ? headersOfJson(url, body) : body;
+  if (bytes.length % HEADER_BYTES !== 0 || bytes.length > count * HEADER_BYTES) {
+    throw new HeaderSourceError(`${url} answered ${bytes.length} bytes, which are not up to ${count} headers`);
+  }
+  return Array.from({ length: bytes.length / HEADER_BYTES }, (_, i) => ({
+    height: from + i,
+    raw: bytes.slice(i * HEADER_BYTES, (i + 1) * HEADER_BYTES),
+  }));
+}
+
+function headersOfJson(url: string, body: Uint8Array): Uint8Array {
+  try {
+    const answer = JSON.parse(new TextDecoder().decode(body)) as { value?: unknown };
+    if (typeof answer.value !== 'string') throw new TypeError('no hex in the field value');
+    return fromHex(answer.value);
+  } catch (error) {
+    throw new HeaderSourceError(`${url}: ${messageOf(error)}`);
+  }
+}

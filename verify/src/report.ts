@@ -1,0 +1,40 @@
+// A verdict as text for people.
+import type { Statement, Verdict } from './verdict.ts';
+
+/** The verdict, its steps and what it proves, a line each; `note` is what the command has to add. */
+export function formatVerdict({ verdict, reason, steps, statement }: Verdict, note?: string): string {
+  const lines = steps.map(({ step, passed, detail }) => {
+    const mark = passed ? 'ok  ' : verdict === 'mined' ? '-   ' : 'FAIL';
+    return `${mark} ${step.padEnd(11)} ${detail}`;
+  });
+  if (note !== undefined) lines.push(`note: ${note}`);
+  lines.push('', reason === undefined ? verdict : `${verdict} (${reason})`);
+  if (statement !== undefined) lines.push(...formatStatement(statement));
+  return `${lines.map(printable).join('\n')}\n`;
+}
+
+/** Control and formatting characters are shown, not sent: whatever a bundle holds, it must not steer the terminal. */
+function printable(line: string): string {
+  return line.replace(/[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/gu, (character) => `\\u{${character.codePointAt(0)!.toString(16)}}`);
+}
+
+function formatStatement(statement: Statement): string[] {
+  const rows: [string, string][] = [
+    ['tenant', statement.tenant_id],
+    ['device', statement.device_id],
+    ['time', formatTime(statement.timestamp)],
+    ['payload', statement.payload],
+    ['batch', `${statement.batch_id}, sealed ${formatTime(statement.committed_at)}`],
+    ['transaction', statement.txid],
+    ['block', `${statement.block_height} ${statement.block_hash}, mined ${formatTime(statement.block_time)}`],
+    ['depth', `${statement.proven_depth} shown by headers, ${statement.claimed_depth} claimed`],
+    ['work', `${statement.work} hashes expected behind the headers shown`],
+  ];
+  return rows.map(([name, value]) => `  ${name.padEnd(11)} ${value}`);
+}
+
+/** Unix seconds as RFC 3339, or as they are where no calendar reaches. */
+function formatTime(seconds: number): string {
+  const date = new Date(seconds * 1000);
+  return Number.isNaN(date.getTime()) ? `${seconds} s after 1970` : date.toISOString().replace('.000Z', 'Z');
+}
