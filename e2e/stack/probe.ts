@@ -1,0 +1,30 @@
+// Asks a process over HTTP or HTTPS whether it is well.
+import { readFile } from 'node:fs/promises';
+import { request } from 'node:https';
+import type { CertificateFiles } from './certificates.ts';
+
+/** The status of a GET of `url` under a private authority, with a client certificate when one is given. */
+export async function httpsStatus(url: string, authority: string, client?: CertificateFiles): Promise<number> {
+  const options = {
+    ca: await readFile(authority),
+    ...(client ? { cert: await readFile(client.certificate), key: await readFile(client.key) } : {}),
+    agent: false as const,
+    timeout: 2_000,
+  };
+  return new Promise((resolve, reject) => {
+    const call = request(url, options, (response) => {
+      response.resume();
+      resolve(response.statusCode ?? 0);
+    });
+    call.on('timeout', () => call.destroy(new Error(`${url} does not answer`)));
+    call.on('error', reject);
+    call.end();
+  });
+}
+
+/** The status of a GET of a plain HTTP URL. */
+export async function httpStatus(url: string): Promise<number> {
+  const response = await fetch(url, { signal: AbortSignal.timeout(2_000) });
+  await response.body?.cancel();
+  return response.status;
+}
