@@ -98,33 +98,34 @@ async function recentProgram(
   return version && isAtLeast([Number(version[1]), Number(version[2])], least) ? path : undefined;
 }
 
-async function build(programs: readonly GoProgram[], report: Report): Promise<Record<string, string>> {
-  return buildPrograms(cacheFolder(), programs, report);
+async function build(programs: readonly GoProgram[], report: Report, signal?: AbortSignal) {
+  return buildPrograms(programs, { cache: cacheFolder(), report, signal });
 }
 
 /** nats-server: from $PATH when it is 2.11 or later (per-message TTL), else built. */
-export async function natsServerProgram(report: Report): Promise<string> {
+export async function natsServerProgram(report: Report, signal?: AbortSignal): Promise<string> {
   if (await fileExists(cachedProgram(cacheFolder(), natsServer))) return cachedProgram(cacheFolder(), natsServer);
   const found = await recentProgram('nats-server', ['--version'], [2, 11]);
-  return found ?? (await build([natsServer], report))['nats-server']!;
+  return found ?? (await build([natsServer], report, signal))['nats-server']!;
 }
 
 /** kubectl: from $PATH when it is at most one minor version away from the API server's, else built. */
-export async function kubectlProgram(report: Report): Promise<string> {
+export async function kubectlProgram(report: Report, signal?: AbortSignal): Promise<string> {
   if (await fileExists(cachedProgram(cacheFolder(), kubectl))) return cachedProgram(cacheFolder(), kubectl);
   const found = await recentProgram('kubectl', ['version', '--client'], [1, 34]);
-  return found ?? (await build([kubectl], report)).kubectl!;
+  return found ?? (await build([kubectl], report, signal)).kubectl!;
 }
 
 /** Helm, which only tests need: from $PATH when it is Helm 4, else built. */
-export async function helmProgram(report: Report): Promise<string> {
+export async function helmProgram(report: Report, signal?: AbortSignal): Promise<string> {
   if (await fileExists(cachedProgram(cacheFolder(), helm))) return cachedProgram(cacheFolder(), helm);
-  return (await recentProgram('helm', ['version', '--short'], [4, 0])) ?? (await build([helm], report)).helm!;
+  return (await recentProgram('helm', ['version', '--short'], [4, 0])) ?? (await build([helm], report, signal)).helm!;
 }
 
 /** etcd, kube-apiserver and kube-controller-manager: from $KUBEBUILDER_ASSETS as far as it has them, else built. */
 export async function controlPlanePrograms(
   report: Report,
+  signal?: AbortSignal,
   assets = process.env.KUBEBUILDER_ASSETS,
 ): Promise<ControlPlanePrograms> {
   const found: Record<string, string> = {};
@@ -132,7 +133,7 @@ export async function controlPlanePrograms(
     if (assets && (await fileExists(join(assets, name)))) found[name] = join(assets, name);
   }
   const missing = controlPlane.filter(({ name }) => !found[name]);
-  const paths = { ...(missing.length ? await build(missing, report) : {}), ...found };
+  const paths = { ...(missing.length ? await build(missing, report, signal) : {}), ...found };
   return {
     etcd: paths.etcd!,
     kubeApiserver: paths['kube-apiserver']!,

@@ -28,6 +28,13 @@ export interface GoProgram {
 /** One line for a person to read. */
 export type Report = (line: string) => void;
 
+/** Where programs are kept, who hears of progress, and what calls the build off. */
+export interface BuildOptions {
+  cache: string;
+  report: Report;
+  signal?: AbortSignal | undefined;
+}
+
 /** The place of a program in the cache. */
 export function cachedProgram(cache: string, { name, version }: GoProgram): string {
   return join(cache, 'bin', `${name}-${version}`);
@@ -47,8 +54,17 @@ function goEnvironment(): NodeJS.ProcessEnv {
 }
 
 /** Runs go in a folder, calling `onLine` for each line it writes; rejects with its last lines. */
-async function go(folder: string, args: string[], onLine: (line: string) => void = () => undefined): Promise<void> {
-  const child = spawn('go', args, { cwd: folder, env: goEnvironment(), stdio: ['ignore', 'ignore', 'pipe'] });
+async function go(
+  folder: string,
+  args: string[],
+  { signal, onLine = () => undefined }: { signal?: AbortSignal | undefined; onLine?: (line: string) => void } = {},
+): Promise<void> {
+  const child = spawn('go', args, {
+    cwd: folder,
+    env: goEnvironment(),
+    stdio: ['ignore', 'ignore', 'pipe'],
+    ...(signal ? { signal } : {}),
+  });
   try {
     // A build of minutes must leave the machine usable.
     if (child.pid) setPriority(child.pid, 10);
@@ -71,7 +87,11 @@ async function go(folder: string, args: string[], onLine: (line: string) => void
 }
 
 /** The folder of a Go module of ours that requires the program's module at its version. Made once. */
-async function moduleFolder(cache: string, program: GoProgram, siblings: readonly GoProgram[]): Promise<string> {
+async function moduleFolder(
+  { cache, signal }: BuildOptions,
+  program: GoProgram,
+  siblings: readonly GoProgram[],
+): Promise<string> {
   const folder = join(cache, 'modules', `${program.family ?? program.name}-${program.version}`);
   if (await fileExists(join(folder, 'ready'))) return folder;
   await rm(folder, { recursive: true, force: true });
@@ -89,7 +109,7 @@ async function moduleFolder(cache: string, program: GoProgram, siblings: readonl
     await go(folder, ['mod', 'edit', `-require=${reference}`, ...edits]);
   }
   // As tools, so that only what the programs need is fetched and not what the tests of their dependencies need.
-  await go(folder, ['get', '-tool', ...siblings.map((sibling) => `${sibling.package}@${sibling.version}`)]);
+  await go(folder, ['get', '-tool', ...siblings.map((sibling) => `${sibling.package}@${sibling.version}`)], { signal });
   await writeFile(join(folder, 'ready'), '');
   return folder;
 }
@@ -108,10 +128,10 @@ export async function hasGo(): Promise<boolean> {
  * progress is reported every few seconds.
  */
 export async function buildPrograms(
-  cache: string,
   programs: readonly GoProgram[],
-  report: Report,
+  options: BuildOptions,
 ): Promise<Record<string, string>> {
+  const { cache, report, signal } = options;
   const paths = Object.fromEntries(programs.map((program) => [program.name, cachedProgram(cache, program)]));
   const present = async () => Promise.all(programs.map((program) => fileExists(paths[program.name]!)));
   if ((await present()).every(Boolean)) return paths;
@@ -122,17 +142,16 @@ export async function buildPrograms(
         'Install Go, or a container engine with kind, or set KUBEBUILDER_ASSETS (and NATS_URL).',
     );
   }
-  const release = await lock(join(cache, 'build.lock'), (seconds) =>
-    report(`waiting for another build to finish (${seconds} s)`),
-  );
+  const waiting = (seconds: number) => report(`waiting for another build to finish (${seconds} s)`);
+  const release = await lock(join(cache, 'build.lock'), waiting, signal);
   try {
     const found = await present();
     const missing = programs.filter((_, index) => !found[index]);
     for (const [index, program] of missing.entries()) {
       const siblings = programs.filter((other) => other.family !== undefined && other.family === program.family);
-      await buildProgram(cache, program, siblings.length ? siblings : [program], (text) =>
-        report(`building ${program.name} ${program.version} (${index + 1} of ${missing.length}): ${text}`),
-      );
+      const title = `building ${program.name} ${program.version} (${index + 1} of ${missing.length})`;
+      const withTitle = { ...options, report: (text: string) => report(`${title}: ${text}`) };
+      await buildProgram(program, siblings.length ? siblings : [program], withTitle);
     }
   } finally {
     release();
@@ -140,7 +159,8 @@ export async function buildPrograms(
   return paths;
 }
 
-async function buildProgram(cache: string, program: GoProgram, siblings: readonly GoProgram[], report: Report) {
+async function buildProgram(program: GoProgram, siblings: readonly GoProgram[], options: BuildOptions) {
+  const { cache, report, signal } = options;
   const started = performance.now();
   const elapsed = () => `${Math.round((performance.now() - started) / 1000)} s`;
   let compiled = 0;
@@ -148,14 +168,17 @@ async function buildProgram(cache: string, program: GoProgram, siblings: readonl
   report(doing);
   const timer = setInterval(() => report(`${elapsed()}, ${compiled ? `${compiled} packages compiled` : doing}`), 5_000);
   try {
-    const folder = await moduleFolder(cache, program, siblings);
+    const folder = await moduleFolder(options, program, siblings);
     doing = 'compiling';
     const target = cachedProgram(cache, program);
     const partial = `${target}.${process.pid}.partial`;
     await mkdir(join(cache, 'bin'), { recursive: true });
     const variables = Object.entries(program.variables ?? {}).map(([name, value]) => `-X ${name}=${value}`);
     const linking = ['-s', '-w', ...variables].join(' ');
-    await go(folder, ['build', '-v', '-ldflags', linking, '-o', partial, program.package], () => compiled++);
+    await go(folder, ['build', '-v', '-ldflags', linking, '-o', partial, program.package], {
+      signal,
+      onLine: () => compiled++,
+    });
     await rename(partial, target);
     report(`done after ${elapsed()}`);
   } finally {

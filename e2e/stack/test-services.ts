@@ -8,7 +8,8 @@ import { join } from 'node:path';
 import { natsServerProgram } from './binaries.ts';
 import { startNats } from './nats.ts';
 import { findFreePorts } from './ports.ts';
-import { randomPassword, startPostgres } from './postgres.ts';
+import { startPostgres } from './postgres.ts';
+import { randomPassword } from './secrets.ts';
 import type { Supervisor } from './supervisor.ts';
 import { createSupervisor } from './supervisor.ts';
 

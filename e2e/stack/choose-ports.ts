@@ -1,0 +1,72 @@
+// Which port each listener of the stack gets: the one asked for, else the usual one or the last one when it is free.
+import { readFile, writeFile } from 'node:fs/promises';
+
+/** A listener in need of a port. */
+export interface PortWish {
+  name: string;
+  /** The environment variable that sets it, and its value: a number, 0 for any free port, or nothing. */
+  variable?: string;
+  asked?: string | undefined;
+  /** The usual port, taken when it is free and nothing was asked for. */
+  usual?: number;
+}
+
+/** What the choice needs to know of the machine. */
+export interface PortSources {
+  isFree: (port: number) => Promise<boolean>;
+  findFree: (count: number) => Promise<number[]>;
+  /** Ports of the last run by name: taken again when they are free, so that addresses stay. */
+  remembered: Readonly<Record<string, number>>;
+  report: (line: string) => void;
+}
+
+/**
+ * Chooses a port for every wish. A port that was asked for by number and is taken is an error; a usual one that is
+ * taken is replaced by a free one, which is reported.
+ */
+export async function choosePorts(
+  wishes: readonly PortWish[],
+  { isFree, findFree, remembered, report }: PortSources,
+): Promise<Record<string, number>> {
+  const chosen: Record<string, number> = {};
+  const given = new Set<number>();
+  const spare = await findFree(wishes.length);
+  for (const [index, { name, variable, asked, usual }] of wishes.entries()) {
+    const explicit = asked === undefined || asked === '' ? undefined : Number(asked);
+    if (explicit !== undefined && !(Number.isInteger(explicit) && explicit >= 0 && explicit <= 65_535)) {
+      throw new Error(`${variable} must be a port number, or 0 for any free port`);
+    }
+    if (explicit && (given.has(explicit) || !(await isFree(explicit)))) {
+      throw new Error(`port ${explicit} (${variable}) is taken`);
+    }
+    const candidates = explicit === undefined ? [usual, remembered[name]] : explicit ? [explicit] : [];
+    let port = spare[index]!;
+    for (const candidate of candidates) {
+      if (candidate === undefined || given.has(candidate)) continue;
+      if (explicit === candidate || (await isFree(candidate))) {
+        port = candidate;
+        break;
+      }
+    }
+    if (explicit === undefined && usual !== undefined && port !== usual) {
+      report(`port ${usual} is taken, ${name} listens on ${port}`);
+    }
+    chosen[name] = port;
+    given.add(port);
+  }
+  return chosen;
+}
+
+/** Reads the ports of the last run; none when there was none. */
+export async function readPorts(path: string): Promise<Record<string, number>> {
+  try {
+    return JSON.parse(await readFile(path, 'utf8')) as Record<string, number>;
+  } catch {
+    return {};
+  }
+}
+
+/** Keeps the ports for the next run. */
+export async function writePorts(path: string, ports: Readonly<Record<string, number>>): Promise<void> {
+  await writeFile(path, `${JSON.stringify(ports, undefined, 2)}\n`, { mode: 0o600 });
+}

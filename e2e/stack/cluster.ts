@@ -1,0 +1,76 @@
+// The Kubernetes API of the local stack: the user's own cluster, kind, or a control plane of ordinary processes.
+import { join } from 'node:path';
+import { controlPlanePrograms, findOnPath } from './binaries.ts';
+import type { ControlPlaneOptions } from './control-plane.ts';
+import { startControlPlane } from './control-plane.ts';
+import type { Report } from './go-build.ts';
+import { findContainerEngine, startKind } from './kind.ts';
+import type { Supervisor } from './supervisor.ts';
+
+/** What is known of the machine when a kind of cluster is chosen. */
+export interface ClusterFacts {
+  /** KELLET_USE_CLUSTER. */
+  useCluster: string | undefined;
+  /** KUBECONFIG. */
+  kubeconfig: string | undefined;
+  /** A container engine that answers. */
+  engine: 'docker' | 'podman' | undefined;
+  /** Whether the command `kind` is there. */
+  hasKind: boolean;
+}
+
+/**
+ * Which cluster is used: `existing` (KELLET_USE_CLUSTER=1 and KUBECONFIG), else `kind`, else `processes` (programs from
+ * KUBEBUILDER_ASSETS or built).
+ */
+export function chooseCluster(facts: ClusterFacts): 'existing' | 'kind' | 'processes' {
+  if (facts.useCluster === '1') {
+    if (!facts.kubeconfig) throw new Error('KELLET_USE_CLUSTER=1 needs KUBECONFIG');
+    return 'existing';
+  }
+  return facts.engine && facts.hasKind ? 'kind' : 'processes';
+}
+
+export interface ClusterOptions {
+  supervisor: Supervisor;
+  stateFolder: string;
+  ports: ControlPlaneOptions['ports'];
+  environment: NodeJS.ProcessEnv;
+  report: Report;
+  signal?: AbortSignal | undefined;
+}
+
+/** A Kubernetes API that answers. */
+export interface Cluster {
+  kubeconfig: string;
+  /** Stops what the supervisor does not. */
+  stop(): Promise<void>;
+}
+
+/** Starts, or finds, the cluster. */
+export async function startCluster(options: ClusterOptions): Promise<Cluster> {
+  const { supervisor, stateFolder, ports, environment, report, signal } = options;
+  const hasKind = (await findOnPath('kind')) !== undefined;
+  const engine = hasKind ? await findContainerEngine() : undefined;
+  const choice = chooseCluster({
+    useCluster: environment.KELLET_USE_CLUSTER,
+    kubeconfig: environment.KUBECONFIG,
+    engine,
+    hasKind,
+  });
+  const folder = join(stateFolder, 'kubernetes');
+  const nothing = async () => undefined;
+  switch (choice) {
+    case 'existing':
+      return { kubeconfig: environment.KUBECONFIG!, stop: nothing };
+    case 'kind': {
+      const kubeconfig = join(folder, 'kubeconfig');
+      const kind = await startKind(engine!, stateFolder, kubeconfig, report);
+      return { kubeconfig, stop: () => kind.stop() };
+    }
+    case 'processes': {
+      const programs = await controlPlanePrograms(report, signal, environment.KUBEBUILDER_ASSETS);
+      return { kubeconfig: await startControlPlane({ supervisor, programs, folder, ports }), stop: nothing };
+    }
+  }
+}

@@ -1,0 +1,105 @@
+// Kellet's own two processes as parts of the stack: apiserver and operator, run from their sources.
+import { join } from 'node:path';
+import { checkout } from './paths.ts';
+import { httpStatus } from './probe.ts';
+import { systemNamespace } from './resources.ts';
+import type { Secret } from './secrets.ts';
+import type { Supervisor } from './supervisor.ts';
+
+/** What the data plane runs on. Secrets are given by file. */
+export interface ApiserverOptions {
+  supervisor: Supervisor;
+  ports: { rest: number; grpc: number; control: number; metrics: number; dashboard: number };
+  kubeconfig: string;
+  databaseUrl: string;
+  natsUrl: string;
+  controlSecret: Secret;
+  callbackSecret: Secret;
+  jwtPrivateKey: Secret;
+  walletKeyFile: string;
+  platform: { email: string; password: Secret };
+  /** The local chain's base URL; without it the processor comes from `environment`. */
+  devchain?: string | undefined;
+  /** Settings of the user (KELLET_…), which win where they do not concern the stack's own wiring. */
+  environment: NodeJS.ProcessEnv;
+}
+
+/** Origin of the dashboard. */
+export const dashboardOrigin = (port: number): string => `http://127.0.0.1:${port}`;
+
+/** The environment that wires the data plane to the rest of the stack. */
+export function apiserverEnvironment(options: ApiserverOptions): Record<string, string | undefined> {
+  const { ports, environment, devchain } = options;
+  const rest = `http://127.0.0.1:${ports.rest}`;
+  const chain = devchain
+    ? {
+        KELLET_NETWORK: 'local',
+        KELLET_ARC_URL: devchain,
+        KELLET_HEADERS_URL: devchain,
+        KELLET_FUNDING_URL: `${devchain}/dev/fund`,
+      }
+    : {};
+  return {
+    ...environment,
+    ...chain,
+    KELLET_ENVIRONMENT: 'development',
+    KELLET_LISTEN_HOST: '127.0.0.1',
+    KELLET_REST_PORT: String(ports.rest),
+    KELLET_GRPC_PORT: String(ports.grpc),
+    KELLET_CONTROL_PORT: String(ports.control),
+    KELLET_METRICS_PORT: String(ports.metrics),
+    KELLET_DASHBOARD_PORT: String(ports.dashboard),
+    KELLET_DASHBOARD_ORIGIN: environment.KELLET_DASHBOARD_ORIGIN || dashboardOrigin(ports.dashboard),
+    KELLET_DATABASE_URL: options.databaseUrl,
+    KELLET_NATS_URL: options.natsUrl,
+    KUBECONFIG: options.kubeconfig,
+    KELLET_CONTROL_SECRET_FILE: options.controlSecret.path,
+    KELLET_JWT_PRIVATE_KEY_FILE: options.jwtPrivateKey.path,
+    KELLET_CALLBACK_HMAC_SECRET_FILE: options.callbackSecret.path,
+    KELLET_CALLBACK_URL: environment.KELLET_CALLBACK_URL || `${rest}/api/v1/callbacks/arc`,
+    KELLET_WALLET_KEY_FILE: options.walletKeyFile,
+    KELLET_PLATFORM_ADMIN_EMAIL: options.platform.email,
+    KELLET_PLATFORM_ADMIN_PASSWORD_FILE: options.platform.password.path,
+    KELLET_ALLOW_LOCAL_FETCH: 'true',
+  };
+}
+
+/** Starts the data plane under the supervisor (process `apiserver`) and resolves when it is ready to serve. */
+export async function startApiserver(options: ApiserverOptions): Promise<void> {
+  const { supervisor, ports } = options;
+  await supervisor.start({
+    name: 'apiserver',
+    command: process.execPath,
+    args: [join(checkout, 'apiserver/src/main.ts'), '--target=all'],
+    environment: apiserverEnvironment(options),
+    stopTimeoutMilliseconds: 20_000,
+    isReady: async () => (await httpStatus(`http://127.0.0.1:${ports.metrics}/readyz`)) === 200,
+  });
+}
+
+export interface OperatorOptions {
+  supervisor: Supervisor;
+  metricsPort: number;
+  controlPort: number;
+  kubeconfig: string;
+  controlSecret: Secret;
+}
+
+/** Starts the operator under the supervisor (process `operator`) and resolves when it is ready. */
+export async function startOperator(options: OperatorOptions): Promise<void> {
+  const { supervisor, metricsPort, controlPort, kubeconfig, controlSecret } = options;
+  await supervisor.start({
+    name: 'operator',
+    command: process.execPath,
+    args: [join(checkout, 'operator/src/main.ts')],
+    environment: {
+      KUBECONFIG: kubeconfig,
+      KELLET_CONTROL_ADDRESS: `127.0.0.1:${controlPort}`,
+      KELLET_CONTROL_SECRET_FILE: controlSecret.path,
+      KELLET_METRICS_PORT: String(metricsPort),
+      KELLET_LEASE_NAMESPACE: systemNamespace,
+    },
+    stopTimeoutMilliseconds: 35_000,
+    isReady: async () => (await httpStatus(`http://127.0.0.1:${metricsPort}/readyz`)) === 200,
+  });
+}

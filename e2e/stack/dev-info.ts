@@ -1,0 +1,51 @@
+// .kellet/dev.json: where everything of a running stack is, and with which credentials (API.md "Local stack").
+import { renameSync, rmSync, writeFileSync } from 'node:fs';
+
+/** What dev.json says. Base URLs have no slash at the end. */
+export interface DevInfo {
+  /** Base URL of the REST API. */
+  rest: string;
+  /** host:port of the public gRPC API. */
+  grpc: string;
+  /** Base URL of the data plane's /metrics, /healthz and /readyz. */
+  metrics: string;
+  /** Origin of the dashboard: the only one that gets cross-origin access. */
+  dashboard: string;
+  kubeconfig: string;
+  /** Namespace of the first tenant's resources. */
+  namespace: string;
+  tenant: string;
+  email: string;
+  password: string;
+  /** A second tenant, for tests of isolation. */
+  other: { tenant: string; email: string; password: string };
+  /** The administrator of the installation. */
+  platform: { email: string; password: string };
+  /** Key of X-ARC-Signature. */
+  callbackSecret: string;
+  /** Base URL of the local chain; absent when another processor is used. */
+  devchain?: string | undefined;
+  databaseUrl: string;
+  natsUrl: string;
+  /** Base URL under which the files of the folder `artifacts` of the state folder are served. */
+  artifacts: string;
+  /** Running processes; what the stack did not start itself is absent. */
+  pids: Record<string, number>;
+}
+
+/** `kube-apiserver` → `kubeApiserver`: process names as dev.json writes them. */
+export function pidsByName(pids: Readonly<Record<string, number>>): Record<string, number> {
+  const camel = (name: string) => name.replace(/-(.)/g, (_, letter: string) => letter.toUpperCase());
+  return Object.fromEntries(Object.entries(pids).map(([name, pid]) => [camel(name), pid]));
+}
+
+/** Writes the file whole or not at all, readable by its owner alone. */
+export function writeDevInfo(path: string, info: DevInfo): void {
+  writeFileSync(`${path}.new`, `${JSON.stringify(info, undefined, 2)}\n`, { mode: 0o600 });
+  renameSync(`${path}.new`, path);
+}
+
+/** Removes the file: what it names no longer answers. */
+export function removeDevInfo(path: string): void {
+  rmSync(path, { force: true });
+}

@@ -1,0 +1,54 @@
+// A cluster in a container, by kind. It is kept between runs: stopping the stack stops its container.
+import { execFile } from 'node:child_process';
+import { createHash } from 'node:crypto';
+import { mkdir } from 'node:fs/promises';
+import { dirname } from 'node:path';
+import { promisify } from 'node:util';
+import type { Report } from './go-build.ts';
+
+const execute = promisify(execFile);
+
+/**
+ * The container engine that answers, if any. Its client alone proves nothing: the server is asked.
+ */
+export async function findContainerEngine(): Promise<'docker' | 'podman' | undefined> {
+  for (const engine of ['docker', 'podman'] as const) {
+    // docker answers with its server's version; podman has no server of its own and answers when it can run containers.
+    const format = engine === 'docker' ? '{{.ServerVersion}}' : '{{.Version.Version}}';
+    const answer = await execute(engine, ['info', '--format', format], { timeout: 10_000 }).catch(() => undefined);
+    if (answer && /^\d/.test(answer.stdout.trim())) return engine;
+  }
+  return undefined;
+}
+
+/** A cluster of kind for this state folder. */
+export interface KindCluster {
+  stop(): Promise<void>;
+}
+
+/** Makes the cluster of this state folder, or starts the one made earlier, and writes its kubeconfig. */
+export async function startKind(
+  engine: 'docker' | 'podman',
+  stateFolder: string,
+  kubeconfig: string,
+  report: Report,
+): Promise<KindCluster> {
+  const name = `kellet-${createHash('sha256').update(stateFolder).digest('hex').slice(0, 8)}`;
+  const node = `${name}-control-plane`;
+  const environment = { ...process.env, KIND_EXPERIMENTAL_PROVIDER: engine };
+  const kind = (...args: string[]) => execute('kind', args, { env: environment, timeout: 600_000 });
+  await mkdir(dirname(kubeconfig), { recursive: true });
+  const { stdout } = await kind('get', 'clusters');
+  if (stdout.split('\n').includes(name)) {
+    await execute(engine, ['start', node]);
+    await kind('export', 'kubeconfig', '--name', name, '--kubeconfig', kubeconfig);
+  } else {
+    report(`making the kind cluster ${name} (the first time fetches its image)`);
+    await kind('create', 'cluster', '--name', name, '--kubeconfig', kubeconfig, '--wait', '300s');
+  }
+  return {
+    stop: async () => {
+      await execute(engine, ['stop', node]);
+    },
+  };
+}

@@ -1,0 +1,339 @@
+// The local stack as a library: the whole of Kellet on this machine, for `make dev`, `make demo` and the e2e tests.
+import { rm } from 'node:fs/promises';
+import { join, resolve } from 'node:path';
+import { serveArtifacts } from './artifacts.ts';
+import { kubectlProgram, natsServerProgram } from './binaries.ts';
+import { choosePorts, readPorts, writePorts } from './choose-ports.ts';
+import { startCluster } from './cluster.ts';
+import { dashboardOrigin, startApiserver, startOperator } from './data-plane.ts';
+import { startDevchain } from './devchain.ts';
+import type { DevInfo } from './dev-info.ts';
+import { pidsByName, removeDevInfo, writeDevInfo } from './dev-info.ts';
+import { tryLock } from './file-lock.ts';
+import type { Report } from './go-build.ts';
+import { startNats } from './nats.ts';
+import { defaultStateFolder, makePrivateFolder, substituteFolder } from './paths.ts';
+import { findFreePorts, isPortFree } from './ports.ts';
+import { ensureServiceDatabase, startPostgres } from './postgres.ts';
+import { endRecordedProcesses } from './process-table.ts';
+import { openResources, systemNamespace } from './resources.ts';
+import { ed25519PrivateKey, openSecrets, randomHexKey } from './secrets.ts';
+import type { Supervisor } from './supervisor.ts';
+import { createSupervisor } from './supervisor.ts';
+
+/** How a stack is started. */
+export interface StackOptions {
+  /** Where its state is kept; `.kellet` of the checkout when absent. One stack runs per folder. */
+  stateFolder?: string;
+  /** Starts from nothing: state of an earlier run is removed first. */
+  fresh?: boolean;
+  /** Settings (KELLET_…) on top of this process's environment. */
+  environment?: Readonly<Record<string, string | undefined>>;
+  /** One line of progress. */
+  report?: Report;
+  /** Calls the start off; what was started is stopped. */
+  signal?: AbortSignal;
+}
+
+/** The processes that can be killed, stopped and started again; `pids()` says which of them this stack has. */
+export type ProcessName =
+  'apiserver' | 'operator' | 'devchain' | 'nats' | 'postgres' | 'etcd' | 'kube-apiserver' | 'kube-controller-manager';
+
+/** A running stack. */
+export interface Stack {
+  /** What dev.json says; `pids` is always current. */
+  readonly info: DevInfo;
+  /** Path of dev.json. */
+  readonly infoPath: string;
+  /** Folder whose files are served under `info.artifacts`. */
+  readonly artifactsFolder: string;
+  /** Folder of the processes' logs, `<process>.log` each. */
+  readonly logsFolder: string;
+  /** Base URL of the operator's /metrics, /healthz and /readyz. */
+  readonly operatorMetrics: string;
+  /** Path of a kubectl that suits the cluster; built at the first call when the machine has none. */
+  kubectl(): Promise<string>;
+  /** kill -9; the process is started again by itself. Resolves when it is dead. */
+  kill(name: ProcessName): Promise<void>;
+  /** Sends a signal, for example SIGSTOP and SIGCONT. */
+  signal(name: ProcessName, signal: NodeJS.Signals): void;
+  /** Stops a process in good order and leaves it stopped. */
+  stopProcess(name: ProcessName): Promise<void>;
+  /** Starts a process that was stopped and resolves when it is ready. */
+  startProcess(name: ProcessName): Promise<void>;
+  /** Resolves when the process runs and is ready. */
+  waitReady(name: ProcessName, timeoutMilliseconds?: number): Promise<void>;
+  /** Stops everything, and removes dev.json. Nothing is left running. */
+  stop(): Promise<void>;
+}
+
+const tenants = { first: 'demo', other: 'acme' } as const;
+const platformEmail = 'platform@kellet.test';
+
+/** The folder where PostgreSQL keeps its data, given the state folder. */
+export const postgresFolder = (stateFolder: string): string => join(stateFolder, 'postgres');
+
+/**
+ * Takes the state folder for this process and ends what an earlier run may have left running.
+ * @throws Error when a stack runs on it already
+ */
+async function openState(stateFolder: string, fresh: boolean, report: Report) {
+  await makePrivateFolder(stateFolder);
+  const release = tryLock(join(stateFolder, 'lock'));
+  if (!release) throw new Error(`a stack is running on ${stateFolder} already (see dev.json there): stop it first`);
+  const recordsFolder = join(stateFolder, 'run');
+  const ended = await endRecordedProcesses(recordsFolder);
+  if (ended.length) report(`ended what an earlier run had left: ${ended.join(', ')}`);
+  if (fresh) {
+    for (const name of ['artifacts', 'devchain', 'kubernetes', 'logs', 'nats', 'postgres', 'secrets']) {
+      await rm(join(stateFolder, name), { recursive: true, force: true });
+    }
+    await rm(substituteFolder(postgresFolder(stateFolder)), { recursive: true, force: true });
+  }
+  removeDevInfo(join(stateFolder, 'dev.json'));
+  return { release, recordsFolder, logsFolder: join(stateFolder, 'logs') };
+}
+
+async function chooseAllPorts(stateFolder: string, environment: NodeJS.ProcessEnv, report: Report) {
+  const path = join(stateFolder, 'ports.json');
+  const open = (name: string, variable: string, usual: number) => ({
+    name,
+    variable,
+    asked: environment[variable],
+    usual,
+  });
+  const wishes = [
+    open('rest', 'KELLET_REST_PORT', 8080),
+    open('grpc', 'KELLET_GRPC_PORT', 9090),
+    open('control', 'KELLET_CONTROL_PORT', 9091),
+    open('metrics', 'KELLET_METRICS_PORT', 9464),
+    open('dashboard', 'KELLET_DASHBOARD_PORT', 8081),
+    { name: 'devchain', variable: 'KELLET_DEVCHAIN_PORT', asked: environment.KELLET_DEVCHAIN_PORT },
+    ...['operatorMetrics', 'artifacts', 'postgres', 'nats'].map((name) => ({ name })),
+    ...['etcd', 'etcdPeer', 'kubeApiserver', 'kubeControllerManager'].map((name) => ({ name })),
+  ];
+  const sources = { isFree: isPortFree, findFree: findFreePorts, remembered: await readPorts(path), report };
+  const ports = await choosePorts(wishes, sources);
+  await writePorts(path, ports);
+  return ports as Record<
+    | 'rest'
+    | 'grpc'
+    | 'control'
+    | 'metrics'
+    | 'dashboard'
+    | 'devchain'
+    | 'operatorMetrics'
+    | 'artifacts'
+    | 'postgres'
+    | 'nats'
+    | 'etcd'
+    | 'etcdPeer'
+    | 'kubeApiserver'
+    | 'kubeControllerManager',
+    number
+  >;
+}
+
+/** `rateLimitPerMinute` of the two tenants, from KELLET_DEV_RATE_LIMIT. */
+function devRateLimit(text: string | undefined): number | undefined {
+  if (!text) return undefined;
+  if (!/^[1-9]\d{0,8}$/.test(text)) throw new Error('KELLET_DEV_RATE_LIMIT must be a number of requests per minute');
+  return Number(text);
+}
+
+/** What is running so far; stopped in the reverse order. */
+class Stopping {
+  readonly #steps: (() => Promise<void> | void)[] = [];
+  #done: Promise<void> | undefined;
+
+  /** Adds something to be stopped. */
+  add(step: () => Promise<void> | void): void {
+    this.#steps.push(step);
+  }
+
+  /** Stops everything once, however often it is called. */
+  stop(): Promise<void> {
+    this.#done ??= (async () => {
+      for (const step of this.#steps.reverse()) await step();
+    })();
+    return this.#done;
+  }
+}
+
+/**
+ * Starts the stack and resolves when everything answers and dev.json is written. On an error, and when the signal
+ * aborts, everything that was started is stopped again.
+ */
+export async function startStack(options: StackOptions = {}): Promise<Stack> {
+  const stopping = new Stopping();
+  options.signal?.addEventListener('abort', () => void stopping.stop(), { once: true });
+  try {
+    return await bringUp(options, stopping);
+  } catch (error) {
+    await stopping.stop();
+    options.signal?.throwIfAborted();
+    throw error;
+  }
+}
+
+/** Starts just the Kubernetes API, with the custom resource definitions, in a state folder of its own. */
+export async function startKubernetes(
+  options: StackOptions = {},
+): Promise<{ kubeconfig: string; supervisor: Supervisor; stop(): Promise<void> }> {
+  const { report = () => undefined, signal } = options;
+  const stateFolder = resolve(options.stateFolder ?? join(defaultStateFolder, 'kubernetes-only'));
+  const environment: NodeJS.ProcessEnv = { ...process.env, ...options.environment };
+  const stopping = new Stopping();
+  signal?.addEventListener('abort', () => void stopping.stop(), { once: true });
+  try {
+    const { release, recordsFolder, logsFolder } = await openState(stateFolder, options.fresh ?? false, report);
+    stopping.add(release);
+    const [etcd, etcdPeer, kubeApiserver, kubeControllerManager] = (await findFreePorts(4)) as [
+      number,
+      number,
+      number,
+      number,
+    ];
+    const supervisor = createSupervisor({ recordsFolder, logsFolder, report });
+    stopping.add(() => supervisor.stopAll());
+    const ports = { etcd, etcdPeer, kubeApiserver, kubeControllerManager };
+    const cluster = await startCluster({ supervisor, stateFolder, ports, environment, report, signal });
+    stopping.add(() => cluster.stop());
+    await openResources(cluster.kubeconfig).applyDefinitions();
+    return { kubeconfig: cluster.kubeconfig, supervisor, stop: () => stopping.stop() };
+  } catch (error) {
+    await stopping.stop();
+    throw error;
+  }
+}
+
+async function bringUp(options: StackOptions, stopping: Stopping): Promise<Stack> {
+  const { report = () => undefined, signal } = options;
+  const stateFolder = resolve(options.stateFolder ?? defaultStateFolder);
+  const environment: NodeJS.ProcessEnv = { ...process.env, ...options.environment };
+  const rateLimitPerMinute = devRateLimit(environment.KELLET_DEV_RATE_LIMIT);
+  const { release, recordsFolder, logsFolder } = await openState(stateFolder, options.fresh ?? false, report);
+  stopping.add(release);
+  const infoPath = join(stateFolder, 'dev.json');
+  const ports = await chooseAllPorts(stateFolder, environment, report);
+  const secret = await openSecrets(join(stateFolder, 'secrets'));
+
+  const written: { info?: DevInfo } = {};
+  const supervisor = createSupervisor({
+    recordsFolder,
+    logsFolder,
+    report,
+    onStarted: () => {
+      if (!written.info) return;
+      written.info.pids = pidsByName(supervisor.pids());
+      writeDevInfo(infoPath, written.info);
+    },
+  });
+  stopping.add(() => supervisor.stopAll());
+  stopping.add(() => removeDevInfo(infoPath));
+
+  const callbackSecret = await secret('callback-hmac-secret', randomHexKey);
+  const controlSecret = await secret('control-secret', randomHexKey);
+  const step = async <T>(what: string, work: Promise<T>): Promise<T> => {
+    const started = performance.now();
+    const result = await work;
+    signal?.throwIfAborted();
+    report(`${what} ready after ${((performance.now() - started) / 1000).toFixed(1)} s`);
+    return result;
+  };
+
+  const database = async (): Promise<string> => {
+    if (environment.DATABASE_URL) return environment.DATABASE_URL;
+    const password = (await secret('postgres-password')).value;
+    const folder = postgresFolder(stateFolder);
+    const { superuserUrl } = await startPostgres({ supervisor, folder, port: ports.postgres, password });
+    return ensureServiceDatabase(superuserUrl, (await secret('database-password')).value);
+  };
+  const broker = async (): Promise<string> => {
+    if (environment.NATS_URL) return environment.NATS_URL;
+    const program = await natsServerProgram(report, signal);
+    return startNats({ supervisor, program, folder: join(stateFolder, 'nats'), port: ports.nats });
+  };
+  const chain = async (): Promise<string | undefined> => {
+    if (environment.KELLET_ARC_URL && environment.KELLET_HEADERS_URL) return undefined;
+    return startDevchain({
+      supervisor,
+      folder: join(stateFolder, 'devchain'),
+      port: ports.devchain,
+      callbackSecret,
+      blockMilliseconds: environment.KELLET_DEVCHAIN_BLOCK_MS,
+    });
+  };
+  const kubernetes = async () => {
+    const cluster = await startCluster({ supervisor, stateFolder, ports, environment, report, signal });
+    stopping.add(() => cluster.stop());
+    const resources = openResources(cluster.kubeconfig);
+    await resources.applyDefinitions();
+    await resources.applyNamespace(systemNamespace);
+    return { kubeconfig: cluster.kubeconfig, resources };
+  };
+  const artifactsFolder = join(stateFolder, 'artifacts');
+  const artifacts = await serveArtifacts(artifactsFolder, ports.artifacts);
+  stopping.add(() => artifacts.close());
+
+  const [databaseUrl, natsUrl, devchain, { kubeconfig, resources }] = await Promise.all([
+    step('PostgreSQL', database()),
+    step('NATS', broker()),
+    step('devchain', chain()),
+    step('Kubernetes API', kubernetes()),
+  ]);
+
+  const platform = { email: platformEmail, password: await secret('platform-admin-password') };
+  const walletKeyFile = environment.KELLET_WALLET_KEY_FILE || (await secret('wallet-key', randomHexKey)).path;
+  const apiserver = startApiserver({
+    ...{ supervisor, ports, kubeconfig, databaseUrl, natsUrl, controlSecret, callbackSecret, walletKeyFile },
+    ...{ platform, devchain, environment, jwtPrivateKey: await secret('jwt-private-key.pem', ed25519PrivateKey) },
+  });
+  await step('apiserver', apiserver);
+  const operator = { supervisor, metricsPort: ports.operatorMetrics, controlPort: ports.control };
+  await step('operator', startOperator({ ...operator, kubeconfig, controlSecret }));
+
+  const account = async (tenant: string) => ({
+    tenant,
+    email: `admin@${tenant}.test`,
+    password: (await secret(`tenant-${tenant}-password`)).value,
+  });
+  const [first, other] = await Promise.all([account(tenants.first), account(tenants.other)]);
+  const both = [first, other].map((tenant) => resources.applyTenant({ ...tenant, rateLimitPerMinute }, signal));
+  await step('tenants', Promise.all(both));
+
+  const info: DevInfo = {
+    rest: `http://127.0.0.1:${ports.rest}`,
+    grpc: `127.0.0.1:${ports.grpc}`,
+    metrics: `http://127.0.0.1:${ports.metrics}`,
+    dashboard: environment.KELLET_DASHBOARD_ORIGIN || dashboardOrigin(ports.dashboard),
+    kubeconfig,
+    namespace: `kellet-${first.tenant}`,
+    ...first,
+    other,
+    platform: { email: platform.email, password: platform.password.value },
+    callbackSecret: callbackSecret.value,
+    ...(devchain ? { devchain } : {}),
+    databaseUrl,
+    natsUrl,
+    artifacts: artifacts.url,
+    pids: pidsByName(supervisor.pids()),
+  };
+  written.info = info;
+  writeDevInfo(infoPath, info);
+
+  return {
+    info,
+    infoPath,
+    artifactsFolder,
+    logsFolder,
+    operatorMetrics: `http://127.0.0.1:${ports.operatorMetrics}`,
+    kubectl: () => kubectlProgram(report),
+    kill: (name) => supervisor.kill(name),
+    signal: (name, value) => supervisor.signal(name, value),
+    stopProcess: (name) => supervisor.stop(name),
+    startProcess: (name) => supervisor.startAgain(name),
+    waitReady: (name, timeoutMilliseconds) => supervisor.waitReady(name, timeoutMilliseconds),
+    stop: () => stopping.stop(),
+  };
+}
