@@ -1,0 +1,110 @@
+// Stands between a client and the Kubernetes API server and breaks the connection in the ways networks and servers do.
+import { once } from 'node:events';
+import {
+  createServer,
+  request as plainRequest,
+  type IncomingMessage,
+  type Server,
+  type ServerResponse,
+} from 'node:http';
+import { Agent, request as secureRequest } from 'node:https';
+import type { AddressInfo, Socket } from 'node:net';
+import { KubeConfig } from '@kubernetes/client-node';
+
+/** What becomes of a request. `frozen` accepts it and never answers, as a half-open connection does. */
+export type Fault = 'none' | 'frozen' | { status: number; reason?: string };
+
+/** A proxy in front of an API server, reached over plain HTTP with the rights of the kubeconfig behind it. */
+export class FaultProxy {
+  /** What happens to requests from now on. */
+  fault: Fault = 'none';
+  /** Paths with their query, in order of arrival. */
+  readonly requests: string[] = [];
+  readonly #target: URL;
+  readonly #config: KubeConfig;
+  readonly #sockets = new Set<Socket>();
+  readonly #streams = new Set<IncomingMessage>();
+  #agent: Agent | undefined;
+  #server: Server | undefined;
+  #port = 0;
+
+  constructor(kubeconfig: string) {
+    this.#config = new KubeConfig();
+    this.#config.loadFromFile(kubeconfig);
+    this.#target = new URL(this.#config.getCurrentCluster()!.server);
+  }
+
+  /** A kubeconfig that leads through the proxy. */
+  clientConfig(): KubeConfig {
+    const config = new KubeConfig();
+    config.loadFromClusterAndUser(
+      { name: 'proxy', server: `http://127.0.0.1:${this.#port}`, skipTLSVerify: true },
+      { name: 'proxy' },
+    );
+    return config;
+  }
+
+  /** Listens, on the same port after each `stop`. */
+  async start(): Promise<void> {
+    this.#agent = new Agent({ keepAlive: false });
+    this.#server = createServer((request, response) => void this.#forward(request, response));
+    this.#server.on('connection', (socket: Socket) => {
+      this.#sockets.add(socket);
+      socket.on('close', () => this.#sockets.delete(socket));
+    });
+    this.#server.listen(this.#port, '127.0.0.1');
+    await once(this.#server, 'listening');
+    this.#port = (this.#server.address() as AddressInfo).port;
+  }
+
+  /** Refuses connections, as a stopped server does, and resets those that are open. */
+  async stop(): Promise<void> {
+    const server = this.#server;
+    if (!server) return;
+    this.#server = undefined;
+    server.close();
+    this.reset();
+    await once(server, 'close');
+    this.#agent?.destroy();
+  }
+
+  /** Resets every open connection. */
+  reset(): void {
+    for (const socket of this.#sockets) socket.resetAndDestroy();
+  }
+
+  /** Lets no more bytes through on the open streams, without closing them. */
+  freezeStreams(): void {
+    for (const stream of this.#streams) stream.unpipe();
+  }
+
+  async #forward(request: IncomingMessage, response: ServerResponse): Promise<void> {
+    this.requests.push(request.url ?? '');
+    if (this.fault === 'frozen') return;
+    if (this.fault !== 'none') {
+      const { status, reason } = this.fault;
+      const body = { kind: 'Status', apiVersion: 'v1', status: 'Failure', code: status, reason, message: 'injected' };
+      response.writeHead(status, { 'content-type': 'application/json' }).end(JSON.stringify(body));
+      return;
+    }
+    const options = { headers: { ...request.headers, host: this.#target.host }, method: request.method };
+    const secure = { ...options, agent: this.#agent };
+    await this.#config.applyToHTTPSOptions(secure);
+    const url = new URL(request.url ?? '/', this.#target);
+    const upstream =
+      url.protocol === 'https:'
+        ? secureRequest(url, { ...secure, headers: { ...options.headers, ...secure.headers }, agent: false })
+        : plainRequest(url, options);
+    upstream.on('response', (answer) => {
+      this.#streams.add(answer);
+      answer.on('close', () => this.#streams.delete(answer));
+      answer.on('error', () => response.destroy());
+      response.writeHead(answer.statusCode ?? 502, answer.headers);
+      response.flushHeaders();
+      answer.pipe(response);
+    });
+    upstream.on('error', () => response.destroy());
+    response.on('close', () => upstream.destroy());
+    request.pipe(upstream);
+  }
+}

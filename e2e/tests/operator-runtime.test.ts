@@ -1,0 +1,258 @@
+// The operator's watch runtime against a real API server, through a proxy that breaks the connection.
+import { randomUUID } from 'node:crypto';
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { expect } from 'chai';
+import { systemClock } from '../../operator/src/runtime/clock.ts';
+import { KubernetesClient, loadKubeConfig } from '../../operator/src/runtime/kubernetes-client.ts';
+import { KubernetesError } from '../../operator/src/runtime/kubernetes-error.ts';
+import { LeaderElection, leases } from '../../operator/src/runtime/leader-election.ts';
+import { createLogger } from '../../operator/src/runtime/logger.ts';
+import { createMetrics } from '../../operator/src/runtime/metrics.ts';
+import { Reflector } from '../../operator/src/runtime/reflector.ts';
+import type { KubernetesObject, Resource } from '../../operator/src/runtime/resource.ts';
+import { FaultProxy } from '../src/fault-proxy.ts';
+import { startKubernetes } from '../stack/stack.ts';
+
+const configMaps: Resource = { group: '', version: 'v1', plural: 'configmaps', kind: 'ConfigMap', namespaced: true };
+
+interface ConfigMap extends KubernetesObject {
+  data?: Record<string, string>;
+}
+
+/** Waits until something holds; a failure says what did not. */
+async function until(what: string, holds: () => boolean | Promise<boolean>, milliseconds = 15_000): Promise<void> {
+  const end = Date.now() + milliseconds;
+  while (!(await holds())) {
+    if (Date.now() > end) throw new Error(`not within ${milliseconds} ms: ${what}`);
+    await new Promise((resolve) => setTimeout(resolve, 20));
+  }
+}
+
+describe('operator runtime', () => {
+  let kubeconfig: string;
+  let release = async (): Promise<void> => undefined;
+  const run = randomUUID().slice(0, 8);
+  const labels = { 'kellet.dev/test': run };
+  let proxy: FaultProxy;
+  let direct: KubernetesClient;
+  let client: KubernetesClient;
+  let stop: AbortController;
+  let reflector: Reflector<ConfigMap>;
+  let running: Promise<void>;
+  let log: string[];
+
+  const put = (name: string, value: string): Promise<ConfigMap> =>
+    direct.apply<ConfigMap>(
+      configMaps,
+      {
+        apiVersion: 'v1',
+        kind: 'ConfigMap',
+        metadata: { namespace: 'default', name: `${run}-${name}`, labels },
+        data: { value },
+      },
+      { fieldManager: 'test', force: true },
+    );
+  const remove = async (name: string): Promise<void> => {
+    const { metadata } = await direct.get<ConfigMap>(configMaps, 'default', `${run}-${name}`);
+    await direct.delete(configMaps, 'default', metadata.name, metadata.uid!);
+  };
+  const seen = (name: string): string | undefined => reflector.get(`default/${run}-${name}`)?.data?.['value'];
+  const watches = (): number => proxy.requests.filter((path) => path.includes('watch=true')).length;
+  const lists = (): number => proxy.requests.filter((path) => !path.includes('watch=true')).length;
+
+  before(async function () {
+    this.timeout(600_000);
+    const running = process.env['KELLET_TEST_KUBECONFIG'];
+    if (running) kubeconfig = running;
+    else {
+      const stateFolder = await mkdtemp(join(tmpdir(), 'kellet-runtime-'));
+      const kubernetes = await startKubernetes({ stateFolder });
+      kubeconfig = kubernetes.kubeconfig;
+      release = async () => {
+        await kubernetes.stop();
+        await rm(stateFolder, { recursive: true, force: true });
+      };
+    }
+    direct = new KubernetesClient({ config: loadKubeConfig(kubeconfig), userAgent: 'kellet-test' });
+  });
+
+  after(async () => {
+    const { items } = await direct.list<ConfigMap>(configMaps, 'default', { labelSelector: `kellet.dev/test=${run}` });
+    for (const { metadata } of items) await direct.delete(configMaps, 'default', metadata.name, metadata.uid!);
+    await direct.close();
+    await release();
+  });
+
+  const follow = async (options: { idleMs?: number; watchSeconds?: number; pageSize?: number } = {}): Promise<void> => {
+    proxy = new FaultProxy(kubeconfig);
+    await proxy.start();
+    client = new KubernetesClient({ config: proxy.clientConfig(), userAgent: 'kellet-test', timeoutMs: 2000 });
+    stop = new AbortController();
+    log = [];
+    reflector = new Reflector<ConfigMap>({
+      client,
+      resource: configMaps,
+      clock: systemClock,
+      logger: createLogger('silent'),
+      metrics: createMetrics(),
+      labelSelector: `kellet.dev/test=${run}`,
+      backoff: { first: 20, longest: 200 },
+      onChange: ({ type, object }) =>
+        void log.push(`${type} ${object.metadata.name.slice(run.length + 1)} ${object.data?.['value']}`),
+      ...options,
+    });
+    running = reflector.run(stop.signal);
+    await reflector.synced;
+  };
+
+  afterEach(async () => {
+    stop?.abort();
+    await running;
+    await client?.close();
+    await proxy?.stop();
+  });
+
+  it('lists in pages, then follows additions, changes and deletions, each told once', async () => {
+    for (const name of ['a', 'b', 'c']) await put(name, '1');
+    await follow({ pageSize: 2 });
+    expect(log.toSorted()).to.deep.equal(['added a 1', 'added b 1', 'added c 1']);
+    expect(lists()).to.equal(2);
+    await put('a', '2');
+    await remove('b');
+    await put('d', '1');
+    await until('the changes are seen', () => log.length >= 6);
+    expect(log.slice(3)).to.deep.equal(['updated a 2', 'deleted b 1', 'added d 1']);
+    expect(reflector.get(`default/${run}-a`)?.metadata).to.not.have.property('managedFields');
+  });
+
+  it('resumes where it was when connections are reset, without listing again', async () => {
+    await follow();
+    for (let round = 0; round < 5; round += 1) {
+      await until('it watches', () => watches() > round);
+      proxy.reset();
+      await put('reset', `${round}`);
+      await until(`round ${round} is seen`, () => seen('reset') === `${round}`);
+    }
+    expect(lists()).to.equal(1);
+    expect(log.filter((line) => line.includes('reset '))).to.have.length(5);
+  });
+
+  it('outlives a server that is away', async () => {
+    await follow();
+    await until('it watches', () => watches() > 0);
+    await proxy.stop();
+    await put('away', '1');
+    await put('away', '2');
+    await proxy.start();
+    await until('the last change is seen', () => seen('away') === '2');
+  });
+
+  it('outlives errors of the server and a refused credential', async () => {
+    await follow();
+    await until('it watches', () => watches() > 0);
+    for (const status of [500, 503, 429, 401]) {
+      proxy.fault = { status };
+      proxy.reset();
+      const before = proxy.requests.length;
+      await until(`it tries again after ${status}`, () => proxy.requests.length > before + 1);
+      proxy.fault = 'none';
+      await put('errors', `${status}`);
+      await until(`it is back after ${status}`, () => seen('errors') === `${status}`);
+    }
+    expect(lists()).to.equal(1);
+  });
+
+  it('lists again when the server has forgotten where it was, and tells what happened meanwhile', async () => {
+    await put('gone', '1');
+    await put('kept', '1');
+    await put('again', '1');
+    await follow();
+    await until('it watches', () => watches() > 0);
+    log.length = 0;
+    proxy.fault = { status: 410, reason: 'Expired' };
+    proxy.reset();
+    const before = watches();
+    await until('it was told that it is too late', () => watches() > before);
+    await remove('gone');
+    await remove('again');
+    await put('again', '2');
+    proxy.fault = 'none';
+    await until('the new list is taken in', () => seen('again') === '2');
+    expect(lists()).to.be.greaterThan(1);
+    expect(log).to.include.members(['deleted gone 1', 'deleted again 1', 'added again 2']);
+    expect(log.filter((line) => line.includes('kept'))).to.deep.equal([]);
+  });
+
+  it('leaves a connection that has fallen silent', async () => {
+    await follow({ idleMs: 500 });
+    await until('it watches', () => watches() > 0);
+    proxy.freezeStreams();
+    await put('silent', '1');
+    await until('it has connected anew', () => seen('silent') === '1');
+  });
+
+  it('does not wait for an answer that never begins', async () => {
+    await follow({ idleMs: 500 });
+    await until('it watches', () => watches() > 0);
+    proxy.fault = 'frozen';
+    proxy.reset();
+    await put('frozen', '1');
+    const before = proxy.requests.length;
+    await until('it has tried', () => proxy.requests.length > before);
+    proxy.fault = 'none';
+    await until('it has connected anew', () => seen('frozen') === '1');
+  });
+
+  it('goes on when the server ends a watch in good order', async () => {
+    await follow({ watchSeconds: 1 });
+    await until('several watches have ended', () => watches() >= 3);
+    await put('ended', '1');
+    await until('the change is seen', () => seen('ended') === '1');
+    expect(lists()).to.equal(1);
+  });
+
+  it('says why the API server refuses', async () => {
+    await follow();
+    const failure = await client.get(configMaps, 'default', `${run}-nothing`).catch((error: unknown) => error);
+    expect(failure).to.be.instanceOf(KubernetesError);
+    expect((failure as KubernetesError).reason).to.equal('NotFound');
+  });
+
+  it('elects one leader of three through a real Lease, and the next at once when it leaves', async () => {
+    await follow();
+    const name = `${run}-lease`;
+    const leading = new Set<string>();
+    const candidates = ['a', 'b', 'c'].map((identity) => {
+      const election = new LeaderElection({
+        client: direct,
+        clock: systemClock,
+        logger: createLogger('silent'),
+        metrics: createMetrics(),
+        namespace: 'default',
+        name,
+        identity,
+        retrySeconds: 0.2,
+      });
+      const leave = new AbortController();
+      const done = (async () => {
+        if (!(await election.acquire(leave.signal))) return;
+        leading.add(identity);
+        expect(leading.size, 'leaders at a time').to.equal(1);
+        await election.hold(leave.signal);
+        leading.delete(identity);
+      })();
+      return { identity, leave, done };
+    });
+    for (let round = 0; round < 3; round += 1) {
+      await until('somebody leads', () => leading.size === 1);
+      const leader = candidates.find(({ identity }) => leading.has(identity))!;
+      leader.leave.abort();
+      await leader.done;
+    }
+    await Promise.all(candidates.map(({ done }) => done));
+    const { metadata } = await direct.get(leases, 'default', name);
+    await direct.delete(leases, 'default', name, metadata.uid!);
+  });
+});

@@ -1,0 +1,122 @@
+import { expect } from 'chai';
+import { Controller, judge, TerminalError, type Reconcile, type Verdict } from './controller.ts';
+import { KubernetesError } from './kubernetes-error.ts';
+import { createLogger } from './logger.ts';
+import { createMetrics } from './metrics.ts';
+import { settle, TestClock } from './test-clock.ts';
+
+const conflict = new KubernetesError(409, { reason: 'Conflict' });
+const exists = new KubernetesError(409, { reason: 'AlreadyExists' });
+
+describe('judge', () => {
+  const cases: [string, Parameters<typeof judge>[0], Verdict][] = [
+    ['done', { outcome: {} }, { result: 'success', requeue: 'never' }],
+    ['look again', { outcome: { requeueAfterMs: 7 } }, { result: 'requeue_after', requeue: 'after', milliseconds: 7 }],
+    ['conflict', { error: conflict }, { result: 'requeue', requeue: 'rate-limited' }],
+    ['already exists', { error: exists }, { result: 'error', requeue: 'rate-limited', kind: 'failure' }],
+    ['failure', { error: new Error('x') }, { result: 'error', requeue: 'rate-limited', kind: 'failure' }],
+    ['not an Error', { error: 'x' }, { result: 'error', requeue: 'rate-limited', kind: 'failure' }],
+    ['terminal', { error: new TerminalError('x') }, { result: 'error', requeue: 'never', kind: 'terminal' }],
+    ['panic', { error: new TypeError('x') }, { result: 'error', requeue: 'rate-limited', kind: 'panic' }],
+  ];
+  for (const [name, ending, want] of cases) it(name, () => expect(judge(ending)).to.deep.equal(want));
+});
+
+function makeController(reconcile: Reconcile, concurrency = 1) {
+  const clock = new TestClock();
+  const metrics = createMetrics();
+  const controller = new Controller({
+    name: 'test',
+    reconcile,
+    clock,
+    metrics,
+    logger: createLogger('silent'),
+    concurrency,
+  });
+  const stop = new AbortController();
+  controller.start(stop.signal);
+  return { clock, controller, stop, metrics };
+}
+
+describe('Controller', () => {
+  it('retries what fails, later each time, and goes on with other keys', async () => {
+    const calls: string[] = [];
+    const { clock, controller, stop, metrics } = makeController(async ({ namespace, name }) => {
+      calls.push(`${namespace}/${name}`);
+      if (name === 'bad') throw new Error('no');
+      return {};
+    });
+    controller.queue.add('ns/bad');
+    controller.queue.add('ns/good');
+    await clock.advance(0);
+    expect(calls).to.deep.equal(['ns/bad', 'ns/good']);
+    await clock.advance(5);
+    await clock.advance(10);
+    expect(calls.filter((call) => call === 'ns/bad')).to.have.length(3);
+    const text = await metrics.registry.metrics();
+    expect(text).to.match(/controller_runtime_reconcile_total\{controller="test",result="error"\} 3/);
+    expect(text).to.match(/controller_runtime_reconcile_total\{controller="test",result="success"\} 1/);
+    expect(text).to.match(/controller_runtime_reconcile_errors_total\{controller="test"\} 3/);
+    stop.abort();
+    await controller.stopped();
+  });
+
+  it('never reconciles one key twice at a time', async () => {
+    let running = 0;
+    let most = 0;
+    let total = 0;
+    const gate = Promise.withResolvers<void>();
+    const { controller, stop } = makeController(async () => {
+      running += 1;
+      total += 1;
+      most = Math.max(most, running);
+      await gate.promise;
+      running -= 1;
+      return {};
+    }, 4);
+    controller.queue.add('/a');
+    await settle();
+    controller.queue.add('/a');
+    await settle();
+    expect(total).to.equal(1);
+    gate.resolve();
+    await settle();
+    await settle();
+    expect([most, total]).to.deep.equal([1, 2]);
+    stop.abort();
+    await controller.stopped();
+  });
+
+  it('looks again after the time that was asked for', async () => {
+    let calls = 0;
+    const { clock, controller, stop } = makeController(async () => ({
+      requeueAfterMs: ++calls < 3 ? 1000 : undefined,
+    }));
+    controller.queue.add('/a');
+    await clock.advance(999);
+    expect(calls).to.equal(1);
+    await clock.advance(1);
+    expect(calls).to.equal(2);
+    await clock.advance(10_000);
+    expect(calls).to.equal(3);
+    stop.abort();
+    await controller.stopped();
+  });
+
+  it('finishes its work when it is stopped, and starts none', async () => {
+    const gate = Promise.withResolvers<void>();
+    let finished = 0;
+    const { controller, stop } = makeController(async () => {
+      await gate.promise;
+      finished += 1;
+      return {};
+    });
+    controller.queue.add('/a');
+    controller.queue.add('/b');
+    await settle();
+    stop.abort();
+    gate.resolve();
+    await controller.stopped();
+    expect(finished).to.equal(1);
+  });
+});

@@ -1,0 +1,91 @@
+import { expect } from 'chai';
+import { EventRecorder } from './events.ts';
+import { KubernetesError } from './kubernetes-error.ts';
+import { createLogger } from './logger.ts';
+import { createMetrics } from './metrics.ts';
+import type { KubernetesObject, Resource } from './resource.ts';
+import { TestClock } from './test-clock.ts';
+
+function makeRecorder(options: { pending?: number; remembered?: number } = {}) {
+  const clock = new TestClock();
+  const created: (KubernetesObject & { count: number; reason: string })[] = [];
+  const patched: { name: string; count: number }[] = [];
+  const forgotten = new Set<string>();
+  const client = {
+    async create<T extends KubernetesObject>(_resource: Resource, object: T): Promise<T> {
+      created.push(object as unknown as (typeof created)[number]);
+      return object;
+    },
+    async mergePatch<T extends KubernetesObject>(_r: Resource, _ns: string, name: string, patch: object): Promise<T> {
+      if (forgotten.has(name)) throw new KubernetesError(404, { reason: 'NotFound' });
+      patched.push({ name, count: (patch as { count: number }).count });
+      return patch as T;
+    },
+  };
+  const recorder = new EventRecorder({
+    client,
+    clock,
+    logger: createLogger('silent'),
+    metrics: createMetrics(),
+    component: 'kellet-operator',
+    instance: 'test',
+    ...options,
+  });
+  return { clock, created, patched, forgotten, recorder };
+}
+
+const object = (uid: string, namespace?: string): KubernetesObject => ({
+  apiVersion: 'kellet.dev/v1alpha1',
+  kind: 'OtaRollout',
+  metadata: { name: `rollout-${uid}`, uid, ...(namespace && { namespace }) },
+});
+const paused = { type: 'Warning', reason: 'Paused', message: '3 of 10 failed' } as const;
+
+describe('EventRecorder', () => {
+  it('counts a repeated happening up instead of writing it again', async () => {
+    const { created, patched, recorder } = makeRecorder();
+    for (let index = 0; index < 3; index += 1) recorder.record(object('1', 'ns'), paused);
+    recorder.record(object('2', 'ns'), paused);
+    recorder.record(object('1', 'ns'), { ...paused, message: 'other' });
+    await recorder.flush();
+    expect(created).to.have.length(3);
+    expect(patched.map((patch) => patch.count)).to.deep.equal([2, 3]);
+    expect(created[0]!.metadata.namespace).to.equal('ns');
+  });
+
+  it('writes anew what the server has forgotten', async () => {
+    const { created, forgotten, recorder } = makeRecorder();
+    recorder.record(object('1', 'ns'), paused);
+    await recorder.flush();
+    forgotten.add(created[0]!.metadata.name);
+    recorder.record(object('1', 'ns'), paused);
+    await recorder.flush();
+    expect(created).to.have.length(2);
+  });
+
+  it('cuts a flood about one object and lets others through', async () => {
+    const { clock, created, recorder } = makeRecorder();
+    for (let index = 0; index < 100; index += 1) recorder.record(object('1', 'ns'), { ...paused, message: `${index}` });
+    recorder.record(object('2', 'ns'), paused);
+    await recorder.flush();
+    expect(created).to.have.length(26);
+    await clock.advance(300_000);
+    recorder.record(object('1', 'ns'), { ...paused, message: 'later' });
+    await recorder.flush();
+    expect(created).to.have.length(27);
+  });
+
+  it('drops what is more than may wait', async () => {
+    const { created, recorder } = makeRecorder({ pending: 2 });
+    for (let index = 0; index < 5; index += 1) recorder.record(object(`${index}`, 'ns'), paused);
+    await recorder.flush();
+    expect(created).to.have.length(2);
+  });
+
+  it('puts events about cluster-scoped objects into the default namespace', async () => {
+    const { created, recorder } = makeRecorder();
+    recorder.record(object('1'), paused);
+    await recorder.flush();
+    expect(created[0]!.metadata.namespace).to.equal('default');
+  });
+});

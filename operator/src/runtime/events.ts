@@ -1,0 +1,165 @@
+// Kubernetes Events about objects: repeated ones raise a count, floods are cut, and nobody waits for them.
+import { createHash } from 'node:crypto';
+import type { Clock } from './clock.ts';
+import type { KubernetesClient } from './kubernetes-client.ts';
+import { isNotFound } from './kubernetes-error.ts';
+import type { Logger } from './logger.ts';
+import type { Metrics } from './metrics.ts';
+import type { KubernetesObject, Resource } from './resource.ts';
+
+/** Where Events lie. */
+export const events: Resource = { group: '', version: 'v1', plural: 'events', kind: 'Event', namespaced: true };
+
+/** An Event object of the core group. */
+interface EventObject extends KubernetesObject {
+  involvedObject: object;
+  type: string;
+  reason: string;
+  message: string;
+  count: number;
+  firstTimestamp: string;
+  lastTimestamp: string;
+  source: { component: string };
+  reportingComponent: string;
+  reportingInstance: string;
+}
+
+/** What happened to an object. */
+export interface Happening {
+  type: 'Normal' | 'Warning';
+  /** CamelCase, for programs. */
+  reason: string;
+  /** For people, at most 1024 characters. */
+  message: string;
+}
+
+/** What a recorder needs. */
+export interface EventRecorderOptions {
+  client: Pick<KubernetesClient, 'create' | 'mergePatch'>;
+  clock: Clock;
+  logger: Logger;
+  metrics: Pick<Metrics, 'eventsDropped'>;
+  component: string;
+  instance: string;
+  /** Events that may wait to be written (1000). */
+  pending?: number;
+  /** Events that are remembered to be counted up (4096). */
+  remembered?: number;
+}
+
+/** Events of one object: at most this many at once, then one in so many milliseconds. */
+const burst = 25;
+const refillMs = 300_000;
+
+interface Known {
+  name: string;
+  namespace: string;
+  count: number;
+}
+
+/** Writes Events in the background. */
+export class EventRecorder {
+  readonly #options: Required<EventRecorderOptions>;
+  /** By object and content, oldest first. */
+  readonly #known = new Map<string, Known>();
+  readonly #budgets = new Map<string, { tokens: number; at: number }>();
+  #waiting = 0;
+  #tail: Promise<void> = Promise.resolve();
+
+  constructor(options: EventRecorderOptions) {
+    this.#options = { pending: 1000, remembered: 4096, ...options };
+  }
+
+  /** Records that something happened to an object. Never throws and never waits. */
+  record(object: KubernetesObject, happening: Happening): void {
+    const { metrics, pending, clock } = this.#options;
+    if (this.#waiting >= pending || !this.#allow(object.metadata.uid ?? '')) {
+      metrics.eventsDropped.inc();
+      return;
+    }
+    this.#waiting += 1;
+    const at = clock.now();
+    this.#tail = this.#tail
+      .then(() => this.#write(object, happening, at))
+      .catch((error: unknown) => {
+        metrics.eventsDropped.inc();
+        const message = error instanceof Error ? error.message : String(error);
+        this.#options.logger.warn({ error: message, reason: happening.reason }, 'could not write an Event');
+      })
+      .finally(() => (this.#waiting -= 1));
+  }
+
+  /** Resolves when everything recorded so far was written or given up. */
+  async flush(): Promise<void> {
+    await this.#tail;
+  }
+
+  #allow(uid: string): boolean {
+    const now = this.#options.clock.now();
+    const budget = this.#budgets.get(uid) ?? { tokens: burst, at: now };
+    const tokens = Math.min(burst, budget.tokens + (now - budget.at) / refillMs);
+    const allowed = tokens >= 1;
+    this.#remember(this.#budgets, uid, { tokens: allowed ? tokens - 1 : tokens, at: now });
+    return allowed;
+  }
+
+  async #write(object: KubernetesObject, happening: Happening, at: number): Promise<void> {
+    const { client, component, instance } = this.#options;
+    const message = happening.message.slice(0, 1024);
+    const { uid = '', name, namespace = '', resourceVersion } = object.metadata;
+    const content = [uid, happening.type, happening.reason, message].join('\0');
+    const id = createHash('sha256').update(content).digest('hex').slice(0, 16);
+    const time = new Date(at).toISOString();
+    const known = this.#known.get(id);
+    if (known) {
+      known.count += 1;
+      try {
+        await client.mergePatch(events, known.namespace, known.name, { count: known.count, lastTimestamp: time });
+        this.#remember(this.#known, id, known);
+        return;
+      } catch (error) {
+        // The server forgets Events after an hour.
+        if (!isNotFound(error)) throw error;
+      }
+    }
+    const made: Known = {
+      name: `${name.slice(0, 220)}.${at.toString(16)}${id.slice(0, 8)}`,
+      // Events about cluster-scoped objects live in the default namespace.
+      namespace: namespace || 'default',
+      count: 1,
+    };
+    await client.create<EventObject>(events, {
+      apiVersion: 'v1',
+      kind: 'Event',
+      metadata: { name: made.name, namespace: made.namespace },
+      involvedObject: {
+        apiVersion: object.apiVersion,
+        kind: object.kind,
+        name,
+        ...(namespace && { namespace }),
+        uid,
+        resourceVersion,
+      },
+      type: happening.type,
+      reason: happening.reason,
+      message,
+      count: 1,
+      firstTimestamp: time,
+      lastTimestamp: time,
+      source: { component },
+      reportingComponent: component,
+      reportingInstance: instance,
+    });
+    this.#remember(this.#known, id, made);
+  }
+
+  /** Keeps an entry as the newest and drops the oldest beyond the bound. */
+  #remember<T>(map: Map<string, T>, key: string, value: T): void {
+    map.delete(key);
+    map.set(key, value);
+    for (const oldest of map.keys()) {
+      if (map.size <= this.#options.remembered) break;
+      map.delete(oldest);
+    }
+  }
+}

@@ -1,0 +1,139 @@
+import { expect } from 'chai';
+import { KubernetesError } from './kubernetes-error.ts';
+import { decideLease, LeaderElection, type Lease, type LeaseDecision } from './leader-election.ts';
+import { createLogger } from './logger.ts';
+import { createMetrics } from './metrics.ts';
+import type { KubernetesObject, Resource } from './resource.ts';
+import { TestClock } from './test-clock.ts';
+
+describe('decideLease', () => {
+  const held = (holderIdentity: string): Lease => ({
+    metadata: { name: 'lease' },
+    spec: { holderIdentity, leaseDurationSeconds: 15, renewTime: '1970-01-01T00:00:00.000000Z' },
+  });
+  const cases: [string, Lease, number, LeaseDecision][] = [
+    ['our own', held('me'), 0, 'renew'],
+    ['our own, long silent', held('me'), 100_000, 'renew'],
+    ['given back', held(''), 0, 'acquire'],
+    ['empty', { metadata: { name: 'lease' } }, 0, 'acquire'],
+    ["another's, fresh to us though its times are old", held('other'), 0, 'wait'],
+    ["another's, silent for a moment less than its duration", held('other'), 14_999, 'wait'],
+    ["another's, silent for its duration", held('other'), 15_000, 'acquire'],
+  ];
+  for (const [name, lease, silence, want] of cases) {
+    it(`${name}: ${want}`, () => expect(decideLease(lease, 'me', 1000, 1000 + silence)).to.equal(want));
+  }
+});
+
+/** The Lease API's rules for one object: creation once, patches only of the version that was read. */
+class LeaseApi {
+  lease: Lease | undefined;
+  down = false;
+
+  #answer<T extends KubernetesObject>(): T {
+    return structuredClone(this.lease) as unknown as T;
+  }
+
+  async get<T extends KubernetesObject>(_resource: Resource, _namespace: string, _name: string): Promise<T> {
+    if (this.down) throw new Error('connection refused');
+    if (!this.lease) throw new KubernetesError(404, { reason: 'NotFound' });
+    return this.#answer();
+  }
+
+  async create<T extends KubernetesObject>(_resource: Resource, object: T): Promise<T> {
+    if (this.lease) throw new KubernetesError(409, { reason: 'AlreadyExists' });
+    this.lease = structuredClone(object);
+    this.lease.metadata.resourceVersion = '1';
+    return this.#answer();
+  }
+
+  async mergePatch<T extends KubernetesObject>(_r: Resource, _ns: string, _name: string, patch: object): Promise<T> {
+    if (this.down) throw new Error('connection refused');
+    const { metadata, spec } = patch as Lease;
+    if (metadata.resourceVersion !== this.lease?.metadata.resourceVersion) {
+      throw new KubernetesError(409, { reason: 'Conflict' });
+    }
+    this.lease!.spec = { ...this.lease!.spec, ...spec };
+    this.lease!.metadata.resourceVersion = String(Number(metadata.resourceVersion) + 1);
+    return this.#answer();
+  }
+}
+
+function candidate(api: LeaseApi, clock: TestClock, identity: string) {
+  const election = new LeaderElection({
+    client: api,
+    clock,
+    logger: createLogger('silent'),
+    metrics: createMetrics(),
+    namespace: 'kellet',
+    name: 'lease',
+    identity,
+  });
+  const stop = new AbortController();
+  const state = { leads: false, ended: undefined as boolean | undefined };
+  const run = (async () => {
+    state.leads = await election.acquire(stop.signal);
+    if (state.leads) state.ended = await election.hold(stop.signal);
+    state.leads = false;
+  })();
+  return { state, stop, run };
+}
+
+describe('LeaderElection', () => {
+  it('lets one lead while it renews, and the next one follow at once when it gives the lease back', async () => {
+    const api = new LeaseApi();
+    const clock = new TestClock();
+    const a = candidate(api, clock, 'a');
+    await clock.advance(1);
+    const b = candidate(api, clock, 'b');
+    await clock.advance(120_000);
+    expect([a.state.leads, b.state.leads]).to.deep.equal([true, false]);
+    a.stop.abort();
+    await a.run;
+    expect(a.state.ended).to.equal(true);
+    await clock.advance(3000);
+    expect(b.state.leads).to.equal(true);
+    expect(api.lease?.spec?.leaseTransitions).to.equal(1);
+    b.stop.abort();
+    await b.run;
+  });
+
+  it('replaces a leader that falls silent only after its lease has run out', async () => {
+    const api = new LeaseApi();
+    const clock = new TestClock();
+    api.lease = {
+      metadata: { name: 'lease', resourceVersion: '9' },
+      spec: { holderIdentity: 'dead', leaseDurationSeconds: 15 },
+    };
+    const b = candidate(api, clock, 'b');
+    await clock.advance(14_000);
+    expect(b.state.leads).to.equal(false);
+    await clock.advance(4000);
+    expect(b.state.leads).to.equal(true);
+    b.stop.abort();
+    await b.run;
+  });
+
+  it('stops leading when it cannot renew for ten seconds, before another may begin', async () => {
+    const api = new LeaseApi();
+    const clock = new TestClock();
+    const a = candidate(api, clock, 'a');
+    await clock.advance(5000);
+    expect(a.state.leads).to.equal(true);
+    api.down = true;
+    await clock.advance(13_000);
+    expect(a.state.ended).to.equal(false);
+    await a.run;
+  });
+
+  it('stops leading at once when another holds the lease', async () => {
+    const api = new LeaseApi();
+    const clock = new TestClock();
+    const a = candidate(api, clock, 'a');
+    await clock.advance(5000);
+    api.lease!.spec!.holderIdentity = 'thief';
+    await clock.advance(3000);
+    expect(a.state.ended).to.equal(false);
+    await a.run;
+  });
+});

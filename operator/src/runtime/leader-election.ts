@@ -1,0 +1,187 @@
+// One leader among several operators, through a Lease. Each candidate trusts only its own clock: a lease counts as expired
+// when it has not been seen to change for its duration, whatever times are written in it.
+import { sleep, type Clock } from './clock.ts';
+import type { KubernetesClient } from './kubernetes-client.ts';
+import { isAlreadyExists, isConflict, isNotFound } from './kubernetes-error.ts';
+import type { Logger } from './logger.ts';
+import type { Metrics } from './metrics.ts';
+import type { KubernetesObject, Resource } from './resource.ts';
+
+/** Where Leases lie. */
+export const leases: Resource = {
+  group: 'coordination.k8s.io',
+  version: 'v1',
+  plural: 'leases',
+  kind: 'Lease',
+  namespaced: true,
+};
+
+interface LeaseSpec {
+  holderIdentity?: string;
+  leaseDurationSeconds?: number;
+  acquireTime?: string;
+  renewTime?: string;
+  leaseTransitions?: number;
+}
+
+/** A Lease object. */
+export interface Lease extends KubernetesObject {
+  spec?: LeaseSpec;
+}
+
+/** What a candidate does next. */
+export type LeaseDecision = 'renew' | 'acquire' | 'wait';
+
+/**
+ * Decides on a lease that was read. `unchangedSince` is when this candidate first saw the lease as it is now, by its own
+ * clock, in milliseconds.
+ */
+export function decideLease(lease: Lease, identity: string, unchangedSince: number, now: number): LeaseDecision {
+  const { holderIdentity, leaseDurationSeconds = 0 } = lease.spec ?? {};
+  if (holderIdentity === identity) return 'renew';
+  if (!holderIdentity) return 'acquire';
+  return now - unchangedSince >= leaseDurationSeconds * 1000 ? 'acquire' : 'wait';
+}
+
+/** What an election needs. */
+export interface LeaderElectionOptions {
+  client: Pick<KubernetesClient, 'get' | 'create' | 'mergePatch'>;
+  clock: Clock;
+  logger: Logger;
+  metrics: Pick<Metrics, 'leader'>;
+  namespace: string;
+  /** Name of the Lease. */
+  name: string;
+  /** Unique to this process. */
+  identity: string;
+  /** How long others wait for a leader that is silent (15). */
+  leaseSeconds?: number;
+  /** How long the leader tries to renew before it gives up (10). */
+  renewSeconds?: number;
+  /** Pause between attempts (2). */
+  retrySeconds?: number;
+}
+
+/** A candidate. */
+export class LeaderElection {
+  readonly #options: Required<LeaderElectionOptions>;
+  #observed: { text: string; since: number } | undefined;
+  #lease: Lease | undefined;
+
+  constructor(options: LeaderElectionOptions) {
+    this.#options = { leaseSeconds: 15, renewSeconds: 10, retrySeconds: 2, ...options };
+    options.metrics.leader.set({ name: options.name }, 0);
+  }
+
+  /** Waits until this process leads. @returns false when the signal aborted first */
+  async acquire(signal: AbortSignal): Promise<boolean> {
+    const { logger, metrics, name, identity } = this.#options;
+    while (!signal.aborted) {
+      if (await this.#tryOnce()) {
+        logger.info({ lease: name, identity }, 'leading');
+        metrics.leader.set({ name }, 1);
+        return true;
+      }
+      await this.#pause(signal);
+    }
+    return false;
+  }
+
+  /** Renews until the signal aborts, then gives the lease back. @returns false when the lease was lost */
+  async hold(signal: AbortSignal): Promise<boolean> {
+    const { clock, logger, metrics, name, renewSeconds } = this.#options;
+    let renewed = clock.now();
+    while (!signal.aborted) {
+      await this.#pause(signal);
+      if (signal.aborted) break;
+      if (await this.#tryOnce(renewed + renewSeconds * 1000)) renewed = clock.now();
+      else if (this.#heldByAnother() || clock.now() - renewed >= renewSeconds * 1000) {
+        metrics.leader.set({ name }, 0);
+        logger.error({ lease: name }, 'lost the lease');
+        return false;
+      }
+    }
+    metrics.leader.set({ name }, 0);
+    await this.#release();
+    return true;
+  }
+
+  #heldByAnother(): boolean {
+    const holder = this.#lease?.spec?.holderIdentity;
+    return holder !== undefined && holder !== '' && holder !== this.#options.identity;
+  }
+
+  async #pause(signal: AbortSignal): Promise<void> {
+    const { clock, retrySeconds } = this.#options;
+    await sleep(clock, retrySeconds * 1000 * (1 + clock.random() * 0.2), signal);
+  }
+
+  /** One attempt to make or renew the lease; an attempt that outlives the deadline counts as failed. */
+  async #tryOnce(deadline = Infinity): Promise<boolean> {
+    const { clock, logger, name } = this.#options;
+    try {
+      const attempt = this.#attempt();
+      if (deadline === Infinity) return await attempt;
+      const limit = new AbortController();
+      const late = sleep(clock, Math.max(0, deadline - clock.now()), limit.signal).then(() => false);
+      return await Promise.race([attempt, late]).finally(() => limit.abort());
+    } catch (error) {
+      if (!isConflict(error) && !isAlreadyExists(error)) {
+        logger.warn({ lease: name, error: error instanceof Error ? error.message : String(error) }, 'no lease yet');
+      }
+      return false;
+    }
+  }
+
+  async #attempt(): Promise<boolean> {
+    const { client, clock, namespace, name, identity } = this.#options;
+    const now = new Date(clock.now()).toISOString().replace('Z', '000Z');
+    const ours = { holderIdentity: identity, leaseDurationSeconds: this.#options.leaseSeconds, renewTime: now };
+    let lease: Lease;
+    try {
+      lease = await client.get<Lease>(leases, namespace, name);
+    } catch (error) {
+      if (!isNotFound(error)) throw error;
+      const fresh: Lease = {
+        apiVersion: 'coordination.k8s.io/v1',
+        kind: 'Lease',
+        metadata: { namespace, name },
+        spec: { ...ours, acquireTime: now, leaseTransitions: 0 },
+      };
+      this.#observe(await client.create<Lease>(leases, fresh));
+      return true;
+    }
+    this.#observe(lease);
+    const decision = decideLease(lease, identity, this.#observed!.since, clock.now());
+    if (decision === 'wait') return false;
+    const spec =
+      decision === 'renew'
+        ? ours
+        : { ...ours, acquireTime: now, leaseTransitions: (lease.spec?.leaseTransitions ?? 0) + 1 };
+    // The resourceVersion makes two candidates that decide at once end with one winner.
+    const patch = { metadata: { resourceVersion: lease.metadata.resourceVersion }, spec };
+    this.#observe(await client.mergePatch<Lease>(leases, namespace, name, patch));
+    return true;
+  }
+
+  #observe(lease: Lease): void {
+    this.#lease = lease;
+    const text = JSON.stringify(lease.spec ?? {});
+    if (this.#observed?.text !== text) this.#observed = { text, since: this.#options.clock.now() };
+  }
+
+  /** Lets the next candidate in at once instead of after the lease has run out. */
+  async #release(): Promise<void> {
+    const { client, namespace, name, logger } = this.#options;
+    if (!this.#lease || this.#heldByAnother()) return;
+    const patch = {
+      metadata: { resourceVersion: this.#lease.metadata.resourceVersion },
+      spec: { holderIdentity: '', leaseDurationSeconds: 1 },
+    };
+    try {
+      await client.mergePatch<Lease>(leases, namespace, name, patch);
+    } catch (error) {
+      logger.warn({ error: error instanceof Error ? error.message : String(error) }, 'could not give the lease back');
+    }
+  }
+}

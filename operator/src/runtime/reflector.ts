@@ -1,0 +1,230 @@
+// Keeps a copy of every object of one kind: lists once, then follows the watch, whatever becomes of the connection.
+//
+// What it promises: the copy never goes backwards in a resourceVersion; each change is told once; an object that was
+// deleted and made again under the same name is told as deleted and added; what happened while nobody watched is told
+// after the next list. It begins again with a list only when the server has forgotten where it was (410).
+import { setTimeout as timer } from 'node:timers/promises';
+import { Backoff, type BackoffBounds } from './backoff.ts';
+import { sleep, type Clock } from './clock.ts';
+import { jsonLines } from './json-lines.ts';
+import type { KubernetesClient } from './kubernetes-client.ts';
+import { isExpired, KubernetesError, type Status } from './kubernetes-error.ts';
+import type { Logger } from './logger.ts';
+import type { Metrics } from './metrics.ts';
+import { isOlder, keyOf, keyText, type KubernetesObject, type Resource } from './resource.ts';
+
+/** A change of the copy. `previous` is what it held before. */
+export type Change<T> =
+  { type: 'added'; object: T } | { type: 'updated'; object: T; previous: T } | { type: 'deleted'; object: T };
+
+/** What a reflector needs. */
+export interface ReflectorOptions<T> {
+  client: Pick<KubernetesClient, 'list' | 'watch'>;
+  resource: Resource;
+  clock: Clock;
+  logger: Logger;
+  metrics: Pick<Metrics, 'watchRestarts'>;
+  /** Told each change, after the copy holds it. Must not throw; what it throws is logged. */
+  onChange: (change: Change<T>) => void;
+  labelSelector?: string;
+  /** Objects a page of the list (500). */
+  pageSize?: number;
+  /** Seconds after which the server ends a watch; the client asks for one to two times as long (300). */
+  watchSeconds?: number;
+  /** Milliseconds without a byte after which a connection counts as dead; bookmarks come each minute (150 000). */
+  idleMs?: number;
+  /** Delays between attempts after failures (250 ms, doubling up to 15 s). */
+  backoff?: BackoffBounds;
+}
+
+type WatchEvent<T> =
+  | { type: 'ADDED' | 'MODIFIED' | 'DELETED'; object: T }
+  | { type: 'BOOKMARK'; object: KubernetesObject }
+  | { type: 'ERROR'; object: Status };
+
+/** A followed copy of one kind's objects. */
+export class Reflector<T extends KubernetesObject> {
+  readonly #options: ReflectorOptions<T>;
+  readonly #objects = new Map<string, T>();
+  readonly #backoff: Backoff;
+  readonly #synced = Promise.withResolvers<void>();
+  #resourceVersion: string | undefined;
+  #lastContact = 0;
+
+  constructor(options: ReflectorOptions<T>) {
+    this.#options = options;
+    this.#backoff = new Backoff(options.backoff ?? { first: 250, longest: 15_000 }, options.clock);
+  }
+
+  /** Resolves when the first list is complete. */
+  get synced(): Promise<void> {
+    return this.#synced.promise;
+  }
+
+  /** Milliseconds since 1970 of the last answer of the server. */
+  get lastContact(): number {
+    return this.#lastContact;
+  }
+
+  /** @returns the copy of one object, by its key's text */
+  get(key: string): T | undefined {
+    return this.#objects.get(key);
+  }
+
+  /** All copies. */
+  values(): Iterable<T> {
+    return this.#objects.values();
+  }
+
+  /** The keys of all copies. */
+  keys(): Iterable<string> {
+    return this.#objects.keys();
+  }
+
+  /** Lists and watches until the signal aborts. Never throws: every failure is logged and tried again. */
+  async run(signal: AbortSignal): Promise<void> {
+    while (!signal.aborted) {
+      try {
+        if (this.#resourceVersion === undefined) await this.#list(signal);
+        await this.#watch(signal);
+      } catch (error) {
+        if (signal.aborted) return;
+        await this.#recover(error, signal);
+      }
+    }
+  }
+
+  async #recover(error: unknown, signal: AbortSignal): Promise<void> {
+    const { logger, metrics, resource, clock } = this.#options;
+    if (isExpired(error)) {
+      this.#resourceVersion = undefined;
+      metrics.watchRestarts.inc({ resource: resource.plural, cause: 'expired' });
+      logger.info({ resource: resource.plural }, 'the watch fell too far behind: listing again');
+      return;
+    }
+    const asked = error instanceof KubernetesError ? (error.retryAfterSeconds ?? 0) * 1000 : 0;
+    const delay = Math.max(asked, this.#backoff.next());
+    metrics.watchRestarts.inc({ resource: resource.plural, cause: 'error' });
+    logger.warn(
+      { resource: resource.plural, error: messageOf(error), retryMs: Math.round(delay) },
+      'lost the watch: trying again',
+    );
+    await sleep(clock, delay, signal);
+  }
+
+  async #list(signal: AbortSignal): Promise<void> {
+    const { client, resource, labelSelector, pageSize = 500 } = this.#options;
+    const seen = new Map<string, T>();
+    let page: string | undefined;
+    let resourceVersion: string;
+    do {
+      const list = await client.list<T>(resource, '', { limit: pageSize, continue: page, labelSelector }, signal);
+      for (const object of list.items) seen.set(keyText(keyOf(object)), object);
+      page = list.metadata.continue || undefined;
+      resourceVersion = list.metadata.resourceVersion;
+    } while (page !== undefined);
+    this.#contact();
+    for (const key of [...this.#objects.keys()]) if (!seen.has(key)) this.#remove(key);
+    for (const [key, object] of seen) this.#put(key, object);
+    this.#resourceVersion = resourceVersion;
+    this.#synced.resolve();
+  }
+
+  async #watch(signal: AbortSignal): Promise<void> {
+    const { client, resource, clock, labelSelector, watchSeconds = 300, idleMs = 150_000 } = this.#options;
+    const ended = new AbortController();
+    const either = AbortSignal.any([signal, ended.signal]);
+    const idle = new IdleGuard(clock, idleMs, () => ended.abort(new Error(`no byte for ${idleMs} ms`)));
+    try {
+      const query = {
+        resourceVersion: this.#resourceVersion,
+        allowWatchBookmarks: true,
+        timeoutSeconds: Math.ceil(watchSeconds * (1 + clock.random())),
+        labelSelector,
+      };
+      const chunks = await client.watch(resource, '', query, either);
+      for await (const event of jsonLines<WatchEvent<T>>(idle.through(chunks))) this.#take(event);
+      // The server ends each watch by itself; one that ends at once must not turn into a busy loop.
+      await timer(50, undefined, { signal });
+    } finally {
+      idle.stop();
+      ended.abort();
+    }
+  }
+
+  #take(event: WatchEvent<T>): void {
+    this.#contact();
+    if (event.type === 'ERROR') throw new KubernetesError(event.object.code ?? 500, event.object);
+    const key = keyText(keyOf(event.object));
+    if (event.type === 'DELETED') this.#remove(key, event.object);
+    else if (event.type !== 'BOOKMARK') this.#put(key, event.object);
+    this.#resourceVersion = event.object.metadata.resourceVersion;
+  }
+
+  #contact(): void {
+    this.#lastContact = this.#options.clock.now();
+    this.#backoff.reset();
+  }
+
+  #put(key: string, object: T): void {
+    // Who manages which field is never read here, and is often the larger part of an object.
+    delete (object.metadata as { managedFields?: unknown }).managedFields;
+    const previous = this.#objects.get(key);
+    if (previous?.metadata.uid === object.metadata.uid) {
+      if (previous?.metadata.resourceVersion === object.metadata.resourceVersion) return;
+      if (isOlder(object.metadata.resourceVersion, previous?.metadata.resourceVersion)) return;
+    } else if (previous) {
+      this.#remove(key);
+    }
+    this.#objects.set(key, object);
+    const known = previous?.metadata.uid === object.metadata.uid ? previous : undefined;
+    this.#tell(known ? { type: 'updated', object, previous: known } : { type: 'added', object });
+  }
+
+  #remove(key: string, last?: T): void {
+    const known = this.#objects.get(key);
+    if (!known) return;
+    this.#objects.delete(key);
+    this.#tell({ type: 'deleted', object: last ?? known });
+  }
+
+  #tell(change: Change<T>): void {
+    try {
+      this.#options.onChange(change);
+    } catch (error) {
+      const { resource, logger } = this.#options;
+      logger.error({ resource: resource.plural, error }, 'a handler of changes threw');
+    }
+  }
+}
+
+/** Calls back when a stream has been silent for too long: a half-open connection never ends by itself. */
+class IdleGuard {
+  readonly #clock: Clock;
+  readonly #milliseconds: number;
+  readonly #onIdle: () => void;
+  #cancel: () => void;
+
+  constructor(clock: Clock, milliseconds: number, onIdle: () => void) {
+    this.#clock = clock;
+    this.#milliseconds = milliseconds;
+    this.#onIdle = onIdle;
+    this.#cancel = clock.schedule(onIdle, milliseconds);
+  }
+
+  async *through(chunks: AsyncIterable<Buffer>): AsyncGenerator<Buffer> {
+    for await (const chunk of chunks) {
+      this.stop();
+      this.#cancel = this.#clock.schedule(this.#onIdle, this.#milliseconds);
+      yield chunk;
+    }
+  }
+
+  stop(): void {
+    this.#cancel();
+  }
+}
+
+function messageOf(error: unknown): string {
+  return error instanceof Error ? error.message : String(error);
+}

@@ -1,0 +1,106 @@
+import { expect } from 'chai';
+import { createMetrics } from './metrics.ts';
+import { TestClock } from './test-clock.ts';
+import { failureDelay, WorkQueue } from './work-queue.ts';
+
+function makeQueue(): { clock: TestClock; queue: WorkQueue } {
+  const clock = new TestClock();
+  return { clock, queue: new WorkQueue({ name: 'test', clock, metrics: createMetrics() }) };
+}
+
+describe('failureDelay', () => {
+  for (const [failures, want] of [
+    [0, 5],
+    [1, 10],
+    [10, 5120],
+    [17, 655_360],
+    [18, 1_000_000],
+    [5000, 1_000_000],
+  ] as const) {
+    it(`is ${want} ms after ${failures} failures`, () => expect(failureDelay(failures, 5, 1_000_000)).to.equal(want));
+  }
+});
+
+describe('WorkQueue', () => {
+  it('hands out keys in the order in which they came, each once', async () => {
+    const { queue } = makeQueue();
+    for (const key of ['a', 'b', 'a', 'c', 'b']) queue.add(key);
+    expect(queue.length).to.equal(3);
+    expect([await queue.get(), await queue.get(), await queue.get()]).to.deep.equal(['a', 'b', 'c']);
+  });
+
+  it('gives a key to one worker at a time and once more when it was added meanwhile', async () => {
+    const { queue } = makeQueue();
+    queue.add('a');
+    expect(await queue.get()).to.equal('a');
+    queue.add('a');
+    queue.add('a');
+    expect(queue.length).to.equal(0);
+    queue.done('a');
+    expect(queue.length).to.equal(1);
+    expect(await queue.get()).to.equal('a');
+    queue.done('a');
+    expect(queue.length).to.equal(0);
+  });
+
+  it('wakes a worker that waits', async () => {
+    const { queue } = makeQueue();
+    const got = queue.get();
+    queue.add('a');
+    expect(await got).to.equal('a');
+  });
+
+  it('adds after a delay, and keeps the shortest of several', async () => {
+    const { clock, queue } = makeQueue();
+    queue.addAfter('a', 100);
+    queue.addAfter('a', 500);
+    queue.addAfter('b', 500);
+    queue.addAfter('b', 50);
+    await clock.advance(50);
+    expect(await queue.get()).to.equal('b');
+    await clock.advance(50);
+    expect(await queue.get()).to.equal('a');
+    await clock.advance(1000);
+    expect(queue.length).to.equal(0);
+  });
+
+  it('drops the delay of a key that is added at once', async () => {
+    const { clock, queue } = makeQueue();
+    queue.addAfter('a', 100);
+    queue.add('a');
+    expect(await queue.get()).to.equal('a');
+    queue.done('a');
+    await clock.advance(200);
+    expect(queue.length).to.equal(0);
+  });
+
+  it('delays a key longer with each failure until it is forgotten', () => {
+    const { queue } = makeQueue();
+    expect([1, 2, 3].map(() => queue.addRateLimited('a'))).to.deep.equal([5, 10, 20]);
+    expect(queue.addRateLimited('b')).to.equal(5);
+    queue.forget('a');
+    expect(queue.failuresOf('a')).to.equal(0);
+    expect(queue.addRateLimited('a')).to.equal(5);
+  });
+
+  it('stays in order through many keys', async () => {
+    const { queue } = makeQueue();
+    const keys = Array.from({ length: 5000 }, (_, index) => `key-${index}`);
+    for (const key of keys) queue.add(key);
+    for (const key of keys) {
+      expect(await queue.get()).to.equal(key);
+      queue.done(key);
+    }
+  });
+
+  it('hands out nothing after it was closed', async () => {
+    const { clock, queue } = makeQueue();
+    const waiting = queue.get();
+    queue.addAfter('a', 10);
+    queue.close();
+    queue.add('b');
+    await clock.advance(100);
+    expect(await waiting).to.equal(undefined);
+    expect(await queue.get()).to.equal(undefined);
+  });
+});

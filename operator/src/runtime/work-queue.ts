@@ -1,0 +1,150 @@
+// A queue of keys to work on. A key waits once however often it is added; one worker at a time has it; a key that is added
+// while it is worked on comes again afterwards. Failures of a key delay it more and more.
+import type { Clock } from './clock.ts';
+import type { Metrics } from './metrics.ts';
+
+/** Instruments that a queue keeps. */
+export type QueueMetrics = Pick<Metrics, 'queueDepth' | 'queueAdds' | 'queueRetries' | 'queueSeconds' | 'workSeconds'>;
+
+/** What a queue needs. */
+export interface WorkQueueOptions {
+  /** Label of the metrics. */
+  name: string;
+  clock: Clock;
+  metrics: QueueMetrics;
+  /** Delay after the first failure in milliseconds (5); doubles with each. */
+  firstDelay?: number;
+  /** Longest delay in milliseconds (1 000 000). */
+  longestDelay?: number;
+}
+
+/** @returns the milliseconds to wait after so many failures in a row */
+export function failureDelay(failures: number, first: number, longest: number): number {
+  return Math.min(longest, first * 2 ** Math.min(failures, 60));
+}
+
+/** The queue. */
+export class WorkQueue {
+  readonly #options: Required<WorkQueueOptions>;
+  /** Keys that must be worked on: those that wait, and those added while a worker has them. */
+  readonly #dirty = new Map<string, number>();
+  readonly #processing = new Map<string, number>();
+  readonly #failures = new Map<string, number>();
+  readonly #delayed = new Map<string, { due: number; cancel: () => void }>();
+  readonly #waiters: ((key: string | undefined) => void)[] = [];
+  #order: string[] = [];
+  #head = 0;
+  #closed = false;
+
+  constructor(options: WorkQueueOptions) {
+    this.#options = { firstDelay: 5, longestDelay: 1_000_000, ...options };
+  }
+
+  /** Keys that wait for a worker. */
+  get length(): number {
+    return this.#order.length - this.#head;
+  }
+
+  /** Adds a key now; a delay that it waits out is dropped. */
+  add(key: string): void {
+    if (this.#closed) return;
+    this.#dropDelay(key);
+    if (this.#dirty.has(key)) return;
+    this.#options.metrics.queueAdds.inc({ name: this.#options.name });
+    this.#dirty.set(key, this.#options.clock.now());
+    if (!this.#processing.has(key)) this.#enqueue(key);
+  }
+
+  /** Adds a key after some milliseconds; of several delays the shortest holds. */
+  addAfter(key: string, milliseconds: number): void {
+    if (this.#closed) return;
+    if (milliseconds <= 0) return this.add(key);
+    const due = this.#options.clock.now() + milliseconds;
+    const known = this.#delayed.get(key);
+    if (known && known.due <= due) return;
+    known?.cancel();
+    const cancel = this.#options.clock.schedule(() => {
+      this.#delayed.delete(key);
+      this.add(key);
+    }, milliseconds);
+    this.#delayed.set(key, { due, cancel });
+  }
+
+  /** Adds a key after a delay that grows with each failure since `forget`. @returns the delay in milliseconds */
+  addRateLimited(key: string): number {
+    const failures = this.#failures.get(key) ?? 0;
+    this.#failures.set(key, failures + 1);
+    this.#options.metrics.queueRetries.inc({ name: this.#options.name });
+    const delay = failureDelay(failures, this.#options.firstDelay, this.#options.longestDelay);
+    this.addAfter(key, delay);
+    return delay;
+  }
+
+  /** Forgets the failures of a key. */
+  forget(key: string): void {
+    this.#failures.delete(key);
+  }
+
+  /** @returns how often in a row the key has failed */
+  failuresOf(key: string): number {
+    return this.#failures.get(key) ?? 0;
+  }
+
+  /** Waits for a key to work on; `done` must be called for it. @returns undefined once the queue is closed */
+  async get(): Promise<string | undefined> {
+    if (this.length > 0 && !this.#closed) return this.#take();
+    if (this.#closed) return undefined;
+    return new Promise((resolve) => this.#waiters.push(resolve));
+  }
+
+  /** Ends the work on a key; if it was added meanwhile it waits again. */
+  done(key: string): void {
+    const { clock, metrics, name } = this.#options;
+    const since = this.#processing.get(key);
+    if (since === undefined) return;
+    metrics.workSeconds.observe({ name }, (clock.now() - since) / 1000);
+    this.#processing.delete(key);
+    if (this.#dirty.has(key) && !this.#closed) this.#enqueue(key);
+  }
+
+  /** Hands out nothing more and takes nothing in; work that runs goes on. */
+  close(): void {
+    this.#closed = true;
+    for (const { cancel } of this.#delayed.values()) cancel();
+    this.#delayed.clear();
+    for (const resolve of this.#waiters.splice(0)) resolve(undefined);
+  }
+
+  #enqueue(key: string): void {
+    this.#order.push(key);
+    const waiter = this.#waiters.shift();
+    if (waiter) waiter(this.#take());
+    this.#measureDepth();
+  }
+
+  #take(): string {
+    const { clock, metrics, name } = this.#options;
+    const key = this.#order[this.#head]!;
+    this.#head += 1;
+    // The array is cut only now and then, so that taking stays cheap in a long queue.
+    if (this.#head > 1024 && this.#head * 2 > this.#order.length) {
+      this.#order = this.#order.slice(this.#head);
+      this.#head = 0;
+    }
+    const now = clock.now();
+    metrics.queueSeconds.observe({ name }, (now - (this.#dirty.get(key) ?? now)) / 1000);
+    this.#dirty.delete(key);
+    this.#processing.set(key, now);
+    this.#measureDepth();
+    return key;
+  }
+
+  #measureDepth(): void {
+    this.#options.metrics.queueDepth.set({ name: this.#options.name }, this.length);
+  }
+
+  #dropDelay(key: string): void {
+    this.#delayed.get(key)?.cancel();
+    this.#delayed.delete(key);
+  }
+}
