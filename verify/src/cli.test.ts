@@ -1,7 +1,7 @@
 import { expect } from 'chai';
 import { execFile } from 'node:child_process';
 import { once } from 'node:events';
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:http';
 import type { Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
@@ -93,7 +93,7 @@ describe('kellet-verify', function () {
   const checkpoint = (i: number, hash = hashes[i]!) => ['--checkpoint', `${first + i}:${hash}`];
   const wrong = 'ab'.repeat(32);
   const cases: { name: string; args: string[]; code: number; says: RegExp }[] = [
-    { name: 'no pin', args: ['bundle.json'], code: 3, says: /^mined \(pin: .*\n[^]*work +8 hashes/m },
+    { name: 'no pin', args: ['bundle.json'], code: 3, says: /^mined, not proven: .*\n[^]*work +8 hashes/m },
     { name: 'a headers file', args: ['bundle.json', '--headers', 'headers.txt'], code: 0, says: /^proven$/m },
     {
       name: 'a headers file of a later block',
@@ -156,6 +156,16 @@ describe('kellet-verify', function () {
       expect(result.code).to.equal(code);
     });
   }
+
+  it('prints what the README shows', async () => {
+    const readme = readFileSync(new URL('../README.md', import.meta.url), 'utf8');
+    const shown = [...readme.matchAll(/^```console\n\$ kellet-verify (.*)\n([^]*?)^```/gm)];
+    expect(shown).to.have.length(2);
+    for (const [, args, output] of shown) {
+      const [file, ...options] = args!.split(' ');
+      expect((await run([new URL(`../${file}`, import.meta.url).pathname, ...options])).stdout).to.equal(output);
+    }
+  });
 
   it('reads a bundle from standard input', async () => {
     expect((await run(['-', ...checkpoint(0)], JSON.stringify(bundle))).code).to.equal(0);

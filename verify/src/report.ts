@@ -1,14 +1,21 @@
 // A verdict as text for people.
-import type { Statement, Verdict } from './verdict.ts';
+import type { Statement, StepName, Verdict, VerdictName } from './verdict.ts';
 
-/** The verdict, its steps and what it proves, a line each; `note` is what the command has to add. */
-export function formatVerdict({ verdict, reason, steps, statement }: Verdict, note?: string): string {
+const conclusions: Record<VerdictName, (last: StepName) => string> = {
+  proven: () => 'proven',
+  mined: () => 'mined, not proven: it takes a trusted block (--headers, --checkpoint or --headers-url)',
+  refuted: (last) => `refuted at ${last}`,
+  malformed: (last) => `malformed at ${last}`,
+};
+
+/** The steps, the verdict and what it proves, a line each; `note` is what the command has to add. */
+export function formatVerdict({ verdict, steps, statement }: Verdict, note?: string): string {
   const lines = steps.map(({ step, passed, detail }) => {
     const mark = passed ? 'ok  ' : verdict === 'mined' ? '-   ' : 'FAIL';
     return `${mark} ${step.padEnd(11)} ${detail}`;
   });
   if (note !== undefined) lines.push(`note: ${note}`);
-  lines.push('', reason === undefined ? verdict : `${verdict} (${reason})`);
+  lines.push('', conclusions[verdict](steps.at(-1)!.step));
   if (statement !== undefined) lines.push(...formatStatement(statement));
   return `${lines.map(printable).join('\n')}\n`;
 }
