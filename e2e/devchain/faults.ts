@@ -45,7 +45,7 @@ const largest: Readonly<Record<string, number>> = {
 export function parseFaults(body: unknown): Partial<Faults> | string {
   if (typeof body !== 'object' || body === null || Array.isArray(body)) return 'the body must be a JSON object';
   for (const [name, value] of Object.entries(body)) {
-    if (!(name in noFaults)) return `unknown fault: ${name}`;
+    if (!Object.hasOwn(noFaults, name)) return `unknown fault: ${name}`;
     if (typeof noFaults[name as keyof Faults] === 'boolean') {
       if (typeof value !== 'boolean') return `${name} must be true or false`;
     } else {

@@ -167,6 +167,6 @@ function scriptFailure(spend: Spend): string | undefined {
     if (message.includes('requires failing signatures to be empty')) {
       return 'Signature must be zero for failed CHECK(MULTI)SIG operation';
     }
-    return message.split('\n')[0]!;
+    return message.split('\n')[0]!.replace(/^Script evaluation error: /, '');
   }
 }

@@ -1,0 +1,81 @@
+// Devchain as its users run it: a process of its own, spoken to over HTTP.
+import { spawn } from 'node:child_process';
+import type { ChildProcess } from 'node:child_process';
+import { once } from 'node:events';
+import { join } from 'node:path';
+import { createInterface } from 'node:readline';
+
+export interface DevchainProcess {
+  readonly url: string;
+  readonly pid: number;
+  /** A JSON request; `body` is sent as JSON unless it is text or bytes. */
+  call(method: string, path: string, body?: unknown, headers?: Record<string, string>): Promise<DevchainReply>;
+  /** Ends it by that signal and resolves with its exit code, null after a kill. */
+  end(signal: 'SIGTERM' | 'SIGKILL'): Promise<number | null>;
+}
+
+export interface DevchainReply {
+  readonly status: number;
+  readonly headers: Headers;
+  readonly bytes: Uint8Array;
+  /** The body as JSON; undefined when it is none. */
+  readonly json: Record<string, unknown>;
+}
+
+/** Starts it in a folder; resolves when it listens. It mines only on request unless told otherwise. */
+export async function startDevchain(
+  directory: string,
+  environment: Record<string, string> = {},
+): Promise<DevchainProcess> {
+  const child: ChildProcess = spawn(process.execPath, [join(import.meta.dirname, '..', 'main.ts')], {
+    env: {
+      ...process.env,
+      KELLET_DEVCHAIN_PORT: '0',
+      KELLET_DEVCHAIN_DIR: directory,
+      KELLET_DEVCHAIN_BLOCK_MS: '3600000',
+      KELLET_DEVCHAIN_CALLBACK_MS: '20',
+      ...environment,
+    },
+    stdio: ['ignore', 'pipe', 'ignore'],
+  });
+  const exited = once(child, 'exit') as Promise<[number | null]>;
+  const lines = createInterface({ input: child.stdout! });
+  const first = await Promise.race([once(lines, 'line') as Promise<[string]>, exited.then(([code]) => code)]);
+  if (!Array.isArray(first)) throw new Error(`devchain ended with ${first} before it listened`);
+  const { devchain: url } = JSON.parse(first[0]) as { devchain: string };
+  return {
+    url,
+    pid: child.pid!,
+    async call(method, path, body, headers = {}) {
+      const isRaw = typeof body === 'string' || body instanceof Uint8Array;
+      const content = body === undefined ? undefined : isRaw ? (body as string) : JSON.stringify(body);
+      const response = await fetch(`${url}${path}`, {
+        method,
+        headers: { ...(content === undefined ? {} : { 'content-type': 'application/json' }), ...headers },
+        body: content ?? null,
+      });
+      const bytes = new Uint8Array(await response.arrayBuffer());
+      return { status: response.status, headers: response.headers, bytes, json: asJson(response, bytes) };
+    },
+    async end(signal) {
+      child.kill(signal);
+      return (await exited)[0];
+    },
+  };
+}
+
+function asJson(response: Response, bytes: Uint8Array): Record<string, unknown> {
+  if (!response.headers.get('content-type')?.startsWith('application/json')) return {};
+  return JSON.parse(Buffer.from(bytes).toString('utf8')) as Record<string, unknown>;
+}
+
+/** Asks again every 20 ms until the answer is not undefined. */
+export async function until<T>(what: string, ask: () => T | undefined | Promise<T | undefined>): Promise<T> {
+  const deadline = Date.now() + 10_000;
+  for (;;) {
+    const answer = await ask();
+    if (answer !== undefined) return answer;
+    if (Date.now() > deadline) throw new Error(`waited in vain for ${what}`);
+    await new Promise((resolve) => setTimeout(resolve, 20));
+  }
+}
