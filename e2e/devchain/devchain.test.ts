@@ -139,6 +139,9 @@ describe('devchain', () => {
     devchain.faults.merge({ pause_mining: true });
     devchain.reorganise(1, 0);
     expect(record(anchor)).to.include({ status: 'MINED_IN_STALE_BLOCK', blockHash: before.hash, pool: 'mempool' });
+    const { source, index } = coins[0]!;
+    const coin = devchain.ledger.chain.coin(`${source.id('hex')}:${index}`)!;
+    expect(coin).to.deep.include({ satoshis: 1000n, height: before.height - 1, isCoinbase: false });
     devchain.mine();
     expect(record(anchor)).to.include({ status: 'MINED', blockHeight: before.height + 2 });
   });
