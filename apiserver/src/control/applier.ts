@@ -14,7 +14,7 @@ import type {
   ProvisioningTemplateSpecSchema,
   TenantObservedSchema,
   TenantSpecSchema,
-} from '@kellet/proto/es/kellet/control/v1/control_pb';
+} from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
 import type { Kind } from '@kellet/crds';
 import { KelletError, type ErrorCode } from '../platform/errors.ts';
 

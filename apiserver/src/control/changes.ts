@@ -33,6 +33,7 @@ export async function notifyChanged(
 class ChangeQueue {
   private readonly changes = new Map<string, Change>();
   private failure: Error | undefined;
+  private ended = false;
   private wake: () => void = () => undefined;
 
   push(change: Change): void {
@@ -45,13 +46,15 @@ class ChangeQueue {
     this.wake();
   }
 
-  /** The changes held; waits for one. Empty when the signal aborts. Throws the failure. */
-  async take(signal: AbortSignal): Promise<Change[]> {
-    while (this.changes.size === 0 && !this.failure && !signal.aborted) {
-      await new Promise<void>((resolve) => {
-        this.wake = resolve;
-        signal.addEventListener('abort', () => resolve(), { once: true });
-      });
+  end(): void {
+    this.ended = true;
+    this.wake();
+  }
+
+  /** The changes held; waits for one. Empty once the queue has ended. Throws the failure. */
+  async take(): Promise<Change[]> {
+    while (this.changes.size === 0 && !this.failure && !this.ended) {
+      await new Promise<void>((resolve) => (this.wake = resolve));
     }
     if (this.failure) throw this.failure;
     const taken = [...this.changes.values()];
@@ -91,11 +94,14 @@ export class ChangeFeed {
   async *watch(signal: AbortSignal): AsyncGenerator<Change | undefined> {
     if (!this.live) throw unavailable('changes cannot be watched now');
     const queue = new ChangeQueue();
+    const end = () => queue.end();
+    signal.addEventListener('abort', end, { once: true });
     this.queues.add(queue);
     try {
       yield undefined;
-      while (!signal.aborted) yield* await queue.take(signal);
+      while (!signal.aborted) yield* await queue.take();
     } finally {
+      signal.removeEventListener('abort', end);
       this.queues.delete(queue);
     }
   }

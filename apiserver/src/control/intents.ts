@@ -1,7 +1,7 @@
 // Creations through REST: each is an intent that either becomes active with the working copy, in one transaction, or is
 // cancelled by its deadline; exactly one of the two wins (DECISIONS 13).
 import type { Kind } from '@kellet/crds';
-import type { ObjectMeta } from '@kellet/proto/es/kellet/control/v1/control_pb';
+import type { ObjectMeta } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
 import type { Transaction } from '../platform/database.ts';
 import { isId } from '../platform/ids.ts';
 import { RefusalError } from './applier.ts';

@@ -1,0 +1,121 @@
+// Brings a manifest to its applier and the answer back: the one way into the working copies, for the operator's calls and
+// for REST creations alike.
+import { create, type MessageInitShape } from '@bufbuild/protobuf';
+import {
+  ApplyResponseSchema,
+  Kind as KindNumber,
+  RemoveResponseSchema,
+  type ApplyRequest,
+  type ApplyResponse,
+  type ObjectMeta,
+  type RemoveRequest,
+  type RemoveResponse,
+} from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
+import type { Kind } from '@kellet/crds';
+import type { Database } from '../platform/database.ts';
+import { invalidArgument, KelletError } from '../platform/errors.ts';
+import { RefusalError, specCases, type Applied, type Applier, type Appliers, type Refusal } from './applier.ts';
+import { intentState } from './intents.ts';
+
+const kindNames: Record<KindNumber, Kind | undefined> = {
+  [KindNumber.UNSPECIFIED]: undefined,
+  [KindNumber.TENANT]: 'Tenant',
+  [KindNumber.DEVICE_PROFILE]: 'DeviceProfile',
+  [KindNumber.PROVISIONING_TEMPLATE]: 'ProvisioningTemplate',
+  [KindNumber.OTA_PACKAGE]: 'OtaPackage',
+  [KindNumber.OTA_ROLLOUT]: 'OtaRollout',
+};
+
+/** The number of a kind in control.proto. */
+export const kindNumbers = Object.fromEntries(
+  Object.entries(kindNames).flatMap(([number, kind]) => (kind ? [[kind, Number(number)]] : [])),
+) as Record<Kind, KindNumber>;
+
+/** Applies and removes working copies through the appliers that the services have registered. */
+export class Dispatcher {
+  private readonly database: Database;
+  private readonly appliers: Partial<Appliers> = {};
+
+  constructor(database: Database) {
+    this.database = database;
+  }
+
+  /** Takes the applier of one kind in. */
+  addApplier<Case extends keyof Appliers>(specCase: Case, applier: Appliers[Case]): void {
+    this.appliers[specCase] = applier;
+  }
+
+  /**
+   * Makes the working copy agree with the manifest (control.proto, Apply). Errors mean "try again", except INVALID_ARGUMENT
+   * for a request that is none and UNIMPLEMENTED for a kind nobody applies in this process.
+   */
+  async apply(request: ApplyRequest): Promise<ApplyResponse> {
+    const { meta, spec } = request;
+    if (!meta || spec.case === undefined) throw invalidArgument('meta and spec are required');
+    const refusal = await this.foreign(meta, spec.case);
+    if (refusal) return create(ApplyResponseSchema, { refusal });
+    const applied = await refusable(() => this.applier(spec.case).apply(meta, spec.value));
+    const observed = applied.observed && { case: spec.case, value: applied.observed };
+    return create(ApplyResponseSchema, {
+      id: applied.id,
+      refusal: applied.refusal,
+      observed: observed as MessageInitShape<typeof ApplyResponseSchema>['observed'],
+    });
+  }
+
+  /** Takes the working copy of a deleted resource away (control.proto, Remove). */
+  async remove(request: RemoveRequest): Promise<RemoveResponse> {
+    const kind = kindNames[request.kind];
+    const { meta } = request;
+    if (!meta || !kind) throw invalidArgument('meta and kind are required');
+    // A resource in a namespace that is not the tenant's never had a working copy.
+    if (await this.foreign(meta, specCases[kind], { removing: true })) return create(RemoveResponseSchema);
+    const { refusal } = await refusable(async () => ({
+      id: '',
+      refusal: await this.applier(specCases[kind]).remove(meta, request.detach),
+    }));
+    return create(RemoveResponseSchema, { refusal });
+  }
+
+  /** The tenant must exist and own the namespace, and the creation behind the resource must not have been cancelled. */
+  private foreign(
+    meta: ObjectMeta,
+    specCase: keyof Appliers,
+    options: { removing?: boolean } = {},
+  ): Promise<Refusal | undefined> {
+    if (specCase === 'tenant') return Promise.resolve(undefined);
+    return this.database.system(async (tx) => {
+      const { rows } = await tx.query<{ namespace: string; deleted: boolean }>(
+        'SELECT namespace, deleted_at IS NOT NULL AS deleted FROM tenants WHERE tenant_id = $1',
+        [meta.tenantId],
+      );
+      const tenant = rows[0];
+      if (!tenant || (tenant.deleted && !options.removing)) {
+        return { reason: 'TenantUnknown', message: `there is no tenant ${JSON.stringify(meta.tenantId)}` };
+      }
+      if (tenant.namespace !== meta.namespace) {
+        const message = `the namespace of tenant ${meta.tenantId} is ${tenant.namespace}, not ${meta.namespace}`;
+        return { reason: 'TenantUnknown', message };
+      }
+      if (!options.removing && (await intentState(tx, meta.tenantId, meta.intentId)) === 'cancelled') {
+        return { reason: 'IntentCancelled', message: 'the request that created this resource was cancelled' };
+      }
+      return undefined;
+    });
+  }
+
+  private applier(specCase: keyof Appliers): Applier<unknown, unknown> {
+    const applier = this.appliers[specCase];
+    if (!applier) throw new KelletError('UNIMPLEMENTED', `nothing in this process applies ${specCase}`);
+    return applier;
+  }
+}
+
+async function refusable<Observed>(run: () => Promise<Applied<Observed>>): Promise<Applied<Observed>> {
+  try {
+    return await run();
+  } catch (error) {
+    if (!(error instanceof RefusalError)) throw error;
+    return { id: '', refusal: { reason: error.reason, message: error.message } };
+  }
+}

@@ -1,0 +1,63 @@
+// Who owns which top-level field of a resource's spec, read from metadata.managedFields, and what that means for a change
+// through REST: kellet-api never takes a field from another manager (DECISIONS 19).
+import { apiFieldManager, operatorFieldManager } from '@kellet/crds';
+import type { KubernetesError, KubernetesObject, ManagedFields } from '../platform/kubernetes.ts';
+
+type Object = KubernetesObject<unknown>;
+
+/** Names of the fields that the entry owns below a path of parents. */
+function owned(entry: ManagedFields, ...parents: string[]): string[] {
+  let fields: unknown = entry.fieldsV1;
+  for (const parent of parents) {
+    if (typeof fields !== 'object' || fields === null) return [];
+    fields = (fields as Record<string, unknown>)[`f:${parent}`];
+  }
+  if (typeof fields !== 'object' || fields === null) return [];
+  return Object.keys(fields).flatMap((key) => (key.startsWith('f:') ? [key.slice(2)] : []));
+}
+
+const entries = (object: Object): readonly ManagedFields[] =>
+  (object.metadata.managedFields ?? []).filter((entry) => !entry.subresource);
+
+/** Names of the fields below this path (`spec`, or `metadata`, `annotations`) that we own. */
+export function ownedFields(object: Object, ...path: string[]): Set<string> {
+  const ours = entries(object).filter((entry) => entry.manager === apiFieldManager);
+  return new Set(ours.flatMap((entry) => owned(entry, ...path)));
+}
+
+/** A manager other than us and the operator that owns fields of the spec; undefined when there is none. */
+export function foreignManager(object: Object): string | undefined {
+  const ours: (string | undefined)[] = [apiFieldManager, operatorFieldManager];
+  return entries(object).find((entry) => !ours.includes(entry.manager) && owned(entry, 'spec').length > 0)?.manager;
+}
+
+/** The manager that owns this field of the spec beside us, if any. */
+export function managerOf(object: Object, field: string): string | undefined {
+  return entries(object).find((entry) => entry.manager !== apiFieldManager && owned(entry, 'spec').includes(field))
+    ?.manager;
+}
+
+/**
+ * The managedFields with which a resource that we created by POST goes on as one that we apply: server-side apply counts the
+ * same manager's `Update` and `Apply` as two owners that conflict. Undefined when nothing has to change.
+ */
+export function asApplied(object: Object): ManagedFields[] | undefined {
+  const all = object.metadata.managedFields ?? [];
+  const created = (entry: ManagedFields) =>
+    entry.manager === apiFieldManager && entry.operation === 'Update' && !entry.subresource;
+  if (!all.some(created) || all.some((entry) => entry.manager === apiFieldManager && entry.operation === 'Apply')) {
+    return undefined;
+  }
+  return all.map((entry) => (created(entry) ? { ...entry, operation: 'Apply' } : entry));
+}
+
+/** What to tell a caller whose change met another manager's fields. */
+export function conflictMessage(error: KubernetesError): string {
+  const conflicts = error.causes.flatMap((cause) => {
+    const manager = /conflict with "([^"]+)"/.exec(cause.message ?? '')?.[1];
+    return cause.reason === 'FieldManagerConflict' && manager
+      ? [`${cause.field ?? 'a field'} is managed by ${manager}`]
+      : [];
+  });
+  return conflicts.length > 0 ? conflicts.join('; ') : 'the resource was changed at the same moment; try again';
+}

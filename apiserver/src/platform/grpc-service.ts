@@ -1,0 +1,31 @@
+// grpc-js service definitions from protobuf-es descriptors: the one protobuf runtime of the data plane.
+import { fromBinary, toBinary, type DescMessage, type DescService, type MessageShape } from '@bufbuild/protobuf';
+import type { MethodDefinition, ServiceDefinition } from '@grpc/grpc-js';
+
+const serializer =
+  <T extends DescMessage>(type: T) =>
+  (message: MessageShape<T>): Buffer =>
+    Buffer.from(toBinary(type, message));
+
+const deserializer =
+  <T extends DescMessage>(type: T) =>
+  (bytes: Buffer): MessageShape<T> =>
+    fromBinary(type, bytes);
+
+/** What grpc-js needs to serve or call a service; methods are keyed by their name in the .proto file. */
+export function grpcService(service: DescService): ServiceDefinition {
+  return Object.fromEntries(
+    service.methods.map((method): [string, MethodDefinition<MessageShape<DescMessage>, MessageShape<DescMessage>>] => [
+      method.name,
+      {
+        path: `/${service.typeName}/${method.name}`,
+        requestStream: method.methodKind === 'client_streaming' || method.methodKind === 'bidi_streaming',
+        responseStream: method.methodKind === 'server_streaming' || method.methodKind === 'bidi_streaming',
+        requestSerialize: serializer(method.input),
+        requestDeserialize: deserializer(method.input),
+        responseSerialize: serializer(method.output),
+        responseDeserialize: deserializer(method.output),
+      },
+    ]),
+  );
+}
