@@ -25,7 +25,8 @@ const grep = values.grep ?? process.env.GREP;
 
 interface Step {
   name: string;
-  group: 'lint' | 'unit' | 'e2e';
+  /** Programs are what both kinds of test run need. */
+  group: 'lint' | 'programs' | 'unit' | 'e2e';
   run: () => Promise<TestCounts>;
 }
 
@@ -95,6 +96,14 @@ const steps: Step[] = [
   check('proto breaking', 'npm', 'run', '--silent', 'breaking', '--workspace', 'proto'),
   check('generated code', 'node', 'scripts/generate.ts', '--check'),
   check('types', 'tsc', '--noEmit'),
+  {
+    name: 'programs',
+    group: 'programs',
+    run: async () => {
+      const passed = await execute(['node', 'e2e/stack/programs.ts'], { live: true });
+      return { passed: passed ? 1 : 0, failed: passed ? 0 : 1, pending: 0 };
+    },
+  },
   tests('unit', './e2e/stack/test-services.ts', [
     'verify/**/*.test.ts',
     'crds/**/*.test.ts',
@@ -107,8 +116,9 @@ const steps: Step[] = [
   tests('e2e', './e2e/stack/test-stack.ts', ['e2e/tests/**/*.test.ts'], ['--timeout', '120000']),
 ];
 
+const wanted = only.includes('unit') || only.includes('e2e') ? [...only, 'programs'] : only;
 const chosen = steps.filter(
-  (step) => only.length === 0 || only.includes(step.group) || only.some((word) => step.name.startsWith(word)),
+  (step) => wanted.length === 0 || wanted.includes(step.group) || wanted.some((word) => step.name.startsWith(word)),
 );
 if (chosen.length === 0) {
   console.log(

@@ -24,7 +24,9 @@ export function processIdentity(pid: number): string | undefined {
       // proc(5): the command name may hold spaces and brackets, so fields are counted from the last bracket.
       const stat = readFileSync(`/proc/${pid}/stat`, 'utf8');
       const fields = stat.slice(stat.lastIndexOf(')') + 2).split(' ');
-      return fields[0] === 'Z' || fields[0] === 'X' ? undefined : fields[19];
+      // While other threads still end, the first one is a zombie already and the process keeps its locks and ports.
+      const ended = fields[0] === 'X' || (fields[0] === 'Z' && Number(fields[17]) <= 1);
+      return ended ? undefined : fields[19];
     } catch {
       return undefined;
     }

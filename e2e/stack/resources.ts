@@ -1,26 +1,13 @@
 // What the stack puts into Kubernetes: the custom resource definitions, a namespace of the system, two tenants.
 import { readFile } from 'node:fs/promises';
-import type { KubernetesObject } from '@kubernetes/client-node';
-import { KubeConfig, KubernetesObjectApi, PatchStrategy } from '@kubernetes/client-node';
 import { crdManifests } from '@kellet/crds';
-import { parseAllDocuments } from 'yaml';
+import { parse } from 'yaml';
+import type { KubernetesResource } from './kubernetes-client.ts';
+import { openKubernetes } from './kubernetes-client.ts';
 import { waitUntil } from './wait.ts';
 
 /** Holds what belongs to the installation and to no tenant: the operator's lease, first passwords. */
 export const systemNamespace = 'kellet-system';
-
-const fieldManager = 'kellet-stack';
-
-interface Condition {
-  type: string;
-  status: string;
-  reason?: string;
-  message?: string;
-}
-
-interface WithStatus extends KubernetesObject {
-  status?: { conditions?: Condition[]; observedGeneration?: number };
-}
 
 /** A tenant to be made. */
 export interface TenantRequest {
@@ -33,8 +20,6 @@ export interface TenantRequest {
 
 /** Applies and waits, for one cluster. */
 export interface Resources {
-  /** Server-side apply of an object, as the stack's own field manager. */
-  apply(object: KubernetesObject & Record<string, unknown>): Promise<void>;
   /** Applies the custom resource definitions and waits until their kinds are served. */
   applyDefinitions(): Promise<void>;
   applyNamespace(name: string): Promise<void>;
@@ -44,52 +29,38 @@ export interface Resources {
 
 /** Opens the cluster of a kubeconfig. */
 export function openResources(kubeconfig: string): Resources {
-  const config = new KubeConfig();
-  config.loadFromFile(kubeconfig);
-  const api = KubernetesObjectApi.makeApiClient(config);
+  const client = openKubernetes(kubeconfig);
 
-  async function apply(object: KubernetesObject): Promise<void> {
-    await api.patch(object, undefined, undefined, fieldManager, true, PatchStrategy.ServerSideApply);
-  }
-
-  async function waitForCondition(object: KubernetesObject, type: string, signal?: AbortSignal): Promise<void> {
-    const what = `${object.kind} ${object.metadata?.name}`;
-    const header = { apiVersion: object.apiVersion!, kind: object.kind!, metadata: { name: object.metadata!.name! } };
+  async function waitForCondition(object: KubernetesResource, type: string, signal?: AbortSignal): Promise<void> {
     const check = async () => {
-      const found = await api.read<WithStatus>(header);
-      const condition = found.status?.conditions?.find((candidate) => candidate.type === type);
-      const observed = found.status?.observedGeneration;
-      const current = observed === undefined || observed === found.metadata?.generation;
-      if (condition?.status === 'True' && current) return true;
+      const { status, metadata } = await client.read(object);
+      const condition = status?.conditions?.find((candidate) => candidate.type === type);
+      const observed = status?.observedGeneration;
+      if (condition?.status === 'True' && (observed === undefined || observed === metadata.generation)) return true;
       throw new Error(condition ? `${condition.reason}: ${condition.message}` : `it has no condition ${type} yet`);
     };
+    const what = `${object.kind} ${object.metadata.name}`;
     await waitUntil(check, { what, timeoutMilliseconds: 60_000, ...(signal ? { signal } : {}) });
   }
 
   return {
-    apply,
     async applyDefinitions() {
-      const definitions: KubernetesObject[] = [];
-      for (const path of Object.values(crdManifests())) {
-        for (const document of parseAllDocuments(await readFile(path, 'utf8'))) {
-          definitions.push(document.toJS() as KubernetesObject);
-        }
-      }
-      await Promise.all(definitions.map(apply));
+      const files = await Promise.all(Object.values(crdManifests()).map((path) => readFile(path, 'utf8')));
+      const definitions = files.map((text) => parse(text) as KubernetesResource);
+      await Promise.all(definitions.map((definition) => client.apply(definition)));
       await Promise.all(definitions.map((definition) => waitForCondition(definition, 'Established')));
     },
     async applyNamespace(name) {
-      await apply({ apiVersion: 'v1', kind: 'Namespace', metadata: { name } });
+      await client.apply({ apiVersion: 'v1', kind: 'Namespace', metadata: { name } });
     },
     async applyTenant({ tenant, email, password, rateLimitPerMinute }, signal) {
       const secretName = `tenant-${tenant}-admin`;
-      const secret = {
+      await client.apply({
         apiVersion: 'v1',
         kind: 'Secret',
         metadata: { name: secretName, namespace: systemNamespace },
         data: { password: Buffer.from(password).toString('base64') },
-      };
-      await apply(secret);
+      });
       const resource = {
         apiVersion: 'kellet.dev/v1alpha1',
         kind: 'Tenant',
@@ -100,7 +71,7 @@ export function openResources(kubeconfig: string): Resources {
           ...(rateLimitPerMinute ? { rateLimitPerMinute } : {}),
         },
       };
-      await apply(resource);
+      await client.apply(resource);
       await waitForCondition(resource, 'Ready', signal);
     },
   };

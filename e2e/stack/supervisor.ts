@@ -182,7 +182,7 @@ export function createSupervisor({ recordsFolder, logsFolder, report, onStarted 
     const gaveUp = new AbortController();
     const answer = waitUntil(
       async () => {
-        if (!supervised.child) {
+        if (!supervised.child?.pid) {
           if (supervised.deaths >= startAttempts) gaveUp.abort(new Error(`${name} ended with ${supervised.lastExit}`));
           return false;
         }
@@ -273,7 +273,7 @@ export function createSupervisor({ recordsFolder, logsFolder, report, onStarted 
     },
     async waitReady(name, timeoutMilliseconds = 60_000) {
       const supervised = find(name);
-      await waitUntil(() => (supervised.child ? supervised.specification.isReady() : false), {
+      await waitUntil(() => (supervised.child?.pid ? supervised.specification.isReady() : false), {
         what: name,
         timeoutMilliseconds,
         signal: stopped.signal,

@@ -33,6 +33,7 @@ export async function waitUntil<T>(
       const why = lastError instanceof Error ? `: ${lastError.message}` : '';
       throw new Error(`${what} not ready after ${timeoutMilliseconds / 1000} s${why}`, { cause: lastError });
     }
-    await sleep(intervalMilliseconds, undefined, signal ? { signal } : {});
+    // Aborted sleep: the reason is thrown above.
+    await sleep(intervalMilliseconds, undefined, signal ? { signal } : {}).catch(() => undefined);
   }
 }

@@ -1,0 +1,77 @@
+import { expect } from 'chai';
+import type { PortWish } from './choose-ports.ts';
+import { choosePorts } from './choose-ports.ts';
+import { findFreePorts, isPortFree } from './ports.ts';
+import { createServer } from 'node:net';
+
+const rest = (asked?: string): PortWish => ({ name: 'rest', variable: 'KELLET_REST_PORT', asked, usual: 8080 });
+const postgres: PortWish = { name: 'postgres' };
+
+describe('stack: choice of ports', () => {
+  const cases: [
+    string,
+    PortWish[],
+    { taken?: number[]; remembered?: Record<string, number> },
+    Record<string, number>,
+  ][] = [
+    ['the usual port when it is free', [rest()], {}, { rest: 8080 }],
+    ['a free port when the usual one is taken', [rest()], { taken: [8080] }, { rest: 50_000 }],
+    ['the last port when the usual one is taken', [rest()], { taken: [8080], remembered: { rest: 7 } }, { rest: 7 }],
+    ['the port asked for', [rest('8888')], {}, { rest: 8888 }],
+    ['any free port for 0', [rest('0')], { remembered: { rest: 7 } }, { rest: 50_000 }],
+    ['as if nothing were asked for an empty value', [rest('')], {}, { rest: 8080 }],
+    ['the last port of an internal listener', [postgres], { remembered: { postgres: 7 } }, { postgres: 7 }],
+    ['a new one when that is taken', [postgres], { taken: [7], remembered: { postgres: 7 } }, { postgres: 50_000 }],
+    [
+      'no port twice',
+      [postgres, { name: 'nats' }],
+      { remembered: { postgres: 7, nats: 7 } },
+      { postgres: 7, nats: 50_001 },
+    ],
+  ];
+  for (const [title, wishes, { taken = [], remembered = {} }, want] of cases) {
+    it(`takes ${title}`, async () => {
+      const isFree = async (port: number) => !taken.includes(port);
+      const findFree = async (count: number) => Array.from({ length: count }, (_, index) => 50_000 + index);
+      const chosen = await choosePorts(wishes, { isFree, findFree, remembered, report: () => undefined });
+      expect(chosen).to.deep.equal(want);
+    });
+  }
+
+  const refused: [string, string, number[], string][] = [
+    ['a port asked for that is taken', '8888', [8888], 'port 8888 (KELLET_REST_PORT) is taken'],
+    ['what is no number', 'http', [], 'KELLET_REST_PORT must be a port number'],
+    ['a number that is no port', '65536', [], 'KELLET_REST_PORT must be a port number'],
+    ['a negative number', '-1', [], 'KELLET_REST_PORT must be a port number'],
+  ];
+  for (const [title, asked, taken, message] of refused) {
+    it(`refuses ${title}`, async () => {
+      const isFree = async (port: number) => !taken.includes(port);
+      const sources = { isFree, findFree: async () => [50_000], remembered: {}, report: () => undefined };
+      const error = await choosePorts([rest(asked)], sources).then(
+        () => undefined,
+        (reason: Error) => reason.message,
+      );
+      expect(error).to.include(message);
+    });
+  }
+
+  it('says which port took the place of a usual one', async () => {
+    const lines: string[] = [];
+    const sources = { isFree: async () => false, findFree: async () => [50_000], remembered: {} };
+    await choosePorts([rest()], { ...sources, report: (line) => lines.push(line) });
+    expect(lines).to.deep.equal(['port 8080 is taken, rest listens on 50000']);
+  });
+});
+
+describe('stack: free ports', () => {
+  it('are distinct, and taken once someone listens', async () => {
+    const ports = await findFreePorts(5);
+    expect(new Set(ports).size).to.equal(5);
+    const server = createServer();
+    await new Promise<void>((resolve) => server.listen(ports[0], '127.0.0.1', resolve));
+    expect(await isPortFree(ports[0]!)).to.equal(false);
+    await new Promise((resolve) => server.close(resolve));
+    expect(await isPortFree(ports[0]!)).to.equal(true);
+  });
+});

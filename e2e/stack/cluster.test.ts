@@ -1,0 +1,60 @@
+import { chmod, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { expect } from 'chai';
+import type { ClusterFacts } from './cluster.ts';
+import { chooseCluster } from './cluster.ts';
+import { findContainerEngine } from './kind.ts';
+import { withFolder } from './testing.ts';
+
+describe('stack: choice of cluster', () => {
+  const nothing: ClusterFacts = { useCluster: undefined, kubeconfig: undefined, engine: undefined, hasKind: false };
+  const cases: [string, Partial<ClusterFacts>, string][] = [
+    ['nothing at hand', {}, 'processes'],
+    ['a kubeconfig alone, which may be of any cluster', { kubeconfig: '/k' }, 'processes'],
+    ['the word to use that kubeconfig', { kubeconfig: '/k', useCluster: '1' }, 'existing'],
+    ['that word above an engine', { kubeconfig: '/k', useCluster: '1', engine: 'docker', hasKind: true }, 'existing'],
+    ['an engine and kind', { engine: 'podman', hasKind: true }, 'kind'],
+    ['an engine without kind', { engine: 'docker' }, 'processes'],
+    ['kind without an engine', { hasKind: true }, 'processes'],
+  ];
+  for (const [title, facts, want] of cases) {
+    it(`with ${title}: ${want}`, () => expect(chooseCluster({ ...nothing, ...facts })).to.equal(want));
+  }
+
+  it('refuses KELLET_USE_CLUSTER without KUBECONFIG', () => {
+    expect(() => chooseCluster({ ...nothing, useCluster: '1' })).to.throw('needs KUBECONFIG');
+  });
+});
+
+describe('stack: container engine', () => {
+  const path = process.env.PATH;
+  afterEach(() => (process.env.PATH = path));
+
+  /** Runs `use` with a `docker` on PATH that is this shell script, and nothing else. */
+  async function withDocker(body: string, use: () => Promise<void>): Promise<void> {
+    await withFolder(async (folder) => {
+      await writeFile(join(folder, 'docker'), `#!/bin/sh\n${body}\n`);
+      await chmod(join(folder, 'docker'), 0o755);
+      process.env.PATH = folder;
+      await use();
+    });
+  }
+
+  it('is found when its server answers', async () => {
+    await withDocker('echo 28.2.2', async () => {
+      expect(await findContainerEngine()).to.equal('docker');
+    });
+  });
+
+  it('is not found where only its client is', async () => {
+    // What `docker info` does without a server: an empty line, the reason on stderr, and on some versions even code 0.
+    await withDocker('echo; echo "Cannot connect to the Docker daemon" >&2; exit 0', async () => {
+      expect(await findContainerEngine()).to.equal(undefined);
+    });
+  });
+
+  it('is not found where there is none', async () => {
+    process.env.PATH = '';
+    expect(await findContainerEngine()).to.equal(undefined);
+  });
+});

@@ -1,0 +1,32 @@
+import { chmod, mkdir, stat } from 'node:fs/promises';
+import { join } from 'node:path';
+import { expect } from 'chai';
+import { cacheFolder, isSearchableByOthers, substituteFolder } from './paths.ts';
+import { withFolder } from './testing.ts';
+
+describe('stack: paths', () => {
+  const cases: [Record<string, string>, string][] = [
+    [{ KELLET_CACHE: '/cache', XDG_CACHE_HOME: '/xdg' }, '/cache'],
+    [{ XDG_CACHE_HOME: '/xdg' }, '/xdg/kellet'],
+  ];
+  for (const [environment, want] of cases) {
+    it(`keep the cache in ${want}`, () => expect(cacheFolder(environment)).to.equal(want));
+  }
+
+  it('know a folder that another user cannot reach', async () => {
+    await withFolder(async (folder) => {
+      await chmod(folder, 0o755);
+      await mkdir(join(folder, 'inner'));
+      const path = join(folder, 'inner/data');
+      expect(await isSearchableByOthers(path)).to.equal(true);
+      await chmod(folder, 0o700);
+      expect(await isSearchableByOthers(path)).to.equal(false);
+    });
+  });
+
+  it('give each unreachable folder a substitute of its own', async () => {
+    expect(substituteFolder('/root/a')).to.match(/^\/var\/tmp\/kellet-[0-9a-f]{16}$/);
+    expect(substituteFolder('/root/a')).to.not.equal(substituteFolder('/root/b'));
+    expect((await stat('/var/tmp')).isDirectory()).to.equal(true);
+  });
+});

@@ -1,0 +1,9 @@
+// Makes sure that every program the tests run is there, so that no test has to wait for a build.
+import { controlPlanePrograms, helmProgram, kubectlProgram, natsServerProgram } from './binaries.ts';
+
+const report = (line: string) => console.log(`    ${line}`);
+
+await natsServerProgram(report);
+await controlPlanePrograms(report);
+await kubectlProgram(report);
+await helmProgram(report);
