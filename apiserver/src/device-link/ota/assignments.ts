@@ -1,0 +1,62 @@
+// What each device should run: a rollout's package by type, or a device-level override, which wins (SPEC, OTA, rule 2).
+import type { Transaction } from '../../platform/database.ts';
+
+/** A device's assignment. */
+export interface AssignmentRow {
+  readonly device_id: string;
+  readonly slot: 'override' | 'fw' | 'sw';
+  readonly package_id: string;
+  readonly rollout_id: string | null;
+  readonly created_at: Date;
+}
+
+/** Every assignment of a device, the one that wins first. */
+export async function listAssignments(tx: Transaction, tenantId: string, deviceId: string): Promise<AssignmentRow[]> {
+  const { rows } = await tx.query<AssignmentRow & Record<string, unknown>>(
+    `SELECT device_id, slot, package_id, rollout_id, created_at FROM ota_assignments
+     WHERE tenant_id = $1 AND device_id = $2 ORDER BY slot <> 'override', created_at DESC`,
+    [tenantId, deviceId],
+  );
+  return rows;
+}
+
+/** Assigns a package to devices in one slot, in place of what was there. */
+export async function assign(
+  tx: Transaction,
+  tenantId: string,
+  deviceIds: readonly string[],
+  slot: AssignmentRow['slot'],
+  packageId: string,
+  rolloutId: string | null,
+): Promise<void> {
+  await tx.query(
+    `INSERT INTO ota_assignments (tenant_id, device_id, slot, package_id, rollout_id)
+     SELECT $1, device_id, $2, $3, $4 FROM unnest($5::uuid[]) AS d (device_id)
+     ON CONFLICT (tenant_id, device_id, slot)
+     DO UPDATE SET package_id = EXCLUDED.package_id, rollout_id = EXCLUDED.rollout_id, created_at = now()`,
+    [tenantId, slot, packageId, rolloutId, deviceIds],
+  );
+}
+
+/** Takes back what a rollout assigned to these devices. */
+export async function unassign(
+  tx: Transaction,
+  tenantId: string,
+  deviceIds: readonly string[],
+  rolloutId: string,
+): Promise<void> {
+  await tx.query(`DELETE FROM ota_assignments WHERE tenant_id = $1 AND device_id = ANY($2) AND rollout_id = $3`, [
+    tenantId,
+    deviceIds,
+    rolloutId,
+  ]);
+}
+
+/** Removes a device's override; answers whether there was one. */
+export async function deleteOverride(tx: Transaction, tenantId: string, deviceId: string): Promise<boolean> {
+  const { rowCount } = await tx.query(
+    `DELETE FROM ota_assignments WHERE tenant_id = $1 AND device_id = $2 AND slot = 'override'`,
+    [tenantId, deviceId],
+  );
+  return (rowCount ?? 0) > 0;
+}

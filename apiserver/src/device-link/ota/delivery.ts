@@ -1,0 +1,47 @@
+// Delivery of rollout commands: which may be handed out now, and what handing out means for the rollout.
+import type { Window as ControlWindow } from '@kellet/proto/es/kellet/control/v1/control_pb';
+import type { Window as PublicWindow } from '@kellet/proto/es/kellet/v1/common_pb';
+
+type Window = ControlWindow | PublicWindow;
+
+/** Whether a rollout lets its commands out: not while it is paused, not outside its window. A way back is never held. */
+export function mayDeliver(rollout: { phase: string; window: Window | undefined }, now: Date): boolean {
+  if (rollout.phase === 'rolling_back') return true;
+  if (rollout.phase !== 'active') return false;
+  return !rollout.window || insideWindow(rollout.window, now);
+}
+
+const dayNames = ['sun', 'mon', 'tue', 'wed', 'thu', 'fri', 'sat'];
+
+/**
+ * Whether a moment lies in a daily window, in the window's time zone. A start after the end crosses midnight and belongs to the
+ * day on which it starts; equal start and end cover the whole day.
+ */
+export function insideWindow(window: Window, now: Date): boolean {
+  const { day, minutes } = localTime(now, window.timeZone || 'UTC');
+  const start = minutesOf(window.start);
+  const end = minutesOf(window.end);
+  const open = (startDay: number) => window.days.length === 0 || window.days.includes(dayNames[(startDay + 7) % 7]!);
+  if (start < end) return minutes >= start && minutes < end && open(day);
+  return (minutes >= start && open(day)) || (minutes < end && open(day - 1));
+}
+
+function minutesOf(text: string): number {
+  const [hours = '0', minutes = '0'] = text.split(':');
+  return Number(hours) * 60 + Number(minutes);
+}
+
+function localTime(now: Date, timeZone: string): { day: number; minutes: number } {
+  const parts = new Intl.DateTimeFormat('en-US', {
+    timeZone,
+    weekday: 'short',
+    hour: '2-digit',
+    minute: '2-digit',
+    hourCycle: 'h23',
+  }).formatToParts(now);
+  const part = (type: string) => parts.find((candidate) => candidate.type === type)!.value;
+  return {
+    day: dayNames.indexOf(part('weekday').toLowerCase()),
+    minutes: Number(part('hour')) * 60 + Number(part('minute')),
+  };
+}

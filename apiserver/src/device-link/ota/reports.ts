@@ -1,0 +1,205 @@
+// Reports of devices: the one that crosses the threshold pauses the rollout in its own transaction. Reports of one rollout that
+// arrive together share a transaction, so that a fleet reporting at once does not queue for one row's lock.
+import type { OtaReport, ReportOtaResponseSchema } from '@kellet/proto/es/kellet/v1/ota_pb';
+import { OtaReport_Status, RolloutDevice_State } from '@kellet/proto/es/kellet/v1/ota_pb';
+import type { MessageInitShape } from '@bufbuild/protobuf';
+import { setFirmwareVersion } from '../../device-registry/devices.ts';
+import type { Clock } from '../../platform/clock.ts';
+import type { Database, Transaction } from '../../platform/database.ts';
+import { invalidArgument, notFound } from '../../platform/errors.ts';
+import { finishRolloutCommands } from '../rpc/commands.ts';
+import { listAssignments } from './assignments.ts';
+import { findPackage } from './package-store.ts';
+import { mayMove, reportedState } from './progress.ts';
+import { findRolloutDevice, updateRolloutDevice, type RolloutDeviceRow } from './rollout-devices.ts';
+import { countMove, pauseIfExceeded, settlePhase, type DeviceState, type RolloutState } from './rollout-state.ts';
+import { lockRollout, saveRollout } from './rollout-store.ts';
+import { stageOf } from './scheduling.ts';
+
+type ReportAnswer = MessageInitShape<typeof ReportOtaResponseSchema>;
+
+interface WaitingReport {
+  readonly deviceId: string;
+  readonly report: OtaReport;
+  resolve(answer: ReportAnswer): void;
+  reject(error: unknown): void;
+}
+
+/** Reports taken into one transaction at the most. */
+const reportsPerTransaction = 200;
+
+/** Takes reports in and answers each once its transaction has committed. */
+export class Reports {
+  private readonly database: Database;
+  private readonly clock: Clock;
+  private readonly waiting = new Map<string, WaitingReport[]>();
+
+  constructor(database: Database, clock: Clock) {
+    this.database = database;
+    this.clock = clock;
+  }
+
+  /**
+   * Takes a device's report. Throws NOT_FOUND for a rollout the device is not in, INVALID_ARGUMENT for a report that says
+   * nothing.
+   */
+  async report(tenantId: string, deviceId: string, report: OtaReport): Promise<ReportAnswer> {
+    if (report.status === undefined && report.progressPercent === undefined) {
+      throw invalidArgument('report: status or progress_percent is required');
+    }
+    if (report.progressPercent !== undefined && report.progressPercent > 100) {
+      throw invalidArgument('progress_percent must be from 0 to 100');
+    }
+    if (report.status === OtaReport_Status.success && report.firmwareVersion === '') {
+      throw invalidArgument('firmware_version is required with a success');
+    }
+    if (report.rolloutId === '') return this.reportOverride(tenantId, deviceId, report);
+    return new Promise((resolve, reject) => {
+      const key = `${tenantId}/${report.rolloutId}`;
+      const queue = this.waiting.get(key);
+      const item = { deviceId, report, resolve, reject };
+      if (queue) {
+        queue.push(item);
+      } else {
+        this.waiting.set(key, [item]);
+        void this.drain(key, tenantId, report.rolloutId);
+      }
+    });
+  }
+
+  /** One transaction after another for one rollout, until nobody waits. */
+  private async drain(key: string, tenantId: string, rolloutId: string): Promise<void> {
+    for (;;) {
+      const queue = this.waiting.get(key)!;
+      const batch = queue.splice(0, reportsPerTransaction);
+      if (batch.length === 0) {
+        this.waiting.delete(key);
+        return;
+      }
+      try {
+        const answers = await this.apply(tenantId, rolloutId, batch);
+        for (const [index, item] of batch.entries()) {
+          const answer = answers[index]!;
+          if (answer instanceof Error) item.reject(answer);
+          else item.resolve(answer);
+        }
+      } catch (error) {
+        for (const item of batch) item.reject(error);
+      }
+    }
+  }
+
+  private apply(
+    tenantId: string,
+    rolloutId: string,
+    batch: readonly WaitingReport[],
+  ): Promise<(ReportAnswer | Error)[]> {
+    return this.database.tenant(tenantId, async (tx) => {
+      const state = await lockRollout(tx, tenantId, rolloutId);
+      const update = await findPackage(tx, tenantId, state.packageId);
+      const back = state.rollbackPackageId ? await findPackage(tx, tenantId, state.rollbackPackageId) : undefined;
+      const answers: (ReportAnswer | Error)[] = [];
+      const revision = snapshot(state);
+      for (const { deviceId, report } of batch) {
+        const device = await findRolloutDevice(tx, tenantId, rolloutId, deviceId);
+        if (!device) {
+          answers.push(notFound('rollout_id'));
+          continue;
+        }
+        const expected = (device.rolling_back ? back?.version : update?.version) ?? '';
+        const next = await this.applyOne(tx, state, device, report, expected);
+        if (report.firmwareVersion !== '') {
+          await setFirmwareVersion(tx, tenantId, deviceId, update?.type ?? 'fw', report.firmwareVersion);
+        }
+        answers.push({ deviceId, rolloutId, state: RolloutDevice_State[next] });
+      }
+      const event = pauseIfExceeded(state, new Date(this.clock.now()));
+      if (snapshot(state) !== revision) await saveRollout(tx, state, this.clock, event);
+      return answers;
+    });
+  }
+
+  /** Applies one report to the device's row and the counters; answers the device's state after it. */
+  private async applyOne(
+    tx: Transaction,
+    state: RolloutState,
+    device: RolloutDeviceRow,
+    report: OtaReport,
+    expectedVersion: string,
+  ): Promise<DeviceState> {
+    const now = new Date(this.clock.now());
+    const write = (change: Parameters<typeof updateRolloutDevice>[4]) =>
+      updateRolloutDevice(tx, state.tenantId, state.rolloutId, device.device_id, change);
+    const running = device.state === 'scheduled' || device.state === 'sent' || device.state === 'downloading';
+    if (report.status === undefined) {
+      if (!running) return device.state;
+      if (!device.rolling_back) countMove(state, device.state, 'downloading', false, now);
+      await write({ state: 'downloading', progressPercent: report.progressPercent });
+      return 'downloading';
+    }
+    const reported = reportedState({
+      success: report.status === OtaReport_Status.success,
+      firmwareVersion: report.firmwareVersion,
+      expectedVersion,
+    });
+    if (device.rolling_back) {
+      if (!running) return device.state;
+      const next = reported.state === 'successful' ? 'rolled_back' : 'failure';
+      await write({
+        state: next,
+        deadlineAt: null,
+        firmwareVersion: report.firmwareVersion,
+        error: reported.error || report.error,
+      });
+      await finishRolloutCommands(tx, state.tenantId, [device.correlation_id], reported.state);
+      // Not a count of the update, but the operator waits for it.
+      state.lastTerminalAt = now;
+      settlePhase(state);
+      return next;
+    }
+    if (!mayMove(device.state, reported.state)) return device.state;
+    countMove(state, device.state, reported.state, device.stage_percent === stageOf(state), now);
+    await write({
+      state: reported.state,
+      deadlineAt: null,
+      firmwareVersion: report.firmwareVersion,
+      error: reported.error || report.error,
+      progressPercent: reported.state === 'successful' ? 100 : undefined,
+    });
+    await finishRolloutCommands(tx, state.tenantId, [device.correlation_id], reported.state);
+    return reported.state;
+  }
+
+  /** A report on a device-level assignment: only the device's version changes. */
+  private reportOverride(tenantId: string, deviceId: string, report: OtaReport): Promise<ReportAnswer> {
+    return this.database.tenant(tenantId, async (tx) => {
+      const assignment = (await listAssignments(tx, tenantId, deviceId)).find((row) => row.slot === 'override');
+      if (!assignment) throw invalidArgument('rollout_id is required: the device has no assignment of its own');
+      const package_ = await findPackage(tx, tenantId, assignment.package_id);
+      if (report.firmwareVersion !== '') {
+        await setFirmwareVersion(tx, tenantId, deviceId, package_?.type ?? 'fw', report.firmwareVersion);
+      }
+      const state =
+        report.status === undefined
+          ? 'downloading'
+          : reportedState({
+              success: report.status === OtaReport_Status.success,
+              firmwareVersion: report.firmwareVersion,
+              expectedVersion: package_?.version ?? '',
+            }).state;
+      return { deviceId, rolloutId: '', state: RolloutDevice_State[state] };
+    });
+  }
+}
+
+/** What of a rollout a report can change, for telling whether it did. */
+const snapshot = (state: RolloutState): string =>
+  [
+    state.sent,
+    state.succeeded,
+    state.failed,
+    state.timedOut,
+    state.stageFailed,
+    state.pauseConditions.length,
+    state.lastTerminalAt?.getTime(),
+  ].join();

@@ -1,0 +1,253 @@
+// A rollout's manifest → its row; a new one gets its canary scheduled in the same call.
+import { equals } from '@bufbuild/protobuf';
+import {
+  OtaRolloutSpecSchema,
+  type ObjectMeta,
+  type OtaRolloutObservedSchema,
+  type OtaRolloutSpec,
+} from '@kellet/proto/es/kellet/control/v1/control_pb';
+import type { MessageInitShape } from '@bufbuild/protobuf';
+import { RefusalError, type Applied, type Applier, type Refusal } from '../../control/applier.ts';
+import { takeUpIntent } from '../../control/intents.ts';
+import type { ProfileFacts, ProfileReader } from '../../device-registry/profile-reader.ts';
+import type { Clock } from '../../platform/clock.ts';
+import type { Database, Transaction } from '../../platform/database.ts';
+import { namedId, rolloutId } from '../../platform/ids.ts';
+import { cancelUndelivered } from '../rpc/commands.ts';
+import { observe } from './observed.ts';
+import { findPackage, type PackageRow } from './package-store.ts';
+import { phaseOf } from './progress.ts';
+import { beginRollback } from './rollback.ts';
+import { deviceTimeout } from './policy.ts';
+import {
+  complete,
+  pauseIfExceeded,
+  requestRollback,
+  settlePhase,
+  type RolloutEvent,
+  type RolloutState,
+} from './rollout-state.ts';
+import {
+  findRollout,
+  insertRollout,
+  lockRollout,
+  otherRunningRollout,
+  publishRolloutEvent,
+  saveRollout,
+} from './rollout-store.ts';
+import { readCohort, removeDeletedDevices, scheduleDevices } from './scheduling.ts';
+
+type Observed = MessageInitShape<typeof OtaRolloutObservedSchema>;
+
+/** Transactions of 500 devices that one call schedules at the most; the operator asks for the rest. */
+const transactionsPerApply = 10;
+
+/** What a manifest refers to, found. */
+interface Referents {
+  readonly package_: PackageRow;
+  readonly profile: ProfileFacts;
+  readonly rollback: PackageRow | undefined;
+}
+
+/** Applies and removes rollouts (control, OtaRollout). */
+export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
+  private readonly database: Database;
+  private readonly profiles: ProfileReader;
+  private readonly clock: Clock;
+
+  constructor(database: Database, profiles: ProfileReader, clock: Clock) {
+    this.database = database;
+    this.profiles = profiles;
+    this.clock = clock;
+  }
+
+  async apply(meta: ObjectMeta, spec: OtaRolloutSpec): Promise<Applied<Observed>> {
+    const id = rolloutId(
+      meta.tenantId,
+      meta.name,
+      namedId(meta.tenantId, 'package', spec.packageName),
+      namedId(meta.tenantId, 'profile', spec.profileName),
+    );
+    const profile = await this.profiles.get(meta.tenantId, namedId(meta.tenantId, 'profile', spec.profileName));
+    let left = await this.database.tenant(meta.tenantId, async (tx) => {
+      await takeUpIntent(tx, meta);
+      const existing = await findRollout(tx, meta.tenantId, id, 'FOR UPDATE');
+      if (existing) return this.update(tx, existing, spec);
+      return this.create(tx, meta, spec, id, profile);
+    });
+    for (let round = 1; left > 0 && round < transactionsPerApply; round += 1) {
+      left = await this.database.tenant(meta.tenantId, async (tx) => {
+        const state = await lockRollout(tx, meta.tenantId, id);
+        return this.scheduleOnce(tx, state, profile!);
+      });
+    }
+    return this.database.tenant(meta.tenantId, async (tx) => {
+      const state = await lockRollout(tx, meta.tenantId, id);
+      return { id, observed: await observe(tx, state, new Date(this.clock.now())) };
+    });
+  }
+
+  private async create(
+    tx: Transaction,
+    meta: ObjectMeta,
+    spec: OtaRolloutSpec,
+    id: string,
+    profile: ProfileFacts | undefined,
+  ): Promise<number> {
+    const { package_, profile: target, rollback } = await this.resolve(tx, meta.tenantId, spec, profile);
+    // One creation at a time per profile: whoever comes second sees the first.
+    await tx.query(`SELECT pg_advisory_xact_lock(hashtextextended($1, 0))`, [
+      `rollout/${meta.tenantId}/${target.profileId}`,
+    ]);
+    const other = await otherRunningRollout(tx, meta.tenantId, target.profileId, package_.type, id);
+    if (other) {
+      throw new RefusalError(
+        'RolloutInProgress',
+        `rollout ${other} of this profile and package type has not completed`,
+      );
+    }
+    await insertRollout(tx, {
+      tenantId: meta.tenantId,
+      rolloutId: id,
+      name: meta.name,
+      namespace: meta.namespace,
+      displayName: meta.displayName || meta.name,
+      packageId: package_.package_id,
+      profileId: target.profileId,
+      rollbackPackageId: rollback?.package_id,
+      phase: phaseOf({ completed: false, rollingBack: false, heldBySpec: spec.paused, pauseConditions: [] }),
+      spec,
+    });
+    const state = await lockRollout(tx, meta.tenantId, id);
+    await publishRolloutEvent(tx, state, 'started', this.clock);
+    return this.scheduleOnce(tx, state, target);
+  }
+
+  /** Finds what the manifest refers to, or refuses with what is missing or not ready. */
+  private async resolve(
+    tx: Transaction,
+    tenantId: string,
+    spec: OtaRolloutSpec,
+    profile: ProfileFacts | undefined,
+  ): Promise<Referents> {
+    if (!profile)
+      throw new RefusalError('ReferenceNotFound', `targetProfileRef: DeviceProfile ${spec.profileName} not found`);
+    const package_ = await findPackage(tx, tenantId, namedId(tenantId, 'package', spec.packageName));
+    if (!package_) throw new RefusalError('ReferenceNotFound', `packageRef: OtaPackage ${spec.packageName} not found`);
+    requireAvailable('packageRef', package_);
+    const rollback = spec.rollbackPackageName
+      ? await findPackage(tx, tenantId, namedId(tenantId, 'package', spec.rollbackPackageName))
+      : undefined;
+    if (spec.rollbackPackageName) {
+      if (!rollback) {
+        throw new RefusalError(
+          'ReferenceNotFound',
+          `rollbackPackageRef: OtaPackage ${spec.rollbackPackageName} not found`,
+        );
+      }
+      requireAvailable('rollbackPackageRef', rollback);
+      if (rollback.type !== package_.type) {
+        throw new RefusalError('InvalidSpec', 'rollbackPackageRef: the package must be of the same type as the update');
+      }
+    }
+    const deviceType = package_.compatibility.device_type ?? '';
+    if (deviceType !== '' && deviceType !== profile.type) {
+      throw new RefusalError(
+        'InvalidSpec',
+        `packageRef: the package is for devices of type ${deviceType}, not ${profile.type}`,
+      );
+    }
+    if (profile.otaPolicy?.requireSignature && !package_.signature_verified) {
+      throw new RefusalError(
+        'SignatureRequired',
+        'packageRef: the profile requires a package with a verified signature',
+      );
+    }
+    return { package_, profile, rollback };
+  }
+
+  /** Brings a row that exists up to its manifest. Policy may change at any time and never restarts anything. */
+  private async update(tx: Transaction, state: RolloutState, spec: OtaRolloutSpec): Promise<number> {
+    if (state.phase === 'completed') return 0;
+    const events: (RolloutEvent | undefined)[] = [];
+    let changed = await removeDeletedDevices(tx, state);
+    if (!equals(OtaRolloutSpecSchema, state.spec, spec)) {
+      const wasHeld = state.spec.paused;
+      state.spec = spec;
+      changed = true;
+      if (spec.rollbackPackageName && !state.rollbackPackageId) {
+        const rollback = await findPackage(
+          tx,
+          state.tenantId,
+          namedId(state.tenantId, 'package', spec.rollbackPackageName),
+        );
+        if (!rollback) {
+          throw new RefusalError(
+            'ReferenceNotFound',
+            `rollbackPackageRef: OtaPackage ${spec.rollbackPackageName} not found`,
+          );
+        }
+        state.rollbackPackageId = rollback.package_id;
+      }
+      settlePhase(state);
+      if (wasHeld && state.phase === 'active') events.push('resumed');
+    }
+    if (spec.rolledBack && state.phase !== 'rolling_back') {
+      if (!state.rollbackPackageId) {
+        throw new RefusalError('InvalidSpec', 'desiredState: RolledBack needs a rollbackPackageRef');
+      }
+      events.push(await this.turnBack(tx, state, 'spec.desiredState'));
+      changed = true;
+    }
+    const paused = pauseIfExceeded(state, new Date(this.clock.now()));
+    if (changed || paused) await saveRollout(tx, state, this.clock, ...events, paused);
+    return 0;
+  }
+
+  /** Requests the rollback and sends the way back. The row is locked; the caller saves. */
+  async turnBack(tx: Transaction, state: RolloutState, by: string): Promise<RolloutEvent | undefined> {
+    const now = new Date(this.clock.now());
+    const event = requestRollback(state, by, now);
+    if (!event) return undefined;
+    const rollback = await findPackage(tx, state.tenantId, state.rollbackPackageId!);
+    if (!rollback) throw new RefusalError('ReferenceNotFound', 'the rollback package has been deleted');
+    const profile = await this.profiles.get(state.tenantId, state.profileId);
+    await beginRollback(tx, state, rollback, deviceTimeout(state.spec, profile?.otaPolicy), now);
+    return event;
+  }
+
+  /** Schedules one transaction's worth of devices, when the rollout is active; answers how many wait. */
+  async scheduleOnce(tx: Transaction, state: RolloutState, profile: ProfileFacts): Promise<number> {
+    if (state.phase !== 'active') return 0;
+    const package_ = await findPackage(tx, state.tenantId, state.packageId);
+    if (!package_) return 0;
+    const before = `${state.eligible}/${state.scheduled}`;
+    const removed = await removeDeletedDevices(tx, state);
+    const cohort = await readCohort(tx, state.tenantId, profile, package_, state.rolloutId);
+    const left = await scheduleDevices(tx, state, cohort, package_, new Date(this.clock.now()));
+    if (removed || before !== `${state.eligible}/${state.scheduled}`) await saveRollout(tx, state, this.clock);
+    return left;
+  }
+
+  async remove(meta: ObjectMeta, _detach: boolean): Promise<Refusal | undefined> {
+    await this.database.tenant(meta.tenantId, async (tx) => {
+      const { rows } = await tx.query<{ rollout_id: string }>(
+        `SELECT rollout_id FROM ota_rollouts WHERE tenant_id = $1 AND namespace = $2 AND name = $3 AND phase <> 'completed'`,
+        [meta.tenantId, meta.namespace, meta.name],
+      );
+      for (const row of rows) {
+        const state = await lockRollout(tx, meta.tenantId, row.rollout_id);
+        await cancelUndelivered(tx, meta.tenantId, row.rollout_id);
+        await saveRollout(tx, state, this.clock, complete(state, 'cancelled'));
+      }
+    });
+    return undefined;
+  }
+}
+
+function requireAvailable(field: string, package_: PackageRow): void {
+  if (package_.status === 'available' || package_.status === 'deprecated') return;
+  if (package_.status === 'rejected')
+    throw new RefusalError('InvalidSpec', `${field}: the package was rejected: ${package_.message}`);
+  throw new RefusalError('ReferenceNotReady', `${field}: the package is ${package_.status}, not available`);
+}

@@ -1,0 +1,93 @@
+// Rows of the devices of a rollout.
+import type { Transaction } from '../../platform/database.ts';
+import type { DeviceState } from './rollout-state.ts';
+
+/** A device of a rollout. */
+export interface RolloutDeviceRow {
+  readonly device_id: string;
+  readonly state: DeviceState;
+  readonly rolling_back: boolean;
+  readonly stage_percent: number;
+  readonly attempts: number;
+  readonly deadline_at: Date | null;
+  readonly firmware_version: string;
+  readonly progress_percent: number | null;
+  readonly error: string;
+  readonly correlation_id: string;
+  readonly updated_at: Date;
+}
+
+type Row = RolloutDeviceRow & Record<string, unknown>;
+
+/** One device of a rollout, or undefined when it is not in it. The rollout's row is locked by the transaction. */
+export async function findRolloutDevice(
+  tx: Transaction,
+  tenantId: string,
+  rolloutId: string,
+  deviceId: string,
+): Promise<RolloutDeviceRow | undefined> {
+  const { rows } = await tx.query<Row>(
+    `SELECT * FROM ota_rollout_devices WHERE tenant_id = $1 AND rollout_id = $2 AND device_id = $3`,
+    [tenantId, rolloutId, deviceId],
+  );
+  return rows[0];
+}
+
+/** Devices of a rollout in order of their ids, one more than the page; of these states, when any are named. */
+export async function listRolloutDevices(
+  tx: Transaction,
+  tenantId: string,
+  rolloutId: string,
+  filter: { states?: readonly DeviceState[]; deviceIds?: readonly string[] },
+  after: string | undefined,
+  size: number | undefined,
+): Promise<RolloutDeviceRow[]> {
+  const { rows } = await tx.query<Row>(
+    `SELECT * FROM ota_rollout_devices
+     WHERE tenant_id = $1 AND rollout_id = $2
+       AND ($3::text[] IS NULL OR state = ANY($3)) AND ($4::uuid[] IS NULL OR device_id = ANY($4))
+       AND ($5::uuid IS NULL OR device_id > $5)
+     ORDER BY device_id LIMIT $6`,
+    [tenantId, rolloutId, filter.states, filter.deviceIds, after, size === undefined ? null : size + 1],
+  );
+  return rows;
+}
+
+/** What changes on a device's row; what is left out stays. */
+export interface RolloutDeviceChange {
+  readonly state?: DeviceState;
+  readonly rollingBack?: boolean;
+  readonly attempts?: number;
+  /** null: no deadline runs. */
+  readonly deadlineAt?: Date | null;
+  readonly firmwareVersion?: string;
+  readonly progressPercent?: number;
+  readonly error?: string;
+  readonly correlationId?: string;
+}
+
+/** Writes a change to one device's row. */
+export async function updateRolloutDevice(
+  tx: Transaction,
+  tenantId: string,
+  rolloutId: string,
+  deviceId: string,
+  change: RolloutDeviceChange,
+): Promise<void> {
+  const columns: [string, unknown][] = [];
+  const set = (column: string, value: unknown) => value !== undefined && columns.push([column, value]);
+  set('state', change.state);
+  set('rolling_back', change.rollingBack);
+  set('attempts', change.attempts);
+  set('deadline_at', change.deadlineAt);
+  set('firmware_version', change.firmwareVersion);
+  set('progress_percent', change.progressPercent);
+  set('error', change.error);
+  set('correlation_id', change.correlationId);
+  await tx.query(
+    `UPDATE ota_rollout_devices SET ${columns.map(([column], index) => `${column} = $${index + 4}`).join(', ')},
+       updated_at = now()
+     WHERE tenant_id = $1 AND rollout_id = $2 AND device_id = $3`,
+    [tenantId, rolloutId, deviceId, ...columns.map(([, value]) => value)],
+  );
+}

@@ -1,0 +1,159 @@
+// Carries out the operator's decisions about rollouts, each in one transaction, and only if nothing has changed meanwhile.
+import type {
+  AdvanceRolloutRequest,
+  AdvanceRolloutResponseSchema,
+} from '@kellet/proto/es/kellet/control/v1/control_pb';
+import type { MessageInitShape } from '@bufbuild/protobuf';
+import type { RolloutDriver as RolloutDriverContract } from '../../control/applier.ts';
+import type { ProfileFacts, ProfileReader } from '../../device-registry/profile-reader.ts';
+import type { Clock } from '../../platform/clock.ts';
+import type { Database, Transaction } from '../../platform/database.ts';
+import { finishRolloutCommands, rescheduleCommands } from '../rpc/commands.ts';
+import { observe } from './observed.ts';
+import { maxAttempts } from './policy.ts';
+import type { RolloutApplier } from './rollout-applier.ts';
+import { listRolloutDevices, updateRolloutDevice } from './rollout-devices.ts';
+import {
+  addPauseCondition,
+  allSucceeded,
+  beginStep,
+  complete,
+  countMove,
+  pauseIfExceeded,
+  pendingDevices,
+  type RolloutState,
+} from './rollout-state.ts';
+import { getRollout, lockRollout, saveRollout } from './rollout-store.ts';
+import { removeDeletedDevices, stageOf } from './scheduling.ts';
+
+type Response = MessageInitShape<typeof AdvanceRolloutResponseSchema>;
+type Action = AdvanceRolloutRequest['action'];
+
+/** The data plane's half of driving a rollout; the operator's half decides. */
+export class RolloutDriver implements RolloutDriverContract {
+  private readonly database: Database;
+  private readonly profiles: ProfileReader;
+  private readonly applier: RolloutApplier;
+  private readonly clock: Clock;
+
+  constructor(database: Database, profiles: ProfileReader, applier: RolloutApplier, clock: Clock) {
+    this.database = database;
+    this.profiles = profiles;
+    this.applier = applier;
+    this.clock = clock;
+  }
+
+  async advance(request: AdvanceRolloutRequest): Promise<Response> {
+    const { tenantId, rolloutId, action } = request;
+    const found = await this.database.tenant(tenantId, (tx) => getRollout(tx, tenantId, rolloutId));
+    const profile = await this.profiles.get(tenantId, found.profileId);
+    return this.database.tenant(tenantId, async (tx) => {
+      const state = await lockRollout(tx, tenantId, rolloutId);
+      const applied =
+        state.revision === request.revision &&
+        profile !== undefined &&
+        (await this.carryOut(tx, state, action, profile));
+      return { applied, observed: await observe(tx, state, new Date(this.clock.now())) };
+    });
+  }
+
+  /** Carries out one action if the state still allows it; answers whether it did. */
+  private async carryOut(
+    tx: Transaction,
+    state: RolloutState,
+    action: Action,
+    profile: ProfileFacts,
+  ): Promise<boolean> {
+    const now = new Date(this.clock.now());
+    switch (action.case) {
+      case 'scheduleDevices': {
+        if (state.phase !== 'active') return false;
+        await this.applier.scheduleOnce(tx, state, profile);
+        return true;
+      }
+      case 'beginStep': {
+        const { stepIndex } = action.value;
+        if (state.phase !== 'active' || stepIndex !== state.stepIndex + 1 || stepIndex >= state.spec.steps.length)
+          return false;
+        if (state.spec.steps[stepIndex]!.approval && state.approvedStepIndex < stepIndex) return false;
+        beginStep(state, stepIndex);
+        await saveRollout(tx, state, this.clock);
+        await this.applier.scheduleOnce(tx, state, profile);
+        return true;
+      }
+      case 'requestApproval': {
+        const { stepIndex } = action.value;
+        if (state.phase !== 'active' || stepIndex !== state.stepIndex + 1 || state.approvedStepIndex >= stepIndex)
+          return false;
+        if (!addPauseCondition(state, 'StepApproval', 'kellet', now)) return false;
+        await saveRollout(tx, state, this.clock);
+        return true;
+      }
+      case 'complete': {
+        await removeDeletedDevices(tx, state);
+        if (state.phase !== 'active' || !allSucceeded(state) || pendingDevices(state) > 0) return false;
+        await saveRollout(tx, state, this.clock, complete(state, 'succeeded'));
+        return true;
+      }
+      case 'finishRollback': {
+        if (state.phase !== 'rolling_back' || (await this.returning(tx, state)) > 0) return false;
+        await saveRollout(tx, state, this.clock, complete(state, 'rolled_back'));
+        return true;
+      }
+      case 'expireDevices':
+        return this.expireDevices(tx, state, profile, now);
+      case undefined:
+        return false;
+    }
+  }
+
+  private async returning(tx: Transaction, state: RolloutState): Promise<number> {
+    const { rows } = await tx.query<{ pending: number }>(
+      `SELECT count(*)::int4 AS pending FROM ota_rollout_devices
+       WHERE tenant_id = $1 AND rollout_id = $2 AND rolling_back AND state IN ('scheduled', 'sent', 'downloading')`,
+      [state.tenantId, state.rolloutId],
+    );
+    return rows[0]!.pending;
+  }
+
+  /** Devices whose deadline has passed get another attempt, or count as timed out, which counts as a failure. */
+  private async expireDevices(
+    tx: Transaction,
+    state: RolloutState,
+    profile: ProfileFacts,
+    now: Date,
+  ): Promise<boolean> {
+    const running = await listRolloutDevices(
+      tx,
+      state.tenantId,
+      state.rolloutId,
+      { states: ['scheduled', 'sent', 'downloading'] },
+      undefined,
+      undefined,
+    );
+    const overdue = running.filter((device) => device.deadline_at !== null && device.deadline_at <= now);
+    if (overdue.length === 0) return false;
+    const attempts = maxAttempts(state.spec, profile.otaPolicy);
+    const again: string[] = [];
+    for (const device of overdue) {
+      if (!device.rolling_back && device.attempts < attempts && state.phase === 'active') {
+        again.push(device.correlation_id);
+        await updateRolloutDevice(tx, state.tenantId, state.rolloutId, device.device_id, { deadlineAt: null });
+        continue;
+      }
+      if (!device.rolling_back) {
+        countMove(state, device.state, 'timed_out', device.stage_percent === stageOf(state), now);
+      }
+      await updateRolloutDevice(tx, state.tenantId, state.rolloutId, device.device_id, {
+        state: 'timed_out',
+        deadlineAt: null,
+        error: `no report after ${device.attempts} attempts`,
+      });
+      // While a way back is undelivered its command stays: an offline device still finds it when it returns.
+      if (!device.rolling_back) await finishRolloutCommands(tx, state.tenantId, [device.correlation_id], 'expired');
+    }
+    await rescheduleCommands(tx, state.tenantId, again);
+    await saveRollout(tx, state, this.clock, pauseIfExceeded(state, now));
+    return true;
+  }
+}

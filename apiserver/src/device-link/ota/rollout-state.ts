@@ -1,0 +1,269 @@
+// A rollout as its row holds it, and everything that can happen to it: pure transitions that change the state they are given
+// and say what they caused. Whoever calls them holds the row's lock and saves the state afterwards (rollout-store.ts).
+import type { OtaRolloutSpec } from '@kellet/proto/es/kellet/control/v1/control_pb';
+import { failedPrecondition, invalidArgument } from '../../platform/errors.ts';
+import { exceedsThreshold, phaseOf, type PauseCondition, type PauseReason, type Phase } from './progress.ts';
+
+/** The row of a rollout. */
+export interface RolloutState {
+  readonly tenantId: string;
+  readonly rolloutId: string;
+  readonly name: string;
+  readonly namespace: string;
+  readonly displayName: string;
+  readonly packageId: string;
+  readonly profileId: string;
+  rollbackPackageId: string | undefined;
+  spec: OtaRolloutSpec;
+  phase: Phase;
+  outcome: '' | 'succeeded' | 'rolled_back' | 'cancelled';
+  pauseConditions: PauseCondition[];
+  expandedToPercent: number;
+  acknowledgedFailures: number;
+  acknowledgedScheduled: number;
+  rollbackRequestedAt: Date | undefined;
+  rollbackRequestedBy: string;
+  stepIndex: number;
+  approvedStepIndex: number;
+  eligible: number;
+  scheduled: number;
+  sent: number;
+  succeeded: number;
+  failed: number;
+  timedOut: number;
+  skipped: number;
+  removed: number;
+  stageScheduled: number;
+  stageFailed: number;
+  lastTerminalAt: Date | undefined;
+  nextSendAt: Date | undefined;
+  revision: bigint;
+  createdAt: Date;
+  updatedAt: Date;
+}
+
+/** States of a device in a rollout (API.md, rollouts). */
+export type DeviceState =
+  'scheduled' | 'sent' | 'downloading' | 'successful' | 'failure' | 'timed_out' | 'skipped' | 'rolled_back';
+
+/** What a transition caused besides the new state: an event to publish (SPEC, Events), or nothing. */
+export type RolloutEvent = 'started' | 'paused' | 'resumed' | 'rolling_back' | 'completed';
+
+/** The share of the fleet that the rollout covers now: max(manifest, raises). */
+export function effectivePercent(state: RolloutState): number {
+  const step = state.stepIndex >= 0 ? (state.spec.steps[state.stepIndex]?.percent ?? 0) : 0;
+  return Math.min(100, Math.max(state.spec.canaryPercent, step, state.expandedToPercent));
+}
+
+/** Scheduled devices that have neither reported, timed out nor been skipped. */
+export function pendingDevices(state: RolloutState): number {
+  return state.scheduled - state.succeeded - state.failed - state.timedOut - state.skipped;
+}
+
+/** Derives the phase anew; every transition ends with it. */
+export function settlePhase(state: RolloutState): void {
+  state.phase = phaseOf({
+    completed: state.outcome !== '',
+    rollingBack: state.rollbackRequestedAt !== undefined,
+    heldBySpec: state.spec.paused,
+    pauseConditions: state.pauseConditions,
+  });
+}
+
+/** Holds the rollout for a reason; the same reason again changes nothing. Answers whether it was new. */
+export function addPauseCondition(state: RolloutState, reason: PauseReason, by: string, now: Date): boolean {
+  if (state.pauseConditions.some((condition) => condition.reason === reason)) return false;
+  state.pauseConditions.push({ reason, start_time: now.toISOString(), by });
+  settlePhase(state);
+  return true;
+}
+
+const dropPauseConditions = (state: RolloutState, reasons: readonly PauseReason[]): void => {
+  state.pauseConditions = state.pauseConditions.filter((condition) => !reasons.includes(condition.reason));
+};
+
+/** An operator's pause. Throws FAILED_PRECONDITION when the rollout is rolling back or completed. */
+export function pause(state: RolloutState, by: string, now: Date): void {
+  refuseEnded(state, 'paused');
+  addPauseCondition(state, 'OperatorPause', by, now);
+}
+
+/**
+ * An operator's resume: acknowledges the failures so far, so that only what comes after counts towards the next pause, and
+ * may raise the rollout. Throws FAILED_PRECONDITION while the manifest holds the rollout, or when it has ended.
+ */
+export function resume(state: RolloutState, percent: number | undefined): RolloutEvent | undefined {
+  refuseEnded(state, 'resumed');
+  if (state.spec.paused) throw failedPrecondition('the rollout is held by spec.paused of its manifest');
+  const held = state.pauseConditions.some((condition) => condition.reason !== 'StepApproval');
+  if (percent !== undefined) raiseTo(state, percent);
+  if (!held) return undefined;
+  dropPauseConditions(state, ['OperatorPause', 'FailureThresholdExceeded']);
+  state.acknowledgedFailures = state.failed + state.timedOut;
+  state.acknowledgedScheduled = state.acknowledgedFailures;
+  state.stageScheduled -= state.stageFailed;
+  state.stageFailed = 0;
+  settlePhase(state);
+  return 'resumed';
+}
+
+/** Raises an active rollout. Throws FAILED_PRECONDITION when it is paused, ended, or would be lowered. */
+export function raise(state: RolloutState, percent: number): void {
+  refuseEnded(state, 'raised');
+  if (state.phase === 'paused') {
+    throw failedPrecondition('the rollout is paused: resume it, with canary_percent to raise it at the same time');
+  }
+  raiseTo(state, percent);
+}
+
+function raiseTo(state: RolloutState, percent: number): void {
+  if (percent < 1 || percent > 100) throw invalidArgument('canary_percent must be from 1 to 100');
+  const current = effectivePercent(state);
+  if (percent < current) {
+    throw failedPrecondition(
+      `canary_percent cannot be lowered from ${current} to ${percent}: devices are never unscheduled`,
+    );
+  }
+  if (percent === current) return;
+  state.expandedToPercent = percent;
+  beginStage(state);
+}
+
+/** Begins the step of the manifest with this index. */
+export function beginStep(state: RolloutState, index: number): void {
+  state.stepIndex = index;
+  beginStage(state);
+}
+
+/** A new stage: its share of failures is counted from nothing. */
+function beginStage(state: RolloutState): void {
+  state.stageScheduled = 0;
+  state.stageFailed = 0;
+}
+
+/** Gives the approval that the next step waits for. Throws FAILED_PRECONDITION when none is waited for. */
+export function approve(state: RolloutState): void {
+  refuseEnded(state, 'approved');
+  if (state.pauseConditions.some((condition) => condition.reason === 'StepApproval')) {
+    state.approvedStepIndex = state.stepIndex + 1;
+    dropPauseConditions(state, ['StepApproval']);
+    settlePhase(state);
+  } else if (state.approvedStepIndex !== state.stepIndex + 1) {
+    throw failedPrecondition('the rollout waits for no approval');
+  }
+}
+
+/**
+ * Turns the rollout around. Throws FAILED_PRECONDITION without a rollback package or when it is completed; answers undefined
+ * when it is rolling back already.
+ */
+export function requestRollback(state: RolloutState, by: string, now: Date): RolloutEvent | undefined {
+  if (state.phase === 'rolling_back') return undefined;
+  refuseEnded(state, 'rolled back');
+  if (state.rollbackPackageId === undefined) throw failedPrecondition('the rollout has no rollback package');
+  state.rollbackRequestedAt = now;
+  state.rollbackRequestedBy = by;
+  settlePhase(state);
+  return 'rolling_back';
+}
+
+/** Ends the rollout with an outcome. */
+export function complete(state: RolloutState, outcome: 'succeeded' | 'rolled_back' | 'cancelled'): RolloutEvent {
+  state.outcome = outcome;
+  settlePhase(state);
+  return 'completed';
+}
+
+/** An operator's cancel: what was delivered goes on by itself, nothing else happens. Rolling back is not cancelled. */
+export function cancel(state: RolloutState): RolloutEvent | undefined {
+  if (state.phase === 'completed' && state.outcome === 'cancelled') return undefined;
+  refuseEnded(state, 'cancelled');
+  return complete(state, 'cancelled');
+}
+
+function refuseEnded(state: RolloutState, what: string): void {
+  if (state.phase === 'completed') throw failedPrecondition(`a completed rollout cannot be ${what}`);
+  if (state.phase === 'rolling_back') throw failedPrecondition(`a rollout that is rolling back cannot be ${what}`);
+}
+
+/** Moves one device between states in the counters. */
+export function countMove(
+  state: RolloutState,
+  from: DeviceState,
+  to: DeviceState,
+  inCurrentStage: boolean,
+  now: Date,
+): void {
+  if (from === 'scheduled' && to !== 'scheduled' && to !== 'skipped') state.sent += 1;
+  count(state, from, -1, inCurrentStage);
+  count(state, to, 1, inCurrentStage);
+  if (to !== 'sent' && to !== 'downloading' && to !== 'scheduled') state.lastTerminalAt = now;
+}
+
+function count(state: RolloutState, device: DeviceState, by: 1 | -1, inCurrentStage: boolean): void {
+  if (device === 'successful') state.succeeded += by;
+  else if (device === 'failure') state.failed += by;
+  else if (device === 'timed_out') state.timedOut += by;
+  else if (device === 'skipped') state.skipped += by;
+  if (inCurrentStage && (device === 'failure' || device === 'timed_out')) state.stageFailed += by;
+}
+
+/** Takes a deleted device out of every count. */
+export function countRemoval(state: RolloutState, from: DeviceState, inCurrentStage: boolean): void {
+  count(state, from, -1, inCurrentStage);
+  state.scheduled -= 1;
+  if (from !== 'scheduled' && from !== 'skipped') state.sent -= 1;
+  if (inCurrentStage) state.stageScheduled -= 1;
+  state.removed += 1;
+}
+
+/** Pauses the rollout when its failures exceed the threshold. Called after every change of the counters. */
+export function pauseIfExceeded(state: RolloutState, now: Date): RolloutEvent | undefined {
+  if (state.phase !== 'active' && state.phase !== 'paused') return undefined;
+  const exceeded = exceedsThreshold(
+    {
+      scheduled: state.scheduled,
+      failures: state.failed + state.timedOut,
+      stageScheduled: state.stageScheduled,
+      stageFailures: state.stageFailed,
+      acknowledgedFailures: state.acknowledgedFailures,
+      acknowledgedScheduled: state.acknowledgedScheduled,
+    },
+    { thresholdPercent: state.spec.failureThresholdPercent, minFailures: state.spec.minFailures },
+  );
+  if (!exceeded) return undefined;
+  return addPauseCondition(state, 'FailureThresholdExceeded', 'kellet', now) ? 'paused' : undefined;
+}
+
+/** Whether every target device has succeeded (skipped ones are no targets any more); never of an empty fleet. */
+export function allSucceeded(state: RolloutState): boolean {
+  return (
+    effectivePercent(state) === 100 &&
+    state.succeeded > 0 &&
+    state.scheduled >= state.eligible &&
+    state.succeeded + state.skipped === state.scheduled
+  );
+}
+
+/** A sentence on where the rollout stands. */
+export function describe(state: RolloutState): string {
+  if (state.phase === 'completed') {
+    return { succeeded: 'every target device succeeded', rolled_back: 'rolled back', cancelled: 'cancelled', '': '' }[
+      state.outcome
+    ];
+  }
+  if (state.phase === 'rolling_back') return 'sending the rollback package to every device that the update reached';
+  const reasons = state.pauseConditions.map((condition) => condition.reason);
+  if (reasons.includes('FailureThresholdExceeded')) {
+    return `${state.failed + state.timedOut} of ${state.scheduled} scheduled devices failed: more than ${state.spec.failureThresholdPercent} %`;
+  }
+  if (state.spec.paused) return 'held by spec.paused';
+  if (reasons.includes('OperatorPause')) return 'paused by an operator';
+  if (reasons.includes('StepApproval')) return `waits for approval of step ${state.stepIndex + 2}`;
+  if (state.eligible === 0) return 'no device is eligible';
+  const failures = state.failed + state.timedOut;
+  if (pendingDevices(state) > 0)
+    return `${pendingDevices(state)} of ${state.scheduled} scheduled devices have not reported`;
+  if (failures > 0) return `${failures} devices failed: retry or skip them to complete`;
+  return `${state.succeeded} of ${state.eligible} eligible devices succeeded`;
+}

@@ -1,0 +1,100 @@
+// OtaService: packages, rollouts and the device's side of an update.
+import { OtaService } from '@kellet/proto/es/kellet/v1/ota_pb';
+import { timestampFromDate } from '@bufbuild/protobuf/wkt';
+import type { ResourceWriter } from '../../control/resource-writer.ts';
+import { findDevice } from '../../device-registry/devices.ts';
+import type { ProfileReader } from '../../device-registry/profile-reader.ts';
+import { failedPrecondition, invalidArgument, notFound, permissionDenied } from '../../platform/errors.ts';
+import type { Platform, ServiceModule } from '../../platform/module.ts';
+import type { ServiceRegistry } from '../../platform/rpc.ts';
+import { assign, deleteOverride, listAssignments } from './assignments.ts';
+import { assignedPackage, chunk } from './device-side.ts';
+import { getPackage } from './package-store.ts';
+import { Packages } from './packages.ts';
+import { Reports } from './reports.ts';
+import { RolloutApplier } from './rollout-applier.ts';
+import { RolloutDriver } from './rollout-driver.ts';
+import { Rollouts } from './rollouts.ts';
+
+/** The OTA room of device-link. */
+export interface OtaModule extends ServiceModule {
+  readonly packages: Packages;
+  readonly rolloutApplier: RolloutApplier;
+  readonly rolloutDriver: RolloutDriver;
+}
+
+/** Puts the room together. */
+export function createOta(platform: Platform, profiles: ProfileReader, writer: ResourceWriter): OtaModule {
+  const { database, clock, paging, logger, config } = platform;
+  const packages = new Packages({ database, writer, paging, logger, allowLocalFetch: config.allowLocalFetch });
+  const rolloutApplier = new RolloutApplier(database, profiles, clock);
+  const rolloutDriver = new RolloutDriver(database, profiles, rolloutApplier, clock);
+  const rollouts = new Rollouts({ database, profiles, writer, applier: rolloutApplier, paging, clock });
+  const reports = new Reports(database, clock);
+
+  /** The device exists in the tenant; NOT_FOUND otherwise. */
+  const requireDevice = (tenantId: string, deviceId: string): Promise<void> =>
+    database.tenant(tenantId, async (tx) => {
+      if (!(await findDevice(tx, tenantId, deviceId))) throw notFound('device_id');
+    });
+
+  const register = (registry: ServiceRegistry): void =>
+    registry.register(OtaService, {
+      createPackage: (request, context) => packages.create(request, context),
+      getPackage: (request, context) => packages.get(context.tenantId, request.packageId),
+      listPackages: (request, context) => packages.list(request, context.tenantId),
+      deletePackage: async (request, context) => {
+        await packages.delete(request.packageId, context);
+        return {};
+      },
+      createRollout: (request, context) => rollouts.create(request, context),
+      planRollout: (request, context) => rollouts.plan(request, context.tenantId),
+      getRollout: (request, context) => rollouts.get(context.tenantId, request.rolloutId),
+      listRollouts: (request, context) => rollouts.list(request, context.tenantId),
+      listRolloutDevices: (request, context) => rollouts.listDevices(request, context.tenantId),
+      updateRollout: async (request, context) => {
+        if (request.canaryPercent === undefined) throw invalidArgument('canary_percent is required');
+        return rollouts.raise(context, request.rolloutId, request.canaryPercent);
+      },
+      pauseRollout: (request, context) => rollouts.pause(context, request.rolloutId),
+      resumeRollout: (request, context) => rollouts.resume(context, request.rolloutId, request.canaryPercent),
+      rollbackRollout: (request, context) => rollouts.rollback(context, request.rolloutId),
+      approveRollout: (request, context) => rollouts.approve(context, request.rolloutId),
+      cancelRollout: (request, context) => rollouts.cancel(context, request.rolloutId),
+      retryRollout: (request, context) => rollouts.retry(context, request.rolloutId, request.deviceIds),
+      skipRollout: (request, context) => rollouts.skip(context, request.rolloutId, request.deviceIds),
+      getAssignedPackage: (request, context) => assignedPackage(database, context.tenantId, request.deviceId),
+      getChunk: (request, context) => chunk(database, context.tenantId, request),
+      reportOta: async (request, context) => {
+        if (!request.report) throw invalidArgument('a report is required');
+        const named = request.report.deviceId.toLowerCase();
+        if (named !== '' && named !== request.deviceId.toLowerCase()) {
+          throw permissionDenied('device_id is not the device of the request');
+        }
+        return reports.report(context.tenantId, request.deviceId, request.report);
+      },
+      setAssignment: async (request, context) => {
+        await requireDevice(context.tenantId, request.deviceId);
+        return database.tenant(context.tenantId, async (tx) => {
+          const package_ = await getPackage(tx, context.tenantId, request.packageId);
+          if (package_.status !== 'available') throw failedPrecondition(`the package is ${package_.status}`);
+          await assign(tx, context.tenantId, [request.deviceId], 'override', package_.package_id, null);
+          const override = (await listAssignments(tx, context.tenantId, request.deviceId))[0]!;
+          return {
+            deviceId: request.deviceId,
+            packageId: override.package_id,
+            createdAt: timestampFromDate(override.created_at),
+          };
+        });
+      },
+      deleteAssignment: async (request, context) => {
+        await requireDevice(context.tenantId, request.deviceId);
+        const existed = await database.tenant(context.tenantId, (tx) =>
+          deleteOverride(tx, context.tenantId, request.deviceId),
+        );
+        if (!existed) throw notFound('assignment');
+        return {};
+      },
+    });
+  return { register, stop: () => packages.stop(), packages, rolloutApplier, rolloutDriver };
+}

@@ -1,0 +1,95 @@
+// What may be asked of packages and rollouts: pure, each answers the first thing that is wrong, naming the field.
+import type { CreatePackageRequest, CreateRolloutRequest } from '@kellet/proto/es/kellet/v1/ota_pb';
+import { OtaPackage_Type } from '@kellet/proto/es/kellet/v1/ota_pb';
+import type { Window } from '@kellet/proto/es/kellet/v1/common_pb';
+import { uriProblem } from './artifact-fetch.ts';
+import { isVersion } from './version.ts';
+
+const longestText = 253;
+const longestReleaseNotes = 16_384;
+
+/** What is wrong with a package, or undefined. */
+export function packageProblem(
+  request: Pick<
+    CreatePackageRequest,
+    'version' | 'artifactUri' | 'sha256' | 'signature' | 'sizeBytes' | 'compatibility' | 'releaseNotes' | 'name'
+  > & { type?: OtaPackage_Type | undefined },
+  allowLocalFetch: boolean,
+): string | undefined {
+  const { compatibility } = request;
+  if (request.type === undefined || request.type === OtaPackage_Type.type_unspecified) return 'type must be fw or sw';
+  if (request.name.length > longestText) return `name must be at most ${longestText} characters`;
+  if (!isVersion(request.version)) return 'version must be a semantic version (1.2.3)';
+  const uri = uriProblem(request.artifactUri, allowLocalFetch);
+  if (uri) return uri;
+  if (!/^[0-9a-f]{64}$/i.test(request.sha256)) return 'sha256 must be 64 hexadecimal digits';
+  if (request.signature !== '' && !isSignature(request.signature)) {
+    return 'signature must be the base64 of an Ed25519 signature (64 bytes)';
+  }
+  if (request.sizeBytes === 0) return 'size_bytes must be the size of the artifact in bytes, at least 1';
+  if (request.releaseNotes.length > longestReleaseNotes)
+    return `release_notes must be at most ${longestReleaseNotes} characters`;
+  if (compatibility) {
+    for (const [field, version] of [
+      ['min_version', compatibility.minVersion],
+      ['max_version', compatibility.maxVersion],
+    ] as const) {
+      if (version !== '' && !isVersion(version)) return `compatibility.${field} must be a semantic version`;
+    }
+    if (compatibility.deviceType.length > longestText)
+      return `compatibility.device_type must be at most ${longestText} characters`;
+    if (compatibility.hardwareIdPattern.length > longestText) {
+      return `compatibility.hardware_id_pattern must be at most ${longestText} characters`;
+    }
+  }
+  return undefined;
+}
+
+/** Whether the text can be a signature at all; whether it is one of ours is decided with the artifact (signature.ts). */
+const isSignature = (text: string): boolean =>
+  /^[A-Za-z0-9+/]+={0,2}$/.test(text) && Buffer.from(text, 'base64').length === 64;
+
+/** What is wrong with a rollout, or undefined. */
+export function rolloutProblem(request: CreateRolloutRequest): string | undefined {
+  if (request.packageId === '') return 'package_id is required';
+  if (request.targetProfileId === '') return 'target_profile_id is required';
+  if (request.name.length > longestText) return `name must be at most ${longestText} characters`;
+  if (request.canaryPercent < 1 || request.canaryPercent > 100) return 'canary_percent must be from 1 to 100';
+  if ((request.failureThresholdPercent ?? 0) > 100) return 'failure_threshold_percent must be from 0 to 100';
+  if (request.packageId === request.rollbackPackageId)
+    return 'rollback_package_id must name another package than package_id';
+  if (request.steps.length > 20) return 'steps must be at most 20';
+  let last = request.canaryPercent;
+  for (const [index, step] of request.steps.entries()) {
+    if (step.percent <= last || step.percent > 100) {
+      return `steps[${index}].percent must be greater than the stage before it (${last}) and at most 100`;
+    }
+    last = step.percent;
+  }
+  return request.window && windowProblem(request.window);
+}
+
+/** What is wrong with a delivery window, or undefined. */
+export function windowProblem(window: Window): string | undefined {
+  for (const [field, time] of [
+    ['start', window.start],
+    ['end', window.end],
+  ] as const) {
+    if (!/^([01]\d|2[0-3]):[0-5]\d$/.test(time)) return `window.${field} must be a time HH:MM`;
+  }
+  const unknown = window.days.find((day) => !['mon', 'tue', 'wed', 'thu', 'fri', 'sat', 'sun'].includes(day));
+  if (unknown !== undefined)
+    return `window.days: ${JSON.stringify(unknown)} is no day (mon, tue, wed, thu, fri, sat, sun)`;
+  if (window.timeZone !== '' && !isTimeZone(window.timeZone))
+    return 'window.time_zone must be an IANA name (Europe/Vienna)';
+  return undefined;
+}
+
+function isTimeZone(name: string): boolean {
+  try {
+    new Intl.DateTimeFormat('en-US', { timeZone: name });
+    return true;
+  } catch {
+    return false;
+  }
+}

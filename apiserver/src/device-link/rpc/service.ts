@@ -1,0 +1,200 @@
+// DeviceLinkService: commands to devices and their answers.
+import type { JsonObject, MessageInitShape } from '@bufbuild/protobuf';
+import { timestampFromDate } from '@bufbuild/protobuf/wkt';
+import {
+  DeviceLinkService,
+  RpcRecord_Status,
+  RpcRecord_StatusSchema,
+  type ListRpcsRequest,
+  type RpcRecordSchema,
+  type SendRpcRequest,
+} from '@kellet/proto/es/kellet/v1/device_link_pb';
+import { findDevice } from '../../device-registry/devices.ts';
+import type { ProfileReader } from '../../device-registry/profile-reader.ts';
+import type { Database, Transaction } from '../../platform/database.ts';
+import { enumName } from '../../platform/enums.ts';
+import { failedPrecondition, invalidArgument, notFound, permissionDenied } from '../../platform/errors.ts';
+import { isId } from '../../platform/ids.ts';
+import type { Platform, ServiceModule } from '../../platform/module.ts';
+import type { CallContext, ServiceRegistry } from '../../platform/rpc.ts';
+import { CommandFeed } from './command-feed.ts';
+import { enqueueCommand, type CommandRow, type CommandStatus } from './commands.ts';
+import { Delivery } from './delivery.ts';
+
+/** Called at every sign of life of a device that is not telemetry. */
+export type NoteAlive = (tenantId: string, deviceId: string, atMilliseconds: number) => void;
+
+const longestWaitSeconds = 60;
+const longestMethod = 128;
+const largestParams = 65_536;
+const defaultLifetimeSeconds = { transient: 60, persistent: 7 * 24 * 3600 };
+const finishedStatuses: readonly CommandStatus[] = ['successful', 'failure', 'expired', 'cancelled'];
+
+/** Puts the command room together. */
+export function createRpc(platform: Platform, profiles: ProfileReader, alive: NoteAlive): ServiceModule {
+  const { database, clock, paging } = platform;
+  const feed = new CommandFeed(database);
+  const delivery = new Delivery(database, profiles, clock);
+
+  const register = (registry: ServiceRegistry): void =>
+    registry.register(DeviceLinkService, {
+      sendRpc: async (request, context) => toRecord(await send(database, request, context)),
+
+      getRpc: async (request, context) => {
+        checkWait(request.waitSeconds);
+        const read = () =>
+          database.tenant(context.tenantId, (tx) => getCommand(tx, context.tenantId, request.correlationId));
+        const row = await feed.until(request.correlationId, request.waitSeconds * 1000, context.signal, read, (found) =>
+          finishedStatuses.includes(found.status),
+        );
+        return toRecord(row);
+      },
+
+      listRpcs: (request, context) => list(database, paging, request, context),
+
+      cancelRpc: (request, context) =>
+        database.tenant(context.tenantId, async (tx) => {
+          const row = await getCommand(tx, context.tenantId, request.correlationId);
+          if (row.rollout_id !== null)
+            throw failedPrecondition('the command belongs to a rollout: skip the device there');
+          const { rows } = await tx.query<CommandRow & Record<string, unknown>>(
+            `UPDATE device_commands SET status = 'cancelled', finished_at = now()
+             WHERE tenant_id = $1 AND correlation_id = $2 AND status IN ('queued', 'sent') RETURNING *`,
+            [context.tenantId, request.correlationId],
+          );
+          if (!rows[0] && row.status !== 'cancelled') throw failedPrecondition(`the command is ${row.status}`);
+          await wakeRecord(tx, request.correlationId);
+          return toRecord(rows[0] ?? row);
+        }),
+
+      listPendingRpcs: async (request, context) => {
+        checkWait(request.waitSeconds);
+        const { tenantId } = context;
+        alive(tenantId, request.deviceId, clock.now());
+        const commands = await feed.until(
+          `${tenantId}/${request.deviceId}`,
+          request.waitSeconds * 1000,
+          context.signal,
+          () => delivery.take(tenantId, request.deviceId),
+          (found) => found.length > 0,
+        );
+        return { commands: commands.map(toRecord) };
+      },
+
+      respondRpc: (request, context) =>
+        database.tenant(context.tenantId, async (tx) => {
+          const row = await getCommand(tx, context.tenantId, request.correlationId);
+          if (!(await mayAnswer(tx, row, context))) throw permissionDenied('the command is not one to this device');
+          const status = request.success ? 'successful' : 'failure';
+          const { rows } = await tx.query<CommandRow & Record<string, unknown>>(
+            `UPDATE device_commands SET status = $3, response = $4, error = $5, finished_at = now()
+             WHERE tenant_id = $1 AND correlation_id = $2 AND status IN ('queued', 'scheduled', 'sent') RETURNING *`,
+            [context.tenantId, request.correlationId, status, JSON.stringify(request.response ?? {}), request.error],
+          );
+          // The same answer again is no error: the first may have been lost on its way back.
+          if (!rows[0] && row.status !== status) throw failedPrecondition(`the command is ${row.status}`);
+          await wakeRecord(tx, request.correlationId);
+          return toRecord(rows[0] ?? row);
+        }),
+    });
+  return { register };
+}
+
+function checkWait(seconds: number): void {
+  if (seconds > longestWaitSeconds) throw invalidArgument(`wait_seconds must be from 0 to ${longestWaitSeconds}`);
+}
+
+async function send(database: Database, request: SendRpcRequest, context: CallContext): Promise<CommandRow> {
+  if (request.method === '' || request.method.length > longestMethod) {
+    throw invalidArgument(`method is required, at most ${longestMethod} characters`);
+  }
+  const params: JsonObject = request.params ?? {};
+  if (JSON.stringify(params).length > largestParams)
+    throw invalidArgument(`params must be at most ${largestParams} bytes`);
+  const lifetime = defaultLifetimeSeconds[request.persistent ? 'persistent' : 'transient'];
+  return database.tenant(context.tenantId, async (tx) => {
+    const device = isId(request.deviceId) ? await findDevice(tx, context.tenantId, request.deviceId) : undefined;
+    if (!device) throw notFound('device_id');
+    const { correlationId } = await enqueueCommand(tx, {
+      tenantId: context.tenantId,
+      deviceId: device.device_id,
+      method: request.method,
+      params,
+      persistent: request.persistent,
+      expiresInSeconds: request.expiresInSeconds || lifetime,
+      idempotencyKey: request.idempotencyKey || undefined,
+    });
+    return getCommand(tx, context.tenantId, correlationId);
+  });
+}
+
+/** A command with its expiry told truly: one whose time is over is expired, whether or not a sweep has passed. */
+async function getCommand(tx: Transaction, tenantId: string, correlationId: string): Promise<CommandRow> {
+  const { rows } = isId(correlationId)
+    ? await tx.query<CommandRow & Record<string, unknown>>(
+        `SELECT *, CASE WHEN status IN ('queued', 'scheduled', 'sent') AND expires_at <= now() THEN 'expired' ELSE status END
+           AS status FROM device_commands WHERE tenant_id = $1 AND correlation_id = $2`,
+        [tenantId, correlationId],
+      )
+    : { rows: [] };
+  if (!rows[0]) throw notFound('correlation_id');
+  return rows[0];
+}
+
+async function list(
+  database: Database,
+  paging: Platform['paging'],
+  request: ListRpcsRequest,
+  context: CallContext,
+): Promise<{ commands: MessageInitShape<typeof RpcRecordSchema>[]; nextPageToken: string }> {
+  const { tenantId } = context;
+  const status = enumName(RpcRecord_StatusSchema, request.status);
+  const scope = [tenantId, 'commands', request.deviceId, status];
+  const page = paging.open<[string, string]>(request, scope);
+  const found = await database.tenant(tenantId, async (tx) => {
+    if (!isId(request.deviceId) || !(await findDevice(tx, tenantId, request.deviceId))) throw notFound('device_id');
+    const { rows } = await tx.query<CommandRow & Record<string, unknown>>(
+      `SELECT * FROM (SELECT *, CASE WHEN status IN ('queued', 'scheduled', 'sent') AND expires_at <= now() THEN 'expired'
+                        ELSE status END AS told FROM device_commands WHERE tenant_id = $1 AND device_id = $2) c
+       WHERE ($3::text IS NULL OR told = $3)
+         AND ($4::timestamptz IS NULL OR (created_at, correlation_id) > ($4, $5::uuid))
+       ORDER BY created_at, correlation_id LIMIT $6`,
+      [tenantId, request.deviceId, status, page.after?.[0], page.after?.[1], page.size + 1],
+    );
+    return rows.map((row) => ({ ...row, status: row['told'] as CommandStatus }));
+  });
+  const { rows, nextPageToken } = paging.close(found, page, scope, (row) => [
+    row.created_at.toISOString(),
+    row.correlation_id,
+  ]);
+  return { commands: rows.map(toRecord), nextPageToken };
+}
+
+/** A device answers its own commands; a gateway those of its children. */
+async function mayAnswer(tx: Transaction, row: CommandRow, context: CallContext): Promise<boolean> {
+  if (row.device_id === context.caller.deviceId) return true;
+  const device = await findDevice(tx, context.tenantId, row.device_id);
+  return device?.gateway_device_id === context.caller.deviceId;
+}
+
+const wakeRecord = (tx: Transaction, correlationId: string) =>
+  tx.query(`SELECT pg_notify('kellet_commands', $1)`, [correlationId]);
+
+/** The public record (API.md, RPC). */
+export function toRecord(row: CommandRow): MessageInitShape<typeof RpcRecordSchema> {
+  return {
+    correlationId: row.correlation_id,
+    deviceId: row.device_id,
+    method: row.method,
+    params: row.params,
+    status: RpcRecord_Status[row.status],
+    response: row.response ?? undefined,
+    error: row.error,
+    persistent: row.persistent,
+    attempts: row.attempts,
+    createdAt: timestampFromDate(row.created_at),
+    sentAt: row.sent_at ? timestampFromDate(row.sent_at) : undefined,
+    finishedAt: row.finished_at ? timestampFromDate(row.finished_at) : undefined,
+    expiresAt: timestampFromDate(row.expires_at),
+  };
+}
