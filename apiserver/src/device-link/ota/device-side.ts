@@ -47,7 +47,7 @@ export function assignedPackage(
  * A range of the artifact assigned to the device, at most 64 KiB, in any order. PERMISSION_DENIED for every other package
  * (SPEC, OTA, rule 4), whether it exists or not; INVALID_ARGUMENT beyond the end.
  */
-export function chunk(
+export async function chunk(
   database: Database,
   tenantId: string,
   request: GetChunkRequest,
