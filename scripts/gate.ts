@@ -13,7 +13,7 @@ import type { TestCounts } from './mocha-reporter.ts';
 
 const root = resolve(import.meta.dirname, '..');
 const workFolder = join(root, '.kellet', 'gate');
-mkdirSync(workFolder, { recursive: true, mode: 0o700 });
+mkdirSync(workFolder, { recursive: true });
 // The workspace's own programs, among them its Node, whatever the machine has.
 process.env.PATH = `${join(root, 'node_modules/.bin')}:${process.env.PATH}`;
 

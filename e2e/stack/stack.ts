@@ -1,5 +1,5 @@
 // The local stack as a library: the whole of Kellet on this machine, for `make dev`, `make demo` and the e2e tests.
-import { rm } from 'node:fs/promises';
+import { chmod, mkdir, rm } from 'node:fs/promises';
 import { join, resolve } from 'node:path';
 import { serveArtifacts } from './artifacts.ts';
 import { kubectlProgram, natsServerProgram } from './binaries.ts';
@@ -12,12 +12,13 @@ import { pidsByName, removeDevInfo, writeDevInfo } from './dev-info.ts';
 import { tryLock } from './file-lock.ts';
 import type { Report } from './go-build.ts';
 import { startNats } from './nats.ts';
-import { defaultStateFolder, makePrivateFolder, substituteFolder } from './paths.ts';
+import { defaultStateFolder, substituteFolder } from './paths.ts';
 import { findFreePorts, isPortFree } from './ports.ts';
 import { ensureServiceDatabase, startPostgres } from './postgres.ts';
 import { endRecordedProcesses } from './process-table.ts';
 import { openResources, systemNamespace } from './resources.ts';
 import { ed25519PrivateKey, openSecrets, randomHexKey } from './secrets.ts';
+import { Stopping, startOrStop } from './stopping.ts';
 import type { Supervisor } from './supervisor.ts';
 import { createSupervisor } from './supervisor.ts';
 
@@ -78,7 +79,9 @@ export const postgresFolder = (stateFolder: string): string => join(stateFolder,
  * @throws Error when a stack runs on it already
  */
 async function openState(stateFolder: string, fresh: boolean, report: Report) {
-  await makePrivateFolder(stateFolder);
+  // Others may pass through it, so that PostgreSQL's own user reaches its data; what is secret lies in private folders.
+  await mkdir(stateFolder, { recursive: true });
+  await chmod(stateFolder, 0o711);
   const release = tryLock(join(stateFolder, 'lock'));
   if (!release) throw new Error(`a stack is running on ${stateFolder} already (see dev.json there): stop it first`);
   const recordsFolder = join(stateFolder, 'run');
@@ -141,39 +144,13 @@ function devRateLimit(text: string | undefined): number | undefined {
   return Number(text);
 }
 
-/** What is running so far; stopped in the reverse order. */
-class Stopping {
-  readonly #steps: (() => Promise<void> | void)[] = [];
-  #done: Promise<void> | undefined;
-
-  /** Adds something to be stopped. */
-  add(step: () => Promise<void> | void): void {
-    this.#steps.push(step);
-  }
-
-  /** Stops everything once, however often it is called. */
-  stop(): Promise<void> {
-    this.#done ??= (async () => {
-      for (const step of this.#steps.reverse()) await step();
-    })();
-    return this.#done;
-  }
-}
-
 /**
  * Starts the stack and resolves when everything answers and dev.json is written. On an error, and when the signal
  * aborts, everything that was started is stopped again.
  */
 export async function startStack(options: StackOptions = {}): Promise<Stack> {
   const stopping = new Stopping();
-  options.signal?.addEventListener('abort', () => void stopping.stop(), { once: true });
-  try {
-    return await bringUp(options, stopping);
-  } catch (error) {
-    await stopping.stop();
-    options.signal?.throwIfAborted();
-    throw error;
-  }
+  return startOrStop(stopping, () => bringUp(options, stopping), options.signal);
 }
 
 /** Starts just the Kubernetes API, with the custom resource definitions, in a state folder of its own. */
@@ -184,10 +161,9 @@ export async function startKubernetes(
   const stateFolder = resolve(options.stateFolder ?? join(defaultStateFolder, 'kubernetes-only'));
   const environment: NodeJS.ProcessEnv = { ...process.env, ...options.environment };
   const stopping = new Stopping();
-  signal?.addEventListener('abort', () => void stopping.stop(), { once: true });
-  try {
+  const start = async () => {
     const { release, recordsFolder, logsFolder } = await openState(stateFolder, options.fresh ?? false, report);
-    stopping.add(release);
+    await stopping.add(release);
     const [etcd, etcdPeer, kubeApiserver, kubeControllerManager] = (await findFreePorts(4)) as [
       number,
       number,
@@ -195,16 +171,14 @@ export async function startKubernetes(
       number,
     ];
     const supervisor = createSupervisor({ recordsFolder, logsFolder, report });
-    stopping.add(() => supervisor.stopAll());
+    await stopping.add(() => supervisor.stopAll());
     const ports = { etcd, etcdPeer, kubeApiserver, kubeControllerManager };
     const cluster = await startCluster({ supervisor, stateFolder, ports, environment, report, signal });
-    stopping.add(() => cluster.stop());
+    await stopping.add(() => cluster.stop());
     await openResources(cluster.kubeconfig).applyDefinitions();
     return { kubeconfig: cluster.kubeconfig, supervisor, stop: () => stopping.stop() };
-  } catch (error) {
-    await stopping.stop();
-    throw error;
-  }
+  };
+  return startOrStop(stopping, start, signal);
 }
 
 async function bringUp(options: StackOptions, stopping: Stopping): Promise<Stack> {
@@ -213,7 +187,7 @@ async function bringUp(options: StackOptions, stopping: Stopping): Promise<Stack
   const environment: NodeJS.ProcessEnv = { ...process.env, ...options.environment };
   const rateLimitPerMinute = devRateLimit(environment.KELLET_DEV_RATE_LIMIT);
   const { release, recordsFolder, logsFolder } = await openState(stateFolder, options.fresh ?? false, report);
-  stopping.add(release);
+  await stopping.add(release);
   const infoPath = join(stateFolder, 'dev.json');
   const ports = await chooseAllPorts(stateFolder, environment, report);
   const secret = await openSecrets(join(stateFolder, 'secrets'));
@@ -229,8 +203,8 @@ async function bringUp(options: StackOptions, stopping: Stopping): Promise<Stack
       writeDevInfo(infoPath, written.info);
     },
   });
-  stopping.add(() => supervisor.stopAll());
-  stopping.add(() => removeDevInfo(infoPath));
+  await stopping.add(() => supervisor.stopAll());
+  await stopping.add(() => removeDevInfo(infoPath));
 
   const callbackSecret = await secret('callback-hmac-secret', randomHexKey);
   const controlSecret = await secret('control-secret', randomHexKey);
@@ -266,7 +240,7 @@ async function bringUp(options: StackOptions, stopping: Stopping): Promise<Stack
   };
   const kubernetes = async () => {
     const cluster = await startCluster({ supervisor, stateFolder, ports, environment, report, signal });
-    stopping.add(() => cluster.stop());
+    await stopping.add(() => cluster.stop());
     const resources = openResources(cluster.kubeconfig);
     await resources.applyDefinitions();
     await resources.applyNamespace(systemNamespace);
@@ -274,7 +248,7 @@ async function bringUp(options: StackOptions, stopping: Stopping): Promise<Stack
   };
   const artifactsFolder = join(stateFolder, 'artifacts');
   const artifacts = await serveArtifacts(artifactsFolder, ports.artifacts);
-  stopping.add(() => artifacts.close());
+  await stopping.add(() => artifacts.close());
 
   const [databaseUrl, natsUrl, devchain, { kubeconfig, resources }] = await Promise.all([
     step('PostgreSQL', database()),

@@ -1,0 +1,60 @@
+import { expect } from 'chai';
+import { Stopping, startOrStop } from './stopping.ts';
+
+/** A list of what was stopped, and something to stop by name. */
+function recorder() {
+  const stopped: string[] = [];
+  return { stopped, step: (name: string) => async () => void stopped.push(name) };
+}
+
+describe('stack: stopping', () => {
+  it('stops in the reverse order, once', async () => {
+    const { stopped, step } = recorder();
+    const stopping = new Stopping();
+    for (const name of ['a', 'b', 'c']) await stopping.add(step(name));
+    await Promise.all([stopping.stop(), stopping.stop()]);
+    await stopping.stop();
+    expect(stopped).to.deep.equal(['c', 'b', 'a']);
+  });
+
+  it('stops at once what comes too late', async () => {
+    const { stopped, step } = recorder();
+    const stopping = new Stopping();
+    await stopping.stop();
+    await stopping.add(step('late'));
+    expect(stopped).to.deep.equal(['late']);
+  });
+
+  it('follows a start that fails, before the failure is told', async () => {
+    const { stopped, step } = recorder();
+    const stopping = new Stopping();
+    const start = async () => {
+      await stopping.add(step('half'));
+      throw new Error('broken');
+    };
+    const error = await startOrStop(stopping, start, undefined).catch((reason: Error) => reason.message);
+    expect(error).to.equal('broken');
+    expect(stopped).to.deep.equal(['half']);
+  });
+
+  it('follows an abort without waiting for the start', async () => {
+    const { stopped, step } = recorder();
+    const stopping = new Stopping();
+    const controller = new AbortController();
+    const start = async () => {
+      await stopping.add(step('half'));
+      controller.abort(new Error('interrupted'));
+      await new Promise(() => undefined);
+    };
+    const error = await startOrStop(stopping, start, controller.signal).catch((reason: Error) => reason.message);
+    expect(error).to.equal('interrupted');
+    expect(stopped).to.deep.equal(['half']);
+  });
+
+  it('does not follow a start that succeeds', async () => {
+    const { stopped, step } = recorder();
+    const stopping = new Stopping();
+    await startOrStop(stopping, () => stopping.add(step('whole')), new AbortController().signal);
+    expect(stopped).to.deep.equal([]);
+  });
+});

@@ -1,0 +1,45 @@
+// What has been started so far, so that it can be stopped in the reverse order, once.
+
+/** Stops something. */
+type Step = () => Promise<void> | void;
+
+/** A list of what is running. */
+export class Stopping {
+  readonly #steps: Step[] = [];
+  #done: Promise<void> | undefined;
+
+  /** Adds something to be stopped; it is stopped at once when everything else has been. */
+  async add(step: Step): Promise<void> {
+    if (this.#done) await this.#done.then(step);
+    else this.#steps.push(step);
+  }
+
+  /** Stops everything once, however often it is called. */
+  stop(): Promise<void> {
+    this.#done ??= (async () => {
+      for (const step of this.#steps.reverse()) await step();
+    })();
+    return this.#done;
+  }
+}
+
+/**
+ * Runs `start`, which adds what it starts to `stopping`. When it fails, or the signal aborts (it is not waited for
+ * then), everything is stopped before this rejects.
+ */
+export async function startOrStop<T>(
+  stopping: Stopping,
+  start: () => Promise<T>,
+  signal: AbortSignal | undefined,
+): Promise<T> {
+  const aborted = new Promise<never>((_, reject) => {
+    signal?.addEventListener('abort', () => reject(signal.reason as Error), { once: true });
+  });
+  try {
+    signal?.throwIfAborted();
+    return await Promise.race([start(), aborted]);
+  } catch (error) {
+    await stopping.stop();
+    throw error;
+  }
+}
