@@ -1,0 +1,65 @@
+// What happens to every call before its handler, on both ports alike: authenticate → rate limit → authorise (DECISIONS 22).
+import type { DescMethod, Message } from '@bufbuild/protobuf';
+import type { Access } from '@kellet/proto/es/kellet/v1/options_pb';
+import { permissionDenied } from '../platform/errors.ts';
+import { publicCaller, type Caller } from '../platform/rpc.ts';
+import { authorize, foreignDevice, isPublic } from './authorize.ts';
+import type { Authenticator } from './authenticate.ts';
+import { RateLimitExceeded, rateLimitHeaders, type RateLimiter } from './rate-limit.ts';
+
+/** Whether a gateway device may speak for another device of its tenant (its connected child). */
+export type IsGatewayOf = (tenantId: string, gatewayDeviceId: string, deviceId: string) => Promise<boolean>;
+
+/** The steps before a handler. */
+export class Admission {
+  private readonly authenticator: Authenticator;
+  private readonly limiter: RateLimiter;
+  private readonly isGatewayOf: IsGatewayOf;
+
+  constructor(authenticator: Authenticator, limiter: RateLimiter, isGatewayOf: IsGatewayOf) {
+    this.authenticator = authenticator;
+    this.limiter = limiter;
+    this.isGatewayOf = isGatewayOf;
+  }
+
+  /**
+   * Who calls, if the call may go on. The rate limit's headers are put into `headers` also when it may not. Throws
+   * UNAUTHENTICATED, RESOURCE_EXHAUSTED, PERMISSION_DENIED, in this order.
+   */
+  async admit(
+    access: Access,
+    credential: string | undefined,
+    address: string,
+    headers: Map<string, string>,
+  ): Promise<Caller> {
+    if (isPublic(access)) {
+      this.limiter.throttleAddress(address);
+      return publicCaller;
+    }
+    const identity = await this.authenticator.authenticate(credential, address);
+    const state = await this.limiter.count(access, identity);
+    if (state) {
+      for (const [name, value] of rateLimitHeaders(state)) headers.set(name, value);
+      if (state.retryAfterSeconds > 0) throw new RateLimitExceeded(state.retryAfterSeconds);
+    }
+    const refusal = authorize(access, identity.caller, address);
+    if (refusal !== undefined) throw permissionDenied(refusal);
+    return identity.caller;
+  }
+
+  /** Refuses a device that names a device which is neither itself nor its child. Throws PERMISSION_DENIED. */
+  async admitDevice(access: Access, method: DescMethod, message: Message, caller: Caller): Promise<void> {
+    if (access.deviceField === '' || caller.kind !== 'device') return;
+    const named = foreignDevice(access, caller, fieldText(method, message, access.deviceField));
+    if (named === undefined) return;
+    if (named !== '' && (await this.isGatewayOf(caller.tenantId, caller.deviceId, named))) return;
+    throw permissionDenied('a device key may name only its own device');
+  }
+}
+
+function fieldText(method: DescMethod, message: Message, name: string): string {
+  const field = method.input.fields.find((candidate) => candidate.name === name);
+  if (!field) throw new Error(`${method.name}: device_field ${name} is no field`);
+  const value = (message as Message & Record<string, unknown>)[field.localName];
+  return typeof value === 'string' ? value : '';
+}

@@ -1,0 +1,71 @@
+// May this caller make this call? Decided from the contract's access option and the credential alone.
+import { BlockList, isIPv6 } from 'node:net';
+import { Access_Caller, type Access } from '@kellet/proto/es/kellet/v1/options_pb';
+import type { Caller, CallerKind } from '../platform/rpc.ts';
+
+/** A refusal, in words for the caller; undefined: go on. */
+export type Refusal = string | undefined;
+
+const callerOf: Record<CallerKind, Access_Caller> = {
+  public: Access_Caller.PUBLIC,
+  user: Access_Caller.USER,
+  service: Access_Caller.SERVICE,
+  device: Access_Caller.DEVICE,
+  platform: Access_Caller.PLATFORM,
+};
+
+/** Whether a method is open to callers without a credential. */
+export const isPublic = (access: Access): boolean => access.callers.includes(Access_Caller.PUBLIC);
+
+/**
+ * Kind of caller, scope and address. A device key and the platform administrator hold no scopes to choose from: for them the
+ * kind is enough, and the method's callers say what the kind may do.
+ */
+export function authorize(access: Access, caller: Caller, address: string): Refusal {
+  if (isPublic(access)) return undefined;
+  if (!access.callers.includes(callerOf[caller.kind])) return `a ${caller.kind} credential may not call this method`;
+  const holdsScopes = caller.kind === 'user' || caller.kind === 'service';
+  if (holdsScopes && access.scope !== '' && !caller.scopes.has(access.scope))
+    return `the scope ${access.scope} is required`;
+  if (!isAllowedAddress(caller.ipAllowlist, address)) return 'this address is not on the allowlist';
+  return undefined;
+}
+
+/**
+ * The device that a device key names in a request, when it is another one than its own: then only being its gateway can
+ * justify the call. Undefined: nothing to check.
+ */
+export function foreignDevice(access: Access, caller: Caller, named: string): string | undefined {
+  if (caller.kind !== 'device' || access.deviceField === '' || named === caller.deviceId) return undefined;
+  return named;
+}
+
+const compiledLists = new WeakMap<readonly string[], BlockList>();
+
+/** Whether an address lies in one of the networks (CIDR or single addresses); no networks: any address does. */
+export function isAllowedAddress(networks: readonly string[], address: string): boolean {
+  if (networks.length === 0) return true;
+  let list = compiledLists.get(networks);
+  if (!list) compiledLists.set(networks, (list = compileList(networks)));
+  const plain = plainAddress(address);
+  return list.check(plain, isIPv6(plain) ? 'ipv6' : 'ipv4');
+}
+
+function compileList(networks: readonly string[]): BlockList {
+  const list = new BlockList();
+  for (const network of networks) {
+    const [base = '', prefix] = network.split('/');
+    const family = isIPv6(base) ? 'ipv6' : 'ipv4';
+    try {
+      if (prefix === undefined) list.addAddress(base, family);
+      else list.addSubnet(base, Number(prefix), family);
+    } catch {
+      // An entry that is no network allows nobody.
+    }
+  }
+  return list;
+}
+
+/** An IPv4 address as such also when the socket is a dual-stack one (::ffff:192.0.2.1). */
+export const plainAddress = (address: string): string =>
+  address.startsWith('::ffff:') && address.includes('.') ? address.slice('::ffff:'.length) : address;

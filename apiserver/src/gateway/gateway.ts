@@ -1,0 +1,106 @@
+// The gateway as main.ts sees it: both public ports, from the contract and the registry of services.
+import { once } from 'node:events';
+import type { Server as HttpServer } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { ServerCredentials, type Server as GrpcServer } from '@grpc/grpc-js';
+import { sleep } from '../platform/clock.ts';
+import type { Platform } from '../platform/module.ts';
+import { Admission, type IsGatewayOf } from './admission.ts';
+import { Authenticator, type Invoker } from './authenticate.ts';
+import { CallMetrics } from './call-metrics.ts';
+import { Callbacks } from './callbacks.ts';
+import { coldRoutes } from './cold-routes.ts';
+import { createGrpcServer } from './grpc.ts';
+import { addStandardServices } from './grpc-standard.ts';
+import type { Health } from './health.ts';
+import { PostgresRateCounter } from './rate-counter.ts';
+import { RateLimiter } from './rate-limit.ts';
+import { RouteTable } from './routes.ts';
+import { createRestServer } from './server.ts';
+import { publicServices } from './services.ts';
+
+/** The parts of the platform on which the gateway stands. */
+export type GatewayPlatform = Pick<Platform, 'config' | 'clock' | 'logger' | 'metrics' | 'database' | 'broker'>;
+
+/** What the gateway needs besides the platform. */
+export interface GatewayOptions {
+  readonly invoker: Invoker;
+  readonly health: Health;
+  /** Whether one device is another's connected gateway; without it a device key names no device but its own. */
+  readonly isGatewayOf?: IsGatewayOf;
+}
+
+/** Milliseconds that running requests get to finish when the process stops. */
+const drainMilliseconds = 20_000;
+
+/** Both public ports and everything behind them. */
+export class Gateway {
+  /** For `/ws`: the live feed hangs itself on the server's `upgrade` event and asks the authenticator. */
+  readonly httpServer: HttpServer;
+  readonly authenticator: Authenticator;
+  readonly routes: RouteTable;
+  private readonly grpcServer: GrpcServer;
+  private readonly callbacks: Callbacks;
+  private readonly platform: GatewayPlatform;
+  private readonly health: Health;
+
+  constructor(platform: GatewayPlatform, options: GatewayOptions) {
+    const { config, clock, metrics, database, broker } = platform;
+    const logger = platform.logger.child({ component: 'gateway' });
+    this.platform = platform;
+    this.health = options.health;
+    this.routes = new RouteTable(publicServices);
+    this.authenticator = new Authenticator(options.invoker, clock);
+    this.callbacks = new Callbacks(database, broker, logger, metrics, {
+      secret: config.callbackHmacSecret,
+      skipValidation: config.callbackSkipValidation,
+    });
+    const limiter = new RateLimiter(new PostgresRateCounter(database, logger), clock, logger, metrics);
+    const isGatewayOf = options.isGatewayOf ?? (() => Promise.resolve(false));
+    const shared = {
+      admission: new Admission(this.authenticator, limiter, isGatewayOf),
+      authenticator: this.authenticator,
+      invoker: options.invoker,
+      metrics: new CallMetrics(metrics),
+      logger,
+    };
+    this.httpServer = createRestServer({
+      ...shared,
+      routes: this.routes,
+      dashboardOrigin: config.dashboardOrigin,
+      cold: coldRoutes(options.health, this.callbacks, logger),
+    });
+    this.grpcServer = createGrpcServer({ ...shared, services: publicServices });
+    addStandardServices(this.grpcServer, publicServices, options.health);
+  }
+
+  /** Listens on both ports; answers which ones, also when any free port was asked for. */
+  async start(): Promise<{ restPort: number; grpcPort: number }> {
+    const { listenHost, restPort, grpcPort } = this.platform.config;
+    this.authenticator.listen(this.platform.database);
+    this.callbacks.start();
+    this.httpServer.listen(restPort, listenHost);
+    await once(this.httpServer, 'listening');
+    const host = listenHost.includes(':') ? `[${listenHost}]` : listenHost;
+    const boundGrpcPort = await new Promise<number>((resolve, reject) => {
+      this.grpcServer.bindAsync(`${host}:${grpcPort}`, ServerCredentials.createInsecure(), (error, port) =>
+        error ? reject(error) : resolve(port),
+      );
+    });
+    return { restPort: (this.httpServer.address() as AddressInfo).port, grpcPort: boundGrpcPort };
+  }
+
+  /** Stops taking requests, lets running ones finish, and ends what does not finish in time. */
+  async stop(): Promise<void> {
+    this.health.drain();
+    const over = new AbortController();
+    const restClosed = new Promise<void>((resolve) => this.httpServer.close(() => resolve()));
+    this.httpServer.closeIdleConnections();
+    const grpcClosed = new Promise<void>((resolve) => this.grpcServer.tryShutdown(() => resolve()));
+    await Promise.race([Promise.all([restClosed, grpcClosed]), sleep(drainMilliseconds, over.signal)]);
+    over.abort();
+    this.httpServer.closeAllConnections();
+    this.grpcServer.forceShutdown();
+    await this.callbacks.stop();
+  }
+}

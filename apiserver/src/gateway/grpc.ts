@@ -1,0 +1,205 @@
+// gRPC on port 9090: a grpc-js server whose definitions are the descriptors, with the same steps as REST.
+import { fromBinary, toBinary, create, type DescMethod, type DescService, type Message } from '@bufbuild/protobuf';
+import {
+  Server,
+  type ServerDuplexStream,
+  type ServerReadableStream,
+  type ServerUnaryCall,
+  type ServerWritableStream,
+  type ServiceDefinition,
+  type UntypedServiceImplementation,
+  type sendUnaryData,
+} from '@grpc/grpc-js';
+import { unauthenticated } from '../platform/errors.ts';
+import type { Logger } from '../platform/logger.ts';
+import type { CallContext, Caller } from '../platform/rpc.ts';
+import type { Admission } from './admission.ts';
+import { credentialOf, type Authenticator, type Invoker } from './authenticate.ts';
+import type { CallMetrics } from './call-metrics.ts';
+import { accessOf } from './routes.ts';
+import {
+  checkRequest,
+  GrpcContext,
+  grpcRequestId,
+  metadataText,
+  peerAddress,
+  toMetadata,
+  toStatus,
+  type GrpcCall,
+} from './grpc-call.ts';
+
+/** What the gRPC server is made of. */
+export interface GrpcParts {
+  readonly services: readonly DescService[];
+  readonly admission: Admission;
+  readonly authenticator: Authenticator;
+  readonly invoker: Invoker;
+  readonly metrics: CallMetrics;
+  readonly logger: Logger;
+}
+
+/** Makes the server; the caller binds it. */
+export function createGrpcServer(parts: GrpcParts): Server {
+  const server = new Server({ 'grpc.max_receive_message_length': 4 * 1024 * 1024 + 64 * 1024 });
+  for (const service of parts.services) {
+    server.addService(serviceDefinition(service), implementationOf(parts, service));
+  }
+  return server;
+}
+
+/** A grpc-js service definition from a descriptor. */
+export function serviceDefinition(service: DescService): ServiceDefinition {
+  return Object.fromEntries(
+    service.methods.map((method) => [
+      method.localName,
+      {
+        path: `/${service.typeName}/${method.name}`,
+        originalName: method.name,
+        requestStream: method.methodKind === 'client_streaming' || method.methodKind === 'bidi_streaming',
+        responseStream: method.methodKind === 'server_streaming' || method.methodKind === 'bidi_streaming',
+        requestSerialize: (message: Message) => Buffer.from(toBinary(method.input, message)),
+        requestDeserialize: (bytes: Buffer) => fromBinary(method.input, bytes),
+        responseSerialize: (message: Message) => Buffer.from(toBinary(method.output, message)),
+        responseDeserialize: (bytes: Buffer) => fromBinary(method.output, bytes),
+      },
+    ]),
+  );
+}
+
+type UnaryCall = ServerUnaryCall<Message, Message>;
+type StreamCall =
+  | ServerReadableStream<Message, Message>
+  | ServerWritableStream<Message, Message>
+  | ServerDuplexStream<Message, Message>;
+
+function implementationOf(parts: GrpcParts, service: DescService): UntypedServiceImplementation {
+  return Object.fromEntries(
+    service.methods.map((method) => {
+      const handler =
+        method.methodKind === 'unary'
+          ? (call: UnaryCall, done: sendUnaryData<Message>) => void answerUnary(parts, method, call, done)
+          : (call: StreamCall, done?: sendUnaryData<Message>) => void answerStream(parts, method, call, done);
+      return [method.localName, handler];
+    }),
+  );
+}
+
+/** The steps before the handler, then the handler. */
+async function admitted(
+  parts: GrpcParts,
+  method: DescMethod,
+  call: GrpcCall,
+  headers: Map<string, string>,
+): Promise<{ caller: Caller; credential: string | undefined }> {
+  const { metadata } = call;
+  const credential = credentialOf(metadataText(metadata, 'authorization'), metadataText(metadata, 'x-api-key'));
+  const caller = await parts.admission.admit(accessOf(method), credential, peerAddress(call.getPeer()), headers);
+  return { caller, credential };
+}
+
+async function answerUnary(
+  parts: GrpcParts,
+  method: DescMethod,
+  call: UnaryCall,
+  done: sendUnaryData<Message>,
+): Promise<void> {
+  const started = performance.now();
+  const headers = new Map([['x-request-id', grpcRequestId(call.metadata)]]);
+  let context: GrpcContext | undefined;
+  try {
+    const { caller } = await admitted(parts, method, call, headers);
+    checkRequest(method, call.request);
+    await parts.admission.admitDevice(accessOf(method), method, call.request, caller);
+    context = new GrpcContext(call, caller, headers.get('x-request-id')!, headers);
+    const result = await parts.invoker.unary(method, call.request, context);
+    call.sendMetadata(toMetadata(headers));
+    done(null, result);
+    parts.metrics.observe(method, 'grpc', 'OK', started);
+  } catch (thrown) {
+    const status = toStatus(thrown, headers, parts.logger);
+    done(status);
+    parts.metrics.observe(method, 'grpc', status.error.code, started);
+  } finally {
+    // grpc-js says nothing when a unary answer has left; it writes it in this turn of the event loop.
+    setImmediate(() => context?.finish());
+  }
+}
+
+async function answerStream(
+  parts: GrpcParts,
+  method: DescMethod,
+  call: StreamCall,
+  done: sendUnaryData<Message> | undefined,
+): Promise<void> {
+  const started = performance.now();
+  const headers = new Map([['x-request-id', grpcRequestId(call.metadata)]]);
+  let stopWatching: () => void = () => undefined;
+  let context: GrpcContext | undefined;
+  try {
+    const { caller, credential } = await admitted(parts, method, call, headers);
+    const opened = (context = new GrpcContext(call, caller, headers.get('x-request-id')!, headers));
+    const revoked = new Promise<never>((_resolve, reject) => {
+      if (credential === undefined) return;
+      stopWatching = parts.authenticator.watch(credential, caller, opened.address, () => {
+        opened.abort();
+        reject(unauthenticated());
+      });
+    });
+    await Promise.race([run(parts, method, call, done, opened), revoked]);
+    parts.metrics.observe(method, 'grpc', 'OK', started);
+  } catch (thrown) {
+    const status = toStatus(thrown, headers, parts.logger);
+    if (done) done(status);
+    else call.emit('error', status);
+    parts.metrics.observe(method, 'grpc', status.error.code, started);
+  } finally {
+    stopWatching();
+    context?.finish();
+  }
+}
+
+async function run(
+  parts: GrpcParts,
+  method: DescMethod,
+  call: StreamCall,
+  done: sendUnaryData<Message> | undefined,
+  context: CallContext,
+): Promise<void> {
+  const handler = parts.invoker.stream(method);
+  const requests = 'request' in call ? call.request : checkedRequests(method, call);
+  if ('request' in call) checkRequest(method, call.request);
+  const result = handler(requests, context);
+  if (done) {
+    const answer = create(method.output, await (result as Promise<Message>));
+    call.sendMetadata(toMetadata(context.responseMetadata));
+    done(null, answer);
+    return;
+  }
+  const writable = call as ServerWritableStream<Message, Message>;
+  writable.sendMetadata(toMetadata(context.responseMetadata));
+  for await (const message of result as AsyncIterable<Message>) {
+    if (context.signal.aborted) return;
+    if (!writable.write(create(method.output, message))) await drained(writable, context.signal);
+  }
+  writable.end();
+}
+
+async function* checkedRequests(method: DescMethod, call: AsyncIterable<Message>): AsyncIterable<Message> {
+  for await (const message of call) {
+    checkRequest(method, message);
+    yield message;
+  }
+}
+
+/** Waits until a slow client has taken what was written, or is gone. */
+function drained(stream: ServerWritableStream<Message, Message>, signal: AbortSignal): Promise<void> {
+  return new Promise((resolve) => {
+    const finish = (): void => {
+      stream.off('drain', finish);
+      signal.removeEventListener('abort', finish);
+      resolve();
+    };
+    stream.once('drain', finish);
+    signal.addEventListener('abort', finish, { once: true });
+  });
+}

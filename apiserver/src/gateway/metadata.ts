@@ -1,0 +1,34 @@
+// Request headers as the metadata that handlers see, on both ports.
+
+/** Credentials, and headers that belong to one connection and say nothing about the call. */
+const dropped = new Set([
+  'authorization',
+  'x-api-key',
+  'cookie',
+  'connection',
+  'keep-alive',
+  'te',
+  'trailer',
+  'transfer-encoding',
+  'upgrade',
+  'proxy-authorization',
+]);
+
+/** Names by which a client could pretend to be someone: who calls is known from the credential alone. */
+const pretended = /^x-(tenant|user|device|caller|scopes?|roles?)(-|$)/;
+
+/** Lower-case names; `Grpc-Metadata-X` becomes `x`; credentials and identity headers are left out. */
+export function requestMetadata(headers: Iterable<readonly [string, string]>): Map<string, string> {
+  const metadata = new Map<string, string>();
+  for (const [header, value] of headers) {
+    const name = header.toLowerCase().replace(/^grpc-metadata-/, '');
+    if (name === '' || dropped.has(name) || pretended.test(name)) continue;
+    metadata.set(name, value);
+  }
+  return metadata;
+}
+
+/** The client's request id when it is harmless text, else undefined. */
+export function requestIdOf(header: string | undefined): string | undefined {
+  return header !== undefined && /^[\w.:-]{1,128}$/.test(header) ? header : undefined;
+}

@@ -1,0 +1,160 @@
+// The rate limit: which limit a call falls under, and what the answer says of it (SPEC, Limits; DECISIONS 22).
+import { Access_RateLimit, type Access } from '@kellet/proto/es/kellet/v1/options_pb';
+import type { Clock } from '../platform/clock.ts';
+import { KelletError } from '../platform/errors.ts';
+import type { Logger } from '../platform/logger.ts';
+import { Counter, type Registry } from '../platform/metrics.ts';
+import type { Identity } from './authenticate.ts';
+import { BoundedMap } from './bounded-map.ts';
+import type { Hit, RateCounter } from './rate-counter.ts';
+import { TokenBuckets } from './token-bucket.ts';
+
+/** Requests per minute of a tenant that has no limit of its own (SPEC, Limits). */
+export const defaultRateLimit = 1000;
+
+/** A rejection by a rate limit; on REST its body carries the number 429 as its code (SPEC, Errors, case rule 2). */
+export class RateLimitExceeded extends KelletError {
+  constructor(retryAfterSeconds: number) {
+    super('RESOURCE_EXHAUSTED', 'rate limit exceeded', { retryAfterSeconds });
+  }
+}
+
+/** The state of a tenant's window after a request, as the headers show it. */
+export interface WindowState {
+  readonly limit: number;
+  readonly remaining: number;
+  /** Unix second, a multiple of 60. */
+  readonly resetAt: number;
+  /** 0: admitted. */
+  readonly retryAfterSeconds: number;
+}
+
+/** What a counted request means under a limit. */
+export function judge(hit: Hit, limit: number): WindowState {
+  const isAdmitted = hit.ordinal <= limit;
+  return {
+    limit,
+    remaining: Math.max(0, limit - hit.ordinal),
+    resetAt: hit.resetAt,
+    retryAfterSeconds: isAdmitted ? 0 : Math.max(1, Math.ceil(hit.resetAt - hit.now)),
+  };
+}
+
+/** The X-RateLimit headers, lower case so that they are gRPC metadata too. */
+export function rateLimitHeaders(state: WindowState): [string, string][] {
+  return [
+    ['x-ratelimit-limit', String(state.limit)],
+    ['x-ratelimit-remaining', String(state.remaining)],
+    ['x-ratelimit-reset', String(state.resetAt)],
+  ];
+}
+
+/** Limits of the calls that the tenant's window does not count. */
+export interface Throttles {
+  /** Calls without a credential, per address. */
+  readonly address: { perSecond: number; burst: number };
+  /** Update traffic and command polling, per device. */
+  readonly device: { perSecond: number; burst: number };
+}
+
+export const defaultThrottles: Throttles = {
+  address: { perSecond: 100, burst: 1000 },
+  device: { perSecond: 100, burst: 500 },
+};
+
+interface Exhausted {
+  readonly limit: number;
+  readonly resetAt: number;
+  /** On this machine's clock, milliseconds. */
+  readonly until: number;
+}
+
+/** Applies the limits. */
+export class RateLimiter {
+  private readonly counter: RateCounter;
+  private readonly clock: Clock;
+  private readonly logger: Logger;
+  private readonly addresses: TokenBuckets;
+  private readonly devices: TokenBuckets;
+  private readonly exhausted = new BoundedMap<string, Exhausted>(10_000);
+  private readonly local = new BoundedMap<string, { minute: number; hits: number }>(10_000);
+  private readonly rejections: Counter;
+  private readonly failures: Counter;
+
+  constructor(
+    counter: RateCounter,
+    clock: Clock,
+    logger: Logger,
+    metrics: Registry,
+    throttles: Throttles = defaultThrottles,
+  ) {
+    this.counter = counter;
+    this.clock = clock;
+    this.logger = logger;
+    this.addresses = new TokenBuckets(clock, throttles.address);
+    this.devices = new TokenBuckets(clock, throttles.device);
+    this.rejections = new Counter({
+      name: 'svc_gateway_rate_limited_total',
+      help: 'Requests rejected by the rate limit.',
+      labelNames: ['tenant'],
+      registers: [metrics],
+    });
+    this.failures = new Counter({
+      name: 'kellet_gateway_rate_counter_failures_total',
+      help: 'Requests that were limited by this process alone, because the shared counter did not answer.',
+      registers: [metrics],
+    });
+  }
+
+  /** A call without a credential. Throws RESOURCE_EXHAUSTED when its address has made too many. */
+  throttleAddress(address: string): void {
+    const wait = this.addresses.take(address);
+    if (wait > 0) throw new RateLimitExceeded(wait);
+  }
+
+  /**
+   * Counts a call of an authenticated caller. Answers the state of the tenant's window, for the headers, or undefined when the
+   * call is not counted there; `retryAfterSeconds` says whether it is refused. Throws when a device's own limit is used up.
+   */
+  async count(access: Access, identity: Identity): Promise<WindowState | undefined> {
+    if (access.rateLimit === Access_RateLimit.PER_DEVICE && identity.caller.kind === 'device') {
+      const wait = this.devices.take(`${identity.caller.tenantId}/${identity.caller.deviceId}`);
+      if (wait > 0) throw new RateLimitExceeded(wait);
+      return undefined;
+    }
+    const { tenantId } = identity.caller;
+    const state = await this.countWindow(tenantId, identity.rateLimitPerMinute || defaultRateLimit);
+    if (state.retryAfterSeconds > 0) this.rejections.inc({ tenant: tenantId });
+    return state;
+  }
+
+  private async countWindow(tenantId: string, limit: number): Promise<WindowState> {
+    const now = this.clock.now();
+    const exhausted = this.exhausted.get(tenantId);
+    if (exhausted && exhausted.until > now && exhausted.limit === limit) {
+      const retryAfterSeconds = Math.max(1, Math.ceil((exhausted.until - now) / 1000));
+      return { limit, remaining: 0, resetAt: exhausted.resetAt, retryAfterSeconds };
+    }
+    let hit: Hit;
+    try {
+      hit = await this.counter.hit(tenantId);
+    } catch (error) {
+      this.failures.inc();
+      this.logger.warn({ err: error }, 'rate counter does not answer; limiting in this process alone');
+      hit = this.hitLocally(tenantId, now);
+    }
+    const state = judge(hit, limit);
+    if (state.remaining === 0) {
+      this.exhausted.set(tenantId, { limit, resetAt: hit.resetAt, until: now + (hit.resetAt - hit.now) * 1000 });
+    }
+    return state;
+  }
+
+  private hitLocally(tenantId: string, now: number): Hit {
+    const minute = Math.floor(now / 60_000);
+    const window = this.local.get(tenantId);
+    const hits = window?.minute === minute ? window.hits + 1 : 1;
+    this.local.set(tenantId, { minute, hits });
+    return { ordinal: hits, resetAt: (minute + 1) * 60, now: now / 1000 };
+  }
+}

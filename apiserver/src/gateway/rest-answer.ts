@@ -1,0 +1,40 @@
+// How an HTTP answer is written: one place for error bodies, whatever failed.
+import type { ServerResponse } from 'node:http';
+import { codes, toKelletError, type KelletError } from '../platform/errors.ts';
+import type { Logger } from '../platform/logger.ts';
+import { RateLimitExceeded } from './rate-limit.ts';
+
+/** Writes a whole answer. */
+export function answer(
+  response: ServerResponse,
+  status: number,
+  headers: Iterable<readonly [string, string]>,
+  contentType: string,
+  body: Uint8Array | string,
+): void {
+  if (response.headersSent || response.destroyed) return;
+  for (const [name, value] of headers) response.setHeader(name, value);
+  response.setHeader('content-type', contentType);
+  response.setHeader('content-length', typeof body === 'string' ? Buffer.byteLength(body) : body.length);
+  response.statusCode = status;
+  response.end(body);
+}
+
+/** Writes an error: `{code, message, request_id}`. What is not a KelletError is logged and shown as INTERNAL. */
+export function answerError(
+  response: ServerResponse,
+  thrown: unknown,
+  requestId: string,
+  headers: Iterable<readonly [string, string]>,
+  logger: Logger,
+): KelletError {
+  const error = toKelletError(thrown);
+  if (error.code === 'INTERNAL') logger.error({ err: error.cause ?? error, request_id: requestId }, 'request failed');
+  const { http } = codes[error.code];
+  // The spec's one numeric code.
+  const code = error instanceof RateLimitExceeded ? http : error.code;
+  if (error.retryAfterSeconds !== undefined) response.setHeader('retry-after', error.retryAfterSeconds);
+  const body = JSON.stringify({ code, message: error.message, request_id: requestId });
+  answer(response, http, headers, 'application/json', body);
+  return error;
+}

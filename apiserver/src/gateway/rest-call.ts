@@ -1,0 +1,87 @@
+// One REST request as a call: its body, and the context its handler sees.
+import type { IncomingMessage, ServerResponse } from 'node:http';
+import { invalidArgument } from '../platform/errors.ts';
+import type { CallContext, Caller } from '../platform/rpc.ts';
+import { requestMetadata } from './metadata.ts';
+
+/** Reads a body. Throws INVALID_ARGUMENT when it is longer than `limit` bytes or compressed. */
+export async function readBody(request: IncomingMessage, limit: number): Promise<Uint8Array> {
+  const tooLong = () => invalidArgument(`the body is longer than ${limit} bytes`);
+  const encoding = request.headers['content-encoding'];
+  if (encoding !== undefined && encoding !== 'identity') throw invalidArgument('compressed bodies are not accepted');
+  if (Number(request.headers['content-length'] ?? 0) > limit) throw tooLong();
+  return new Promise((resolve, reject) => {
+    const chunks: Uint8Array[] = [];
+    let length = 0;
+    request.on('data', (chunk: Uint8Array) => {
+      length += chunk.length;
+      if (length > limit) {
+        request.removeAllListeners('data');
+        request.resume();
+        reject(tooLong());
+      } else {
+        chunks.push(chunk);
+      }
+    });
+    request.once('end', () => resolve(chunks.length === 1 ? chunks[0]! : Buffer.concat(chunks)));
+    request.once('error', () => reject(invalidArgument('the body ended early')));
+    request.once('close', () => reject(invalidArgument('the body ended early')));
+  });
+}
+
+/** The context of a call over REST. Costly parts are made when a handler asks for them. */
+export class RestContext implements CallContext {
+  readonly caller: Caller;
+  readonly tenantId: string;
+  readonly requestId: string;
+  readonly address: string;
+  readonly responseMetadata: Map<string, string>;
+  private readonly request: IncomingMessage;
+  private readonly response: ServerResponse;
+  private controller: AbortController | undefined;
+  private lazyMetadata: ReadonlyMap<string, string> | undefined;
+
+  constructor(
+    request: IncomingMessage,
+    response: ServerResponse,
+    options: { caller: Caller; requestId: string; address: string; responseMetadata: Map<string, string> },
+  ) {
+    this.request = request;
+    this.response = response;
+    this.caller = options.caller;
+    this.tenantId = options.caller.tenantId;
+    this.requestId = options.requestId;
+    this.address = options.address;
+    this.responseMetadata = options.responseMetadata;
+  }
+
+  get metadata(): ReadonlyMap<string, string> {
+    return (this.lazyMetadata ??= requestMetadata(
+      Object.entries(this.request.headers).map(([name, value]) => [
+        name,
+        Array.isArray(value) ? value.join(', ') : (value ?? ''),
+      ]),
+    ));
+  }
+
+  get signal(): AbortSignal {
+    if (!this.controller) {
+      const controller = new AbortController();
+      this.controller = controller;
+      if (this.response.destroyed) controller.abort();
+      else this.response.once('close', () => this.response.writableFinished || controller.abort());
+    }
+    return this.controller.signal;
+  }
+
+  /** Ends the call from outside: its credential is void. */
+  abort(): void {
+    void this.signal;
+    this.controller!.abort();
+  }
+
+  afterResponse(run: () => void): void {
+    if (this.response.closed) run();
+    else this.response.once('close', run);
+  }
+}

@@ -1,0 +1,114 @@
+// REST on port 8080. The order of the steps is the contract: preflight → route → authenticate → rate limit → authorise →
+// call; everything else here is how an HTTP connection is held.
+import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
+import { notFoundRoute } from './cold-routes.ts';
+import type { Admission } from './admission.ts';
+import { credentialOf, type Authenticator, type Invoker } from './authenticate.ts';
+import { corsHeaders, isPreflight, preflightHeaders } from './cors.ts';
+import { newId } from '../platform/ids.ts';
+import type { Logger } from '../platform/logger.ts';
+import { plainAddress } from './authorize.ts';
+import { requestIdOf } from './metadata.ts';
+import type { CallMetrics } from './call-metrics.ts';
+import { answer, answerError } from './rest-answer.ts';
+import { readBody, RestContext } from './rest-call.ts';
+import type { Match, Route, RouteTable } from './routes.ts';
+import { decodeRequest, encodeResponse } from './transcode.ts';
+import { unauthenticated } from '../platform/errors.ts';
+
+/** Greatest body of a telemetry request (API.md, telemetry) and of any other, in bytes. */
+const telemetryBodyLimit = 4 * 1024 * 1024;
+const bodyLimit = 1024 * 1024;
+
+/** What the REST server is made of. */
+export interface RestParts {
+  readonly routes: RouteTable;
+  readonly admission: Admission;
+  readonly authenticator: Authenticator;
+  readonly invoker: Invoker;
+  readonly metrics: CallMetrics;
+  readonly logger: Logger;
+  readonly dashboardOrigin: string;
+  /** Answers the few routes that are no calls (health, callbacks); false: none of its routes. */
+  readonly cold: (request: IncomingMessage, response: ServerResponse, path: string) => boolean;
+}
+
+/** Makes the server; the caller listens. */
+export function createRestServer(parts: RestParts): Server {
+  const server = createServer(
+    { requestTimeout: 60_000, headersTimeout: 15_000, keepAliveTimeout: 65_000, maxHeaderSize: 16 * 1024 },
+    (request, response) => void handle(parts, request, response),
+  );
+  server.maxRequestsPerSocket = 0;
+  return server;
+}
+
+/** One request. Never rejects: whatever is thrown becomes the answer. */
+async function handle(parts: RestParts, request: IncomingMessage, response: ServerResponse): Promise<void> {
+  const { headers, method: verb = '', url = '' } = request;
+  const requestId = requestIdOf(headers['x-request-id'] as string | undefined) ?? newId();
+  response.setHeader('x-request-id', requestId);
+  const extra = new Map<string, string>();
+  let called: Match | undefined;
+  const started = performance.now();
+  try {
+    const { origin } = headers;
+    if (isPreflight(verb, headers)) {
+      return void response.writeHead(204, preflightHeaders(origin, parts.dashboardOrigin).flat()).end();
+    }
+    for (const [name, value] of corsHeaders(origin, parts.dashboardOrigin)) response.setHeader(name, value);
+
+    const mark = url.indexOf('?');
+    const path = mark < 0 ? url : url.slice(0, mark);
+    if (parts.cold(request, response, path)) return;
+    const match = (called = parts.routes.match(verb, path));
+    if (!match) throw notFoundRoute();
+
+    const address = plainAddress(request.socket.remoteAddress ?? '');
+    const credential = credentialOf(headers.authorization, headers['x-api-key'] as string | undefined);
+    const { route } = match;
+    const caller = await parts.admission.admit(route.access, credential, address, extra);
+
+    const body = await readBody(request, bodyLimitOf(route));
+    const query = mark < 0 ? '' : url.slice(mark + 1);
+    const message = decodeRequest(match, { query, body, contentType: headers['content-type'] ?? '' });
+    await parts.admission.admitDevice(route.access, route.method, message, caller);
+
+    const context = new RestContext(request, response, { caller, requestId, address, responseMetadata: extra });
+    const result = await whileCredentialHolds(parts, route, credential, context, () =>
+      parts.invoker.unary(route.method, message, context),
+    );
+    const encoded = encodeResponse(route, result);
+    answer(response, 200, extra, encoded.contentType, encoded.body);
+    parts.metrics.observe(route.method, 'rest', 'OK', started);
+  } catch (thrown) {
+    const error = answerError(response, thrown, requestId, extra, parts.logger);
+    parts.metrics.observe(called?.route.method, 'rest', error.code, started);
+  }
+}
+
+const bodyLimitOf = (route: Route): number =>
+  route.method.input.typeName === 'kellet.v1.IngestRequest' ? telemetryBodyLimit : bodyLimit;
+
+/** A call that may wait for a minute ends when its credential is revoked meanwhile; others are over before it matters. */
+async function whileCredentialHolds<T>(
+  parts: RestParts,
+  route: Route,
+  credential: string | undefined,
+  context: RestContext,
+  call: () => Promise<T>,
+): Promise<T> {
+  const isLongPoll = route.method.input.fields.some((field) => field.name === 'wait_seconds');
+  if (!isLongPoll || credential === undefined) return call();
+  let reject: (error: Error) => void;
+  const revoked = new Promise<never>((_resolve, refuse) => (reject = refuse));
+  const stopWatching = parts.authenticator.watch(credential, context.caller, context.address, () => {
+    context.abort();
+    reject(unauthenticated());
+  });
+  try {
+    return await Promise.race([call(), revoked]);
+  } finally {
+    stopWatching();
+  }
+}

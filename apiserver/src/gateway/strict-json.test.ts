@@ -1,0 +1,55 @@
+import { expect } from 'chai';
+import { parseStrictJson } from './strict-json.ts';
+
+const parse = (text: string) => parseStrictJson(Buffer.from(text));
+
+describe('strict JSON', () => {
+  for (const text of [
+    '{}',
+    '[]',
+    'null',
+    '{"a":1,"b":{"a":1},"c":[{"a":1},{"a":2}]}',
+    '{"a":"\\"a\\":1, \\"a\\":2"}',
+    '{"a":"\\\\","b":"\\\\\\""}',
+    '{"":1," ":2}',
+    '{"a":["a","a"],"b":"a"}',
+    '{"__proto__":1,"constructor":2}',
+    '{"a":"水","b":"\\u6c34","c":"\\ud83d\\ude00"}',
+    `${'['.repeat(100)}${']'.repeat(100)}`,
+  ]) {
+    it(`takes ${text.slice(0, 50)}`, () => expect(parse(text)).to.deep.equal(JSON.parse(text)));
+  }
+
+  it('keeps __proto__ as data', () => {
+    expect(Object.keys(parse('{"__proto__":{"x":1}}') as object)).to.deep.equal(['__proto__']);
+  });
+
+  for (const [text, why] of [
+    ['', 'not valid JSON'],
+    ['{', 'not valid JSON'],
+    ["{'a':1}", 'not valid JSON'],
+    ['{"a":1,}', 'not valid JSON'],
+    ['{"a":NaN}', 'not valid JSON'],
+    ['{} {}', 'not valid JSON'],
+    ['\ufeff{}', 'not valid JSON'],
+    ['{"a":"\0"}', 'not valid JSON'],
+    ['{"a":1,"a":1}', 'the key "a" appears twice'],
+    ['{"a":1,"\\u0061":1}', 'the key "a" appears twice'],
+    ['{"x":{"a":1,"b":[{"a":1}],"a":1}}', 'the key "a" appears twice'],
+    ['[{"a":{}},{"a":1,"b":{"a":1},"a":2}]', 'the key "a" appears twice'],
+    ['{"__proto__":1,"__proto__":2}', 'appears twice'],
+    ['{"a":"x\\u0000y"}', 'NUL'],
+    ['{"\\u0000":1}', 'NUL'],
+    ['{"a":"\\ud83d"}', 'Unicode'],
+    ['{"a":"\\ude00\\ud83d"}', 'Unicode'],
+    [`${'['.repeat(101)}${']'.repeat(101)}`, 'nested deeper'],
+    [`${'{"a":'.repeat(100_000)}1${'}'.repeat(100_000)}`, 'nested deeper'],
+  ] as const) {
+    it(`refuses ${JSON.stringify(text.slice(0, 50))}`, () => expect(() => parse(text)).to.throw(why));
+  }
+
+  it('refuses what is not UTF-8', () => {
+    expect(() => parseStrictJson(Buffer.from([0x7b, 0x22, 0xff, 0x22, 0x3a, 0x31, 0x7d]))).to.throw('UTF-8');
+    expect(() => parseStrictJson(Buffer.from('{"a":"\xe9"}', 'latin1'))).to.throw('UTF-8');
+  });
+});

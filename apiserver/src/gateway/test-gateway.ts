@@ -1,0 +1,134 @@
+// For tests: a gateway on real sockets and a real database, before handlers in memory.
+import { timestampFromMs } from '@bufbuild/protobuf/wkt';
+import {
+  AuthService,
+  ValidateTokenResponse_Kind as Kind,
+  ValidateTokenResponse_Reason as Reason,
+} from '@kellet/proto/es/kellet/v1/auth_pb';
+import type { MessageInitShape } from '@bufbuild/protobuf';
+import type { ValidateTokenResponseSchema } from '@kellet/proto/es/kellet/v1/auth_pb';
+import { readConfig } from '../config.ts';
+import { Broker } from '../platform/broker.ts';
+import { systemClock } from '../platform/clock.ts';
+import { createLogger } from '../platform/logger.ts';
+import { createMetrics, type Registry } from '../platform/metrics.ts';
+import { ServiceRegistry } from '../platform/rpc.ts';
+import { createTestDatabase, type TestDatabase } from '../platform/test-database.ts';
+import { Gateway } from './gateway.ts';
+import { Health } from './health.ts';
+
+/** What ValidateToken answers, by token; tests change it to revoke. */
+export type Tokens = Map<string, MessageInitShape<typeof ValidateTokenResponseSchema>>;
+
+/** A running gateway. */
+export interface TestGateway {
+  rest: string;
+  grpc: string;
+  tokens: Tokens;
+  /** How often ValidateToken was asked. */
+  validations: () => number;
+  gateway: Gateway;
+  health: Health;
+  metrics: Registry;
+  testDatabase: TestDatabase;
+  broker: Broker;
+  stop(): Promise<void>;
+}
+
+/** The callers that the tests know. */
+export const knownTokens = (): Tokens =>
+  new Map<string, MessageInitShape<typeof ValidateTokenResponseSchema>>([
+    ['viewer', { valid: true, tenantId: 'acme', userId: 'u1', kind: Kind.user, scopes: ['devices:read'] }],
+    [
+      'admin',
+      { valid: true, tenantId: 'acme', userId: 'u2', kind: Kind.user, scopes: ['devices:read', 'devices:write'] },
+    ],
+    ['device', { valid: true, tenantId: 'acme', deviceId: 'd1', kind: Kind.device }],
+    [
+      'small',
+      {
+        valid: true,
+        tenantId: 'small',
+        userId: 'u3',
+        kind: Kind.user,
+        scopes: ['devices:read'],
+        rateLimitPerMinute: 5,
+      },
+    ],
+    ['platform', { valid: true, kind: Kind.platform_admin }],
+    [
+      'elsewhere',
+      {
+        valid: true,
+        tenantId: 'acme',
+        userId: 'u4',
+        kind: Kind.user,
+        scopes: ['devices:read'],
+        ipAllowlist: ['192.0.2.0/24'],
+      },
+    ],
+    ['expired', { valid: false, reason: Reason.expired, expiresAt: timestampFromMs(1) }],
+  ]);
+
+/** Starts one on free ports. `register` adds handlers; `environment` adds settings. */
+export async function startTestGateway(
+  register: (registry: ServiceRegistry) => void,
+  options: {
+    environment?: Record<string, string>;
+    isGatewayOf?: (tenantId: string, gatewayDeviceId: string, deviceId: string) => Promise<boolean>;
+  } = {},
+): Promise<TestGateway> {
+  const testDatabase = await createTestDatabase();
+  const natsUrl = process.env['KELLET_TEST_NATS_URL'];
+  if (!natsUrl) throw new Error('KELLET_TEST_NATS_URL is not set: run the tests with make test');
+  const config = readConfig(
+    {
+      KELLET_LISTEN_HOST: '127.0.0.1',
+      KELLET_REST_PORT: '0',
+      KELLET_GRPC_PORT: '0',
+      KELLET_DATABASE_URL: testDatabase.url,
+      KELLET_NATS_URL: natsUrl,
+      KELLET_CONTROL_SECRET: 'control',
+      KELLET_JWT_PRIVATE_KEY: 'unused here',
+      KELLET_CALLBACK_HMAC_SECRET: 'callback secret',
+      KELLET_DASHBOARD_ORIGIN: 'https://dashboard.test',
+      ...options.environment,
+    },
+    [],
+  );
+  const logger = createLogger('silent');
+  const metrics = createMetrics();
+  const broker = new Broker(natsUrl, logger);
+  const registry = new ServiceRegistry();
+  const tokens = knownTokens();
+  let validations = 0;
+  registry.register(AuthService, {
+    validateToken: async ({ token }) => {
+      validations += 1;
+      return tokens.get(token) ?? { valid: false, reason: Reason.unrecognized };
+    },
+  });
+  register(registry);
+  const health = new Health({ postgres: () => testDatabase.database.ping(), nats: () => broker.ping() });
+  const gateway = new Gateway(
+    { config, clock: systemClock, logger, metrics, database: testDatabase.database, broker },
+    { invoker: registry, health, isGatewayOf: options.isGatewayOf },
+  );
+  const { restPort, grpcPort } = await gateway.start();
+  return {
+    rest: `http://127.0.0.1:${restPort}`,
+    grpc: `127.0.0.1:${grpcPort}`,
+    tokens,
+    validations: () => validations,
+    gateway,
+    health,
+    metrics,
+    testDatabase,
+    broker,
+    stop: async () => {
+      await gateway.stop();
+      await broker.close();
+      await testDatabase.drop();
+    },
+  };
+}

@@ -1,0 +1,186 @@
+// REST to protobuf and back: path, query and body become one object with proto names, then one message, by one decoder, so
+// that every check of proto3 JSON is the same wherever a value stood.
+import {
+  create,
+  fromJson,
+  toJson,
+  type DescField,
+  type DescMessage,
+  type DescMethod,
+  type JsonObject,
+  type JsonValue,
+  type Message,
+} from '@bufbuild/protobuf';
+import { FieldMaskSchema } from '@bufbuild/protobuf/wkt';
+import { HttpBodySchema } from '@kellet/proto/es/google/api/httpbody_pb';
+import type { HttpBody } from '@kellet/proto/es/google/api/httpbody_pb';
+import { invalidArgument } from '../platform/errors.ts';
+import type { Match, Route } from './routes.ts';
+import { addQuery, fieldFromText } from './query.ts';
+import { checkText, parseStrictJson } from './strict-json.ts';
+import { hasUpdateMask, takeMask } from './update-mask.ts';
+
+/** The parts of an HTTP request that hold the message. */
+export interface RestRequest {
+  /** Raw, without the question mark. */
+  readonly query: string;
+  readonly body: Uint8Array;
+  /** The header Content-Type; only google.api.HttpBody keeps it. */
+  readonly contentType: string;
+}
+
+/** An HTTP answer. */
+export interface RestResponse {
+  readonly contentType: string;
+  readonly body: Uint8Array | string;
+}
+
+/** Decodes a request. Throws INVALID_ARGUMENT with a message that names the field. */
+export function decodeRequest(match: Match, request: RestRequest): Message {
+  const { route, variables } = match;
+  const input = route.method.input;
+  const boundByPath = new Set(route.template.variables.map((variable) => variable.fieldPath[0]!));
+  const rawField = rawBodyField(route);
+
+  const object = rawField ? {} : bodyObject(route, request.body);
+  const mask = route.verb === 'PATCH' && hasUpdateMask(input) ? takeMask(input, object) : undefined;
+  if (request.query !== '') {
+    addQuery(
+      input,
+      request.query,
+      object,
+      (name) => route.body === '*' || name === route.body || boundByPath.has(name),
+    );
+  }
+  for (const { fieldPath } of route.template.variables)
+    setPath(input, object, fieldPath, variables.get(fieldPath.join('.')));
+
+  const message = decodeJson(input, object) as Message & Record<string, unknown>;
+  if (mask) {
+    const paths = mask.filter((path) => !boundByPath.has(path));
+    message['updateMask'] = create(FieldMaskSchema, { paths });
+  }
+  if (rawField) {
+    message[rawField.localName] = create(HttpBodySchema, { contentType: request.contentType, data: request.body });
+  }
+  return message;
+}
+
+/** Encodes a response: proto names, unpopulated scalars shown; google.api.HttpBody as its own bytes. */
+export function encodeResponse(route: Route, message: Message): RestResponse {
+  const output = route.method.output;
+  if (output.typeName === HttpBodySchema.typeName) {
+    const { contentType, data } = message as HttpBody;
+    return { contentType: contentType || 'application/octet-stream', body: data };
+  }
+  const json = toJson(output, message, { useProtoFieldName: true, alwaysEmitImplicit: true });
+  const answer = route.responseBody ? ((json as JsonObject)[route.responseBody] ?? null) : json;
+  return { contentType: 'application/json', body: JSON.stringify(answer) };
+}
+
+/**
+ * Whether a route works without a body although it takes one: an action such as pause, whose every field is in the path or
+ * optional. A request that has to say something must say it.
+ */
+export function bodyMayBeEmpty(route: Route): boolean {
+  if (route.body === '') return true;
+  if (route.verb !== 'POST' || route.body !== '*') return false;
+  const bound = new Set(route.template.variables.map((variable) => variable.fieldPath[0]!));
+  return route.method.input.fields.every((field) => bound.has(field.name) || isLeftOutEasily(field));
+}
+
+function isLeftOutEasily(field: DescField): boolean {
+  if (field.fieldKind === 'list') return field.listKind === 'scalar';
+  return (field.fieldKind === 'scalar' || field.fieldKind === 'enum') && field.proto.proto3Optional;
+}
+
+/** Decodes the JSON of a request. Throws INVALID_ARGUMENT in words of the API, naming the field. */
+function decodeJson(schema: DescMessage, object: JsonObject): Message {
+  try {
+    return fromJson(schema, object);
+  } catch (error) {
+    throw invalidArgument(describeFailure(schema, object, (error as Error).message).slice(0, 300));
+  }
+}
+
+/**
+ * "cannot decode field kellet.v1.LoginRequest.email from JSON: expected string …" → "email: expected string …". Well-known
+ * types fail without saying which field held them, so the culprit is found by decoding the fields one by one.
+ */
+function describeFailure(schema: DescMessage, object: JsonObject, message: string): string {
+  const match = /^cannot decode (\w+) (\S+) from JSON: ([^]*)$/.exec(message);
+  if (!match) return message;
+  const [, kind, name = '', reason = ''] = match;
+  const culprit = Object.keys(object).find((key) => !decodes(schema, { [key]: object[key]! }));
+  const unknown = /^key "([^]*)" is unknown$/.exec(reason)?.[1];
+  const within = culprit !== undefined && culprit !== unknown ? `${culprit}: ` : '';
+  if (unknown !== undefined) return `${within}unknown field ${JSON.stringify(unknown)}`;
+  const field = kind === 'field' ? name.slice(name.lastIndexOf('.') + 1) : '';
+  return `${within}${field && field !== culprit ? `${field}: ` : ''}${reason}`;
+}
+
+function decodes(schema: DescMessage, object: JsonObject): boolean {
+  try {
+    fromJson(schema, object);
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+function bodyObject(route: Route, body: Uint8Array): JsonObject {
+  if (body.length === 0) {
+    if (bodyMayBeEmpty(route)) return {};
+    throw invalidArgument(`a JSON body is required (${describeBody(route.method, route.body)})`);
+  }
+  const value = parseStrictJson(body);
+  if (route.body === '') {
+    // Some clients send {} with every request; anything in it would be lost without a word.
+    if (isObject(value) && Object.keys(value).length === 0) return {};
+    throw invalidArgument('this route takes no body');
+  }
+  if (route.body !== '*') return { [route.body]: value };
+  if (!isObject(value)) throw invalidArgument('the body must be a JSON object');
+  return value;
+}
+
+function describeBody(method: DescMethod, body: string): string {
+  if (body !== '*') return body;
+  const names = method.input.fields.map((field) => field.name).filter((name) => name !== 'update_mask');
+  return names.slice(0, 8).join(', ');
+}
+
+/** A path variable wins over whatever the body says of the same field (google/api/http.proto). */
+function setPath(
+  input: DescMessage,
+  object: JsonObject,
+  fieldPath: readonly string[],
+  value: string | undefined,
+): void {
+  const name = fieldPath.join('.');
+  if (value === undefined) throw invalidArgument(`${name} in the path is not valid percent-encoding`);
+  checkText(value);
+  let target = object;
+  let fields = input.fields;
+  for (const [index, part] of fieldPath.entries()) {
+    const field = fields.find((candidate) => candidate.name === part)!;
+    if (field.jsonName !== field.name) delete target[field.jsonName];
+    if (index === fieldPath.length - 1) {
+      target[field.name] = fieldFromText(field, name, value);
+    } else if (field.fieldKind === 'message') {
+      const inner = target[field.name];
+      target = target[field.name] = isObject(inner) ? inner : {};
+      fields = field.message.fields;
+    }
+  }
+}
+
+/** The field that takes the body's bytes as they are, when the route's body is a google.api.HttpBody. */
+function rawBodyField(route: Route): DescField | undefined {
+  if (route.body === '' || route.body === '*') return undefined;
+  const field = route.method.input.fields.find((candidate) => candidate.name === route.body);
+  return field?.fieldKind === 'message' && field.message.typeName === HttpBodySchema.typeName ? field : undefined;
+}
+
+const isObject = (value: JsonValue | undefined): value is JsonObject =>
+  typeof value === 'object' && value !== null && !Array.isArray(value);
