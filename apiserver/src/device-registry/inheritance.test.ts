@@ -1,5 +1,5 @@
 import { create } from '@bufbuild/protobuf';
-import { OtaPolicySchema, TelemetrySchemaSchema } from '@kellet/proto/es/kellet/v1/common_pb.ts';
+import { OtaPolicySchema, TelemetrySchemaSchema } from '@kellet/proto/es/kellet/v1/common_pb';
 import { expect } from 'chai';
 import { inherit, type OwnFacts, type TenantDefaultFacts } from './inheritance.ts';
 import type { ProfileFacts } from './profile-reader.ts';

@@ -1,5 +1,5 @@
 // What a device inherits: profile → tenant → platform (SPEC, Device profile; DECISIONS 29). Pure.
-import type { OtaPolicy, TelemetrySchema } from '@kellet/proto/es/kellet/v1/common_pb.ts';
+import type { OtaPolicy, TelemetrySchema } from '@kellet/proto/es/kellet/v1/common_pb';
 import type { AnchoringMode, ProfileFacts } from './profile-reader.ts';
 
 /** The platform's default for offline_after_seconds (API.md). */

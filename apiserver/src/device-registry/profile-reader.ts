@@ -1,5 +1,5 @@
 // What the device registry needs to know of profiles; implemented by provisioning, which owns them.
-import type { OtaPolicy, TelemetrySchema } from '@kellet/proto/es/kellet/v1/common_pb.ts';
+import type { OtaPolicy, TelemetrySchema } from '@kellet/proto/es/kellet/v1/common_pb';
 
 /** How the points of a device are committed to the chain (API.md, anchoring_policy.mode). */
 export type AnchoringMode = 'merkle' | 'per_event' | 'chain';

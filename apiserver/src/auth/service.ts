@@ -1,0 +1,176 @@
+// The auth service: who may sign in, what their credentials may do, and the tenants they belong to.
+import { timestampFromMs } from '@bufbuild/protobuf/wkt';
+import {
+  AuthService,
+  ValidateTokenResponse_Kind as Kind,
+  ValidateTokenResponse_Reason as Reason,
+} from '@kellet/proto/es/kellet/v1/auth_pb';
+import type { MessageInitShape } from '@bufbuild/protobuf';
+import type { TokenResponseSchema, ValidateTokenResponseSchema } from '@kellet/proto/es/kellet/v1/auth_pb';
+import { permissionDenied, unauthenticated } from '../platform/errors.ts';
+import { newId } from '../platform/ids.ts';
+import { Counter } from '../platform/metrics.ts';
+import type { ServiceModule } from '../platform/module.ts';
+import type { Caller, CallerKind, CallContext, Implementation } from '../platform/rpc.ts';
+import { AccessTokens } from './access-tokens.ts';
+import type { AuthPlatform } from './auth-platform.ts';
+import { apiKeyHandlers } from './api-keys.ts';
+import { Authenticator, type Authentication } from './authenticate.ts';
+import { isAllowed } from './ip-allowlist.ts';
+import { LastUsed } from './last-used.ts';
+import { LoginThrottle } from './login-throttle.ts';
+import { checkNewPassword, hashPassword } from './passwords.ts';
+import { sessionHandlers } from './session-list.ts';
+import { revokeSessions, Sessions, type TokenPair } from './sessions.ts';
+import { SignIn } from './sign-in.ts';
+import { findAccount, insertUser } from './store.ts';
+import { TenantApplier } from './tenant-applier.ts';
+import { tenantHandlers } from './tenants.ts';
+import { userHandlers } from './users.ts';
+
+const sweepMilliseconds = 3600_000;
+
+/** The auth service as the rest of the process sees it. */
+export interface AuthModule extends ServiceModule {
+  /**
+   * The caller behind a credential that comes from an address. Asks the database each time. Throws UNAUTHENTICATED when it
+   * does not hold (for an expired access token the message names the refresh endpoint), PERMISSION_DENIED when it may not be
+   * used from this address, UNAVAILABLE when the database is away.
+   */
+  authenticate(credential: string, address: string): Promise<Caller>;
+  /** For the control service. */
+  readonly tenantApplier: TenantApplier;
+}
+
+/** Builds the service. Throws when the configured signing key is no Ed25519 key. */
+export function createAuth(platform: AuthPlatform): AuthModule {
+  const { config, database, clock, logger, metrics } = platform;
+  const tokens = new AccessTokens(config.jwtPrivateKey, clock);
+  const lastUsed = new LastUsed(database, clock, logger);
+  const sessions = new Sessions(database, clock, logger, tokens);
+  const throttle = new LoginThrottle(database, clock);
+  const signIn = new SignIn(database, throttle, sessions);
+  const authenticator = new Authenticator(database, clock, tokens, lastUsed);
+  const logins = new Counter({
+    name: 'kellet_auth_logins_total',
+    help: 'Sign-ins by outcome',
+    labelNames: ['outcome'] as const,
+    registers: [metrics],
+  });
+  let sweeper: NodeJS.Timeout | undefined;
+
+  const implementation: Implementation<typeof AuthService> = {
+    login: async (request, context) => {
+      try {
+        const pair = await signIn.login(request, originOf(context));
+        logins.inc({ outcome: 'success' });
+        return tokenResponse(pair);
+      } catch (error) {
+        logins.inc({ outcome: 'failure' });
+        throw error;
+      }
+    },
+    refresh: async (request) => tokenResponse(await sessions.refresh(request.refreshToken)),
+    logout: async (_request, context) => {
+      await database.system((tx) => revokeSessions(tx, [context.caller.sessionId]));
+      return {};
+    },
+    validateToken: async (request) => validateTokenResponse(await authenticator.authenticate(request.token)),
+    ...apiKeyHandlers(platform, lastUsed),
+    ...sessionHandlers(platform, lastUsed),
+    ...userHandlers(platform),
+    ...tenantHandlers(platform),
+  };
+
+  /** Makes the configured platform administrator when the account is missing; an account that exists keeps its password. */
+  const makePlatformAdmin = async () => {
+    const { platformAdminEmail: email, platformAdminPassword: password } = config;
+    if (email === '' || password === '') return;
+    checkNewPassword(password);
+    const existing = await database.system((tx) => findAccount(tx, email, ''));
+    if (existing && existing.tenant_id === null) return;
+    const passwordHash = await hashPassword(password);
+    const user = { userId: newId(), tenantId: null, email, name: '', role: 'platform_admin', passwordHash } as const;
+    const made = await database.system((tx) => insertUser(tx, { ...user, disabled: false }));
+    if (made) logger.info({ user: made.user_id }, 'the platform administrator was made');
+  };
+
+  /** Removes what is over for good: ended sessions with their tokens, and failures held against nobody. */
+  const sweep = async () => {
+    await throttle.sweep();
+    const before = new Date(clock.now() - 86_400_000);
+    await database.system((tx) => tx.query('DELETE FROM sessions WHERE expires_at < $1', [before]));
+  };
+
+  return {
+    tenantApplier: new TenantApplier(platform),
+    register: (registry) => registry.register(AuthService, implementation),
+    start: async () => {
+      await makePlatformAdmin();
+      lastUsed.start();
+      sweeper = setInterval(() => {
+        sweep().catch((error: unknown) => logger.warn({ err: error }, 'ended sessions are not removed yet'));
+      }, sweepMilliseconds);
+      sweeper.unref();
+    },
+    stop: async () => {
+      clearInterval(sweeper);
+      await lastUsed.stop();
+    },
+    authenticate: async (credential, address) => {
+      const result = await authenticator.authenticate(credential);
+      if (!result.valid) throw unauthenticated(refusalMessage(result));
+      if (!isAllowed(address, result.caller.ipAllowlist)) {
+        throw permissionDenied('this credential may not be used from this address');
+      }
+      return result.caller;
+    },
+  };
+}
+
+/** What the holder of a refused credential is told. */
+export function refusalMessage(refusal: Extract<Authentication, { valid: false }>): string {
+  if (refusal.reason !== 'expired') return 'a valid credential is required';
+  return refusal.credential === 'token'
+    ? 'the access token has expired: exchange the refresh token at POST /api/v1/auth/refresh'
+    : 'the API key has expired';
+}
+
+const kinds: Readonly<Record<Exclude<CallerKind, 'public'>, Kind>> = {
+  user: Kind.user,
+  service: Kind.service,
+  device: Kind.device,
+  platform: Kind.platform_admin,
+};
+
+function validateTokenResponse(result: Authentication): MessageInitShape<typeof ValidateTokenResponseSchema> {
+  if (!result.valid) return { valid: false, reason: Reason[result.reason] };
+  const { caller } = result;
+  return {
+    valid: true,
+    tenantId: caller.tenantId,
+    userId: caller.kind === 'service' ? '' : caller.userId,
+    deviceId: caller.deviceId,
+    kind: kinds[caller.kind as Exclude<CallerKind, 'public'>],
+    scopes: [...caller.scopes],
+    expiresAt: caller.expiresAt === 0 ? undefined : timestampFromMs(caller.expiresAt * 1000),
+    rateLimitPerMinute: result.rateLimitPerMinute,
+    ipAllowlist: [...caller.ipAllowlist],
+    sessionId: caller.sessionId,
+    keyId: result.keyId,
+  };
+}
+
+function tokenResponse(pair: TokenPair): MessageInitShape<typeof TokenResponseSchema> {
+  return {
+    accessToken: pair.accessToken,
+    tokenType: 'Bearer',
+    expiresIn: pair.expiresInSeconds,
+    refreshToken: pair.refreshToken,
+  };
+}
+
+const originOf = (context: CallContext) => ({
+  userAgent: context.metadata.get('user-agent') ?? '',
+  address: context.address,
+});

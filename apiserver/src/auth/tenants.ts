@@ -1,0 +1,135 @@
+// Tenants through the API: a tenant reads and changes itself, the platform administrator every tenant.
+import { create } from '@bufbuild/protobuf';
+import {
+  QuotasSchema,
+  TenantDefaultsSchema,
+  type AuthService,
+  type UpdateOwnTenantRequest,
+  type UpdateTenantRequest,
+} from '@kellet/proto/es/kellet/v1/auth_pb';
+import { failedPrecondition, notFound, permissionDenied } from '../platform/errors.ts';
+import { textField, updatedFields } from '../platform/fields.ts';
+import type { AuthPlatform } from './auth-platform.ts';
+import type { Implementation } from '../platform/rpc.ts';
+import { checkAllowlist } from './ip-allowlist.ts';
+import {
+  checkDefaults,
+  checkQuotas,
+  checkRateLimit,
+  checkSigningKeys,
+  defaultRateLimitPerMinute,
+} from './tenant-settings.ts';
+import {
+  defaultsJson,
+  findTenant,
+  quotasJson,
+  tenantColumns,
+  toTenant,
+  updateTenant,
+  type TenantField,
+  type TenantRow,
+  type TenantSettings,
+} from './tenant-store.ts';
+
+const updatable = [
+  'name',
+  'rate_limit_per_minute',
+  'quotas',
+  'ip_allowlist',
+  'mfa_required',
+  'defaults',
+  'trusted_signing_keys',
+] as const satisfies readonly TenantField[];
+
+/** The handlers of `tenant` and `tenants`. Tenants are made and removed by their Tenant resources. */
+export function tenantHandlers(platform: AuthPlatform): Implementation<typeof AuthService> {
+  const { database, paging } = platform;
+  return {
+    getOwnTenant: async (_request, { tenantId }) => {
+      const row = await database.tenant(tenantId, (tx) => findTenant(tx, tenantId));
+      return toTenant(found(row));
+    },
+
+    updateOwnTenant: async (request, { tenantId }) => {
+      const fields = updatedFields(request.updateMask, updatable);
+      for (const field of ['rate_limit_per_minute', 'quotas'] as const) {
+        if (fields.has(field)) throw permissionDenied(`${field} is set by the platform administrator only`);
+      }
+      const settings = settingsOf(request, fields);
+      const row = await database.tenant(tenantId, (tx) => updateTenant(tx, tenantId, settings));
+      return toTenant(found(row));
+    },
+
+    getTenant: async (request) => {
+      const row = await database.system((tx) => findTenant(tx, request.tenantId));
+      return toTenant(found(row));
+    },
+
+    listTenants: async (request) => {
+      const scope = ['', 'tenants'];
+      const page = paging.open<string>(request, scope);
+      const { rows } = await database.system((tx) =>
+        tx.query<TenantRow>(
+          `SELECT ${tenantColumns} FROM tenants
+           WHERE deleted_at IS NULL AND ($1::text IS NULL OR tenant_id COLLATE "C" > $1)
+           ORDER BY tenant_id COLLATE "C" LIMIT $2`,
+          [page.after ?? null, page.size + 1],
+        ),
+      );
+      const closed = paging.close(rows, page, scope, (row) => row.tenant_id);
+      return { tenants: closed.rows.map(toTenant), nextPageToken: closed.nextPageToken };
+    },
+
+    updateTenant: async (request) => {
+      const settings = settingsOf(request, updatedFields(request.updateMask, updatable));
+      const row = await database.system((tx) => updateTenant(tx, request.tenantId, settings));
+      return toTenant(found(row));
+    },
+  };
+}
+
+function found(row: TenantRow | undefined): TenantRow {
+  if (!row) throw notFound('tenant');
+  return row;
+}
+
+/** The settings that a request names, checked. Throws INVALID_ARGUMENT naming the field. */
+function settingsOf(
+  request: UpdateTenantRequest | UpdateOwnTenantRequest,
+  fields: ReadonlySet<TenantField>,
+): Partial<TenantSettings> {
+  const settings: { -readonly [Field in TenantField]?: TenantSettings[Field] } = {};
+  if (fields.has('name')) settings.name = textField('name', request.name ?? '', { minimum: 1, maximum: 128 });
+  if (fields.has('rate_limit_per_minute')) {
+    checkRateLimit(request.rateLimitPerMinute ?? 0);
+    settings.rate_limit_per_minute = request.rateLimitPerMinute || defaultRateLimitPerMinute;
+  }
+  if (fields.has('quotas')) {
+    const quotas = request.quotas ?? create(QuotasSchema);
+    checkQuotas(quotas);
+    settings.quotas = quotasJson(quotas);
+  }
+  if (fields.has('ip_allowlist')) {
+    checkAllowlist('ip_allowlist', request.ipAllowlist);
+    settings.ip_allowlist = request.ipAllowlist;
+  }
+  if (fields.has('mfa_required')) {
+    refuseUnenforceable(request.mfaRequired ?? false);
+    settings.mfa_required = request.mfaRequired ?? false;
+  }
+  if (fields.has('defaults')) {
+    const defaults = request.defaults ?? create(TenantDefaultsSchema);
+    checkDefaults(defaults);
+    settings.defaults = defaultsJson(defaults);
+  }
+  if (fields.has('trusted_signing_keys')) {
+    checkSigningKeys(request.trustedSigningKeys);
+    settings.trusted_signing_keys = request.trustedSigningKeys;
+  }
+  return settings;
+}
+
+/** A promise that nothing enforces is not accepted: there is no second factor to require yet. */
+export function refuseUnenforceable(mfaRequired: boolean): void {
+  if (mfaRequired) throw failedPrecondition('mfa_required: multi-factor sign-in is not available');
+}

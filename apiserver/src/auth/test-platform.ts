@@ -1,0 +1,47 @@
+// For tests: a platform on a test database, with a clock that the test moves.
+import { generateKeyPairSync } from 'node:crypto';
+import { readConfig } from '../config.ts';
+import type { Database } from '../platform/database.ts';
+import { createLogger } from '../platform/logger.ts';
+import { createMetrics } from '../platform/metrics.ts';
+import { Paging } from '../platform/paging.ts';
+import type { AuthPlatform } from './auth-platform.ts';
+
+/** A clock that moves with the machine's and can be put forward. */
+export class MovableClock {
+  private offset = 0;
+
+  now(): number {
+    return Date.now() + this.offset;
+  }
+
+  /** Puts the clock forward. */
+  advance(milliseconds: number): void {
+    this.offset += milliseconds;
+  }
+}
+
+/** A new Ed25519 key in PEM. */
+export const newSigningKey = (): string =>
+  generateKeyPairSync('ed25519').privateKey.export({ format: 'pem', type: 'pkcs8' }).toString();
+
+/** The platform of the auth service. `environment` adds to the settings, by their environment names. */
+export function testPlatform(
+  database: Database,
+  clock: MovableClock,
+  environment: Record<string, string> = {},
+): AuthPlatform {
+  const config = readConfig(
+    {
+      KELLET_DATABASE_URL: 'postgres://unused',
+      KELLET_NATS_URL: 'nats://unused',
+      KELLET_CONTROL_SECRET: 'unused',
+      KELLET_CALLBACK_HMAC_SECRET: 'unused',
+      KELLET_JWT_PRIVATE_KEY: newSigningKey(),
+      ...environment,
+    },
+    [],
+  );
+  const paging = new Paging(Buffer.alloc(32, 7));
+  return { config, database, clock, logger: createLogger('silent'), metrics: createMetrics(), paging };
+}

@@ -1,0 +1,31 @@
+// One at a time per key: attempts that must see each other's outcome.
+import { resourceExhausted } from '../platform/errors.ts';
+
+/** Runs work of the same key in turn; work of different keys runs side by side. */
+export class Turns {
+  private readonly queues = new Map<string, { last: Promise<void>; waiting: number }>();
+  private readonly maximumWaiting: number;
+
+  constructor(maximumWaiting: number) {
+    this.maximumWaiting = maximumWaiting;
+  }
+
+  /** Waits for its turn, then runs. Throws RESOURCE_EXHAUSTED when too many of the same key wait already. */
+  async run<T>(key: string, work: () => Promise<T>): Promise<T> {
+    const queue = this.queues.get(key) ?? { last: Promise.resolve(), waiting: 0 };
+    if (queue.waiting >= this.maximumWaiting) throw resourceExhausted('too many attempts at once', 1);
+    this.queues.set(key, queue);
+    queue.waiting += 1;
+    const before = queue.last;
+    let done: () => void = () => undefined;
+    queue.last = new Promise((resolve) => (done = resolve));
+    try {
+      await before;
+      return await work();
+    } finally {
+      queue.waiting -= 1;
+      if (queue.waiting === 0) this.queues.delete(key);
+      done();
+    }
+  }
+}

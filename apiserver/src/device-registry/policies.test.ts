@@ -1,0 +1,80 @@
+import { create, type MessageInitShape } from '@bufbuild/protobuf';
+import { TelemetrySchemaSchema as ManifestSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
+import {
+  OtaPolicySchema,
+  TelemetrySchema_AdditionalKeys as AdditionalKeys,
+  TelemetrySchema_Key_Type as KeyType,
+  TelemetrySchemaSchema,
+} from '@kellet/proto/es/kellet/v1/common_pb';
+import { expect } from 'chai';
+import {
+  anchoringModeName,
+  anchoringModeOf,
+  checkOtaPolicy,
+  checkTelemetrySchema,
+  telemetrySchemaOf,
+} from './policies.ts';
+
+type Key = NonNullable<MessageInitShape<typeof TelemetrySchemaSchema>['keys']>[string];
+const { number, string } = KeyType;
+
+describe('policies', () => {
+  for (const [name, key, refused] of [
+    ['a number', { type: number }, ''],
+    ['a number in a range', { type: number, min: -40, max: 85, unit: '°C', required: true }, ''],
+    ['equal bounds', { type: number, min: 1, max: 1 }, ''],
+    ['bounds the wrong way round', { type: number, min: 2, max: 1 }, 'min must not be greater'],
+    ['an infinite bound', { type: number, max: Infinity }, 'finite'],
+    ['an enum of a number', { type: number, enum: ['a'] }, 'for strings'],
+    ['a length of a number', { type: number, maxLength: 3 }, 'for strings'],
+    ['a string', { type: string, enum: ['on', 'off'], maxLength: 4096 }, ''],
+    ['a string that is too long', { type: string, maxLength: 4097 }, 'max_length'],
+    ['a bound of a string', { type: string, min: 0 }, 'for numbers'],
+    ['no type', {}, 'type must be number or string'],
+  ] as [string, Key, string][]) {
+    it(`${refused === '' ? 'takes' : 'refuses'} ${name}`, () => {
+      const schema = create(TelemetrySchemaSchema, { keys: { value: key } });
+      const check = () => checkTelemetrySchema('telemetry_schema', schema);
+      if (refused === '') expect(check).not.to.throw();
+      else expect(check).to.throw(refused);
+    });
+  }
+
+  for (const [start, end, days, zone, refused] of [
+    ['22:00', '04:30', ['mon', 'sun'], 'Europe/Berlin', ''],
+    ['00:00', '23:59', [], '', ''],
+    ['24:00', '04:00', [], '', 'start must be HH:MM'],
+    ['1:00', '04:00', [], '', 'start must be HH:MM'],
+    ['01:00', '', [], '', 'end must be HH:MM'],
+    ['01:00', '01:00', [], '', 'must differ'],
+    ['01:00', '02:00', ['Monday'], '', 'days'],
+    ['01:00', '02:00', [], 'Mars/Olympus', 'time_zone'],
+  ] as [string, string, string[], string, string][]) {
+    it(`${refused === '' ? 'takes' : 'refuses'} the window ${start}–${end} ${days.join()} ${zone}`, () => {
+      const policy = create(OtaPolicySchema, { window: { start, end, days, timeZone: zone } });
+      const check = () => checkOtaPolicy('ota_policy', policy);
+      if (refused === '') expect(check).not.to.throw();
+      else expect(check).to.throw(refused);
+    });
+  }
+
+  it('reads a schema of a manifest', () => {
+    const manifest = create(ManifestSchema, {
+      rejectAdditionalKeys: true,
+      keys: { t: { type: 'number', required: true, min: 0 }, s: { type: 'string', enum: ['a'], maxLength: 0 } },
+    });
+    const schema = telemetrySchemaOf(manifest);
+    expect(schema.additionalKeys).to.equal(AdditionalKeys.reject);
+    expect(schema.keys['t']).to.include({ type: number, required: true, min: 0, max: undefined });
+    expect(schema.keys['s']).to.deep.include({ type: string, enum: ['a'], maxLength: undefined });
+    expect(() => telemetrySchemaOf(create(ManifestSchema, { keys: { t: { type: 'bool' } } }))).to.throw('type');
+  });
+
+  it('names anchoring modes both ways', () => {
+    for (const mode of ['merkle', 'per_event', 'chain']) {
+      expect(anchoringModeName(anchoringModeOf('anchoring_mode', mode))).to.equal(mode);
+    }
+    expect(anchoringModeOf('anchoring_mode', '')).to.equal(undefined);
+    expect(() => anchoringModeOf('anchoring_mode', 'none')).to.throw('anchoring_mode');
+  });
+});

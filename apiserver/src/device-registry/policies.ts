@@ -1,0 +1,156 @@
+// Telemetry schemas and OTA policies, which tenants and profiles both state: their checks, and their form in manifests.
+import { create } from '@bufbuild/protobuf';
+import type {
+  OtaPolicy as ManifestOtaPolicy,
+  TelemetrySchema as ManifestTelemetrySchema,
+  Window as ManifestWindow,
+} from '@kellet/proto/es/kellet/control/v1/control_pb';
+import {
+  AnchoringPolicy_Mode,
+  OtaPolicySchema,
+  TelemetrySchema_AdditionalKeys as AdditionalKeys,
+  TelemetrySchema_Key_Type as KeyType,
+  TelemetrySchemaSchema,
+  WindowSchema,
+  type OtaPolicy,
+  type TelemetrySchema,
+  type Window,
+} from '@kellet/proto/es/kellet/v1/common_pb';
+import { invalidArgument } from '../platform/errors.ts';
+import { textField } from '../platform/fields.ts';
+import type { AnchoringMode } from './profile-reader.ts';
+
+const maximumKeys = 256;
+const maximumKeyBytes = 128;
+const maximumStringBytes = 4096;
+const maximumSeconds = 30 * 86_400;
+const days = ['mon', 'tue', 'wed', 'thu', 'fri', 'sat', 'sun'];
+
+/** Checks a telemetry schema. Throws INVALID_ARGUMENT naming the field. */
+export function checkTelemetrySchema(field: string, schema: TelemetrySchema): void {
+  const keys = Object.entries(schema.keys);
+  if (keys.length > maximumKeys) throw invalidArgument(`${field}.keys must have at most ${maximumKeys} entries`);
+  if (schema.additionalKeys !== undefined) {
+    const known: AdditionalKeys[] = [AdditionalKeys.allow, AdditionalKeys.reject];
+    if (!known.includes(schema.additionalKeys)) throw invalidArgument(`${field}.additional_keys: unknown value`);
+  }
+  for (const [name, key] of keys) {
+    const at = `${field}.keys[${JSON.stringify(name)}]`;
+    textField(`${at} name`, name, { minimum: 1, maximum: maximumKeyBytes });
+    if (Buffer.byteLength(name) > maximumKeyBytes) throw invalidArgument(`${at}: a name has at most 128 bytes`);
+    textField(`${at}.unit`, key.unit, { maximum: 64 });
+    if (key.type === KeyType.number) {
+      if (key.enum.length > 0 || key.maxLength !== undefined) {
+        throw invalidArgument(`${at}: enum and max_length are for strings`);
+      }
+      for (const bound of [key.min, key.max]) {
+        if (bound !== undefined && !Number.isFinite(bound)) throw invalidArgument(`${at}: min and max must be finite`);
+      }
+      if (key.min !== undefined && key.max !== undefined && key.min > key.max) {
+        throw invalidArgument(`${at}: min must not be greater than max`);
+      }
+    } else if (key.type === KeyType.string) {
+      if (key.min !== undefined || key.max !== undefined) throw invalidArgument(`${at}: min and max are for numbers`);
+      if (key.enum.length > 256) throw invalidArgument(`${at}.enum must have at most 256 entries`);
+      for (const value of key.enum) textField(`${at}.enum`, value, { maximum: maximumStringBytes });
+      if ((key.maxLength ?? 0) > maximumStringBytes) {
+        throw invalidArgument(`${at}.max_length must be at most ${maximumStringBytes}`);
+      }
+    } else throw invalidArgument(`${at}.type must be number or string`);
+  }
+}
+
+/** Checks an OTA policy. Throws INVALID_ARGUMENT naming the field. */
+export function checkOtaPolicy(field: string, policy: OtaPolicy): void {
+  if (policy.deviceTimeoutSeconds > maximumSeconds) {
+    throw invalidArgument(`${field}.device_timeout_seconds must be at most ${maximumSeconds}`);
+  }
+  if (policy.maxAttempts > 100) throw invalidArgument(`${field}.max_attempts must be at most 100`);
+  if (policy.window) checkWindow(`${field}.window`, policy.window);
+}
+
+/** Checks a daily window (DECISIONS 21). Throws INVALID_ARGUMENT naming the field. */
+export function checkWindow(field: string, window: Window): void {
+  for (const end of ['start', 'end'] as const) {
+    if (!/^([01]\d|2[0-3]):[0-5]\d$/.test(window[end])) throw invalidArgument(`${field}.${end} must be HH:MM`);
+  }
+  if (window.start === window.end) throw invalidArgument(`${field}: start and end must differ`);
+  for (const day of window.days) {
+    if (!days.includes(day)) throw invalidArgument(`${field}.days must be among ${days.join(', ')}`);
+  }
+  if (window.timeZone !== '' && !isTimeZone(window.timeZone)) {
+    throw invalidArgument(`${field}.time_zone: ${JSON.stringify(window.timeZone)} is no IANA time zone`);
+  }
+}
+
+/** Checks offline_after_seconds; 0 leaves it open. Throws INVALID_ARGUMENT naming the field. */
+export function checkOfflineAfter(field: string, seconds: number): void {
+  if (seconds > maximumSeconds) throw invalidArgument(`${field} must be at most ${maximumSeconds}`);
+}
+
+function isTimeZone(name: string): boolean {
+  try {
+    new Intl.DateTimeFormat('en', { timeZone: name });
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+const keyTypes: Readonly<Record<string, KeyType>> = { number: KeyType.number, string: KeyType.string };
+const modes: Readonly<Record<AnchoringMode, AnchoringPolicy_Mode>> = {
+  merkle: AnchoringPolicy_Mode.merkle,
+  per_event: AnchoringPolicy_Mode.per_event,
+  chain: AnchoringPolicy_Mode.chain,
+};
+
+/** The telemetry schema of a manifest as the public contract has it. Throws INVALID_ARGUMENT for an unknown type. */
+export function telemetrySchemaOf(schema: ManifestTelemetrySchema): TelemetrySchema {
+  return create(TelemetrySchemaSchema, {
+    additionalKeys: schema.rejectAdditionalKeys ? AdditionalKeys.reject : AdditionalKeys.allow,
+    keys: Object.fromEntries(
+      Object.entries(schema.keys).map(([name, key]) => {
+        const type = keyTypes[key.type];
+        if (type === undefined) throw invalidArgument(`keys[${JSON.stringify(name)}].type must be number or string`);
+        const { required, min, max, unit, enum: values } = key;
+        return [name, { type, required, min, max, unit, enum: values, maxLength: key.maxLength || undefined }];
+      }),
+    ),
+  });
+}
+
+/** The OTA policy of a manifest as the public contract has it. */
+export function otaPolicyOf(policy: ManifestOtaPolicy): OtaPolicy {
+  const { deviceTimeoutSeconds, maxAttempts, requireSignature, window } = policy;
+  return create(OtaPolicySchema, {
+    deviceTimeoutSeconds,
+    maxAttempts,
+    requireSignature,
+    window: window && windowOf(window),
+  });
+}
+
+/** The window of a manifest as the public contract has it. */
+export function windowOf({ start, end, days: on, timeZone }: ManifestWindow): Window {
+  return create(WindowSchema, { start, end, days: on, timeZone });
+}
+
+/** The anchoring mode of a manifest; undefined when it is left open. Throws INVALID_ARGUMENT for an unknown one. */
+export function anchoringModeOf(field: string, name: string): AnchoringPolicy_Mode | undefined {
+  if (name === '') return undefined;
+  const mode = (modes as Readonly<Record<string, AnchoringPolicy_Mode>>)[name];
+  if (mode === undefined) throw invalidArgument(`${field} must be one of ${Object.keys(modes).join(', ')}`);
+  return mode;
+}
+
+/** The name of an anchoring mode; undefined when it is left open. */
+export function anchoringModeName(mode: AnchoringPolicy_Mode | undefined): AnchoringMode | undefined {
+  return (Object.keys(modes) as AnchoringMode[]).find((name) => modes[name] === mode);
+}
+
+/** Checks an anchoring mode of a request; undefined leaves it open. Throws INVALID_ARGUMENT naming the field. */
+export function checkAnchoringMode(field: string, mode: AnchoringPolicy_Mode | undefined): void {
+  if (mode !== undefined && anchoringModeName(mode) === undefined) {
+    throw invalidArgument(`${field} must be one of ${Object.keys(modes).join(', ')}`);
+  }
+}
