@@ -15,6 +15,7 @@ const steps: [string, string, string[]][] = [
   ['client of the control service', 'proto', ['buf', 'generate', '--template', 'buf.gen.client.yaml']],
   ['descriptor set', 'proto', ['buf', 'build', '--as-file-descriptor-set', '-o', 'gen/descriptors.binpb']],
   ['types of the custom resources', 'crds', ['node', 'generate.ts']],
+  ['definitions in the chart', 'charts/kellet', ['sh', 'generate.sh']],
 ];
 
 /** Path and digest of every file of these folders that git knows or would add. */
