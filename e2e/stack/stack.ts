@@ -12,7 +12,7 @@ import { pidsByName, removeDevInfo, writeDevInfo } from './dev-info.ts';
 import { tryLock } from './file-lock.ts';
 import type { Report } from './go-build.ts';
 import { startNats } from './nats.ts';
-import { defaultStateFolder, substituteFolder } from './paths.ts';
+import { defaultStateFolder, removeReachableFolder } from './paths.ts';
 import { findFreePorts, isPortFree } from './ports.ts';
 import { ensureServiceDatabase, startPostgres } from './postgres.ts';
 import { endRecordedProcesses } from './process-table.ts';
@@ -88,10 +88,10 @@ async function openState(stateFolder: string, fresh: boolean, report: Report) {
   const ended = await endRecordedProcesses(recordsFolder);
   if (ended.length) report(`ended what an earlier run had left: ${ended.join(', ')}`);
   if (fresh) {
-    for (const name of ['artifacts', 'devchain', 'kubernetes', 'logs', 'nats', 'postgres', 'secrets']) {
+    for (const name of ['artifacts', 'devchain', 'kubernetes', 'logs', 'nats', 'secrets']) {
       await rm(join(stateFolder, name), { recursive: true, force: true });
     }
-    await rm(substituteFolder(postgresFolder(stateFolder)), { recursive: true, force: true });
+    await removeReachableFolder(postgresFolder(stateFolder));
   }
   removeDevInfo(join(stateFolder, 'dev.json'));
   return { release, recordsFolder, logsFolder: join(stateFolder, 'logs') };
