@@ -112,7 +112,7 @@ const steps: Step[] = [
     'apiserver/**/*.test.ts',
     'operator/**/*.test.ts',
     'scripts/**/*.test.ts',
-    'e2e/{stack,devchain,devices,src}/**/*.test.ts',
+    'e2e/{stack,devchain,devices,demo,src}/**/*.test.ts',
   ]),
   tests('e2e', './e2e/stack/test-stack.ts', ['e2e/tests/**/*.test.ts'], ['--timeout', '120000']),
 ];

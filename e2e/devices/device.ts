@@ -19,7 +19,7 @@ export interface DeviceOptions {
   signingKey?: string;
   /** The version that it was made with; reported with a failed download. */
   firmwareVersion?: string;
-  /** Cuts the connection when so many bytes of an artifact have arrived, once for each number. */
+  /** Cuts the connection in the middle of the chunk that holds this byte of the first artifact, once for each number. */
   cutAfterBytes?: readonly number[];
 }
 

@@ -14,7 +14,7 @@ export interface Download {
   packageId: string;
   sizeBytes: number;
   signal: AbortSignal;
-  /** Destroys the socket once this many bytes of the artifact have arrived, one time for each number. */
+  /** Destroys the socket in the middle of the chunk that holds this byte, one time for each number. */
   cutAfterBytes?: readonly number[];
   /** Called after each chunk with the bytes that have arrived so far. */
   onProgress?: (bytes: number) => Promise<void>;
@@ -36,74 +36,80 @@ class Unavailable extends Error {}
 
 const longestPauseMilliseconds = 2_000;
 
+/** A range of the artifact as the platform answers it (API.md, "Device side"). */
+interface Chunk {
+  offset?: number;
+  length: number;
+  /** Base64. */
+  data: string;
+  size_bytes: number;
+  /** This range reaches the end of the artifact. */
+  complete?: boolean;
+}
+
 /**
- * Fetches the whole artifact, 64 KiB at a time. After a broken connection it goes on at the first byte that is missing,
- * in the middle of a chunk if need be.
+ * Fetches the whole artifact, 64 KiB at a time. After a broken connection it goes on with the chunk that is missing.
  * @throws DownloadRefused when the package is no longer this device's
  */
 export async function downloadArtifact(download: Download): Promise<Downloaded> {
-  const image = Buffer.alloc(download.sizeBytes);
+  const { sizeBytes, signal } = download;
+  const image = Buffer.alloc(sizeBytes);
   const cuts = [...(download.cutAfterBytes ?? [])].sort((a, b) => a - b);
   const result = { image, requests: 0, interruptions: 0 };
-  let arrived = 0;
-  for (let failures = 0; arrived < download.sizeBytes;) {
-    download.signal.throwIfAborted();
+  let complete = false;
+  for (let arrived = 0, failures = 0; !complete;) {
+    signal.throwIfAborted();
     result.requests++;
-    const before = arrived;
+    const cut = cuts[0] !== undefined && cuts[0] < arrived + chunkBytes;
+    if (cut) cuts.shift();
     try {
-      await fetchChunk(download, arrived, (bytes) => {
-        bytes.copy(image, arrived);
-        arrived += bytes.length;
-        if (cuts[0] === undefined || arrived < cuts[0]) return true;
-        cuts.shift();
-        return false;
-      });
-      if (arrived === before) throw new Unavailable('an empty chunk');
+      const chunk = await fetchChunk(download, arrived, cut);
+      const bytes = Buffer.from(chunk.data, 'base64');
+      if ((chunk.offset ?? 0) !== arrived || bytes.length === 0 || arrived + bytes.length > sizeBytes) {
+        throw new Unavailable(`${bytes.length} bytes at ${chunk.offset ?? 0} are not what was asked for at ${arrived}`);
+      }
+      bytes.copy(image, arrived);
+      arrived += bytes.length;
       failures = 0;
-      await download.onProgress?.(arrived);
+      complete = chunk.complete === true;
+      if (complete !== (arrived === sizeBytes)) throw new Error('the last chunk is not where the artifact ends');
     } catch (error) {
-      if (error instanceof DownloadRefused) throw error;
-      download.signal.throwIfAborted();
+      if (error instanceof DownloadRefused || !(error instanceof Unavailable)) throw error;
+      signal.throwIfAborted();
       result.interruptions++;
-      failures = arrived > before ? 1 : failures + 1;
-      await sleep(Math.min(100 * 2 ** failures, longestPauseMilliseconds), undefined, { signal: download.signal });
+      await sleep(Math.min(100 * 2 ** ++failures, longestPauseMilliseconds), undefined, { signal });
+      continue;
     }
+    await download.onProgress?.(arrived);
   }
   return result;
 }
 
-/** One request; `take` gets the bytes as they arrive and answers whether the connection is to be kept. */
-function fetchChunk(download: Download, offset: number, take: (bytes: Buffer) => boolean): Promise<void> {
+/** One request; with `cut` the socket is destroyed as soon as the first bytes of the answer are there. */
+function fetchChunk(download: Download, offset: number, cut: boolean): Promise<Chunk> {
   const { base, apiKey, deviceId, packageId, sizeBytes, signal } = download;
   const length = Math.min(chunkBytes, sizeBytes - offset);
   const query = new URLSearchParams({ package_id: packageId, offset: String(offset), length: String(length) });
   const url = `${base}/api/v1/devices/${deviceId}/ota/chunk?${query.toString()}`;
-  const headers = { authorization: `Bearer ${apiKey}`, accept: 'application/octet-stream' };
   return new Promise((resolve, reject) => {
-    const call = request(url, { headers, signal }, (response) => {
+    const fail = (error: Error) => reject(new Unavailable(error.message, { cause: error }));
+    const call = request(url, { headers: { authorization: `Bearer ${apiKey}` }, signal }, (response) => {
       const { statusCode: status = 0 } = response;
-      response.on('error', reject);
-      if (status !== 200 && status !== 206) {
-        response.resume();
-        reject(
-          status === 403 || status === 404
-            ? new DownloadRefused(`chunk: ${status}`)
-            : new Unavailable(`chunk: ${status}`),
-        );
-        return;
-      }
-      let left = length;
+      const body: Buffer[] = [];
+      response.on('error', fail);
       response.on('data', (bytes: Buffer) => {
-        if (bytes.length > left) {
-          call.destroy(new Unavailable(`more than the ${length} bytes that were asked for`));
-          return;
-        }
-        left -= bytes.length;
-        if (!take(bytes)) call.destroy(new Error('the connection was cut'));
+        body.push(bytes);
+        if (cut) call.destroy(new Error('the connection was cut'));
       });
-      response.on('end', () => (response.complete ? resolve() : reject(new Error('the connection broke'))));
+      response.on('end', () => {
+        const text = Buffer.concat(body).toString();
+        if (status === 200) resolve(JSON.parse(text) as Chunk);
+        else if (status === 429 || status >= 500) reject(new Unavailable(`chunk: ${status}`));
+        else if (status === 403 || status === 404) reject(new DownloadRefused(`chunk: ${status} ${text}`));
+        else reject(new Error(`chunk: ${status} ${text}`));
+      });
     });
-    call.on('error', reject);
+    call.on('error', fail);
     call.end();
   });
 }

@@ -111,8 +111,10 @@ async function chooseAllPorts(stateFolder: string, environment: NodeJS.ProcessEn
     open('control', 'KELLET_CONTROL_PORT', 9091),
     open('metrics', 'KELLET_METRICS_PORT', 9464),
     open('dashboard', 'KELLET_DASHBOARD_PORT', 8081),
+    // The manifests in examples/ name this port.
+    open('artifacts', 'KELLET_ARTIFACTS_PORT', 8082),
     { name: 'devchain', variable: 'KELLET_DEVCHAIN_PORT', asked: environment.KELLET_DEVCHAIN_PORT },
-    ...['operatorMetrics', 'artifacts', 'postgres', 'nats'].map((name) => ({ name })),
+    ...['operatorMetrics', 'postgres', 'nats'].map((name) => ({ name })),
     ...['etcd', 'etcdPeer', 'kubeApiserver', 'kubeControllerManager'].map((name) => ({ name })),
   ];
   const sources = { isFree: isPortFree, findFree: findFreePorts, remembered: await readPorts(path), report };
