@@ -5,12 +5,14 @@ import type {
   DeviceProfileSpec,
   ObjectMeta,
 } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
+import type { Profile } from '@kellet/proto/es/kellet/v1/profile_pb.ts';
 import { RefusalError, type Applied, type Applier, type Refusal } from '../../control/applier.ts';
 import { takeUpIntent } from '../../control/intents.ts';
 import type { Database, Transaction } from '../../platform/database.ts';
+import { KelletError } from '../../platform/errors.ts';
 import { namedId } from '../../platform/ids.ts';
 import { profileFromSpec } from './profile-manifest.ts';
-import { profileProblem, type FieldProblem } from './profile-rules.ts';
+import { checkProfile, inManifest } from './profile-rules.ts';
 import { deleteProfile, detachProfile, findProfile, writeProfile } from './profile-store.ts';
 
 type Observed = MessageInitShape<typeof DeviceProfileObservedSchema>;
@@ -21,10 +23,6 @@ export type ProfileUsage = (
   tenantId: string,
   profileId: string,
 ) => Promise<{ devices: number; rollouts: number }>;
-
-/** `ota_policy.max_attempts must be …` → `spec.otaPolicy.maxAttempts must be …`. */
-export const inManifest = ({ field, problem }: FieldProblem): string =>
-  `spec.${field.replace(/_([a-z])/g, (_match, letter: string) => letter.toUpperCase())} ${problem}`;
 
 /** Why a profile must stay, in words; undefined when nothing uses it. */
 export async function profileUse(
@@ -59,9 +57,7 @@ export class ProfileApplier implements Applier<DeviceProfileSpec, Observed> {
   }
 
   apply(meta: ObjectMeta, spec: DeviceProfileSpec): Promise<Applied<Observed>> {
-    const profile = profileFromSpec(spec);
-    const problem = profileProblem(profile);
-    if (problem) throw new RefusalError('InvalidSpec', inManifest(problem));
+    const profile = readSpec(spec);
     const id = namedId(meta.tenantId, 'profile', meta.name);
     return this.database.tenant(meta.tenantId, async (tx) => {
       await takeUpIntent(tx, meta);
@@ -82,5 +78,17 @@ export class ProfileApplier implements Applier<DeviceProfileSpec, Observed> {
       else return { reason: 'InUse' as const, message: use };
       return undefined;
     });
+  }
+}
+
+/** The profile of a manifest, checked. Throws the refusal InvalidSpec. */
+function readSpec(spec: DeviceProfileSpec): Profile {
+  try {
+    const profile = profileFromSpec(spec);
+    checkProfile(profile);
+    return profile;
+  } catch (error) {
+    if (!(error instanceof KelletError)) throw error;
+    throw new RefusalError('InvalidSpec', inManifest(error.message));
   }
 }

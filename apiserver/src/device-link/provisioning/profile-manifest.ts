@@ -1,89 +1,30 @@
 // A profile in its three spellings: the public message, the custom resource's spec, and the spec that control applies.
-import { create, type MessageInitShape } from '@bufbuild/protobuf';
+import { create } from '@bufbuild/protobuf';
 import type { DeviceProfileSpec as Manifest, UpdateWindow } from '@kellet/crds';
-import type {
-  DeviceProfileSpec,
-  OtaPolicy as SpecOtaPolicy,
-  TelemetrySchema as SpecTelemetrySchema,
-  Window as SpecWindow,
-} from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
+import type { DeviceProfileSpec } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
 import {
   AnchoringPolicy_Mode,
   TelemetrySchema_AdditionalKeys,
   TelemetrySchema_Key_Type,
   type OtaPolicy,
-  type OtaPolicySchema,
   type TelemetrySchema,
-  type TelemetrySchemaSchema,
   type Window,
-  type WindowSchema,
 } from '@kellet/proto/es/kellet/v1/common_pb.ts';
 import { ProfileSchema, type Profile } from '@kellet/proto/es/kellet/v1/profile_pb.ts';
-import { RefusalError } from '../../control/applier.ts';
+import { anchoringModeOf, otaPolicyOf, telemetrySchemaOf } from '../../device-registry/policies.ts';
 import type { ProfileFields } from './profile-rules.ts';
 
-/** The profile that a manifest describes. Throws the refusal InvalidSpec for a word that the contract does not know. */
+/** The profile that a manifest describes. Throws INVALID_ARGUMENT for a word that the contract does not know. */
 export function profileFromSpec(spec: DeviceProfileSpec): Profile {
-  const mode = spec.anchoringMode;
+  const mode = anchoringModeOf('anchoring_policy.mode', spec.anchoringMode);
   return create(ProfileSchema, {
     type: spec.type,
     defaultTags: spec.defaultTags,
-    anchoringPolicy: mode === '' ? undefined : { mode: word(AnchoringPolicy_Mode, mode, 'spec.anchoringPolicy.mode') },
-    telemetrySchema: spec.telemetrySchema && telemetrySchemaFromSpec(spec.telemetrySchema, 'spec.telemetrySchema'),
-    otaPolicy: spec.otaPolicy && otaPolicyFromSpec(spec.otaPolicy),
+    anchoringPolicy: mode === undefined ? undefined : { mode },
+    telemetrySchema: spec.telemetrySchema && telemetrySchemaOf(spec.telemetrySchema),
+    otaPolicy: spec.otaPolicy && otaPolicyOf(spec.otaPolicy),
     offlineAfterSeconds: spec.offlineAfterSeconds,
   });
-}
-
-/** The public form of a telemetry schema in a manifest; `field` is where it stands, for the refusal InvalidSpec. */
-export const telemetrySchemaFromSpec = (
-  schema: SpecTelemetrySchema,
-  field: string,
-): MessageInitShape<typeof TelemetrySchemaSchema> => ({
-  keys: Object.fromEntries(
-    Object.entries(schema.keys).map(([name, key]) => [
-      name,
-      {
-        type: word(TelemetrySchema_Key_Type, key.type, `${field}.keys[${name}].type`),
-        required: key.required,
-        min: key.min,
-        max: key.max,
-        unit: key.unit,
-        enum: key.enum,
-        maxLength: key.maxLength || undefined,
-      },
-    ]),
-  ),
-  additionalKeys: schema.rejectAdditionalKeys
-    ? TelemetrySchema_AdditionalKeys.reject
-    : TelemetrySchema_AdditionalKeys.allow,
-});
-
-/** The public form of an OTA policy in a manifest. */
-export const otaPolicyFromSpec = (policy: SpecOtaPolicy): MessageInitShape<typeof OtaPolicySchema> => ({
-  deviceTimeoutSeconds: policy.deviceTimeoutSeconds,
-  maxAttempts: policy.maxAttempts,
-  window: policy.window && windowFromSpec(policy.window),
-  requireSignature: policy.requireSignature,
-});
-
-/** The public form of a window in a manifest. */
-export const windowFromSpec = ({ start, end, days, timeZone }: SpecWindow): MessageInitShape<typeof WindowSchema> => ({
-  start,
-  end,
-  days,
-  timeZone,
-});
-
-/** The value of an enum by its name in the contract. */
-function word<Values extends Record<string, number>>(
-  values: Values,
-  name: string,
-  field: string,
-): Values[keyof Values] {
-  const value = Object.hasOwn(values, name) ? values[name] : undefined;
-  if (!value) throw new RefusalError('InvalidSpec', `${field} must not be ${JSON.stringify(name)}`);
-  return value as Values[keyof Values];
 }
 
 /** The custom resource's spec of a profile whose fields have been checked. What is unset is left out. */

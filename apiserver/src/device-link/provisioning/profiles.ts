@@ -2,21 +2,21 @@
 import { create } from '@bufbuild/protobuf';
 import type { DeviceProfileSpec } from '@kellet/crds';
 import { ObjectMetaSchema } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
-import { ProfileSchema, type Profile, type ProfileService } from '@kellet/proto/es/kellet/v1/profile_pb.ts';
+import type { ProfileService } from '@kellet/proto/es/kellet/v1/profile_pb.ts';
 import { refusalError } from '../../control/applier.ts';
 import { resourceName } from '../../control/resource-names.ts';
 import type { ResourceWriter } from '../../control/resource-writer.ts';
 import type { ProfileFacts, ProfileReader } from '../../device-registry/profile-reader.ts';
-import { anchoringModeName } from '../../device-registry/tenant-defaults.ts';
+import { anchoringModeName } from '../../device-registry/policies.ts';
 import type { Database } from '../../platform/database.ts';
-import { alreadyExists, failedPrecondition, invalidArgument, notFound } from '../../platform/errors.ts';
+import { alreadyExists, failedPrecondition, notFound } from '../../platform/errors.ts';
 import { idField, textField, updatedFields } from '../../platform/fields.ts';
 import { isId, namedId } from '../../platform/ids.ts';
 import type { Paging } from '../../platform/paging.ts';
 import type { CallContext, Implementation } from '../../platform/rpc.ts';
 import { profileUse, type ProfileApplier, type ProfileUsage } from './profile-applier.ts';
 import { manifestOf } from './profile-manifest.ts';
-import { profileProblem } from './profile-rules.ts';
+import { checkProfile } from './profile-rules.ts';
 import {
   findProfile,
   findProfileByName,
@@ -64,12 +64,6 @@ const manifestFields = {
 } as const satisfies Record<string, keyof DeviceProfileSpec>;
 const updatable = ['name', ...(Object.keys(manifestFields) as (keyof typeof manifestFields)[])] as const;
 
-function checked(profile: Profile): Profile {
-  const problem = profileProblem(profile);
-  if (problem) throw invalidArgument(`${problem.field} ${problem.problem}`);
-  return profile;
-}
-
 const nameField = (name: string): string => textField('name', name, { minimum: 1, maximum: 128 });
 
 /** The handlers of ProfileService. */
@@ -95,9 +89,8 @@ export function profileService(ground: {
       const { tenantId } = context;
       const displayName = nameField(request.name);
       const { type, defaultTags, anchoringPolicy, telemetrySchema, otaPolicy, offlineAfterSeconds } = request;
-      const profile = checked(
-        create(ProfileSchema, { type, defaultTags, anchoringPolicy, telemetrySchema, otaPolicy, offlineAfterSeconds }),
-      );
+      const fields = { type, defaultTags, anchoringPolicy, telemetrySchema, otaPolicy, offlineAfterSeconds };
+      checkProfile(fields);
       const id = namedId(tenantId, 'profile', resourceName(displayName));
       const taken = await database.tenant(
         tenantId,
@@ -105,7 +98,7 @@ export function profileService(ground: {
       );
       if (taken && !taken.detached)
         throw alreadyExists(`a profile named ${JSON.stringify(displayName)} already exists`);
-      const made = await writer.create(context, { kind: 'DeviceProfile', displayName, spec: manifestOf(profile) });
+      const made = await writer.create(context, { kind: 'DeviceProfile', displayName, spec: manifestOf(fields) });
       return toProfile(await read(context, made.id));
     },
 
@@ -137,7 +130,8 @@ export function profileService(ground: {
       if (fields.has('telemetry_schema')) wanted.telemetrySchema = request.telemetrySchema;
       if (fields.has('ota_policy')) wanted.otaPolicy = request.otaPolicy;
       if (fields.has('offline_after_seconds')) wanted.offlineAfterSeconds = request.offlineAfterSeconds ?? 0;
-      const manifest = manifestOf(checked(wanted));
+      checkProfile(wanted);
+      const manifest = manifestOf(wanted);
       if (rename !== row.name) {
         const other = await database.tenant(tenantId, (tx) => findProfileByName(tx, tenantId, rename));
         if (other) throw alreadyExists(`a profile named ${JSON.stringify(rename)} already exists`);
