@@ -1,0 +1,158 @@
+// The operator's view of the cluster: followed copies of its kinds and of the namespaces, indexed as the controllers ask.
+import { plurals, tenantLabel, type Kind } from '@kellet/crds';
+import {
+  customResources,
+  isBeingDeleted,
+  namespaceResource,
+  type CustomResource,
+  type Namespace,
+  type ObjectOf,
+} from './resources.ts';
+import type { Clock } from './runtime/clock.ts';
+import type { KubernetesClient } from './runtime/kubernetes-client.ts';
+import type { Logger } from './runtime/logger.ts';
+import type { Metrics } from './runtime/metrics.ts';
+import { Reflector, type Change } from './runtime/reflector.ts';
+import { keyText, type ObjectKey } from './runtime/resource.ts';
+import { chooseNamespace, decideTenancy, type Tenancy } from './tenancy.ts';
+
+/** Every kind of custom resource. */
+export const kinds = Object.keys(plurals) as Kind[];
+
+/** Told each change, after the copies hold it. */
+export interface ClusterListener {
+  onResource: (kind: Kind, change: Change<CustomResource>) => void;
+  onNamespace: (change: Change<Namespace>) => void;
+}
+
+/** What the view needs. */
+export interface ClusterOptions {
+  client: Pick<KubernetesClient, 'list' | 'watch'>;
+  clock: Clock;
+  logger: Logger;
+  metrics: Metrics;
+}
+
+/** Followed copies. */
+export class Cluster {
+  readonly #reflectors = new Map<Kind, Reflector<CustomResource>>();
+  readonly #namespaces: Reflector<Namespace>;
+  /** Keys by kind and namespace. */
+  readonly #byNamespace = new Map<string, Set<string>>();
+  readonly #byTenant = new Map<string, Set<string>>();
+  #listener: ClusterListener | undefined;
+
+  constructor(options: ClusterOptions) {
+    for (const kind of kinds) {
+      const onChange = (change: Change<CustomResource>): void => {
+        this.#index(kind, change);
+        this.#listener?.onResource(kind, change);
+      };
+      this.#reflectors.set(
+        kind,
+        new Reflector<CustomResource>({ ...options, resource: customResources[kind], onChange }),
+      );
+    }
+    this.#namespaces = new Reflector<Namespace>({
+      ...options,
+      resource: namespaceResource,
+      onChange: (change) => {
+        this.#indexNamespace(change);
+        this.#listener?.onNamespace(change);
+      },
+    });
+  }
+
+  /** Follows everything until the signal aborts. */
+  async run(signal: AbortSignal): Promise<void> {
+    await Promise.all([...this.#reflectors.values(), this.#namespaces].map((reflector) => reflector.run(signal)));
+  }
+
+  /** Resolves when every first list is complete. */
+  async synced(): Promise<void> {
+    await Promise.all([...this.#reflectors.values(), this.#namespaces].map((reflector) => reflector.synced));
+  }
+
+  /** From now on the listener is told each change. What is there already it asks for by `keys`. */
+  listen(listener: ClusterListener): void {
+    this.#listener = listener;
+  }
+
+  /** Throws when the API server has not been heard of for longer than a watch may be silent. */
+  check(now: number): void {
+    for (const [kind, reflector] of this.#reflectors) {
+      if (reflector.lastContact === 0) throw new Error(`${plurals[kind]} have not been listed yet`);
+      if (now - reflector.lastContact > 180_000) throw new Error(`no news of ${plurals[kind]} for three minutes`);
+    }
+  }
+
+  /** @returns the copy of an object */
+  get<K extends Kind>(kind: K, key: ObjectKey): ObjectOf[K] | undefined {
+    return this.#reflectors.get(kind)!.get(keyText(key)) as ObjectOf[K] | undefined;
+  }
+
+  /** The keys of all objects of a kind. */
+  keys(kind: Kind): Iterable<string> {
+    return this.#reflectors.get(kind)!.keys();
+  }
+
+  /** All objects of a kind in a namespace. */
+  *inNamespace<K extends Kind>(kind: K, namespace: string): Generator<ObjectOf[K]> {
+    const reflector = this.#reflectors.get(kind)!;
+    for (const key of this.#byNamespace.get(`${kind}/${namespace}`) ?? []) {
+      const object = reflector.get(key);
+      if (object) yield object as ObjectOf[K];
+    }
+  }
+
+  /** @returns the copy of a namespace */
+  namespace(name: string): Namespace | undefined {
+    return this.#namespaces.get(keyText({ namespace: '', name }));
+  }
+
+  /** The namespaces that carry a tenant's label. */
+  namespacesOf(tenantId: string): Namespace[] {
+    return [...(this.#byTenant.get(tenantId) ?? [])].flatMap((name) => this.namespace(name) ?? []);
+  }
+
+  /** @returns the one namespace that is a tenant's */
+  chosenNamespace(tenantId: string): Namespace | undefined {
+    const tenant = this.get('Tenant', { namespace: '', name: tenantId });
+    return chooseNamespace(tenantId, tenant?.status?.namespace, this.namespacesOf(tenantId));
+  }
+
+  /** @returns the tenant of a namespace, or why it has none */
+  tenancyOf(name: string): Tenancy {
+    const namespace = this.namespace(name);
+    const tenantId = namespace?.metadata.labels?.[tenantLabel] ?? '';
+    const tenant = this.get('Tenant', { namespace: '', name: tenantId });
+    return decideTenancy({ namespace, tenantExists: tenant !== undefined, chosen: this.chosenNamespace(tenantId) });
+  }
+
+  /** Whether a namespace is on its way out, or gone. */
+  isTerminating(name: string): boolean {
+    const namespace = this.namespace(name);
+    return !namespace || isBeingDeleted(namespace);
+  }
+
+  #index(kind: Kind, { type, object }: Change<CustomResource>): void {
+    const { namespace = '', name } = object.metadata;
+    change(this.#byNamespace, `${kind}/${namespace}`, keyText({ namespace, name }), type !== 'deleted');
+  }
+
+  #indexNamespace(event: Change<Namespace>): void {
+    const { name, labels } = event.object.metadata;
+    const before = event.type === 'updated' ? event.previous.metadata.labels?.[tenantLabel] : undefined;
+    const after = labels?.[tenantLabel];
+    if (before && before !== after) change(this.#byTenant, before, name, false);
+    if (after) change(this.#byTenant, after, name, event.type !== 'deleted');
+  }
+}
+
+function change(index: Map<string, Set<string>>, key: string, entry: string, present: boolean): void {
+  const entries = index.get(key) ?? new Set();
+  if (present) entries.add(entry);
+  else entries.delete(entry);
+  if (entries.size > 0) index.set(key, entries);
+  else index.delete(key);
+}

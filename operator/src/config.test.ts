@@ -1,0 +1,18 @@
+import { expect } from 'chai';
+import { readConfig } from './config.ts';
+
+describe('readConfig', () => {
+  const least = { KELLET_CONTROL_ADDRESS: 'data-plane:9091', KELLET_CONTROL_SECRET: 's' };
+
+  it('fills in what is not said', () => {
+    expect(readConfig(least, 'id')).to.deep.include({ metricsPort: 9464, leaderElection: true, logLevel: 'info' });
+    expect(readConfig({ ...least, KELLET_LEADER_ELECTION: 'false' }, 'id').leaderElection).to.equal(false);
+  });
+
+  it('names everything that is wrong at once', () => {
+    const wrong = { KELLET_METRICS_PORT: 'x', KELLET_LOG_LEVEL: 'loud', KELLET_CONTROL_SECRET_FILE: '/nonexistent' };
+    expect(() => readConfig(wrong, 'id')).to.throw(
+      /KELLET_CONTROL_ADDRESS[^]*KELLET_CONTROL_SECRET_FILE[^]*KELLET_METRICS_PORT[^]*KELLET_LOG_LEVEL/,
+    );
+  });
+});

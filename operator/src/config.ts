@@ -1,0 +1,74 @@
+// The configuration of kellet-operator, read from the environment. Any secret may be given as a file (KELLET_X_FILE).
+import { readFileSync } from 'node:fs';
+import { hostname } from 'node:os';
+
+/** The configuration, every value checked. */
+export interface Config {
+  /** Path of a kubeconfig; undefined: the pod's own credentials, else kubectl's default. */
+  kubeconfig: string | undefined;
+  /** host:port of the data plane's control service. */
+  controlAddress: string;
+  controlSecret: string;
+  listenHost: string;
+  metricsPort: number;
+  leaderElection: boolean;
+  /** Namespace of the Lease. */
+  leaseNamespace: string;
+  logLevel: string;
+  /** Unique to this process, for the Lease and for Events. */
+  identity: string;
+}
+
+type Environment = Record<string, string | undefined>;
+
+const levels = ['trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent'];
+const namespaceFile = '/var/run/secrets/kubernetes.io/serviceaccount/namespace';
+
+/** Reads the configuration. Throws one Error that names everything that is missing or wrong. */
+export function readConfig(environment: Environment, uniqueId: string): Config {
+  const problems: string[] = [];
+  const controlAddress = environment['KELLET_CONTROL_ADDRESS'] ?? '';
+  if (!/^.+:\d+$/.test(controlAddress)) problems.push('KELLET_CONTROL_ADDRESS must be host:port of the data plane');
+  const controlSecret = readSecret(environment, 'KELLET_CONTROL_SECRET', problems);
+  const port = environment['KELLET_METRICS_PORT'] ?? '9464';
+  if (!/^\d{1,5}$/.test(port)) problems.push('KELLET_METRICS_PORT must be a port number');
+  const election = environment['KELLET_LEADER_ELECTION'] ?? 'true';
+  if (!['true', 'false', '1', '0'].includes(election)) problems.push('KELLET_LEADER_ELECTION must be true or false');
+  const logLevel = environment['KELLET_LOG_LEVEL'] ?? 'info';
+  if (!levels.includes(logLevel)) problems.push(`KELLET_LOG_LEVEL must be one of ${levels.join(', ')}`);
+  if (problems.length > 0) throw new Error(`configuration:\n  ${problems.join('\n  ')}`);
+  return {
+    kubeconfig: environment['KUBECONFIG'] || undefined,
+    controlAddress,
+    controlSecret,
+    listenHost: environment['KELLET_LISTEN_HOST'] || '0.0.0.0',
+    metricsPort: Number(port),
+    leaderElection: election === 'true' || election === '1',
+    leaseNamespace: environment['KELLET_LEASE_NAMESPACE'] || ownNamespace() || 'kellet-system',
+    logLevel,
+    identity: `${hostname()}_${uniqueId}`,
+  };
+}
+
+function readSecret(environment: Environment, name: string, problems: string[]): string {
+  const file = environment[`${name}_FILE`];
+  let text = environment[name] ?? '';
+  if (text === '' && file) {
+    try {
+      text = readFileSync(file, 'utf8').trim();
+    } catch (error) {
+      problems.push(`${name}_FILE: ${(error as Error).message}`);
+      return '';
+    }
+  }
+  if (text === '') problems.push(`${name} is required: the secret that operator and data plane share`);
+  return text;
+}
+
+function ownNamespace(): string | undefined {
+  try {
+    return readFileSync(namespaceFile, 'utf8').trim();
+  } catch {
+    return undefined;
+  }
+}

@@ -1,0 +1,165 @@
+import type { OtaRollout } from '@kellet/crds';
+import { expect } from 'chai';
+import { pauseReason, rolloutFindings, rolloutHappenings, toRolloutMessage, toRolloutStatus } from './ota-rollout.ts';
+import { makeObserved as observe, type ObservedFields } from './test-observed.ts';
+
+type Status = NonNullable<OtaRollout['status']>;
+
+const paused = (...reasons: string[]): ObservedFields => ({
+  phase: 'paused',
+  pause_conditions: reasons.map((reason) => ({ reason, start_time: { seconds: 60n, nanos: 0 }, by: '' })),
+});
+
+describe('rolloutFindings', () => {
+  // Condition → status and reason, as kstatus and Argo CD read them.
+  const cases: [string, ObservedFields, Record<string, string>][] = [
+    [
+      'active',
+      { phase: 'active' },
+      { Progressing: 'True RolloutInProgress', Degraded: 'False AsExpected', Ready: 'False RolloutInProgress' },
+    ],
+    [
+      'operator pause',
+      paused('OperatorPause'),
+      { Progressing: 'False OperatorPause', Degraded: 'False AsExpected', Ready: 'False OperatorPause' },
+    ],
+    ['approval', paused('StepApproval'), { Progressing: 'False StepApproval', Ready: 'False StepApproval' }],
+    ['held by spec', paused(), { Progressing: 'False HeldBySpec', Ready: 'False HeldBySpec' }],
+    [
+      'threshold',
+      paused('OperatorPause', 'FailureThresholdExceeded'),
+      {
+        Progressing: 'False FailureThresholdExceeded',
+        Degraded: 'True FailureThresholdExceeded',
+        Ready: 'False FailureThresholdExceeded',
+        Stalled: 'True FailureThresholdExceeded',
+      },
+    ],
+    [
+      'rolling back',
+      { phase: 'rolling_back' },
+      { Progressing: 'True RollingBack', Degraded: 'True RollingBack', Ready: 'False RollingBack' },
+    ],
+    [
+      'rolled back',
+      { phase: 'completed', outcome: 'rolled_back' },
+      { Degraded: 'True RolledBack', Ready: 'False RolledBack', Stalled: 'True RolledBack' },
+    ],
+    [
+      'succeeded',
+      { phase: 'completed', outcome: 'succeeded' },
+      { Progressing: 'False Succeeded', Degraded: 'False AsExpected', Ready: 'True Succeeded' },
+    ],
+    [
+      'cancelled',
+      { phase: 'completed', outcome: 'cancelled' },
+      { Degraded: 'False AsExpected', Ready: 'False Cancelled' },
+    ],
+  ];
+  for (const [name, partial, want] of cases) {
+    it(name, () => {
+      const found = Object.fromEntries(
+        rolloutFindings(observe(partial)).map((f) => [f.type, `${f.status} ${f.reason}`]),
+      );
+      expect(found).to.include({ Accepted: 'True Accepted', Synced: 'True Synced', ...want });
+      expect('Stalled' in found).to.equal('Stalled' in want);
+    });
+  }
+});
+
+describe('pauseReason', () => {
+  it('names the gravest', () => {
+    expect(pauseReason(observe(paused('StepApproval', 'OperatorPause')))).to.equal('OperatorPause');
+    expect(pauseReason(observe(paused()))).to.equal('HeldBySpec');
+  });
+});
+
+describe('rolloutHappenings', () => {
+  const status = (phase: Status['phase'], more: Partial<Status> = {}): Status => ({ phase, message: 'why', ...more });
+  const exceeded: Partial<Status> = { pauseConditions: [{ reason: 'FailureThresholdExceeded', startTime: '' }] };
+  const cases: [string, Status | undefined, Status, string[]][] = [
+    ['first seen', undefined, status('Active'), ['Normal Started']],
+    ['counts alone', status('Active'), status('Active', { scheduledCount: 3 }), []],
+    ['paused by somebody', status('Active'), status('Paused'), ['Normal Paused']],
+    ['paused by failures', status('Active'), status('Paused', exceeded), ['Warning FailureThresholdExceeded']],
+    ['failures while paused', status('Paused'), status('Paused', exceeded), ['Warning FailureThresholdExceeded']],
+    ['still paused by failures', status('Paused', exceeded), status('Paused', exceeded), []],
+    ['resumed', status('Paused', exceeded), status('Active'), ['Normal Resumed']],
+    ['rolling back', status('Paused', exceeded), status('RollingBack'), ['Warning RollingBack']],
+    ['rolled back', status('RollingBack'), status('Completed', { outcome: 'RolledBack' }), ['Warning RolledBack']],
+    ['succeeded', status('Active'), status('Completed', { outcome: 'Succeeded' }), ['Normal Completed']],
+    ['cancelled', status('Active'), status('Completed', { outcome: 'Cancelled' }), ['Normal Cancelled']],
+  ];
+  for (const [name, before, after, want] of cases) {
+    it(name, () => expect(rolloutHappenings(before, after).map((h) => `${h.type} ${h.reason}`)).to.deep.equal(want));
+  }
+});
+
+describe('toRolloutStatus', () => {
+  it('mirrors what was observed, with whole percents that keep the side of the threshold', () => {
+    const status = toRolloutStatus(
+      'id',
+      observe({
+        ...paused('FailureThresholdExceeded'),
+        failure_percent: 10.01,
+        effective_percent: 20,
+        counts: { eligible: 100, scheduled: 20, failed: 2, timed_out: 1 },
+      }),
+      15,
+    );
+    expect(status).to.deep.include({ phase: 'Paused', failurePercent: 11, scheduledCount: 15, outcome: undefined });
+    expect(status.counts).to.deep.include({ eligible: 100, failed: 2, timedOut: 1 });
+    expect(status.pauseConditions).to.deep.equal([
+      { reason: 'FailureThresholdExceeded', startTime: '1970-01-01T00:01:00Z', by: undefined },
+    ]);
+  });
+
+  it('takes the scheduled count of the first observation', () => {
+    expect(
+      toRolloutStatus('id', observe({ phase: 'active', counts: { scheduled: 10 } }), undefined).scheduledCount,
+    ).to.equal(10);
+  });
+});
+
+describe('toRolloutMessage', () => {
+  it('translates every field', () => {
+    const message = toRolloutMessage({
+      packageRef: { name: 'p' },
+      targetProfileRef: { name: 't' },
+      rollbackPackageRef: { name: 'r' },
+      canaryPercent: 5,
+      failureThresholdPercent: 0,
+      minFailures: 2,
+      steps: [{ percent: 50, soakSeconds: 60, approval: true }, { percent: 100 }],
+      maxPerMinute: 30,
+      deviceTimeoutSeconds: 600,
+      maxAttempts: 3,
+      window: { start: '22:00', end: '04:00', days: ['Monday', 'Sunday'], timeZone: 'Europe/Berlin' },
+      paused: true,
+      desiredState: 'RolledBack',
+    });
+    expect(message).to.deep.equal({
+      package_name: 'p',
+      profile_name: 't',
+      rollback_package_name: 'r',
+      canary_percent: 5,
+      failure_threshold_percent: 0,
+      min_failures: 2,
+      steps: [
+        { percent: 50, soak_seconds: 60, approval: true },
+        { percent: 100, soak_seconds: 0, approval: false },
+      ],
+      max_per_minute: 30,
+      device_timeout_seconds: 600,
+      max_attempts: 3,
+      window: { start: '22:00', end: '04:00', days: ['mon', 'sun'], time_zone: 'Europe/Berlin' },
+      paused: true,
+      rolled_back: true,
+    });
+  });
+
+  it('takes the threshold of 10 when none is given', () => {
+    const message = toRolloutMessage({ packageRef: { name: 'p' }, targetProfileRef: { name: 't' }, canaryPercent: 5 });
+    expect(message).to.include({ failure_threshold_percent: 10, paused: false, rolled_back: false });
+  });
+});

@@ -1,0 +1,236 @@
+// OtaRollout: drives a rollout through its stages. Each reconcile applies the manifest, carries out decisions until none is
+// left (rollout-decision.ts), and mirrors what the data plane observed into status.
+import type { OtaRollout, OtaRolloutSpec } from '@kellet/crds';
+import type {
+  ApplyResponse,
+  OtaRolloutObserved,
+  OtaRolloutSpec as OtaRolloutMessage,
+} from '@kellet/proto/ts/kellet/control/v1/control';
+import { fails, holds, kubernetesTime, unknown, withReady, type Finding } from '../conditions.ts';
+import { toCamelCase, toMilliseconds, toWindow } from '../messages.ts';
+import type { Environment, KindReconciler, Observation, Preparation } from '../reconciler.ts';
+import type { ReconcileContext } from '../runtime/controller.ts';
+import type { Happening } from '../runtime/events.ts';
+import { decideRollout, toAdvanceRequest } from './rollout-decision.ts';
+import { rolloutAhead } from './rollout-precedence.ts';
+
+type Status = NonNullable<OtaRollout['status']>;
+type PauseReason = NonNullable<Status['pauseConditions']>[number]['reason'];
+
+/** How often an active rollout looks over its fleet for devices that joined. */
+const refreshMs = 60_000;
+/** Calls to the data plane in one reconcile; a larger fleet goes on in the next, after its status was written. */
+const callsPerReconcile = 20;
+/** Wait when the data plane would not carry a decision out although nothing had changed. */
+const disagreementMs = 5000;
+/** How often a rollout that waits for another looks again. */
+const aheadRetryMs = 30_000;
+
+/** The manifest as the data plane takes it. */
+export function toRolloutMessage(spec: OtaRolloutSpec): OtaRolloutMessage {
+  return {
+    package_name: spec.packageRef.name,
+    profile_name: spec.targetProfileRef.name,
+    rollback_package_name: spec.rollbackPackageRef?.name ?? '',
+    canary_percent: spec.canaryPercent,
+    failure_threshold_percent: spec.failureThresholdPercent ?? 10,
+    min_failures: spec.minFailures ?? 0,
+    steps: (spec.steps ?? []).map((step) => ({
+      percent: step.percent,
+      soak_seconds: step.soakSeconds ?? 0,
+      approval: step.approval ?? false,
+    })),
+    device_timeout_seconds: spec.deviceTimeoutSeconds ?? 0,
+    max_per_minute: spec.maxPerMinute ?? 0,
+    max_attempts: spec.maxAttempts ?? 0,
+    window: toWindow(spec.window),
+    paused: spec.paused ?? false,
+    rolled_back: spec.desiredState === 'RolledBack',
+  };
+}
+
+/** What the data plane observed, as status shows it. `scheduledInitially` is what the first observation said. */
+export function toRolloutStatus(
+  rolloutId: string,
+  observed: OtaRolloutObserved,
+  scheduledInitially: number | undefined,
+): Omit<Status, 'conditions' | 'observedGeneration'> {
+  const { counts } = observed;
+  const time = (timestamp: Parameters<typeof toMilliseconds>[0]): string | undefined => {
+    const milliseconds = toMilliseconds(timestamp);
+    return milliseconds === undefined ? undefined : kubernetesTime(milliseconds);
+  };
+  return {
+    rolloutId,
+    phase: toCamelCase<NonNullable<Status['phase']>>(observed.phase),
+    outcome: toCamelCase<NonNullable<Status['outcome']>>(observed.outcome),
+    message: observed.message.slice(0, 1024),
+    scheduledCount: scheduledInitially ?? counts?.scheduled ?? 0,
+    counts: counts && {
+      eligible: counts.eligible,
+      scheduled: counts.scheduled,
+      sent: counts.sent,
+      succeeded: counts.succeeded,
+      failed: counts.failed,
+      timedOut: counts.timed_out,
+      skipped: counts.skipped,
+      removed: counts.removed,
+    },
+    failurePercent: Math.min(100, Math.ceil(observed.failure_percent)),
+    effectivePercent: observed.effective_percent,
+    pauseConditions: observed.pause_conditions.map((condition) => ({
+      reason: condition.reason as PauseReason,
+      startTime: time(condition.start_time) ?? kubernetesTime(0),
+      by: condition.by || undefined,
+    })),
+    control: {
+      expandedToPercent: observed.expanded_to_percent,
+      acknowledgedFailures: observed.acknowledged_failures,
+      rollbackRequestedAt: time(observed.rollback_requested_at),
+      by: observed.rollback_requested_by || undefined,
+    },
+  };
+}
+
+/** What holds a paused rollout, the gravest first. */
+export function pauseReason(observed: OtaRolloutObserved): PauseReason | 'HeldBySpec' {
+  const reasons = observed.pause_conditions.map(({ reason }) => reason);
+  const gravest = (['FailureThresholdExceeded', 'OperatorPause', 'StepApproval'] as const).find((reason) =>
+    reasons.includes(reason),
+  );
+  return gravest ?? 'HeldBySpec';
+}
+
+/** The conditions of a rollout that the data plane has taken up, Ready last but for Stalled. */
+export function rolloutFindings(observed: OtaRolloutObserved): Finding[] {
+  const { message } = observed;
+  const accepted = ['Accepted', 'ReferencesResolved', 'Synced'].map((type) => holds(type, type));
+  const find = (reason: string, progressing: boolean, degraded: boolean, done = false): Finding[] => [
+    ...accepted,
+    progressing ? holds('Progressing', reason, message) : fails('Progressing', reason, message),
+    degraded ? holds('Degraded', reason, message) : fails('Degraded', 'AsExpected', ''),
+    done ? holds('Ready', reason, message) : fails('Ready', reason, message),
+    ...(degraded && !progressing ? [holds('Stalled', reason, message)] : []),
+  ];
+  switch (observed.phase) {
+    case 'completed':
+      if (observed.outcome === 'succeeded') return find('Succeeded', false, false, true);
+      if (observed.outcome === 'rolled_back') return find('RolledBack', false, true);
+      return find('Cancelled', false, false);
+    case 'rolling_back':
+      return find('RollingBack', true, true);
+    case 'paused': {
+      const reason = pauseReason(observed);
+      return find(reason, false, reason === 'FailureThresholdExceeded');
+    }
+    default:
+      return find('RolloutInProgress', true, false);
+  }
+}
+
+/** Events that follow from a change of status. */
+export function rolloutHappenings(before: Status | undefined, after: Status | undefined): Happening[] {
+  if (!after?.phase) return [];
+  const message = after.message || after.phase;
+  const exceeded = (status: Status | undefined): boolean =>
+    status?.pauseConditions?.some(({ reason }) => reason === 'FailureThresholdExceeded') ?? false;
+  if (exceeded(after) && !exceeded(before)) return [{ type: 'Warning', reason: 'FailureThresholdExceeded', message }];
+  if (before?.phase === after.phase) return [];
+  switch (after.phase) {
+    case 'Active':
+      return [{ type: 'Normal', reason: before?.phase ? 'Resumed' : 'Started', message }];
+    case 'Paused':
+      return [{ type: 'Normal', reason: 'Paused', message }];
+    case 'RollingBack':
+      return [{ type: 'Warning', reason: 'RollingBack', message }];
+    case 'Completed':
+      if (after.outcome === 'RolledBack') return [{ type: 'Warning', reason: 'RolledBack', message }];
+      return [{ type: 'Normal', reason: after.outcome === 'Succeeded' ? 'Completed' : 'Cancelled', message }];
+  }
+}
+
+/** What is particular to rollouts. */
+export class OtaRolloutReconciler implements KindReconciler<'OtaRollout'> {
+  readonly kind = 'OtaRollout';
+  readonly aspects = ['Accepted', 'ReferencesResolved', 'Synced'];
+  readonly happenings = rolloutHappenings;
+  readonly #environment: Environment;
+  /** When each rollout's fleet was looked over last, by rollout id. */
+  readonly #refreshed = new Map<string, number>();
+
+  constructor(environment: Environment) {
+    this.#environment = environment;
+  }
+
+  async prepare(rollout: OtaRollout): Promise<Preparation> {
+    const { cluster } = this.#environment;
+    const { namespace = '' } = rollout.metadata;
+    const typeOf = (name: string): string | undefined => cluster.get('OtaPackage', { namespace, name })?.spec.type;
+    const ahead = rolloutAhead(rollout, cluster.inNamespace('OtaRollout', namespace), typeOf);
+    if (!ahead) return { spec: { ota_rollout: toRolloutMessage(rollout.spec) }, findings: [] };
+    const message = `waits for OtaRollout ${ahead.metadata.name}: one rollout of a profile and package type runs at a time`;
+    const findings = [
+      fails('Accepted', 'RolloutInProgress', message),
+      unknown('ReferencesResolved', 'Refused', 'not judged: Accepted does not hold'),
+      unknown('Synced', 'Refused', 'not judged: Accepted does not hold'),
+    ];
+    return { blocked: withReady(findings, { reason: 'Ready', message: '' }), requeueAfterMs: aheadRetryMs };
+  }
+
+  async observe(
+    rollout: OtaRollout,
+    tenantId: string,
+    { id, ota_rollout }: ApplyResponse,
+    context: ReconcileContext,
+  ): Promise<Observation<OtaRollout>> {
+    if (!ota_rollout) throw new Error('the data plane answered nothing about the rollout');
+    const { observed, requeueAfterMs } = await this.#drive(rollout, tenantId, id, ota_rollout, context);
+    const initially = rollout.status?.rolloutId === id ? rollout.status.scheduledCount : undefined;
+    return {
+      status: toRolloutStatus(id, observed, initially),
+      findings: rolloutFindings(observed),
+      requeueAfterMs,
+    };
+  }
+
+  /** Carries decisions out until there is none, or the data plane sees it otherwise. */
+  async #drive(
+    rollout: OtaRollout,
+    tenantId: string,
+    rolloutId: string,
+    first: OtaRolloutObserved,
+    { logger, signal }: ReconcileContext,
+  ): Promise<{ observed: OtaRolloutObserved; requeueAfterMs?: number }> {
+    const { clock, dataPlane } = this.#environment;
+    const { steps } = toRolloutMessage(rollout.spec);
+    let observed = first;
+    for (let calls = 0; calls < callsPerReconcile && !signal.aborted; calls += 1) {
+      const refreshDue = clock.now() - (this.#refreshed.get(rolloutId) ?? -Infinity) >= refreshMs;
+      const { action, requeueAfterMs } = decideRollout({ steps, refreshDue }, observed);
+      if (observed.phase === 'completed') this.#refreshed.delete(rolloutId);
+      if (!action) return { observed, requeueAfterMs: this.#untilRefresh(rolloutId, observed, requeueAfterMs) };
+      const answer = await dataPlane.advanceRollout(toAdvanceRequest(tenantId, rolloutId, observed.revision, action));
+      if (!answer.observed) throw new Error('the data plane answered nothing about the rollout');
+      logger.info({ action, applied: answer.applied, phase: answer.observed.phase }, 'advanced the rollout');
+      if (action === 'schedule_devices' && answer.applied) this.#refreshed.set(rolloutId, clock.now());
+      const moved = answer.observed.revision !== observed.revision;
+      observed = answer.observed;
+      // What was carried out and changed nothing would be decided again and again.
+      if (!moved && (action !== 'schedule_devices' || isShort(observed))) {
+        return { observed, requeueAfterMs: disagreementMs };
+      }
+    }
+    return { observed, requeueAfterMs: 0 };
+  }
+
+  #untilRefresh(rolloutId: string, observed: OtaRolloutObserved, requeueAfterMs?: number): number | undefined {
+    if (observed.phase !== 'active') return requeueAfterMs;
+    const due = (this.#refreshed.get(rolloutId) ?? 0) + refreshMs - this.#environment.clock.now();
+    return Math.min(requeueAfterMs ?? Infinity, Math.max(1000, due));
+  }
+}
+
+/** Whether fewer devices are scheduled than the share in force covers. */
+function isShort({ counts, covered }: OtaRolloutObserved): boolean {
+  return (counts?.scheduled ?? 0) < covered;
+}

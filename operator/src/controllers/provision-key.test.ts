@@ -1,0 +1,60 @@
+import { apiVersion, rotateKeyAnnotation, type ProvisioningTemplate } from '@kellet/crds';
+import { expect } from 'chai';
+import type { Secret } from '../resources.ts';
+import { decideMint, mintedSecret, type MintDecision } from './provision-key.ts';
+
+function makeTemplate(rotation?: string): ProvisioningTemplate {
+  return {
+    apiVersion,
+    kind: 'ProvisioningTemplate',
+    metadata: {
+      name: 'sensors',
+      namespace: 'acme',
+      uid: 'ours',
+      ...(rotation !== undefined && { annotations: { [rotateKeyAnnotation]: rotation } }),
+    },
+    spec: { profileRef: { name: 'p' } },
+  };
+}
+
+describe('decideMint', () => {
+  const own = mintedSecret(makeTemplate(), 'key');
+  const rotated = mintedSecret(makeTemplate('1'), 'key');
+  const foreign: Secret = { ...own, metadata: { ...own.metadata, ownerReferences: undefined } };
+  const former: Secret = {
+    ...own,
+    metadata: { ...own.metadata, ownerReferences: [{ ...own.metadata.ownerReferences![0]!, uid: 'former' }] },
+  };
+  const cases: [string, ProvisioningTemplate, Secret | undefined, MintDecision][] = [
+    ['no Secret', makeTemplate(), undefined, 'create'],
+    ['its Secret', makeTemplate(), own, 'use'],
+    ["somebody else's", makeTemplate(), foreign, 'conflict'],
+    ['of a template that had its name', makeTemplate(), former, 'conflict'],
+    ['a rotation asked for', makeTemplate('1'), own, 'rotate'],
+    ['a rotation done', makeTemplate('1'), rotated, 'use'],
+    ['another rotation', makeTemplate('2'), rotated, 'rotate'],
+    ['the annotation taken away', makeTemplate(), rotated, 'use'],
+    ['the key taken out', makeTemplate(), { ...own, data: {} }, 'rotate'],
+  ];
+  for (const [name, template, secret, want] of cases) {
+    it(`${name}: ${want}`, () => expect(decideMint(template, secret)).to.equal(want));
+  }
+});
+
+describe('mintedSecret', () => {
+  it('belongs to the template and holds the key under the agreed name', () => {
+    const secret = mintedSecret(makeTemplate(), 'pk_1');
+    expect(secret.metadata).to.include({ name: 'sensors-provision-key', namespace: 'acme' });
+    expect(secret.metadata.ownerReferences).to.deep.equal([
+      {
+        apiVersion,
+        kind: 'ProvisioningTemplate',
+        name: 'sensors',
+        uid: 'ours',
+        controller: true,
+        blockOwnerDeletion: false,
+      },
+    ]);
+    expect(Buffer.from(secret.data!.provisionKey!, 'base64').toString()).to.equal('pk_1');
+  });
+});

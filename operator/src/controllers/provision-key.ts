@@ -1,0 +1,144 @@
+// The provision key of a template: minted into an owned Secret, taken from a Secret, or known by its hash alone. The key
+// itself never leaves the Secret; the data plane gets its SHA-256.
+//
+// RBAC: secrets: get, create, patch.
+import { createHash } from 'node:crypto';
+import {
+  apiVersion,
+  createdByLabel,
+  provisionKeyDataKey,
+  provisionKeySecretName,
+  rotateKeyAnnotation,
+  type ProvisioningTemplate,
+} from '@kellet/crds';
+import { fails, holds, type Finding } from '../conditions.ts';
+import { secretResource, type Secret } from '../resources.ts';
+import type { KubernetesClient } from '../runtime/kubernetes-client.ts';
+import { isNotFound } from '../runtime/kubernetes-error.ts';
+
+/** A key's hash and where the key lies; or what stands in the way, with the time to look again. */
+export type ProvisionKey =
+  { sha256: string; secretName?: string; finding: Finding } | { missing: Finding; retryMs: number };
+
+/** Least length of a key that somebody else chose, in characters. */
+const shortestKey = 16;
+/** How often a Secret that must come from elsewhere is looked for. */
+const missingRetryMs = 3000;
+
+/** What is decided about the Secret that a key is minted into. */
+export type MintDecision = 'create' | 'rotate' | 'use' | 'conflict';
+
+/**
+ * Decides on the Secret of a template's own key: it is made when it is missing, given a new key when the template's
+ * annotation asks for one that it has not had or its key was taken out, and left alone when it is somebody else's.
+ */
+export function decideMint(template: ProvisioningTemplate, secret: Secret | undefined): MintDecision {
+  if (!secret) return 'create';
+  const owned = secret.metadata.ownerReferences?.some(({ uid }) => uid === template.metadata.uid) ?? false;
+  if (!owned) return 'conflict';
+  const asked = template.metadata.annotations?.[rotateKeyAnnotation];
+  const had = secret.metadata.annotations?.[rotateKeyAnnotation];
+  if (asked !== undefined && asked !== had) return 'rotate';
+  return secret.data?.[provisionKeyDataKey] ? 'use' : 'rotate';
+}
+
+/** @returns the Secret that a new key is minted into */
+export function mintedSecret(template: ProvisioningTemplate, key: string): Secret {
+  const { namespace, name, uid = '', annotations } = template.metadata;
+  const rotation = annotations?.[rotateKeyAnnotation];
+  return {
+    apiVersion: 'v1',
+    kind: 'Secret',
+    metadata: {
+      name: provisionKeySecretName(name),
+      namespace,
+      labels: { [createdByLabel]: 'operator' },
+      ...(rotation !== undefined && { annotations: { [rotateKeyAnnotation]: rotation } }),
+      ownerReferences: [
+        { apiVersion, kind: 'ProvisioningTemplate', name, uid, controller: true, blockOwnerDeletion: false },
+      ],
+    },
+    type: 'Opaque',
+    data: { [provisionKeyDataKey]: Buffer.from(key).toString('base64') },
+  };
+}
+
+/** Finds or mints the key of a template. `newKey` makes a key that cannot be guessed. */
+export async function resolveProvisionKey(
+  client: Pick<KubernetesClient, 'get' | 'create' | 'mergePatch'>,
+  template: ProvisioningTemplate,
+  newKey: () => string,
+): Promise<ProvisionKey> {
+  const { keySha256, keySecretRef } = template.spec;
+  if (keySha256)
+    return { sha256: keySha256, finding: holds('KeyIssued', 'HashGiven', 'only the hash of the key is known') };
+  const { namespace = '', name } = template.metadata;
+  if (keySecretRef) {
+    const secret = await find(client, namespace, keySecretRef.name);
+    return readReferenced(secret, keySecretRef.name, keySecretRef.key ?? provisionKeyDataKey);
+  }
+  const secretName = provisionKeySecretName(name);
+  const found = await find(client, namespace, secretName);
+  const decision = decideMint(template, found);
+  if (decision === 'conflict') {
+    const message = `Secret ${secretName} exists and does not belong to this template`;
+    return { missing: fails('KeyIssued', 'SecretConflict', message), retryMs: missingRetryMs };
+  }
+  let secret = found;
+  if (decision === 'create') secret = await client.create<Secret>(secretResource, mintedSecret(template, newKey()));
+  if (decision === 'rotate') {
+    const { data, metadata } = mintedSecret(template, newKey());
+    const { annotations } = metadata;
+    const patch = { metadata: { resourceVersion: found!.metadata.resourceVersion, annotations }, data };
+    secret = await client.mergePatch<Secret>(secretResource, namespace, secretName, patch);
+  }
+  const key = decode(secret?.data?.[provisionKeyDataKey]);
+  return {
+    sha256: hash(key),
+    secretName,
+    finding: holds('KeyIssued', 'Minted', `the key is in Secret ${secretName}, data key ${provisionKeyDataKey}`),
+  };
+}
+
+function readReferenced(secret: Secret | undefined, name: string, dataKey: string): ProvisionKey {
+  const missing = (reason: string, message: string): ProvisionKey => ({
+    missing: fails('KeyIssued', reason, message),
+    retryMs: missingRetryMs,
+  });
+  if (!secret) return missing('SecretNotFound', `Secret ${name} does not exist`);
+  const encoded = secret.data?.[dataKey];
+  if (!encoded) return missing('SecretKeyNotFound', `Secret ${name} has no data key ${dataKey}`);
+  const key = decode(encoded);
+  if (key.length < shortestKey) {
+    return missing('KeyTooShort', `the key in Secret ${name} must have at least ${shortestKey} characters`);
+  }
+  return {
+    sha256: hash(key),
+    secretName: name,
+    finding: holds('KeyIssued', 'SecretFound', `the key is in Secret ${name}`),
+  };
+}
+
+async function find(
+  client: Pick<KubernetesClient, 'get'>,
+  namespace: string,
+  name: string,
+): Promise<Secret | undefined> {
+  try {
+    return await client.get<Secret>(secretResource, namespace, name);
+  } catch (error) {
+    if (isNotFound(error)) return undefined;
+    throw error;
+  }
+}
+
+/** The text of a Secret's value; a newline at its end is an editor's, not the key's. */
+function decode(encoded: string | undefined): string {
+  return Buffer.from(encoded ?? '', 'base64')
+    .toString('utf8')
+    .replace(/\r?\n$/, '');
+}
+
+function hash(key: string): string {
+  return createHash('sha256').update(key, 'utf8').digest('hex');
+}

@@ -1,0 +1,119 @@
+// ProvisioningTemplate: who may claim an identity, with a key that is minted, referred to, or known by its hash.
+//
+// RBAC: see provision-key.ts.
+import { randomBytes } from 'node:crypto';
+import type { ProvisioningTemplate, ProvisioningTemplateSpec } from '@kellet/crds';
+import type {
+  ProvisioningTemplateObserved,
+  ProvisioningTemplateSpec as ProvisioningTemplateMessage,
+} from '@kellet/proto/ts/kellet/control/v1/control';
+import { holds, kubernetesTime, unknown, withReady } from '../conditions.ts';
+import { toCamelCase, toLowerCase, toMilliseconds } from '../messages.ts';
+import type { Environment, KindReconciler, Preparation } from '../reconciler.ts';
+import { resolveProvisionKey } from './provision-key.ts';
+
+type KeyState = NonNullable<NonNullable<ProvisioningTemplate['status']>['keyState']>;
+
+/** How often a Secret that somebody else keeps is read again. */
+const secretRereadMs = 300_000;
+/** The longest wait for an expiry; a later one is judged anew then. */
+const longestWaitMs = 86_400_000;
+
+/** What Ready says in each state of the key. A used or expired key is the template's end, not its failure. */
+const keyReasons: Record<KeyState, { reason: string; message: string }> = {
+  Active: { reason: 'KeyActive', message: 'devices can claim with the key' },
+  Used: { reason: 'KeyUsed', message: 'the key has been used; it was for one device' },
+  Expired: { reason: 'KeyExpired', message: 'the key has expired' },
+  Disabled: { reason: 'KeyDisabled', message: 'the key is disabled' },
+};
+
+/** The manifest as the data plane takes it. */
+export function toTemplateMessage(spec: ProvisioningTemplateSpec, keySha256: string): ProvisioningTemplateMessage {
+  return {
+    profile_name: spec.profileRef.name,
+    hardware_id_pattern: spec.hardwareIdPattern ?? '*',
+    one_time: spec.keyUse === 'Once',
+    expires_in_seconds: spec.expiresInSeconds ?? 0,
+    credential_type: toLowerCase(spec.credentialType),
+    default_groups: spec.defaultGroups ?? [],
+    key_sha256: keySha256,
+    suspended: spec.suspended ?? false,
+  };
+}
+
+/** @returns when to look again: at the key's expiry, and at a Secret that may change unseen */
+export function templateRequeue(
+  template: ProvisioningTemplate,
+  observed: ProvisioningTemplateObserved,
+  now: number,
+): number | undefined {
+  const expiresAt = toMilliseconds(observed.key_expires_at);
+  const waits = [
+    ...(template.spec.keySecretRef ? [secretRereadMs] : []),
+    ...(expiresAt !== undefined && observed.key_state === 'active'
+      ? [Math.min(longestWaitMs, Math.max(1000, expiresAt - now + 500))]
+      : []),
+  ];
+  return waits.length > 0 ? Math.min(...waits) : undefined;
+}
+
+/** What is particular to templates. */
+export class ProvisioningTemplateReconciler implements KindReconciler<'ProvisioningTemplate'> {
+  readonly kind = 'ProvisioningTemplate';
+  readonly aspects = ['Accepted', 'ReferencesResolved', 'KeyIssued', 'Synced'];
+  readonly #environment: Environment;
+
+  constructor(environment: Environment) {
+    this.#environment = environment;
+  }
+
+  async prepare(template: ProvisioningTemplate): Promise<Preparation> {
+    const key = await resolveProvisionKey(this.#environment.client, template, newProvisionKey);
+    if ('missing' in key) {
+      const findings = [
+        holds('Accepted', 'Accepted'),
+        unknown('ReferencesResolved', 'KeyMissing', 'not judged: there is no key yet'),
+        key.missing,
+        unknown('Synced', 'KeyMissing', 'not judged: there is no key yet'),
+      ];
+      return { blocked: withReady(findings, { reason: 'Ready', message: '' }), requeueAfterMs: key.retryMs };
+    }
+    return {
+      spec: { provisioning_template: toTemplateMessage(template.spec, key.sha256) },
+      findings: [key.finding],
+    };
+  }
+
+  async observe(
+    template: ProvisioningTemplate,
+    _tenantId: string,
+    { id, provisioning_template: observed }: Parameters<KindReconciler<'ProvisioningTemplate'>['observe']>[2],
+  ) {
+    if (!observed) throw new Error('the data plane answered nothing about the template');
+    const keyState = toCamelCase<KeyState>(observed.key_state) ?? 'Active';
+    const expiresAt = toMilliseconds(observed.key_expires_at);
+    const { keySha256, keySecretRef } = template.spec;
+    const findings = [
+      holds('Accepted', 'Accepted'),
+      holds('ReferencesResolved', 'ReferencesResolved'),
+      holds('KeyIssued', 'KeyIssued'),
+      holds('Synced', 'Synced'),
+    ];
+    return {
+      status: {
+        templateId: id,
+        keyState,
+        claims: observed.claims,
+        keyExpiresAt: expiresAt === undefined ? undefined : kubernetesTime(expiresAt),
+        keySecretName: keySha256 ? undefined : (keySecretRef?.name ?? `${template.metadata.name}-provision-key`),
+      },
+      findings: withReady(findings, keyReasons[keyState]),
+      requeueAfterMs: templateRequeue(template, observed, this.#environment.clock.now()),
+    };
+  }
+}
+
+/** 256 random bits, recognisable as a provision key wherever one turns up. */
+function newProvisionKey(): string {
+  return `pk_${randomBytes(32).toString('base64url')}`;
+}

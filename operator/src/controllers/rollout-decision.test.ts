@@ -1,0 +1,165 @@
+import type { OtaRolloutObserved } from '@kellet/proto/ts/kellet/control/v1/control';
+import { expect } from 'chai';
+import { decideRollout, toAdvanceRequest, type RolloutDecision, type RolloutFacts } from './rollout-decision.ts';
+import { makeObserved, type ObservedFields } from './test-observed.ts';
+
+const at = (milliseconds: number) => ({
+  seconds: BigInt(Math.floor(milliseconds / 1000)),
+  nanos: (milliseconds % 1000) * 1e6,
+});
+const now = 1_000_000;
+
+/** An active rollout of 100 devices whose canary of 20 has all reported success at second 990. */
+const observe = (changes: ObservedFields = {}): OtaRolloutObserved =>
+  makeObserved({
+    phase: 'active',
+    counts: { eligible: 100, scheduled: 20, sent: 20, succeeded: 20 },
+    effective_percent: 20,
+    covered: 20,
+    step_index: -1,
+    stage_finished: true,
+    last_terminal_at: at(now - 10_000),
+    now: at(now),
+    revision: 7n,
+    ...changes,
+  });
+const step = (percent: number, soak_seconds = 0, approval = false) => ({ percent, soak_seconds, approval });
+const everyone = { eligible: 100, scheduled: 100, sent: 100, succeeded: 100 };
+
+describe('decideRollout', () => {
+  const cases: [string, Partial<RolloutFacts>, OtaRolloutObserved, RolloutDecision][] = [
+    ['completed: nothing', {}, observe({ phase: 'completed', next_timeout_at: at(now - 1) }), {}],
+    ['no steps: a healthy canary stays what it is', {}, observe(), { requeueAfterMs: undefined }],
+    ['covered but not scheduled', {}, observe({ covered: 21 }), { action: 'schedule_devices' }],
+    ['the fleet is to be looked over', { refreshDue: true }, observe(), { action: 'schedule_devices' }],
+    [
+      'a deadline has passed, whatever else there is to do',
+      { refreshDue: true },
+      observe({ next_timeout_at: at(now) }),
+      { action: 'expire_devices' },
+    ],
+    [
+      'a deadline has passed while paused',
+      {},
+      observe({ phase: 'paused', next_timeout_at: at(now - 1) }),
+      { action: 'expire_devices' },
+    ],
+    ['a deadline to come', {}, observe({ next_timeout_at: at(now + 5000) }), { requeueAfterMs: 5000 }],
+    [
+      'a deadline at hand is never waited for less than a second',
+      {},
+      observe({ next_timeout_at: at(now + 1) }),
+      { requeueAfterMs: 1000 },
+    ],
+    [
+      'paused: nothing begins',
+      { steps: [step(50)], refreshDue: true },
+      observe({ phase: 'paused', covered: 50 }),
+      { requeueAfterMs: undefined },
+    ],
+    [
+      'rolling back, devices on their way',
+      {},
+      observe({ phase: 'rolling_back', rollback_pending: 3, next_timeout_at: at(now + 9000) }),
+      { requeueAfterMs: 9000 },
+    ],
+    ['rolled back', {}, observe({ phase: 'rolling_back', rollback_pending: 0 }), { action: 'finish_rollback' }],
+    [
+      'rolling back, a device is overdue',
+      {},
+      observe({ phase: 'rolling_back', rollback_pending: 1, next_timeout_at: at(now - 1) }),
+      { action: 'expire_devices' },
+    ],
+    [
+      'everyone succeeded',
+      {},
+      observe({ counts: everyone, effective_percent: 100, covered: 100 }),
+      { action: 'complete' },
+    ],
+    [
+      'everyone succeeded or was skipped',
+      {},
+      observe({ counts: { ...everyone, succeeded: 98, skipped: 2 }, effective_percent: 100, covered: 100 }),
+      { action: 'complete' },
+    ],
+    [
+      'the fleet is looked over before the end',
+      { refreshDue: true },
+      observe({ counts: everyone, effective_percent: 100, covered: 100 }),
+      { action: 'schedule_devices' },
+    ],
+    [
+      'a tolerated failure keeps it open',
+      {},
+      observe({ counts: { ...everyone, succeeded: 99, failed: 1 }, effective_percent: 100, covered: 100 }),
+      { requeueAfterMs: undefined },
+    ],
+    [
+      'nobody is eligible: never vacuously complete',
+      { steps: [step(100)] },
+      observe({ counts: {}, effective_percent: 20, covered: 0, stage_finished: false, last_terminal_at: undefined }),
+      { requeueAfterMs: undefined },
+    ],
+    [
+      'nobody is eligible at 100 %',
+      {},
+      observe({ counts: {}, effective_percent: 100, covered: 0 }),
+      { requeueAfterMs: undefined },
+    ],
+    [
+      'the stage is not finished',
+      { steps: [step(50)] },
+      observe({ stage_finished: false }),
+      { requeueAfterMs: undefined },
+    ],
+    ['the next step begins', { steps: [step(50)] }, observe(), { action: { begin_step: 0 } }],
+    ['the step after it', { steps: [step(20), step(100)] }, observe({ step_index: 0 }), { action: { begin_step: 1 } }],
+    ['no step is left', { steps: [step(20)] }, observe({ step_index: 0 }), { requeueAfterMs: undefined }],
+    ['soaking', { steps: [step(50, 30)] }, observe(), { requeueAfterMs: 20_000 }],
+    [
+      'soaking, with a deadline before its end',
+      { steps: [step(50, 30)] },
+      observe({ next_timeout_at: at(now + 4000) }),
+      { requeueAfterMs: 4000 },
+    ],
+    ['soaked to the moment', { steps: [step(50, 10)] }, observe(), { action: { begin_step: 0 } }],
+    ['soaked, approval is missing', { steps: [step(50, 10, true)] }, observe(), { action: { request_approval: 0 } }],
+    [
+      'approval is not asked for before the soak ends',
+      { steps: [step(50, 30, true)] },
+      observe(),
+      { requeueAfterMs: 20_000 },
+    ],
+    ['approved', { steps: [step(50, 10, true)] }, observe({ next_step_approved: true }), { action: { begin_step: 0 } }],
+    [
+      'approved early, still soaking',
+      { steps: [step(50, 30, true)] },
+      observe({ next_step_approved: true }),
+      { requeueAfterMs: 20_000 },
+    ],
+    [
+      'raised past a step by a verb',
+      { steps: [step(50, 3600)] },
+      observe({ effective_percent: 60, covered: 20, stage_finished: false }),
+      { action: { begin_step: 0 } },
+    ],
+  ];
+  for (const [name, facts, observed, want] of cases) {
+    it(name, () => expect(decideRollout({ steps: [], refreshDue: false, ...facts }, observed)).to.deep.equal(want));
+  }
+});
+
+describe('toAdvanceRequest', () => {
+  it('carries the revision and one action', () => {
+    const head = { tenant_id: 'acme', rollout_id: 'r', revision: 7n };
+    expect(toAdvanceRequest('acme', 'r', 7n, 'complete')).to.deep.equal({ ...head, complete: {} });
+    expect(toAdvanceRequest('acme', 'r', 7n, { begin_step: 2 })).to.deep.equal({
+      ...head,
+      begin_step: { step_index: 2 },
+    });
+    expect(toAdvanceRequest('acme', 'r', 7n, { request_approval: 0 })).to.deep.equal({
+      ...head,
+      request_approval: { step_index: 0 },
+    });
+  });
+});

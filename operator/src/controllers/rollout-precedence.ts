@@ -1,0 +1,37 @@
+// Which of several rollouts of one profile and package type may run: one that has begun goes first, then the oldest.
+import type { OtaRollout } from '@kellet/crds';
+import { isTrue } from '../conditions.ts';
+import { isBeingDeleted } from '../resources.ts';
+
+/**
+ * @returns the rollout that this one has to wait for, if any. `typeOf` tells the type of a package by its name, undefined
+ * when it is not known; a rollout whose package is not known holds nobody up.
+ */
+export function rolloutAhead(
+  rollout: OtaRollout,
+  others: Iterable<OtaRollout>,
+  typeOf: (packageName: string) => string | undefined,
+): OtaRollout | undefined {
+  if (hasBegun(rollout)) return undefined;
+  const type = typeOf(rollout.spec.packageRef.name);
+  let ahead: OtaRollout | undefined;
+  for (const other of others) {
+    if (other.metadata.uid === rollout.metadata.uid) continue;
+    if (other.spec.targetProfileRef.name !== rollout.spec.targetProfileRef.name) continue;
+    if (other.status?.phase === 'Completed' || isBeingDeleted(other)) continue;
+    if (type === undefined || typeOf(other.spec.packageRef.name) !== type) continue;
+    if (!hasBegun(other) && !isOlder(other, rollout)) continue;
+    if (!ahead || hasBegun(other) || (!hasBegun(ahead) && isOlder(other, ahead))) ahead = other;
+  }
+  return ahead;
+}
+
+/** Whether the data plane has taken the rollout up. */
+function hasBegun(rollout: OtaRollout): boolean {
+  return rollout.status?.phase !== undefined && isTrue(rollout, 'Accepted');
+}
+
+function isOlder(a: OtaRollout, b: OtaRollout): boolean {
+  const [first = '', second = ''] = [a.metadata.creationTimestamp, b.metadata.creationTimestamp];
+  return first === second ? a.metadata.name < b.metadata.name : first < second;
+}

@@ -1,0 +1,204 @@
+// Tenant: makes or adopts the tenant's namespace, finds or generates the first password, and applies limits and defaults.
+//
+// RBAC: kellet.dev tenants: get, list, watch, patch (finalizers), delete (a cancelled creation); tenants/status: get, patch.
+// namespaces: get, list, watch, create. secrets: see tenant-password.ts. events: create, patch.
+import { randomBytes } from 'node:crypto';
+import {
+  apiVersion,
+  createdByLabel,
+  tenantLabel,
+  tenantNamespaceName,
+  type Tenant,
+  type TenantSpec,
+} from '@kellet/crds';
+import type { ApplyResponse, TenantSpec as TenantMessage } from '@kellet/proto/ts/kellet/control/v1/control';
+import { fails, findCondition, holds, toConditions, unknown, withReady, type Finding } from '../conditions.ts';
+import { hold, isHeld, release } from '../finalizers.ts';
+import { toLowerCase, toMeta, toOtaPolicy, toTelemetrySchema } from '../messages.ts';
+import { earliest, mergeFindings, readyHappenings, type Environment } from '../reconciler.ts';
+import { meaningOf, refusalFindings } from '../refusals.ts';
+import { controlKinds, customResources, isBeingDeleted, namespaceResource, type Namespace } from '../resources.ts';
+import type { Outcome, ReconcileContext } from '../runtime/controller.ts';
+import { isAlreadyExists, isNotFound } from '../runtime/kubernetes-error.ts';
+import type { ObjectKey } from '../runtime/resource.ts';
+import { resolveAdminPassword } from './tenant-password.ts';
+
+const aspects = ['Accepted', 'ReferencesResolved', 'Synced'];
+const staleRetryMs = 100;
+const removalRetryMs = 10_000;
+const conflictRetryMs = 30_000;
+
+/** The manifest as the data plane takes it. */
+export function toTenantMessage(spec: TenantSpec, name: string, namespace: string, password: string): TenantMessage {
+  const { quotas, defaults } = spec;
+  return {
+    name: spec.name ?? name,
+    namespace,
+    rate_limit_per_minute: spec.rateLimitPerMinute ?? 0,
+    quotas: quotas && {
+      devices: quotas.devices ?? 0,
+      points_per_day: quotas.pointsPerDay ?? 0,
+      storage_bytes: quotas.storageBytes ?? 0,
+      anchors_per_day: quotas.anchorsPerDay ?? 0,
+    },
+    ip_allowlist: spec.ipAllowlist ?? [],
+    mfa_required: spec.mfaRequired ?? false,
+    defaults: defaults && {
+      tags: new Map(Object.entries(defaults.tags ?? {})),
+      telemetry_schema: toTelemetrySchema(defaults.telemetrySchema),
+      ota_policy: toOtaPolicy(defaults.otaPolicy),
+      offline_after_seconds: defaults.offlineAfterSeconds ?? 0,
+      anchoring_mode: toLowerCase(defaults.anchoringPolicy?.mode),
+    },
+    trusted_signing_keys: spec.trustedSigningKeys ?? [],
+    admin_email: spec.adminEmail ?? '',
+    admin_password: password,
+  };
+}
+
+/** @returns the namespace that is made for a tenant; it goes with the Tenant */
+export function toNamespace(tenant: Tenant): Namespace {
+  const { name, uid = '' } = tenant.metadata;
+  return {
+    apiVersion: 'v1',
+    kind: 'Namespace',
+    metadata: {
+      name: tenantNamespaceName(name),
+      labels: { [tenantLabel]: name, [createdByLabel]: 'operator' },
+      ownerReferences: [{ apiVersion, kind: 'Tenant', name, uid, controller: true, blockOwnerDeletion: false }],
+    },
+  };
+}
+
+/** Reconciles tenants. */
+export class TenantReconciler {
+  readonly #environment: Environment;
+
+  constructor(environment: Environment) {
+    this.#environment = environment;
+  }
+
+  /** Makes namespace and data plane agree with one Tenant. */
+  async reconcile({ name }: ObjectKey, context: ReconcileContext): Promise<Outcome> {
+    const { client, cluster, dataPlane, statuses } = this.#environment;
+    let tenant = cluster.get('Tenant', { namespace: '', name });
+    if (!tenant) return {};
+    if (statuses.isStale(tenant)) return { requeueAfterMs: staleRetryMs };
+    if (isBeingDeleted(tenant)) return this.#remove(tenant);
+    const held = await hold(client, tenant);
+    if (held) {
+      statuses.noteWritten(held);
+      tenant = held;
+    }
+    const namespace = cluster.chosenNamespace(name) ?? (await this.#makeNamespace(tenant));
+    if (!namespace) {
+      const message = `namespace ${tenantNamespaceName(name)} exists without the label ${tenantLabel}=${name}`;
+      const outcome = await this.#write(tenant, {}, [fails('Ready', 'NamespaceConflict', message)]);
+      return earliest(outcome, conflictRetryMs);
+    }
+    const status = { namespace: namespace.metadata.name };
+    // When it is gone its deletion comes as a change, and a new one is made.
+    if (isBeingDeleted(namespace)) {
+      const message = `namespace ${status.namespace} is being deleted`;
+      return this.#write(tenant, status, [fails('Ready', 'NamespaceTerminating', message)]);
+    }
+    const found = await resolveAdminPassword(client, tenant, status.namespace, newPassword);
+    if ('missing' in found) {
+      const findings = [
+        holds('Accepted', 'Accepted'),
+        found.missing,
+        unknown('Synced', 'PasswordMissing', 'not applied yet'),
+      ];
+      return earliest(await this.#write(tenant, status, ready(findings)), found.retryMs);
+    }
+    const message = toTenantMessage(tenant.spec, name, status.namespace, found.password);
+    let response: ApplyResponse;
+    try {
+      response = await dataPlane.apply({ meta: toMeta(name, tenant), tenant: message });
+    } catch (error) {
+      await this.#tellUnavailable(tenant, status, error);
+      throw error;
+    }
+    if (response.refusal) return this.#refused(tenant, status, response, found.finding, context);
+    const findings = mergeFindings(
+      aspects.map((aspect) => holds(aspect, aspect)),
+      [found.finding],
+    );
+    return this.#write(tenant, status, ready(findings));
+  }
+
+  /** @returns the namespace made for the tenant; undefined when one of its name belongs to somebody else */
+  async #makeNamespace(tenant: Tenant): Promise<Namespace | undefined> {
+    const { client } = this.#environment;
+    const wanted = toNamespace(tenant);
+    try {
+      return await client.create<Namespace>(namespaceResource, wanted);
+    } catch (error) {
+      if (!isAlreadyExists(error)) throw error;
+    }
+    const existing = await client.get<Namespace>(namespaceResource, '', wanted.metadata.name);
+    return existing.metadata.labels?.[tenantLabel] === tenant.metadata.name ? existing : undefined;
+  }
+
+  async #refused(
+    tenant: Tenant,
+    status: object,
+    { refusal }: ApplyResponse,
+    found: Finding,
+    { logger }: ReconcileContext,
+  ): Promise<Outcome> {
+    if (refusal!.reason === 'IntentCancelled') {
+      logger.info('deleting a tenant whose creation was cancelled');
+      const { name, uid = '' } = tenant.metadata;
+      await this.#environment.client.delete(customResources.Tenant, '', name, uid).catch((error: unknown) => {
+        if (!isNotFound(error)) throw error;
+      });
+      return {};
+    }
+    const { final, retryMs } = meaningOf(refusal!);
+    const findings = ready(mergeFindings(refusalFindings(refusal!, aspects), [found]));
+    if (final) findings.push(holds('Stalled', findings.at(-1)!.reason, refusal!.message));
+    return earliest(await this.#write(tenant, status, findings), retryMs);
+  }
+
+  async #tellUnavailable(tenant: Tenant, status: object, error: unknown): Promise<void> {
+    if (findCondition(tenant, 'Ready')?.observedGeneration === tenant.metadata.generation) return;
+    const message = error instanceof Error ? error.message : String(error);
+    await this.#write(tenant, status, ready([unknown('Synced', 'DataPlaneUnavailable', message)]));
+  }
+
+  async #remove(tenant: Tenant): Promise<Outcome> {
+    const { client, dataPlane, statuses } = this.#environment;
+    if (!isHeld(tenant)) return {};
+    const meta = toMeta(tenant.metadata.name, tenant);
+    const { refusal } = await dataPlane.remove({ meta, kind: controlKinds.Tenant, detach: false });
+    if (refusal) {
+      const findings: Finding[] = (tenant.status?.conditions ?? []).filter(({ type }) => type !== 'Ready');
+      const blocked = [...findings, fails('Ready', 'DeletionBlocked', refusal.message)];
+      return earliest(await this.#write(tenant, { ...tenant.status }, blocked), removalRetryMs);
+    }
+    await release(client, tenant);
+    statuses.forget(tenant);
+    return {};
+  }
+
+  async #write(tenant: Tenant, fields: object, findings: Finding[]): Promise<Outcome> {
+    const { statuses, clock, events } = this.#environment;
+    const generation = tenant.metadata.generation ?? 0;
+    const conditions = toConditions(tenant.status?.conditions, findings, generation, clock.now());
+    const status = { ...fields, observedGeneration: generation, conditions };
+    const result = await statuses.write(tenant, status);
+    if (typeof result === 'object') return { requeueAfterMs: result.deferMs };
+    if (result === 'written')
+      for (const happening of readyHappenings(tenant.status, status)) events.record(tenant, happening);
+    return {};
+  }
+}
+
+function ready(findings: Finding[]): Finding[] {
+  return withReady(findings, { reason: 'Synced', message: 'the tenant can be used' });
+}
+
+function newPassword(): string {
+  return randomBytes(18).toString('base64url');
+}

@@ -1,0 +1,118 @@
+#!/usr/bin/env node
+// kellet-operator: configuration → caches → leadership → controllers → drain. Read this first.
+import { randomUUID } from 'node:crypto';
+import { readConfig, type Config } from './config.ts';
+import { ControlClient } from './data-plane.ts';
+import { Operator } from './operator.ts';
+import { systemClock } from './runtime/clock.ts';
+import { serveHealth } from './runtime/health-server.ts';
+import { KubernetesClient, loadKubeConfig } from './runtime/kubernetes-client.ts';
+import { LeaderElection } from './runtime/leader-election.ts';
+import { createLogger, type Logger } from './runtime/logger.ts';
+import { createMetrics } from './runtime/metrics.ts';
+
+/** How long work that runs may take to end once the process is told to stop. */
+const drainMs = 30_000;
+const leaseName = 'kellet-operator';
+
+/** Runs the operator until the signal aborts. @returns the exit code: not 0 when the lease was lost */
+async function run(config: Config, logger: Logger, signal: AbortSignal): Promise<number> {
+  const metrics = createMetrics();
+  const clock = systemClock;
+  const client = new KubernetesClient({
+    config: loadKubeConfig(config.kubeconfig),
+    userAgent: 'kellet-operator',
+    metrics,
+  });
+  const dataPlane = new ControlClient({ address: config.controlAddress, secret: config.controlSecret, clock, logger });
+  const operator = new Operator({ client, dataPlane, logger, metrics, identity: config.identity });
+  let leading = false;
+  const health = await serveHealth({
+    host: config.listenHost,
+    port: config.metricsPort,
+    registry: metrics.registry,
+    checks: {
+      kubernetes: () => operator.cluster.check(clock.now()),
+      // A standby does not speak with the data plane.
+      dataplane: () => (leading ? dataPlane.check() : undefined),
+    },
+  });
+  logger.info({ port: health.port, identity: config.identity }, 'serving health and metrics');
+
+  const following = new AbortController();
+  const follow = operator.follow(following.signal);
+  const working = new AbortController();
+  signal.addEventListener('abort', () => working.abort(), { once: true });
+  if (signal.aborted) working.abort();
+  const work = async (): Promise<void> => {
+    leading = true;
+    await operator.reconcile(working.signal);
+  };
+  const held = await (config.leaderElection
+    ? lead(config, { client, logger, metrics }, working, work)
+    : work().then(() => true));
+
+  following.abort();
+  await follow;
+  dataPlane.close();
+  await health.close();
+  await client.close();
+  logger.info('stopped');
+  return held ? 0 : 1;
+}
+
+/** Works while this process leads; gives the lease back only when the work has ended. @returns false when it was lost */
+async function lead(
+  config: Config,
+  means: Pick<ConstructorParameters<typeof LeaderElection>[0], 'client' | 'logger' | 'metrics'>,
+  working: AbortController,
+  work: () => Promise<void>,
+): Promise<boolean> {
+  const { leaseNamespace: namespace, identity } = config;
+  const election = new LeaderElection({ ...means, clock: systemClock, namespace, name: leaseName, identity });
+  if (!(await election.acquire(working.signal))) return true;
+  const done = new AbortController();
+  const worked = work().finally(() => done.abort());
+  const kept = await election.hold(done.signal);
+  // Another may lead from now on: nothing more is begun here, and the process ends without waiting for what runs.
+  if (kept) await worked;
+  else working.abort();
+  return kept;
+}
+
+async function main(): Promise<void> {
+  let config: Config;
+  try {
+    config = readConfig(process.env, randomUUID().slice(0, 8));
+  } catch (error) {
+    console.error((error as Error).message);
+    process.exitCode = 2;
+    return;
+  }
+  const logger = createLogger(config.logLevel, { service: 'kellet-operator' });
+  const stop = new AbortController();
+  const onSignal = (name: NodeJS.Signals): void => {
+    logger.info({ signal: name }, 'stopping');
+    stop.abort();
+    setTimeout(() => {
+      logger.error('work did not end in time');
+      process.exit(1);
+    }, drainMs).unref();
+  };
+  process.once('SIGTERM', onSignal);
+  process.once('SIGINT', onSignal);
+  process.on('unhandledRejection', (error) => {
+    logger.fatal({ err: error }, 'unhandled rejection');
+    process.exit(1);
+  });
+  try {
+    process.exitCode = await run(config, logger, stop.signal);
+  } catch (error) {
+    logger.fatal({ err: error }, 'the operator cannot run');
+    process.exitCode = 1;
+  }
+  // Whatever still holds the process open must not keep a successor waiting.
+  process.exit();
+}
+
+await main();

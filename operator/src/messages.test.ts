@@ -1,0 +1,153 @@
+import { expect } from 'chai';
+import { toDeviceProfileMessage } from './controllers/device-profile.ts';
+import { toOtaPackageMessage, verifiedFinding } from './controllers/ota-package.ts';
+import { templateRequeue, toTemplateMessage } from './controllers/provisioning-template.ts';
+import { toTenantMessage } from './controllers/tenant.ts';
+import { toCamelCase, toLowerCase, toMeta, toMilliseconds } from './messages.ts';
+
+describe('messages', () => {
+  for (const [camel, lower] of [
+    ['Merkle', 'merkle'],
+    ['PerEvent', 'per_event'],
+    ['RollingBack', 'rolling_back'],
+    ['ApiKey', 'api_key'],
+  ] as const) {
+    it(`${camel} is ${lower}`, () => {
+      expect(toLowerCase(camel)).to.equal(lower);
+      expect(toCamelCase(lower)).to.equal(camel);
+    });
+  }
+
+  it('leaves what is absent absent', () => {
+    expect(toLowerCase(undefined)).to.equal('');
+    expect(toCamelCase('')).to.equal(undefined);
+    expect(toMilliseconds(undefined)).to.equal(undefined);
+    expect(toMilliseconds({ seconds: 2n, nanos: 999_999_999 })).to.equal(2999);
+  });
+
+  it('identifies a resource with the name and the intent of its REST creation', () => {
+    const annotations = { 'kellet.dev/display-name': 'My Sensors', 'kellet.dev/intent': 'i1' };
+    expect(
+      toMeta('acme', { metadata: { name: 'my-sensors-1', namespace: 'ns', uid: 'u', generation: 3, annotations } }),
+    ).to.deep.equal({
+      tenant_id: 'acme',
+      namespace: 'ns',
+      name: 'my-sensors-1',
+      uid: 'u',
+      generation: 3n,
+      display_name: 'My Sensors',
+      intent_id: 'i1',
+    });
+  });
+
+  it('translates a profile', () => {
+    const message = toDeviceProfileMessage({
+      type: 'sensor',
+      defaultTags: { site: 'north' },
+      anchoringPolicy: { mode: 'PerEvent' },
+      telemetrySchema: { additionalKeys: 'Reject', keys: { t: { type: 'Number', min: -40, max: 0, required: true } } },
+      otaPolicy: { requireSignature: true, maxAttempts: 2 },
+    });
+    expect(message).to.deep.include({ type: 'sensor', anchoring_mode: 'per_event', offline_after_seconds: 0 });
+    expect(message.default_tags.get('site')).to.equal('north');
+    expect(message.telemetry_schema?.reject_additional_keys).to.equal(true);
+    expect(message.telemetry_schema?.keys.get('t')).to.deep.include({
+      type: 'number',
+      min: -40,
+      max: 0,
+      required: true,
+    });
+    expect(message.ota_policy).to.deep.include({ require_signature: true, max_attempts: 2, window: undefined });
+  });
+
+  it('translates a template', () => {
+    const spec = { profileRef: { name: 'p' }, keyUse: 'Once', credentialType: 'ApiKey', suspended: true } as const;
+    expect(toTemplateMessage(spec, 'abc')).to.deep.include({
+      profile_name: 'p',
+      hardware_id_pattern: '*',
+      one_time: true,
+      credential_type: 'api_key',
+      key_sha256: 'abc',
+      suspended: true,
+    });
+  });
+
+  it('translates a package', () => {
+    const artifact = { uri: 'https://x/y', sha256: 'ff', sizeBytes: 9 };
+    expect(
+      toOtaPackageMessage({ type: 'Software', version: '1.0.0', artifact, compatibility: { minVersion: '0.9.0' } }),
+    ).to.deep.include({
+      type: 'sw',
+      artifact_uri: 'https://x/y',
+      size_bytes: 9,
+      signature: '',
+      compatibility: { device_type: '', min_version: '0.9.0', max_version: '', hardware_id_pattern: '' },
+    });
+  });
+
+  it('translates a tenant', () => {
+    const message = toTenantMessage(
+      { quotas: { devices: 5 }, defaults: { tags: { a: 'b' } } },
+      'acme',
+      'kellet-acme',
+      'pw',
+    );
+    expect(message).to.deep.include({ name: 'acme', namespace: 'kellet-acme', admin_password: 'pw', admin_email: '' });
+    expect(message.quotas).to.deep.equal({ devices: 5, points_per_day: 0, storage_bytes: 0, anchors_per_day: 0 });
+    expect(message.defaults?.tags.get('a')).to.equal('b');
+  });
+});
+
+describe('verifiedFinding', () => {
+  const observed = (status: string, more = {}) => ({
+    status,
+    checksum_verified: false,
+    signature_verified: false,
+    message: 'm',
+    ...more,
+  });
+  for (const [name, given, uri, want] of [
+    ['fetching', observed('uploading'), 'https://x', 'Unknown Fetching'],
+    ['to be uploaded', observed('uploading'), 'upload://', 'Unknown AwaitingUpload'],
+    ['available', observed('available', { checksum_verified: true }), 'https://x', 'True ChecksumVerified'],
+    [
+      'signed',
+      observed('available', { checksum_verified: true, signature_verified: true }),
+      'https://x',
+      'True SignatureVerified',
+    ],
+    ['deprecated', observed('deprecated', { checksum_verified: true }), 'https://x', 'True ChecksumVerified'],
+    ['wrong checksum', observed('rejected'), 'https://x', 'False ChecksumMismatch'],
+    ['wrong signature', observed('rejected', { checksum_verified: true }), 'https://x', 'False SignatureInvalid'],
+  ] as const) {
+    it(`${name}: ${want}`, () => {
+      const finding = verifiedFinding(given, uri);
+      expect(`${finding.status} ${finding.reason}`).to.equal(want);
+    });
+  }
+});
+
+describe('templateRequeue', () => {
+  const template = {
+    apiVersion: 'kellet.dev/v1alpha1',
+    kind: 'ProvisioningTemplate',
+    metadata: { name: 't' },
+    spec: { profileRef: { name: 'p' } },
+  } as const;
+  const observed = (key_state: string, seconds?: number) => ({
+    key_state,
+    claims: 0,
+    key_expires_at: seconds === undefined ? undefined : { seconds: BigInt(seconds), nanos: 0 },
+  });
+  it('waits for the expiry of an active key, for a day at the most', () => {
+    expect(templateRequeue(template, observed('active', 100), 40_000)).to.equal(60_500);
+    expect(templateRequeue(template, observed('active', 100), 200_000)).to.equal(1000);
+    expect(templateRequeue(template, observed('active', 10_000_000), 0)).to.equal(86_400_000);
+    expect(templateRequeue(template, observed('expired', 100), 200_000)).to.equal(undefined);
+    expect(templateRequeue(template, observed('active'), 0)).to.equal(undefined);
+  });
+  it('reads a Secret that somebody else keeps again', () => {
+    const spec = { profileRef: { name: 'p' }, keySecretRef: { name: 's' } };
+    expect(templateRequeue({ ...template, spec }, observed('active'), 0)).to.equal(300_000);
+  });
+});

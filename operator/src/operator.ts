@@ -1,0 +1,195 @@
+// The operator: caches, controllers, the stream of the data plane's changes, and what wakes which controller.
+import type { Kind } from '@kellet/crds';
+import { tenantLabel } from '@kellet/crds';
+import type { WatchResponse } from '@kellet/proto/ts/kellet/control/v1/control';
+import { Cluster, kinds } from './cluster.ts';
+import { findCondition } from './conditions.ts';
+import { deviceProfileReconciler } from './controllers/device-profile.ts';
+import { otaPackageReconciler } from './controllers/ota-package.ts';
+import { OtaRolloutReconciler } from './controllers/ota-rollout.ts';
+import { ProvisioningTemplateReconciler } from './controllers/provisioning-template.ts';
+import { TenantReconciler } from './controllers/tenant.ts';
+import type { ControlClient } from './data-plane.ts';
+import { Reconciler, type Environment } from './reconciler.ts';
+import { isBeingDeleted, kindOf, type CustomResource, type Namespace } from './resources.ts';
+import { systemClock, sleep, type Clock } from './runtime/clock.ts';
+import { Controller, type Reconcile } from './runtime/controller.ts';
+import { EventRecorder } from './runtime/events.ts';
+import type { KubernetesClient } from './runtime/kubernetes-client.ts';
+import type { Logger } from './runtime/logger.ts';
+import type { Metrics } from './runtime/metrics.ts';
+import type { Change } from './runtime/reflector.ts';
+import { keyText } from './runtime/resource.ts';
+import { StatusWriter } from './status-writer.ts';
+import { concernsItself, dependentsOf } from './triggers.ts';
+
+/** Everything is looked at again this often, in case anything was ever missed. */
+const resyncMs = 10 * 3_600_000;
+/** How long the first connection to the data plane may take before resources are looked at without it. */
+const patienceMs = 5000;
+/** News of a rollout comes with each report; a moment's wait makes one reconcile of many. */
+const rolloutNewsMs = 100;
+
+/** What the operator is made of. */
+export interface OperatorOptions {
+  client: KubernetesClient;
+  dataPlane: ControlClient;
+  logger: Logger;
+  metrics: Metrics;
+  /** Names this process in Events. */
+  identity: string;
+  clock?: Clock;
+}
+
+/** The caches and controllers. */
+export class Operator {
+  readonly cluster: Cluster;
+  readonly #options: Required<OperatorOptions>;
+  readonly #controllers: Readonly<Record<Kind, Controller>>;
+  readonly #events: EventRecorder;
+  readonly #statuses: StatusWriter;
+
+  constructor(options: OperatorOptions) {
+    this.#options = { clock: systemClock, ...options };
+    const { client, dataPlane, logger, metrics, identity, clock } = this.#options;
+    this.cluster = new Cluster({ client, clock, logger, metrics });
+    this.#statuses = new StatusWriter(client, clock);
+    this.#events = new EventRecorder({
+      client,
+      clock,
+      logger,
+      metrics,
+      component: 'kellet-operator',
+      instance: identity,
+    });
+    const environment: Environment = {
+      client,
+      cluster: this.cluster,
+      dataPlane,
+      statuses: this.#statuses,
+      events: this.#events,
+      clock,
+    };
+    const tenants = new TenantReconciler(environment);
+    const profiles = new Reconciler(environment, deviceProfileReconciler);
+    const templates = new Reconciler(environment, new ProvisioningTemplateReconciler(environment));
+    const packages = new Reconciler(environment, otaPackageReconciler);
+    const rollouts = new Reconciler(environment, new OtaRolloutReconciler(environment));
+    const controller = (kind: Kind, reconcile: Reconcile, concurrency: number): Controller =>
+      new Controller({ name: kind.toLowerCase(), reconcile, clock, logger, metrics, concurrency });
+    this.#controllers = {
+      Tenant: controller('Tenant', (key, context) => tenants.reconcile(key, context), 4),
+      DeviceProfile: controller('DeviceProfile', (key, context) => profiles.reconcile(key, context), 8),
+      ProvisioningTemplate: controller('ProvisioningTemplate', (key, context) => templates.reconcile(key, context), 8),
+      OtaPackage: controller('OtaPackage', (key, context) => packages.reconcile(key, context), 8),
+      OtaRollout: controller('OtaRollout', (key, context) => rollouts.reconcile(key, context), 8),
+    };
+  }
+
+  /** Fills the caches and keeps them until the signal aborts. Does not reconcile yet. */
+  async follow(signal: AbortSignal): Promise<void> {
+    await this.cluster.run(signal);
+  }
+
+  /** Reconciles until the signal aborts; resolves when the work that ran then is done. */
+  async reconcile(signal: AbortSignal): Promise<void> {
+    await Promise.race([this.cluster.synced(), aborted(signal)]);
+    if (signal.aborted) return;
+    this.cluster.listen({
+      onResource: (kind, change) => this.#onResource(kind, change),
+      onNamespace: (change) => this.#onNamespace(change),
+    });
+    for (const controller of Object.values(this.#controllers)) controller.start(signal);
+    const connected = Promise.withResolvers<void>();
+    const onSynced = (): void => {
+      this.#addAll();
+      connected.resolve();
+    };
+    const news = this.#options.dataPlane.watch({ onSynced, onChange: (message) => this.#onNews(message) }, signal);
+    // Without the data plane resources at least say that they wait for it.
+    const { clock } = this.#options;
+    const patience = sleep(clock, patienceMs, signal).then(() => 'away' as const);
+    if ((await Promise.race([connected.promise, patience])) === 'away') this.#addAll();
+    const resync = this.#resync(signal);
+    await Promise.all(Object.values(this.#controllers).map((controller) => controller.stopped()));
+    await Promise.all([news, resync, this.#events.flush()]);
+  }
+
+  #addAll(): void {
+    for (const kind of kinds) {
+      for (const key of this.cluster.keys(kind)) {
+        this.#controllers[kind].queue.forget(key);
+        this.#controllers[kind].queue.add(key);
+      }
+    }
+  }
+
+  async #resync(signal: AbortSignal): Promise<void> {
+    const { clock } = this.#options;
+    while (!signal.aborted) {
+      await sleep(clock, resyncMs * (1 + clock.random() * 0.1), signal);
+      if (!signal.aborted) this.#addAll();
+    }
+  }
+
+  #onResource(kind: Kind, change: Change<CustomResource>): void {
+    const { namespace = '', name } = change.object.metadata;
+    if (change.type === 'deleted') this.#statuses.forget(change.object);
+    if (concernsItself(change, (object) => this.#statuses.isOwnWrite(object))) {
+      this.#controllers[kind].queue.add(keyText({ namespace, name }));
+    }
+    for (const target of dependentsOf(this.cluster, change)) this.#controllers[target.kind].queue.add(target.key);
+    if (kind === 'Tenant') this.#onTenant(change);
+  }
+
+  /** What a tenant's resources are told depends on the tenant being there, its namespace and its readiness. */
+  #onTenant(change: Change<CustomResource>): void {
+    const tenant = change.object;
+    const facts = (object: CustomResource): string =>
+      JSON.stringify([object.kind === 'Tenant' && object.status?.namespace, findCondition(object, 'Synced')?.status]);
+    if (change.type === 'updated' && facts(change.previous) === facts(tenant)) return;
+    for (const { metadata } of this.cluster.namespacesOf(tenant.metadata.name)) this.#addNamespace(metadata.name);
+  }
+
+  #onNamespace(change: Change<Namespace>): void {
+    const label = ({ metadata }: Namespace): string | undefined => metadata.labels?.[tenantLabel];
+    const { object } = change;
+    if (change.type === 'updated') {
+      const { previous } = change;
+      if (label(previous) === label(object) && isBeingDeleted(previous) === isBeingDeleted(object)) return;
+    }
+    const tenants = new Set([label(object), change.type === 'updated' ? label(change.previous) : undefined]);
+    this.#addNamespace(object.metadata.name);
+    for (const tenant of tenants) {
+      if (tenant === undefined) continue;
+      this.#controllers.Tenant.queue.add(keyText({ namespace: '', name: tenant }));
+      // Another namespace of the tenant may be the one that counts now.
+      for (const { metadata } of this.cluster.namespacesOf(tenant)) this.#addNamespace(metadata.name);
+    }
+  }
+
+  #addNamespace(namespace: string): void {
+    for (const kind of kinds) {
+      if (kind === 'Tenant') continue;
+      for (const object of this.cluster.inNamespace(kind, namespace)) {
+        this.#controllers[kind].queue.add(keyText({ namespace, name: object.metadata.name }));
+      }
+    }
+  }
+
+  #onNews({ kind: controlKind, namespace, name }: WatchResponse): void {
+    const kind = kindOf(controlKind);
+    if (!kind) return;
+    const key = keyText({ namespace, name });
+    const { queue } = this.#controllers[kind];
+    if (kind === 'OtaRollout') queue.addAfter(key, rolloutNewsMs);
+    else queue.add(key);
+  }
+}
+
+function aborted(signal: AbortSignal): Promise<void> {
+  return new Promise((resolve) => {
+    if (signal.aborted) resolve();
+    else signal.addEventListener('abort', () => resolve(), { once: true });
+  });
+}

@@ -1,0 +1,213 @@
+// What the four kinds in a tenant's namespace have in common. One reconcile, in order: stale copy → deletion → tenant →
+// finalizer → prepare → Apply → refusal → observe → status. Each kind fills in `prepare` and `observe`.
+//
+// RBAC: kellet.dev deviceprofiles, provisioningtemplates, otapackages, otarollouts: get, list, watch, patch (finalizers),
+// delete (a creation through REST that was cancelled); their /status: get, patch. namespaces: get, list, watch. events:
+// create, patch.
+import type { ApplyResponse } from '@kellet/proto/ts/kellet/control/v1/control';
+import type { Cluster } from './cluster.ts';
+import { fails, findCondition, holds, toConditions, unknown, withReady, type Finding } from './conditions.ts';
+import type { DataPlane } from './data-plane.ts';
+import { hold, isHeld, release } from './finalizers.ts';
+import { toMeta, type SpecMessage } from './messages.ts';
+import { meaningOf, refusalFindings } from './refusals.ts';
+import {
+  controlKinds,
+  customResources,
+  isBeingDeleted,
+  type CustomResource,
+  type NamespacedKind,
+  type ObjectOf,
+} from './resources.ts';
+import type { Clock } from './runtime/clock.ts';
+import type { Outcome, ReconcileContext } from './runtime/controller.ts';
+import type { EventRecorder, Happening } from './runtime/events.ts';
+import type { KubernetesClient } from './runtime/kubernetes-client.ts';
+import { isNotFound } from './runtime/kubernetes-error.ts';
+import type { ObjectKey } from './runtime/resource.ts';
+import type { StatusWriter } from './status-writer.ts';
+
+/** What every reconciler works with. */
+export interface Environment {
+  client: KubernetesClient;
+  cluster: Cluster;
+  dataPlane: DataPlane;
+  statuses: StatusWriter;
+  events: Pick<EventRecorder, 'record'>;
+  clock: Clock;
+}
+
+/** The manifest as the data plane takes it, with what was found on the way; or what stands in the way. */
+export type Preparation =
+  { spec: SpecMessage; findings: Finding[] } | { blocked: Finding[]; requeueAfterMs?: number; status?: object };
+
+/** What a successful Apply leads to. Findings include Ready. */
+export interface Observation<T extends CustomResource> {
+  status: Omit<NonNullable<T['status']>, 'conditions' | 'observedGeneration'>;
+  findings: Finding[];
+  requeueAfterMs?: number;
+}
+
+/** What is particular to a kind. */
+export interface KindReconciler<K extends NamespacedKind> {
+  kind: K;
+  /** Types of its conditions that come before Ready, in the order in which they are judged. */
+  aspects: readonly string[];
+  prepare(object: ObjectOf[K], tenantId: string, context: ReconcileContext): Promise<Preparation>;
+  observe(
+    object: ObjectOf[K],
+    tenantId: string,
+    response: ApplyResponse,
+    context: ReconcileContext,
+  ): Promise<Observation<ObjectOf[K]>>;
+  /** Events that follow from a change of status; by default a change of Ready is told. */
+  happenings?(before: ObjectOf[K]['status'], after: ObjectOf[K]['status']): Happening[];
+}
+
+/** A stale copy is caught up with by a watch within moments. */
+const staleRetryMs = 100;
+/** How often a deletion that something stands in the way of is tried again. */
+const removalRetryMs = 10_000;
+
+/** Reconciles one kind. */
+export class Reconciler<K extends NamespacedKind> {
+  readonly #environment: Environment;
+  readonly #kind: KindReconciler<K>;
+
+  constructor(environment: Environment, kind: KindReconciler<K>) {
+    this.#environment = environment;
+    this.#kind = kind;
+  }
+
+  /** Makes the data plane agree with one resource, and its status with the data plane. */
+  async reconcile(key: ObjectKey, context: ReconcileContext): Promise<Outcome> {
+    const { client, cluster, statuses, dataPlane } = this.#environment;
+    let object = cluster.get(this.#kind.kind, key);
+    if (!object) return {};
+    if (statuses.isStale(object)) return { requeueAfterMs: staleRetryMs };
+    if (isBeingDeleted(object)) return this.#remove(object);
+    const tenancy = cluster.tenancyOf(key.namespace);
+    if ('problem' in tenancy) {
+      return this.#write(object, object.status ?? {}, [fails('Ready', 'NoTenant', tenancy.problem)]);
+    }
+    // Nothing new begins in a namespace that goes.
+    if (tenancy.terminating) return {};
+    const held = await hold(client, object);
+    if (held) {
+      statuses.noteWritten(held);
+      object = held;
+    }
+    const preparation = await this.#kind.prepare(object, tenancy.tenantId, context);
+    if ('blocked' in preparation) {
+      const status = { ...object.status, ...preparation.status };
+      return earliest(await this.#write(object, status, preparation.blocked), preparation.requeueAfterMs);
+    }
+    let response: ApplyResponse;
+    try {
+      response = await dataPlane.apply({ meta: toMeta(tenancy.tenantId, object), ...preparation.spec });
+    } catch (error) {
+      await this.#tellUnavailable(object, error);
+      throw error;
+    }
+    if (response.refusal) return this.#refused(object, response, preparation.findings, context);
+    const observation = await this.#kind.observe(object, tenancy.tenantId, response, context);
+    const findings = mergeFindings(observation.findings, preparation.findings);
+    return earliest(await this.#write(object, observation.status, findings), observation.requeueAfterMs);
+  }
+
+  async #refused(
+    object: ObjectOf[K],
+    { refusal, id }: ApplyResponse,
+    prepared: Finding[],
+    { logger }: ReconcileContext,
+  ): Promise<Outcome> {
+    if (refusal!.reason === 'IntentCancelled') {
+      logger.info('deleting a resource whose creation was cancelled');
+      const { namespace = '', name, uid = '' } = object.metadata;
+      await this.#environment.client
+        .delete(customResources[object.kind], namespace, name, uid)
+        .catch((error: unknown) => {
+          if (!isNotFound(error)) throw error;
+        });
+      return {};
+    }
+    const { final, retryMs } = meaningOf(refusal!);
+    const judged = mergeFindings(refusalFindings(refusal!, this.#kind.aspects), prepared);
+    const findings = withReady(judged, { reason: 'Ready', message: '' });
+    if (final) findings.push(holds('Stalled', findings.at(-1)!.reason, refusal!.message));
+    const status = { ...object.status, ...(id && { [idFields[object.kind]]: id }) };
+    return earliest(await this.#write(object, status, findings), retryMs);
+  }
+
+  /** A resource that was never judged says why; one that was keeps its conditions through an outage. */
+  async #tellUnavailable(object: ObjectOf[K], error: unknown): Promise<void> {
+    if (findCondition(object, 'Ready')?.observedGeneration === object.metadata.generation) return;
+    const message = error instanceof Error ? error.message : String(error);
+    const findings = [unknown('Synced', 'DataPlaneUnavailable', message)];
+    await this.#write(object, object.status ?? {}, withReady(findings, { reason: 'Ready', message: '' }));
+  }
+
+  async #remove(object: ObjectOf[K]): Promise<Outcome> {
+    const { client, cluster, dataPlane, statuses } = this.#environment;
+    if (!isHeld(object)) return {};
+    const { namespace = '' } = object.metadata;
+    const tenancy = cluster.tenancyOf(namespace);
+    const tenantId = 'tenantId' in tenancy ? tenancy.tenantId : undefined;
+    if (tenantId !== undefined) {
+      const { refusal } = await dataPlane.remove({
+        meta: toMeta(tenantId, object),
+        kind: controlKinds[this.#kind.kind],
+        detach: cluster.isTerminating(namespace),
+      });
+      if (refusal) {
+        const findings: Finding[] = (object.status?.conditions ?? []).filter(({ type }) => type !== 'Ready');
+        const blocked = fails('Ready', 'DeletionBlocked', refusal.message);
+        return earliest(await this.#write(object, object.status ?? {}, [...findings, blocked]), removalRetryMs);
+      }
+    }
+    await release(client, object);
+    statuses.forget(object);
+    return {};
+  }
+
+  async #write(object: ObjectOf[K], fields: object, findings: Finding[]): Promise<Outcome> {
+    const { statuses, clock, events } = this.#environment;
+    const generation = object.metadata.generation ?? 0;
+    const conditions = toConditions(object.status?.conditions, findings, generation, clock.now());
+    const status = { ...fields, observedGeneration: generation, conditions } as NonNullable<ObjectOf[K]['status']>;
+    const result = await statuses.write<CustomResource>(object, status);
+    if (typeof result === 'object') return { requeueAfterMs: result.deferMs };
+    if (result === 'written') {
+      const tell = this.#kind.happenings?.bind(this.#kind) ?? readyHappenings;
+      for (const happening of tell(object.status, status)) events.record(object, happening);
+    }
+    return {};
+  }
+}
+
+/** The field of status that holds the id in the data plane. */
+const idFields: Record<NamespacedKind, string> = {
+  DeviceProfile: 'profileId',
+  ProvisioningTemplate: 'templateId',
+  OtaPackage: 'packageId',
+  OtaRollout: 'rolloutId',
+};
+
+/** Tells a change of Ready. */
+export function readyHappenings(before: CustomResource['status'], after: CustomResource['status']): Happening[] {
+  const [was, is] = [before, after].map((status) => findCondition({ status }, 'Ready'));
+  if (!is || (was?.status === is.status && was.reason === is.reason)) return [];
+  const type = is.status === 'False' ? 'Warning' : 'Normal';
+  return [{ type, reason: is.reason, message: is.message || `${is.type} is ${is.status}` }];
+}
+
+/** Findings of one list, those of the other in place of those of the same type. */
+export function mergeFindings(findings: Finding[], instead: Finding[]): Finding[] {
+  return findings.map((finding) => instead.find(({ type }) => type === finding.type) ?? finding);
+}
+
+/** The outcome that comes first. */
+export function earliest(outcome: Outcome, requeueAfterMs: number | undefined): Outcome {
+  if (requeueAfterMs === undefined) return outcome;
+  return { requeueAfterMs: Math.min(outcome.requeueAfterMs ?? Infinity, requeueAfterMs) };
+}

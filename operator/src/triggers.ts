@@ -1,0 +1,78 @@
+// Which resources a change concerns beside the one that changed: those that refer to it, those it stood in the way of.
+import type { Kind, OtaRollout } from '@kellet/crds';
+import type { Cluster } from './cluster.ts';
+import { findCondition, isTrue } from './conditions.ts';
+import { isBeingDeleted, type CustomResource } from './resources.ts';
+import type { Change } from './runtime/reflector.ts';
+import { keyOf, keyText } from './runtime/resource.ts';
+
+/** A resource to be reconciled. */
+export interface Target {
+  kind: Kind;
+  /** `namespace/name`. */
+  key: string;
+}
+
+/** Whether a change of a resource asks for its own reconcile: anything but a status that the operator wrote itself. */
+export function concernsItself(
+  change: Change<CustomResource>,
+  isOwnWrite: (object: CustomResource) => boolean,
+): boolean {
+  if (change.type !== 'updated') return true;
+  const { object, previous } = change;
+  const [is, was] = [object.metadata, previous.metadata];
+  if (is.generation !== was.generation || is.deletionTimestamp !== was.deletionTimestamp) return true;
+  const text = (meta: typeof is): string => JSON.stringify([meta.labels, meta.annotations, meta.finalizers]);
+  return text(is) !== text(was) || !isOwnWrite(object);
+}
+
+/**
+ * The resources that a change of another one concerns. What waits for a referent is looked at again when it appears or
+ * becomes ready; what could not be deleted when a user of it goes; a rollout that waits for another when that one ends.
+ */
+export function dependentsOf(cluster: Pick<Cluster, 'inNamespace'>, change: Change<CustomResource>): Target[] {
+  const { object } = change;
+  const targets: Target[] = [];
+  const add = (kind: Kind, found: CustomResource): void => void targets.push({ kind, key: keyText(keyOf(found)) });
+  const { namespace = '', name } = object.metadata;
+  const gone = change.type === 'deleted';
+  const becameReady =
+    gone || (isTrue(object, 'Ready') && !(change.type === 'updated' && isTrue(change.previous, 'Ready')));
+  if ((object.kind === 'DeviceProfile' || object.kind === 'OtaPackage') && becameReady) {
+    if (object.kind === 'DeviceProfile') {
+      for (const template of cluster.inNamespace('ProvisioningTemplate', namespace)) {
+        if (template.spec.profileRef.name === name && isUnresolved(template)) add('ProvisioningTemplate', template);
+      }
+    }
+    for (const rollout of cluster.inNamespace('OtaRollout', namespace)) {
+      if (refersTo(rollout, object.kind, name) && isUnresolved(rollout)) add('OtaRollout', rollout);
+    }
+  }
+  if (object.kind === 'OtaRollout' && (gone || endedNow(change))) {
+    for (const rollout of cluster.inNamespace('OtaRollout', namespace)) {
+      if (findCondition(rollout, 'Accepted')?.status === 'False') add('OtaRollout', rollout);
+    }
+  }
+  if (gone || endedNow(change)) {
+    for (const kind of ['DeviceProfile', 'OtaPackage'] as const) {
+      for (const referent of cluster.inNamespace(kind, namespace)) if (isBeingDeleted(referent)) add(kind, referent);
+    }
+  }
+  return targets;
+}
+
+function refersTo({ spec }: OtaRollout, kind: 'DeviceProfile' | 'OtaPackage', name: string): boolean {
+  if (kind === 'DeviceProfile') return spec.targetProfileRef.name === name;
+  return spec.packageRef.name === name || spec.rollbackPackageRef?.name === name;
+}
+
+/** Whether a resource has not been taken up as it is written. */
+function isUnresolved(object: CustomResource): boolean {
+  const synced = findCondition(object, 'Synced');
+  return synced?.status !== 'True' || synced.observedGeneration !== object.metadata.generation;
+}
+
+function endedNow(change: Change<CustomResource>): boolean {
+  if (change.type !== 'updated' || change.object.kind !== 'OtaRollout') return false;
+  return change.object.status?.phase === 'Completed' && (change.previous as OtaRollout).status?.phase !== 'Completed';
+}
