@@ -43,6 +43,7 @@ export class Gateway {
   private readonly callbacks: Callbacks;
   private readonly platform: GatewayPlatform;
   private readonly health: Health;
+  private readonly stopping = new AbortController();
 
   constructor(platform: GatewayPlatform, options: GatewayOptions) {
     const { config, clock, metrics, database, broker } = platform;
@@ -63,6 +64,7 @@ export class Gateway {
       invoker: options.invoker,
       metrics: new CallMetrics(metrics),
       logger,
+      stopping: this.stopping.signal,
     };
     this.httpServer = createRestServer({
       ...shared,
@@ -93,6 +95,7 @@ export class Gateway {
   /** Stops taking requests, lets running ones finish, and ends what does not finish in time. */
   async stop(): Promise<void> {
     this.health.drain();
+    this.stopping.abort();
     const over = new AbortController();
     const restClosed = new Promise<void>((resolve) => this.httpServer.close(() => resolve()));
     this.httpServer.closeIdleConnections();

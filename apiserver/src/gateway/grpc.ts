@@ -1,4 +1,5 @@
 // gRPC on port 9090: a grpc-js server whose definitions are the descriptors, with the same steps as REST.
+import type { Readable } from 'node:stream';
 import { fromBinary, toBinary, create, type DescMethod, type DescService, type Message } from '@bufbuild/protobuf';
 import {
   Server,
@@ -10,7 +11,7 @@ import {
   type UntypedServiceImplementation,
   type sendUnaryData,
 } from '@grpc/grpc-js';
-import { unauthenticated } from '../platform/errors.ts';
+import { unauthenticated, unavailable } from '../platform/errors.ts';
 import type { Logger } from '../platform/logger.ts';
 import type { CallContext, Caller } from '../platform/rpc.ts';
 import type { Admission } from './admission.ts';
@@ -36,6 +37,8 @@ export interface GrpcParts {
   readonly invoker: Invoker;
   readonly metrics: CallMetrics;
   readonly logger: Logger;
+  /** Aborts when the process stops: open streams are ended then. */
+  readonly stopping: AbortSignal;
 }
 
 /** Makes the server; the caller binds it. */
@@ -138,14 +141,23 @@ async function answerStream(
   try {
     const { caller, credential } = await admitted(parts, method, call, headers);
     const opened = (context = new GrpcContext(call, caller, headers.get('x-request-id')!, headers));
-    const revoked = new Promise<never>((_resolve, reject) => {
-      if (credential === undefined) return;
-      stopWatching = parts.authenticator.watch(credential, caller, opened.address, () => {
+    const ended = new Promise<never>((_resolve, reject) => {
+      const end = (error: Error): void => {
         opened.abort();
-        reject(unauthenticated());
-      });
+        reject(error);
+      };
+      const stop = (): void => end(unavailable('the server is stopping'));
+      parts.stopping.addEventListener('abort', stop);
+      const unwatch =
+        credential === undefined
+          ? undefined
+          : parts.authenticator.watch(credential, caller, opened.address, () => end(unauthenticated()));
+      stopWatching = () => {
+        unwatch?.();
+        parts.stopping.removeEventListener('abort', stop);
+      };
     });
-    await Promise.race([run(parts, method, call, done, opened), revoked]);
+    await Promise.race([run(parts, method, call, done, opened), ended]);
     parts.metrics.observe(method, 'grpc', 'OK', started);
   } catch (thrown) {
     const status = toStatus(thrown, headers, parts.logger);
@@ -184,8 +196,9 @@ async function run(
   writable.end();
 }
 
-async function* checkedRequests(method: DescMethod, call: AsyncIterable<Message>): AsyncIterable<Message> {
-  for await (const message of call) {
+async function* checkedRequests(method: DescMethod, call: Readable): AsyncIterable<Message> {
+  // Leaving an ordinary loop over a stream destroys it, and with it the answer that is still to come.
+  for await (const message of call.iterator({ destroyOnReturn: false }) as AsyncIterable<Message>) {
     checkRequest(method, message);
     yield message;
   }

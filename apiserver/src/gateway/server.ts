@@ -14,7 +14,7 @@ import { answer, answerError } from './rest-answer.ts';
 import { readBody, RestContext } from './rest-call.ts';
 import type { Match, Route, RouteTable } from './routes.ts';
 import { decodeRequest, encodeResponse } from './transcode.ts';
-import { unauthenticated } from '../platform/errors.ts';
+import { unauthenticated, unavailable } from '../platform/errors.ts';
 
 /** Greatest body of a telemetry request (API.md, telemetry) and of any other, in bytes. */
 const telemetryBodyLimit = 4 * 1024 * 1024;
@@ -29,6 +29,8 @@ export interface RestParts {
   readonly metrics: CallMetrics;
   readonly logger: Logger;
   readonly dashboardOrigin: string;
+  /** Aborts when the process stops: calls that wait are ended then. */
+  readonly stopping: AbortSignal;
   /** Answers the few routes that are no calls (health, callbacks); false: none of its routes. */
   readonly cold: (request: IncomingMessage, response: ServerResponse, path: string) => boolean;
 }
@@ -90,7 +92,7 @@ async function handle(parts: RestParts, request: IncomingMessage, response: Serv
 const bodyLimitOf = (route: Route): number =>
   route.method.input.typeName === 'kellet.v1.IngestRequest' ? telemetryBodyLimit : bodyLimit;
 
-/** A call that may wait for a minute ends when its credential is revoked meanwhile; others are over before it matters. */
+/** A call that may wait for a minute ends when its credential is revoked or the process stops; others are over by then. */
 async function whileCredentialHolds<T>(
   parts: RestParts,
   route: Route,
@@ -100,15 +102,22 @@ async function whileCredentialHolds<T>(
 ): Promise<T> {
   const isLongPoll = route.method.input.fields.some((field) => field.name === 'wait_seconds');
   if (!isLongPoll || credential === undefined) return call();
-  let reject: (error: Error) => void;
-  const revoked = new Promise<never>((_resolve, refuse) => (reject = refuse));
-  const stopWatching = parts.authenticator.watch(credential, context.caller, context.address, () => {
-    context.abort();
-    reject(unauthenticated());
+  let end: (error: Error) => void = () => undefined;
+  const ended = new Promise<never>((_resolve, reject) => {
+    end = (error) => {
+      context.abort();
+      reject(error);
+    };
   });
+  const stop = (): void => end(unavailable('the server is stopping'));
+  const stopWatching = parts.authenticator.watch(credential, context.caller, context.address, () =>
+    end(unauthenticated()),
+  );
+  parts.stopping.addEventListener('abort', stop);
   try {
-    return await Promise.race([call(), revoked]);
+    return await Promise.race([call(), ended]);
   } finally {
     stopWatching();
+    parts.stopping.removeEventListener('abort', stop);
   }
 }
