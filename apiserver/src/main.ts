@@ -1,0 +1,146 @@
+#!/usr/bin/env node
+// kellet-apiserver: configuration → parts → start in order → drain in the opposite order. Read this first.
+import { createPrivateKey, hkdfSync } from 'node:crypto';
+import { createAuth } from './auth/service.ts';
+import { configHelp, readConfig, type Config } from './config.ts';
+import { createControl } from './control/service.ts';
+import { createOta } from './device-link/ota/service.ts';
+import { countRolloutsOfProfile } from './device-link/ota/usage.ts';
+import { createProfileReader } from './device-link/provisioning/profiles.ts';
+import { createProvisioning } from './device-link/provisioning/service.ts';
+import { createRpc } from './device-link/rpc/service.ts';
+import { countDevicesOfProfile } from './device-registry/devices.ts';
+import { DeviceDirectory } from './device-registry/directory.ts';
+import { Liveness } from './device-registry/liveness.ts';
+import { Gateway } from './gateway/gateway.ts';
+import { Health } from './gateway/health.ts';
+import { Broker } from './platform/broker.ts';
+import { sleep, systemClock } from './platform/clock.ts';
+import { Database, migrate } from './platform/database.ts';
+import { KubernetesApi, loadKubeConfig } from './platform/kubernetes.ts';
+import { createLogger, type Logger } from './platform/logger.ts';
+import { createMetrics } from './platform/metrics.ts';
+import type { Platform, ServiceModule } from './platform/module.ts';
+import { OutboxRelay } from './platform/outbox.ts';
+import { Paging } from './platform/paging.ts';
+import { ServiceRegistry } from './platform/rpc.ts';
+import { ProcessServer } from './process-server.ts';
+
+const usage = `kellet-apiserver: the data plane of Kellet
+
+usage: kellet-apiserver [--target=all] [flags]
+
+Every setting is a flag, or an environment variable; a secret is a variable or a file named by the variable with _FILE.
+KUBECONFIG names the Kubernetes API; inside a cluster it is found by itself.
+
+${configHelp()}
+`;
+
+/** Key of the page tokens: the same in every replica, and of no use for anything else. */
+function pagingKey(config: Config): Buffer {
+  const secret = createPrivateKey(config.jwtPrivateKey).export({ type: 'pkcs8', format: 'der' });
+  return Buffer.from(hkdfSync('sha256', secret, '', 'kellet page tokens', 32));
+}
+
+/** Migrates as soon as the database answers; a start beside a database that starts must not fail. */
+async function migrateWhenReachable(database: Database, logger: Logger, signal: AbortSignal): Promise<void> {
+  for (let delay = 200; !signal.aborted; delay = Math.min(delay * 2, 5000)) {
+    try {
+      return await migrate(database, logger);
+    } catch (error) {
+      const code = error instanceof Error && 'code' in error ? error.code : undefined;
+      if (typeof code === 'string' && /^\d/.test(code) && !code.startsWith('57') && !code.startsWith('08')) throw error;
+      logger.warn({ err: error }, 'the database is not reachable, trying again');
+      await sleep(delay, signal);
+    }
+  }
+}
+
+/** Every service of this process, in the order in which they start. */
+function createServices(platform: Platform, logger: Logger) {
+  const { database } = platform;
+  const auth = createAuth(platform);
+  const profiles = createProfileReader(database);
+  const directory = new DeviceDirectory(database, profiles);
+  const liveness = new Liveness(database, directory, platform.clock, logger);
+  const control = createControl(platform, new KubernetesApi(loadKubeConfig(process.env['KUBECONFIG']), logger));
+  const provisioning = createProvisioning(platform, control, async (tx, tenantId, profileId) => ({
+    devices: await countDevicesOfProfile(tx, tenantId, profileId),
+    rollouts: await countRolloutsOfProfile(tx, tenantId, profileId),
+  }));
+  const ota = createOta(platform, profiles, control.writer);
+  control.addApplier('tenant', auth.tenantApplier);
+  control.addApplier('otaPackage', ota.packages);
+  control.addApplier('otaRollout', ota.rolloutApplier);
+  control.setRolloutDriver(ota.rolloutDriver);
+  const rpc = createRpc(platform, profiles, (tenantId, deviceId, at) => liveness.seen(tenantId, deviceId, at, 'poll'));
+  const modules: ServiceModule[] = [auth, provisioning, ota, rpc, control];
+  return { modules, directory };
+}
+
+async function run(config: Config): Promise<void> {
+  const logger = createLogger(config.logLevel, { process: 'kellet-apiserver' });
+  const stopping = new AbortController();
+  for (const signal of ['SIGTERM', 'SIGINT'] as const) process.once(signal, () => stopping.abort());
+  // A defect must not leave a half-working process behind: whoever supervises us starts a whole one.
+  const crash = (error: unknown) => {
+    logger.fatal({ err: error }, 'unexpected error');
+    process.exit(1);
+  };
+  process.on('uncaughtException', crash);
+  process.on('unhandledRejection', crash);
+
+  const metrics = createMetrics();
+  const database = new Database(config.databaseUrl, logger);
+  const broker = new Broker(config.natsUrl, logger);
+  const health = new Health({ postgres: () => database.ping(), nats: () => broker.ping() });
+  const processServer = new ProcessServer(health, metrics);
+  await processServer.listen(config.listenHost, config.metricsPort);
+  await migrateWhenReachable(database, logger, stopping.signal);
+
+  const outbox = new OutboxRelay(database, broker, logger);
+  const paging = new Paging(pagingKey(config));
+  const platform: Platform = { config, clock: systemClock, logger, metrics, database, broker, outbox, paging };
+  const { modules, directory } = createServices(platform, logger);
+  const registry = new ServiceRegistry();
+  for (const module of modules) module.register(registry);
+  for (const module of modules) if (!stopping.signal.aborted) await module.start?.();
+  const gateway = new Gateway(platform, {
+    invoker: registry,
+    health,
+    isGatewayOf: async (tenantId, gatewayDeviceId, deviceId) =>
+      (await directory.lookup(tenantId, [deviceId])).get(deviceId)?.gatewayDeviceId === gatewayDeviceId,
+  });
+  const ports = await gateway.start();
+  processServer.started();
+  logger.info({ ...ports, target: config.target }, 'serving');
+
+  if (!stopping.signal.aborted) {
+    await new Promise((resolve) => stopping.signal.addEventListener('abort', resolve, { once: true }));
+  }
+  logger.info('draining');
+  await gateway.stop();
+  for (const module of modules.toReversed()) await module.stop?.();
+  await outbox.close();
+  await broker.close();
+  await database.close();
+  processServer.close();
+  logger.info('stopped');
+}
+
+async function main(): Promise<void> {
+  const [first, ...rest] = process.argv.slice(2);
+  if (first === '--help' || first === '-h' || first === 'help') {
+    process.stdout.write(usage);
+    return;
+  }
+  await run(readConfig(process.env, first === undefined ? [] : [first, ...rest]));
+}
+
+try {
+  await main();
+  process.exit(0);
+} catch (error) {
+  process.stderr.write(`kellet-apiserver: ${error instanceof Error ? error.message : String(error)}\n`);
+  process.exit(1);
+}
