@@ -1,17 +1,27 @@
-// Removes the local state of this checkout (`make clean`): .kellet, and what stands in for it elsewhere.
+// Removes the local state of this checkout (`make clean`): .kellet, and what stands in for parts of it elsewhere.
+import { globSync } from 'node:fs';
 import { rm } from 'node:fs/promises';
-import { join } from 'node:path';
+import { dirname, join } from 'node:path';
 import { tryLock } from '../e2e/stack/file-lock.ts';
-import { defaultStateFolder, substituteFolder } from '../e2e/stack/paths.ts';
+import { defaultStateFolder, removeReachableFolder } from '../e2e/stack/paths.ts';
 import { endRecordedProcesses } from '../e2e/stack/process-table.ts';
 
-const release = tryLock(join(defaultStateFolder, 'lock'));
-if (!release) {
-  console.error('the local stack of this checkout is running: stop it first (Ctrl-C in its terminal)');
-  process.exit(1);
+// Besides the state of `make dev` there may be that of test runs and demonstrations, in folders of their own.
+const stateFolders = globSync('{,*/,*/*/}lock', { cwd: defaultStateFolder }).map((path) =>
+  join(defaultStateFolder, dirname(path)),
+);
+const releases = stateFolders.map((folder) => {
+  const release = tryLock(join(folder, 'lock'));
+  if (!release) {
+    console.error(`a stack is running on ${folder}: stop it first`);
+    process.exit(1);
+  }
+  return release;
+});
+for (const folder of stateFolders) {
+  await endRecordedProcesses(join(folder, 'run'));
+  await removeReachableFolder(join(folder, 'postgres'));
 }
-await endRecordedProcesses(join(defaultStateFolder, 'run'));
-await rm(substituteFolder(join(defaultStateFolder, 'postgres')), { recursive: true, force: true });
-release();
+for (const release of releases) release();
 await rm(defaultStateFolder, { recursive: true, force: true });
 console.log(`removed ${defaultStateFolder}`);

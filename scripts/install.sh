@@ -32,5 +32,18 @@ while kill -0 $pid 2>/dev/null; do
 	fi
 done
 wait $pid
+
+# The package `node` links its program by an install script, which not every npm runs as it expects.
+version=v$(node -p 'require("./node_modules/node/package.json").version')
+if [ "$(node_modules/.bin/node --version 2>/dev/null)" != "$version" ]; then
+	for program in node_modules/node-*/bin/node node_modules/node/node_modules/node-*/bin/node; do
+		if [ "$("$program" --version 2>/dev/null)" = "$version" ]; then ln -sf "../../$program" node_modules/.bin/node; fi
+	done
+fi
+if [ "$(node_modules/.bin/node --version 2>/dev/null)" != "$version" ]; then
+	echo "Node.js $version could not be installed from npm for this platform" >&2
+	exit 1
+fi
+
 cp package-lock.json "$stamp"
 echo "npm packages installed in $(($(date +%s) - started)) s" >&2

@@ -11,6 +11,9 @@ CREATE TABLE profiles (
   name text NOT NULL,
   -- The JSON of the public message Profile without id, name and times; proto names.
   document jsonb NOT NULL,
+  -- uid and generation of the resource that the row was written from: an older generation never comes after a newer one.
+  resource_uid text NOT NULL,
+  generation int8 NOT NULL,
   -- The resource went with its namespace; devices go on with what they inherited.
   detached_at timestamptz,
   created_at timestamptz NOT NULL DEFAULT now(),
@@ -37,13 +40,18 @@ CREATE TABLE provisioning_templates (
   enabled boolean NOT NULL,
   -- SHA-256 of the provision key in force; its state is the row of provision_keys.
   key_hash bytea NOT NULL CHECK (octet_length(key_hash) = 32),
+  -- As in profiles.
+  resource_uid text NOT NULL,
+  generation int8 NOT NULL,
+  -- The resource went with its namespace; nobody claims with it any more.
   detached_at timestamptz,
   created_at timestamptz NOT NULL DEFAULT now(),
   updated_at timestamptz NOT NULL DEFAULT now(),
   PRIMARY KEY (tenant_id, template_id),
-  -- A key opens one template.
-  UNIQUE (key_hash)
+  FOREIGN KEY (tenant_id, profile_id) REFERENCES profiles
 );
+-- A key opens one template.
+CREATE UNIQUE INDEX provisioning_templates_by_key ON provisioning_templates (key_hash) WHERE detached_at IS NULL;
 CREATE INDEX provisioning_templates_by_name ON provisioning_templates (tenant_id, name COLLATE "C", template_id);
 CREATE INDEX provisioning_templates_by_profile ON provisioning_templates (tenant_id, profile_id);
 SELECT kellet_isolate('provisioning_templates');

@@ -1,7 +1,13 @@
-import { chmod, mkdir, stat } from 'node:fs/promises';
+import { chmod, mkdir, realpath, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { expect } from 'chai';
-import { cacheFolder, isSearchableByOthers, substituteFolder } from './paths.ts';
+import {
+  cacheFolder,
+  isSearchableByOthers,
+  reachableFolder,
+  removeReachableFolder,
+  substituteFolder,
+} from './paths.ts';
 import { withFolder } from './testing.ts';
 
 describe('stack: paths', () => {
@@ -21,6 +27,22 @@ describe('stack: paths', () => {
       expect(await isSearchableByOthers(path)).to.equal(true);
       await chmod(folder, 0o700);
       expect(await isSearchableByOthers(path)).to.equal(false);
+    });
+  });
+
+  it('stand in for a folder that cannot be reached, and go with it', async () => {
+    await withFolder(async (folder) => {
+      await chmod(folder, 0o700);
+      const path = join(folder, 'postgres');
+      const substitute = await reachableFolder(path);
+      expect(substitute).to.equal(substituteFolder(path));
+      expect(await isSearchableByOthers(join(substitute, 'data'))).to.equal(true);
+      expect(await realpath(path)).to.equal(substitute);
+      expect(await reachableFolder(path)).to.equal(substitute);
+      await removeReachableFolder(path);
+      for (const gone of [path, substitute]) {
+        expect(await stat(gone).catch((error: NodeJS.ErrnoException) => error.code)).to.equal('ENOENT');
+      }
     });
   });
 

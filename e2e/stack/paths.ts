@@ -1,6 +1,6 @@
 // Where the local stack keeps things: the checkout, its state folder, the user's cache of built programs.
 import { createHash } from 'node:crypto';
-import { chmod, lstat, mkdir, stat } from 'node:fs/promises';
+import { chmod, lstat, mkdir, rm, stat, symlink } from 'node:fs/promises';
 import { homedir } from 'node:os';
 import { dirname, join, resolve } from 'node:path';
 
@@ -40,7 +40,7 @@ export function substituteFolder(path: string): string {
   return join('/var/tmp', `kellet-${createHash('sha256').update(resolve(path)).digest('hex').slice(0, 16)}`);
 }
 
-/** `path` itself when other users can reach it, else its substitute, made with mode 0711. */
+/** `path` itself when other users can reach it, else its substitute, made with mode 0711 and linked from `path`. */
 export async function reachableFolder(path: string): Promise<string> {
   if (await isSearchableByOthers(path)) {
     await mkdir(path, { recursive: true, mode: 0o711 });
@@ -56,5 +56,20 @@ export async function reachableFolder(path: string): Promise<string> {
     throw new Error(`${folder} is not a folder of this user: remove it, or move the checkout to a public folder`);
   }
   await chmod(folder, 0o711);
+  await mkdir(dirname(path), { recursive: true });
+  await symlink(folder, path).catch(async (error: NodeJS.ErrnoException) => {
+    if (error.code !== 'EEXIST') throw error;
+    if (!(await lstat(path)).isSymbolicLink()) throw new Error(`${path} can no longer be reached by its server's user`);
+  });
   return folder;
+}
+
+/** Removes a folder and, when it is the link to a substitute, that too. */
+export async function removeReachableFolder(path: string): Promise<void> {
+  const linked = await lstat(path).then(
+    (found) => found.isSymbolicLink(),
+    () => false,
+  );
+  if (linked) await rm(substituteFolder(path), { recursive: true, force: true });
+  await rm(path, { recursive: true, force: true });
 }

@@ -12,7 +12,7 @@ import { pidsByName, removeDevInfo, writeDevInfo } from './dev-info.ts';
 import { tryLock } from './file-lock.ts';
 import type { Report } from './go-build.ts';
 import { startNats } from './nats.ts';
-import { defaultStateFolder, substituteFolder } from './paths.ts';
+import { defaultStateFolder, removeReachableFolder } from './paths.ts';
 import { findFreePorts, isPortFree } from './ports.ts';
 import { ensureServiceDatabase, startPostgres } from './postgres.ts';
 import { endRecordedProcesses } from './process-table.ts';
@@ -88,10 +88,10 @@ async function openState(stateFolder: string, fresh: boolean, report: Report) {
   const ended = await endRecordedProcesses(recordsFolder);
   if (ended.length) report(`ended what an earlier run had left: ${ended.join(', ')}`);
   if (fresh) {
-    for (const name of ['artifacts', 'devchain', 'kubernetes', 'logs', 'nats', 'postgres', 'secrets']) {
+    for (const name of ['artifacts', 'devchain', 'kubernetes', 'logs', 'nats', 'secrets']) {
       await rm(join(stateFolder, name), { recursive: true, force: true });
     }
-    await rm(substituteFolder(postgresFolder(stateFolder)), { recursive: true, force: true });
+    await removeReachableFolder(postgresFolder(stateFolder));
   }
   removeDevInfo(join(stateFolder, 'dev.json'));
   return { release, recordsFolder, logsFolder: join(stateFolder, 'logs') };
@@ -111,8 +111,10 @@ async function chooseAllPorts(stateFolder: string, environment: NodeJS.ProcessEn
     open('control', 'KELLET_CONTROL_PORT', 9091),
     open('metrics', 'KELLET_METRICS_PORT', 9464),
     open('dashboard', 'KELLET_DASHBOARD_PORT', 8081),
+    // The manifests in examples/ name this port.
+    open('artifacts', 'KELLET_ARTIFACTS_PORT', 8082),
     { name: 'devchain', variable: 'KELLET_DEVCHAIN_PORT', asked: environment.KELLET_DEVCHAIN_PORT },
-    ...['operatorMetrics', 'artifacts', 'postgres', 'nats'].map((name) => ({ name })),
+    ...['operatorMetrics', 'postgres', 'nats'].map((name) => ({ name })),
     ...['etcd', 'etcdPeer', 'kubeApiserver', 'kubeControllerManager'].map((name) => ({ name })),
   ];
   const sources = { isFree: isPortFree, findFree: findFreePorts, remembered: await readPorts(path), report };

@@ -78,14 +78,26 @@ export async function createDevice(tx: Transaction, device: NewDevice): Promise<
   const row = rows[0];
   if (!row) throw alreadyExists(`a device with hardware_id ${JSON.stringify(device.hardwareId)} already exists`);
   if (device.groupIds.length > 0) {
-    await tx.query(
-      `INSERT INTO device_group_members (tenant_id, group_id, device_id)
-       SELECT $1, unnest($2::uuid[]), $3 ON CONFLICT DO NOTHING`,
-      [device.tenantId, device.groupIds, device.deviceId],
-    );
+    await joinGroups(tx, device.tenantId, device.deviceId, device.groupIds);
   }
   await notifyDeviceChanged(tx, device.tenantId, device.deviceId);
   return row;
+}
+
+/** Adds a device to those of the groups that (still) exist. */
+export async function joinGroups(
+  tx: Transaction,
+  tenantId: string,
+  deviceId: string,
+  groupIds: readonly string[],
+): Promise<void> {
+  await tx.query(
+    `INSERT INTO device_group_members (tenant_id, group_id, device_id)
+     SELECT tenant_id, group_id, $3 FROM device_groups
+     WHERE tenant_id = $1 AND group_id = ANY($2::uuid[]) FOR KEY SHARE
+     ON CONFLICT DO NOTHING`,
+    [tenantId, groupIds, deviceId],
+  );
 }
 
 /** Counts under a lock of the tenant's own, and only when the tenant has a quota: makers of devices then wait for each other. */

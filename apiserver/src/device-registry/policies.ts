@@ -23,6 +23,10 @@ import type { AnchoringMode } from './profile-reader.ts';
 const maximumKeys = 256;
 const maximumKeyBytes = 128;
 const maximumStringBytes = 4096;
+// The limits of the custom resource definitions: a manifest and a request can say the same.
+const maximumUnit = 32;
+const maximumEnum = 128;
+const maximumEnumValue = 256;
 const maximumSeconds = 30 * 86_400;
 const days = ['mon', 'tue', 'wed', 'thu', 'fri', 'sat', 'sun'];
 
@@ -38,7 +42,7 @@ export function checkTelemetrySchema(field: string, schema: TelemetrySchema): vo
     const at = `${field}.keys[${JSON.stringify(name)}]`;
     textField(`${at} name`, name, { minimum: 1, maximum: maximumKeyBytes });
     if (Buffer.byteLength(name) > maximumKeyBytes) throw invalidArgument(`${at}: a name has at most 128 bytes`);
-    textField(`${at}.unit`, key.unit, { maximum: 64 });
+    textField(`${at}.unit`, key.unit, { maximum: maximumUnit });
     if (key.type === KeyType.number) {
       if (key.enum.length > 0 || key.maxLength !== undefined) {
         throw invalidArgument(`${at}: enum and max_length are for strings`);
@@ -51,10 +55,13 @@ export function checkTelemetrySchema(field: string, schema: TelemetrySchema): vo
       }
     } else if (key.type === KeyType.string) {
       if (key.min !== undefined || key.max !== undefined) throw invalidArgument(`${at}: min and max are for numbers`);
-      if (key.enum.length > 256) throw invalidArgument(`${at}.enum must have at most 256 entries`);
-      for (const value of key.enum) textField(`${at}.enum`, value, { maximum: maximumStringBytes });
-      if ((key.maxLength ?? 0) > maximumStringBytes) {
-        throw invalidArgument(`${at}.max_length must be at most ${maximumStringBytes}`);
+      if (key.unit !== '') throw invalidArgument(`${at}: unit is for numbers`);
+      if (key.enum.length > maximumEnum) throw invalidArgument(`${at}.enum must have at most ${maximumEnum} entries`);
+      for (const value of key.enum) textField(`${at}.enum`, value, { maximum: maximumEnumValue });
+      if (new Set(key.enum).size < key.enum.length) throw invalidArgument(`${at}.enum must not repeat a value`);
+      const length = key.maxLength ?? 1;
+      if (length < 1 || length > maximumStringBytes) {
+        throw invalidArgument(`${at}.max_length must be 1 to ${maximumStringBytes}`);
       }
     } else throw invalidArgument(`${at}.type must be number or string`);
   }
@@ -78,6 +85,7 @@ export function checkWindow(field: string, window: Window): void {
   for (const day of window.days) {
     if (!days.includes(day)) throw invalidArgument(`${field}.days must be among ${days.join(', ')}`);
   }
+  if (new Set(window.days).size < window.days.length) throw invalidArgument(`${field}.days must not repeat a day`);
   if (window.timeZone !== '' && !isTimeZone(window.timeZone)) {
     throw invalidArgument(`${field}.time_zone: ${JSON.stringify(window.timeZone)} is no IANA time zone`);
   }
@@ -89,6 +97,8 @@ export function checkOfflineAfter(field: string, seconds: number): void {
 }
 
 function isTimeZone(name: string): boolean {
+  // Intl also takes offsets such as +02:00, which are no IANA names.
+  if (!/^[A-Za-z][A-Za-z0-9_+-]*(\/[A-Za-z0-9_+-]+)*$/.test(name) || name.length > 64) return false;
   try {
     new Intl.DateTimeFormat('en', { timeZone: name });
     return true;
@@ -110,7 +120,7 @@ export function telemetrySchemaOf(schema: ManifestTelemetrySchema): TelemetrySch
     additionalKeys: schema.rejectAdditionalKeys ? AdditionalKeys.reject : AdditionalKeys.allow,
     keys: Object.fromEntries(
       Object.entries(schema.keys).map(([name, key]) => {
-        const type = keyTypes[key.type];
+        const type = Object.hasOwn(keyTypes, key.type) ? keyTypes[key.type] : undefined;
         if (type === undefined) throw invalidArgument(`keys[${JSON.stringify(name)}].type must be number or string`);
         const { required, min, max, unit, enum: values } = key;
         return [name, { type, required, min, max, unit, enum: values, maxLength: key.maxLength || undefined }];
@@ -138,7 +148,7 @@ export function windowOf({ start, end, days: on, timeZone }: ManifestWindow): Wi
 /** The anchoring mode of a manifest; undefined when it is left open. Throws INVALID_ARGUMENT for an unknown one. */
 export function anchoringModeOf(field: string, name: string): AnchoringPolicy_Mode | undefined {
   if (name === '') return undefined;
-  const mode = (modes as Readonly<Record<string, AnchoringPolicy_Mode>>)[name];
+  const mode = Object.hasOwn(modes, name) ? modes[name as AnchoringMode] : undefined;
   if (mode === undefined) throw invalidArgument(`${field} must be one of ${Object.keys(modes).join(', ')}`);
   return mode;
 }

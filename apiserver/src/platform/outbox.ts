@@ -22,25 +22,41 @@ const channel = 'kellet_outbox';
 
 /** Adds an event to the transaction; answers its id. */
 export async function enqueue(tx: Transaction, event: OutboxEvent, clock: Clock): Promise<string> {
-  const id = newId();
-  const envelope = {
+  const [id] = await enqueueAll(tx, [event], clock);
+  return id!;
+}
+
+/** Adds events to the transaction in one statement; answers their ids in order. */
+export async function enqueueAll(tx: Transaction, events: readonly OutboxEvent[], clock: Clock): Promise<string[]> {
+  if (events.length === 0) return [];
+  const time = new Date(clock.now()).toISOString();
+  const ids = events.map(() => newId());
+  const envelopes = events.map((event, index) => ({
     specversion: '1.0',
-    id,
+    id: ids[index],
     source: '/kellet',
     type: event.subject,
     subject: event.resource,
-    time: new Date(clock.now()).toISOString(),
+    time,
     datacontenttype: 'application/json',
     tenantid: event.tenantId,
     data: event.data,
-  };
+  }));
   await tx.query(
     `INSERT INTO outbox (tenant_id, event_id, subject, payload, not_before)
-     VALUES ($1, $2, $3, $4, now() + $5 * interval '1 millisecond')`,
-    [event.tenantId, id, event.subject, JSON.stringify(envelope), event.holdMilliseconds ?? 0],
+     SELECT tenant_id, event_id, subject, payload, now() + hold * interval '1 millisecond'
+     FROM unnest($1::text[], $2::uuid[], $3::text[], $4::text[], $5::int4[]) WITH ORDINALITY
+       AS event (tenant_id, event_id, subject, payload, hold, place) ORDER BY place`,
+    [
+      events.map((event) => event.tenantId),
+      ids,
+      events.map((event) => event.subject),
+      envelopes.map((envelope) => JSON.stringify(envelope)),
+      events.map((event) => event.holdMilliseconds ?? 0),
+    ],
   );
-  if (!event.holdMilliseconds) await tx.query(`SELECT pg_notify('${channel}', '')`);
-  return id;
+  if (events.some((event) => !event.holdMilliseconds)) await tx.query(`SELECT pg_notify('${channel}', '')`);
+  return ids;
 }
 
 /** Publishes the outbox to the broker: at least once, in order per resource, one relay at a time across processes. */

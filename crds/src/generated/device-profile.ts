@@ -72,7 +72,7 @@ export interface DeviceProfileStatus {
    */
   devices?: number;
   /**
-   * Accepted, Synced and their summary Ready.
+   * Accepted, ReferencesResolved, Synced and their summary Ready.
    */
   conditions?: Condition[];
 }

@@ -1,0 +1,85 @@
+// The SQL of claims.
+import type { Transaction } from '../../platform/database.ts';
+import type { CredentialType } from '../../device-registry/devices.ts';
+
+/** What a claim must know of the template that its key opens. */
+export interface ClaimTemplateRow {
+  tenant_id: string;
+  template_id: string;
+  namespace: string;
+  resource_name: string;
+  profile_id: string;
+  profile_resource_name: string;
+  hardware_id_pattern: string;
+  one_time: boolean;
+  expires_in_seconds: number | null;
+  credential_type: CredentialType;
+  default_group_ids: string[];
+  enabled: boolean;
+  first_seen_at: Date;
+  used_by_hardware_id: string | null;
+  now: Date;
+}
+
+/** The tenant of a key, and its hash as it is stored; undefined when no living tenant has it. Works across tenants. */
+export async function findKey(
+  tx: Transaction,
+  keyHash: Buffer,
+): Promise<{ tenant_id: string; key_hash: Buffer } | undefined> {
+  const { rows } = await tx.query<{ tenant_id: string; key_hash: Buffer }>(
+    `SELECT k.tenant_id, k.key_hash FROM provision_keys k JOIN tenants t USING (tenant_id)
+     WHERE k.key_hash = $1 AND t.deleted_at IS NULL`,
+    [keyHash],
+  );
+  return rows[0];
+}
+
+/**
+ * The template that a key opens, or undefined. A one-time key is locked until the transaction ends, so that of many claims
+ * with it each sees what the one before did; claims with any other key do not wait for one another.
+ */
+export async function findClaimTemplate(
+  tx: Transaction,
+  tenantId: string,
+  keyHash: Buffer,
+): Promise<ClaimTemplateRow | undefined> {
+  const select = `SELECT t.tenant_id, t.template_id, t.namespace, t.resource_name, t.profile_id, p.resource_name AS profile_resource_name,
+      t.hardware_id_pattern, t.one_time, t.expires_in_seconds, t.credential_type, t.default_group_ids, t.enabled,
+      k.first_seen_at, k.used_by_hardware_id, clock_timestamp() AS now
+    FROM provisioning_templates t
+    JOIN profiles p ON p.tenant_id = t.tenant_id AND p.profile_id = t.profile_id
+    JOIN provision_keys k ON k.tenant_id = t.tenant_id AND k.key_hash = t.key_hash
+    WHERE t.tenant_id = $1 AND t.key_hash = $2 AND t.detached_at IS NULL`;
+  const { rows } = await tx.query<ClaimTemplateRow>(select, [tenantId, keyHash]);
+  if (!rows[0]?.one_time) return rows[0];
+  const locked = await tx.query<ClaimTemplateRow>(`${select} FOR UPDATE OF k`, [tenantId, keyHash]);
+  return locked.rows[0];
+}
+
+/** Marks a key as used up by the device with this hardware id. The key is locked by findClaimTemplate. */
+export async function markKeyUsed(
+  tx: Transaction,
+  tenantId: string,
+  keyHash: Buffer,
+  hardwareId: string,
+): Promise<void> {
+  await tx.query(
+    `UPDATE provision_keys SET used_at = clock_timestamp(), used_by_hardware_id = $3
+     WHERE tenant_id = $1 AND key_hash = $2`,
+    [tenantId, keyHash, hardwareId],
+  );
+}
+
+/** Counts a device made with a template, in one of sixteen slots that the random end of the device's id picks. */
+export async function countClaim(
+  tx: Transaction,
+  tenantId: string,
+  templateId: string,
+  deviceId: string,
+): Promise<void> {
+  await tx.query(
+    `INSERT INTO provisioning_claims AS held (tenant_id, template_id, slot, claims) VALUES ($1, $2, $3, 1)
+     ON CONFLICT (tenant_id, template_id, slot) DO UPDATE SET claims = held.claims + 1`,
+    [tenantId, templateId, parseInt(deviceId.slice(-1), 16)],
+  );
+}

@@ -1,0 +1,293 @@
+import { create } from '@bufbuild/protobuf';
+import { Kind, RemoveRequestSchema } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
+import { ClaimDeviceRequestSchema } from '@kellet/proto/es/kellet/v1/provisioning_pb.ts';
+import { expect } from 'chai';
+import { insertTenant } from '../../auth/test-fixtures.ts';
+import type { Change, ChangeCoalescer } from '../../control/changes.ts';
+import type { Dispatcher } from '../../control/dispatcher.ts';
+import { systemClock } from '../../platform/clock.ts';
+import { KelletError } from '../../platform/errors.ts';
+import { newId } from '../../platform/ids.ts';
+import { createLogger } from '../../platform/logger.ts';
+import { createMetrics } from '../../platform/metrics.ts';
+import type { OutboxRelay } from '../../platform/outbox.ts';
+import { internalContext, publicCaller } from '../../platform/rpc.ts';
+import { createTestDatabase, type TestDatabase } from '../../platform/test-database.ts';
+import { claimMethod } from './claims.ts';
+import { mintProvisionKey, provisionKeyHash } from './provision-key.ts';
+import { applyProfile, applyTemplate, provisioningDispatcher } from './test-fixtures.ts';
+
+describe('claims', () => {
+  let test: TestDatabase;
+  let dispatcher: Dispatcher;
+  let claimDevice: ReturnType<typeof claimMethod>['claimDevice'];
+  const released: string[] = [];
+  const marked: Change[] = [];
+
+  before(async () => {
+    test = await createTestDatabase();
+    dispatcher = provisioningDispatcher(test.database);
+    await insertTenant(test.database, 'acme');
+    await insertTenant(test.database, 'other');
+    await insertTenant(test.database, 'small', { quotas: { devices: 1 } });
+    for (const tenantId of ['acme', 'other', 'small']) await applyProfile(dispatcher, { tenantId, name: 'pumps' });
+    ({ claimDevice } = claimMethod({
+      database: test.database,
+      // The relay publishes to the broker; what a claim asks of it is to let one event go.
+      outbox: { release: async (ids: readonly string[]) => void released.push(...ids) } as unknown as OutboxRelay,
+      changes: { mark: (change: Change) => void marked.push(change) } as unknown as ChangeCoalescer,
+      clock: systemClock,
+      logger: createLogger('silent'),
+      metrics: createMetrics(),
+    }));
+  });
+  after(() => test.drop());
+
+  const claim = (key: string, hardwareId: string, context = internalContext(publicCaller)) => {
+    const request = { provisionKey: key, hardwareId, deviceName: `device ${hardwareId}` };
+    return claimDevice(create(ClaimDeviceRequestSchema, request), context) as Promise<{
+      deviceId: string;
+      apiKey: string;
+    }>;
+  };
+  const outcome = (key: string, hardwareId: string) =>
+    claim(key, hardwareId).then(
+      (answer) => answer,
+      (error: unknown) => {
+        if (!(error instanceof KelletError)) throw error;
+        return { code: error.code, message: error.message };
+      },
+    );
+  const denied = { code: 'PERMISSION_DENIED', message: 'the provision key does not allow this claim' };
+  /** A template of its own with a key of its own. */
+  const template = async (spec: Parameters<typeof applyTemplate>[3] = {}, tenantId = 'acme') => {
+    const key = mintProvisionKey();
+    const name = newId();
+    const { id, refusal } = await applyTemplate(dispatcher, { tenantId, name }, key, spec);
+    expect(refusal).to.equal(undefined);
+    return { key, name, id, tenantId };
+  };
+  const rows = async <Row extends Record<string, unknown>>(text: string, ...values: unknown[]): Promise<Row[]> =>
+    (await test.database.system((tx) => tx.query<Row>(text, values))).rows;
+  const provisioned = (hardwareId: string) =>
+    rows<{ event_id: string; payload: string; tenant_id: string }>(
+      `SELECT event_id, payload, tenant_id FROM outbox
+       WHERE subject = 'device.provisioned' AND payload::json->'data'->>'hardware_id' = $1`,
+      hardwareId,
+    );
+  const claimsOf = async (id: string) =>
+    (
+      await rows<{ claims: number }>(
+        'SELECT coalesce(sum(claims), 0)::int4 AS claims FROM provisioning_claims WHERE template_id = $1',
+        id,
+      )
+    )[0]!.claims;
+
+  it('makes the device in the tenant of the key, with its profile, its groups and an API key', async () => {
+    const group = newId();
+    await test.database.system((tx) =>
+      tx.query(`INSERT INTO device_groups (tenant_id, group_id, name) VALUES ('acme', $1, 'group')`, [group]),
+    );
+    const { key, id, name } = await template({ defaultGroups: [group] });
+    const answer = await claim(key, 'first');
+    expect(answer.apiKey).to.match(/^sk_live_/);
+    const [device] = await rows('SELECT * FROM devices WHERE device_id = $1', answer.deviceId);
+    expect(device).to.include({
+      tenant_id: 'acme',
+      hardware_id: 'first',
+      name: 'device first',
+      credential_type: 'api_key',
+    });
+    const [profile] = await rows<{ profile_id: string }>(`SELECT profile_id FROM profiles WHERE tenant_id = 'acme'`);
+    expect(device!['profile_id']).to.equal(profile!.profile_id);
+    expect(await rows('SELECT group_id FROM device_group_members WHERE device_id = $1', answer.deviceId)).to.deep.equal(
+      [{ group_id: group }],
+    );
+    expect(await claimsOf(id)).to.equal(1);
+    expect(marked.map((change) => change.name)).to.include.members([name, 'pumps']);
+  });
+
+  it('announces the device after the response, and nothing for a repeat', async () => {
+    const { key } = await template();
+    let respond: () => void = () => undefined;
+    const context = internalContext(publicCaller, { afterResponse: (run) => (respond = run) });
+    const answer = await claim(key, 'announced', context);
+    const [event] = await provisioned('announced');
+    expect(JSON.parse(event!.payload)).to.deep.include({ type: 'device.provisioned', tenantid: 'acme' });
+    expect((JSON.parse(event!.payload) as { data: object }).data).to.include({ device_id: answer.deviceId });
+    expect(released).not.to.include(event!.event_id);
+    respond();
+    expect(released).to.include(event!.event_id);
+
+    expect(await claim(key, 'announced')).to.deep.equal({ deviceId: answer.deviceId, apiKey: '' });
+    expect(await provisioned('announced')).to.have.length(1);
+  });
+
+  it('keeps the event back for a second, for the sweep, when nobody says the response was written', async () => {
+    const { key } = await template();
+    await claim(key, 'held', internalContext(publicCaller, { afterResponse: () => undefined }));
+    const [held] = await rows<{ milliseconds: number }>(
+      `SELECT extract(epoch FROM not_before - now()) * 1000 AS milliseconds FROM outbox
+       WHERE payload::json->'data'->>'hardware_id' = 'held'`,
+    );
+    expect(Number(held!.milliseconds)).to.be.within(1, 1000);
+  });
+
+  it('gives invalid, disabled, expired, used and mismatching claims one and the same answer', async () => {
+    const disabled = await template({ suspended: true });
+    const expired = await template({ expiresInSeconds: 60 });
+    await test.database.system((tx) =>
+      tx.query(`UPDATE provision_keys SET first_seen_at = now() - interval '61 seconds' WHERE key_hash = $1`, [
+        provisionKeyHash(expired.key),
+      ]),
+    );
+    const used = await template({ oneTime: true });
+    await claim(used.key, 'user');
+    const pattern = await template({ hardwareIdPattern: 'AA-*' });
+    const cases = [
+      [mintProvisionKey(), 'x'],
+      [disabled.key, 'x'],
+      [expired.key, 'x'],
+      [used.key, 'x'],
+      [pattern.key, 'x'],
+      // Rule 3 comes first, also for a hardware id that is known.
+      [disabled.key, 'user'],
+      [expired.key, 'user'],
+      [pattern.key, 'user'],
+    ] as const;
+    for (const [key, hardwareId] of cases) expect(await outcome(key, hardwareId)).to.deep.equal(denied);
+    expect(await rows(`SELECT FROM devices WHERE hardware_id = 'x'`)).to.have.length(0);
+  });
+
+  it('counts expiry from when the key was first seen, whatever is applied since', async () => {
+    const { key, name, tenantId } = await template({ expiresInSeconds: 60 });
+    await test.database.system((tx) =>
+      tx.query(`UPDATE provision_keys SET first_seen_at = now() - interval '59 seconds' WHERE key_hash = $1`, [
+        provisionKeyHash(key),
+      ]),
+    );
+    expect(await outcome(key, 'in-time')).to.have.property('deviceId');
+    await test.database.system((tx) =>
+      tx.query(`UPDATE provision_keys SET first_seen_at = now() - interval '61 seconds' WHERE key_hash = $1`, [
+        provisionKeyHash(key),
+      ]),
+    );
+    await applyTemplate(dispatcher, { tenantId, name, generation: 2n }, key, { expiresInSeconds: 60, oneTime: true });
+    expect(await outcome(key, 'too-late')).to.deep.equal(denied);
+  });
+
+  it('answers a used one-time key to the hardware id that used it, and to no other', async () => {
+    const { key, id } = await template({ oneTime: true });
+    const first = await claim(key, 'only');
+    expect(await claim(key, 'only')).to.deep.equal({ deviceId: first.deviceId, apiKey: '' });
+    expect(await outcome(key, 'second')).to.deep.equal(denied);
+    expect(await claimsOf(id)).to.equal(1);
+    await test.database.system((tx) =>
+      tx.query('UPDATE devices SET deleted_at = now() WHERE device_id = $1', [first.deviceId]),
+    );
+    expect(await outcome(key, 'only')).to.deep.equal(denied);
+  });
+
+  it('does not use a one-time key up by a repeat', async () => {
+    const open = await template();
+    const known = await claim(open.key, 'known');
+    const once = await template({ oneTime: true });
+    expect(await claim(once.key, 'known')).to.deep.equal({ deviceId: known.deviceId, apiKey: '' });
+    expect((await claim(once.key, 'fresh')).apiKey).to.match(/^sk_live_/);
+  });
+
+  it('remembers a used key when its template is deleted and made again', async () => {
+    const key = mintProvisionKey();
+    await applyTemplate(dispatcher, { tenantId: 'acme', name: 'again' }, key, { oneTime: true });
+    await claim(key, 'before');
+    const meta = { tenantId: 'acme', namespace: 'kellet-acme', name: 'again' };
+    await dispatcher.remove(create(RemoveRequestSchema, { meta, kind: Kind.PROVISIONING_TEMPLATE }));
+    expect(await outcome(key, 'before')).to.deep.equal(denied);
+    const { observed } = await applyTemplate(dispatcher, { tenantId: 'acme', name: 'again', uid: 'new' }, key, {
+      oneTime: true,
+    });
+    expect(observed.value).to.include({ keyState: 'used', claims: 1 });
+    expect(await outcome(key, 'after')).to.deep.equal(denied);
+  });
+
+  it('gives the hardware id of a deleted device a new identity', async () => {
+    const { key } = await template();
+    const first = await claim(key, 'reborn');
+    await test.database.system((tx) =>
+      tx.query('UPDATE devices SET deleted_at = now() WHERE device_id = $1', [first.deviceId]),
+    );
+    const second = await claim(key, 'reborn');
+    expect(second.deviceId).not.to.equal(first.deviceId);
+    expect(second.apiKey).to.match(/^sk_live_/);
+  });
+
+  it('keeps tenants apart: the same hardware id is a device of its own in each', async () => {
+    const ours = await claim((await template()).key, 'shared');
+    const theirs = await claim((await template({}, 'other')).key, 'shared');
+    expect(theirs.deviceId).not.to.equal(ours.deviceId);
+    expect(theirs.apiKey).to.match(/^sk_live_/);
+  });
+
+  it('stops at the tenant’s quota of devices', async () => {
+    const { key } = await template({}, 'small');
+    await claim(key, 'fits');
+    expect(await outcome(key, 'too-many')).to.include({ code: 'RESOURCE_EXHAUSTED' });
+    expect(await claim(key, 'fits')).to.include({ apiKey: '' });
+  });
+
+  it('refuses the keys of a deleted tenant', async () => {
+    await insertTenant(test.database, 'gone');
+    await applyProfile(dispatcher, { tenantId: 'gone', name: 'pumps' });
+    const { key } = await template({}, 'gone');
+    await test.database.system((tx) => tx.query(`UPDATE tenants SET deleted_at = now() WHERE tenant_id = 'gone'`));
+    expect(await outcome(key, 'x')).to.deep.equal(denied);
+  });
+
+  it('says which field is wrong before it looks at the key', async () => {
+    const wrong = async (fields: object) => {
+      const request = { provisionKey: 'k', hardwareId: 'h', deviceName: 'n', ...fields };
+      return claimDevice(create(ClaimDeviceRequestSchema, request), internalContext(publicCaller)).then(
+        () => 'fine',
+        (error: unknown) => (error instanceof KelletError ? `${error.code} ${error.message}` : String(error)),
+      );
+    };
+    expect(await wrong({ provisionKey: '' })).to.equal('INVALID_ARGUMENT provision_key is required');
+    expect(await wrong({ hardwareId: '' })).to.equal('INVALID_ARGUMENT hardware_id is required');
+    expect(await wrong({ deviceName: '' })).to.equal('INVALID_ARGUMENT device_name is required');
+    expect(await wrong({ hardwareId: 'a\0b' })).to.equal('INVALID_ARGUMENT hardware_id must not contain NUL');
+    expect(await wrong({ deviceName: 'x'.repeat(257) })).to.include('at most 256');
+  });
+
+  describe('a hundred at once', () => {
+    it('of one one-time key: exactly one device', async () => {
+      const { key, id } = await template({ oneTime: true });
+      const answers = await Promise.all(Array.from({ length: 100 }, (_, index) => outcome(key, `once-${index}`)));
+      const won = answers.flatMap((answer) => ('deviceId' in answer ? [answer] : []));
+      expect(won).to.have.length(1);
+      expect(won[0]!.apiKey).to.match(/^sk_live_/);
+      expect(answers.filter((answer) => 'code' in answer)).to.have.length(99);
+      for (const answer of answers) if ('code' in answer) expect(answer).to.deep.equal(denied);
+      expect(await rows(`SELECT FROM devices WHERE hardware_id LIKE 'once-%'`)).to.have.length(1);
+      expect(await claimsOf(id)).to.equal(1);
+    });
+
+    it('of one hardware id: one device, one key, one event', async () => {
+      const { key, id } = await template();
+      const answers = await Promise.all(Array.from({ length: 100 }, () => claim(key, 'same')));
+      expect(new Set(answers.map((answer) => answer.deviceId)).size).to.equal(1);
+      expect(answers.filter((answer) => answer.apiKey !== '')).to.have.length(1);
+      const deviceId = answers[0]!.deviceId;
+      expect(await rows('SELECT FROM devices WHERE hardware_id = $1', 'same')).to.have.length(1);
+      expect(await rows('SELECT FROM api_keys WHERE device_id = $1', deviceId)).to.have.length(1);
+      expect(await provisioned('same')).to.have.length(1);
+      expect(await claimsOf(id)).to.equal(1);
+    });
+
+    it('of as many hardware ids: as many devices, all counted', async () => {
+      const { key, id } = await template();
+      const answers = await Promise.all(Array.from({ length: 100 }, (_, index) => claim(key, `many-${index}`)));
+      expect(new Set(answers.map((answer) => answer.apiKey)).size).to.equal(100);
+      expect(await claimsOf(id)).to.equal(100);
+    });
+  });
+});

@@ -1,0 +1,170 @@
+// A device claims its identity (SPEC, Claim a device): one transaction from the key to the device, its API key and the event.
+import { timingSafeEqual } from 'node:crypto';
+import type { ClaimDeviceRequest, ProvisioningService } from '@kellet/proto/es/kellet/v1/provisioning_pb.ts';
+import { mintDeviceKey } from '../../auth/device-keys.ts';
+import type { ChangeCoalescer } from '../../control/changes.ts';
+import { createDevice, findByHardwareId, unknownGroups } from '../../device-registry/devices.ts';
+import type { Clock } from '../../platform/clock.ts';
+import type { Database, Transaction } from '../../platform/database.ts';
+import { KelletError, permissionDenied } from '../../platform/errors.ts';
+import { textField } from '../../platform/fields.ts';
+import { newId } from '../../platform/ids.ts';
+import type { Logger } from '../../platform/logger.ts';
+import { Counter, type Registry } from '../../platform/metrics.ts';
+import { enqueue, type OutboxRelay } from '../../platform/outbox.ts';
+import type { Implementation } from '../../platform/rpc.ts';
+import { decideClaim, type ClaimDecision, type ClaimKey } from './claim-decision.ts';
+import { countClaim, findClaimTemplate, findKey, markKeyUsed, type ClaimTemplateRow } from './claim-store.ts';
+import { keyExpiry, provisionKeyHash } from './provision-key.ts';
+
+/** How long the event waits for its response to be written before the sweep takes it all the same (DECISIONS 25). */
+const holdMilliseconds = 1000;
+
+/** What one claim came to. */
+interface Outcome {
+  readonly decision: ClaimDecision;
+  readonly template?: ClaimTemplateRow;
+  readonly deviceId?: string;
+  readonly apiKey?: string;
+  readonly eventId?: string;
+}
+
+/** A claim whose fields have been checked, with the tenant that its key belongs to. */
+interface ClaimFields {
+  readonly tenantId: string;
+  readonly keyHash: Buffer;
+  readonly hardwareId: string;
+  readonly deviceName: string;
+}
+
+const claimKey = (row: ClaimTemplateRow): ClaimKey => ({
+  enabled: row.enabled,
+  expiresAt: keyExpiry(row.first_seen_at, row.expires_in_seconds),
+  oneTime: row.one_time,
+  usedBy: row.used_by_hardware_id ?? undefined,
+  hardwareIdPattern: row.hardware_id_pattern,
+});
+
+/** The handler of ClaimDevice. */
+export function claimMethod(ground: {
+  database: Database;
+  outbox: OutboxRelay;
+  clock: Clock;
+  logger: Logger;
+  metrics: Registry;
+  changes: ChangeCoalescer;
+}): Pick<Required<Implementation<typeof ProvisioningService>>, 'claimDevice'> {
+  const { database, outbox, clock, logger, changes } = ground;
+  const claims = new Counter({
+    name: 'kellet_claims_total',
+    help: 'Claims by what came of them.',
+    labelNames: ['outcome'],
+    registers: [ground.metrics],
+  });
+
+  const claim = async (request: ClaimDeviceRequest): Promise<Outcome> => {
+    const { key, hardwareId, deviceName } = fieldsOf(request);
+    const keyHash = provisionKeyHash(key);
+    const found = await database.system((tx) => findKey(tx, keyHash));
+    if (!found || !timingSafeEqual(found.key_hash, keyHash)) return { decision: refusedAsUnknown };
+    const fields: ClaimFields = { tenantId: found.tenant_id, keyHash, hardwareId, deviceName };
+    return database.tenant(fields.tenantId, (tx) => claimInTenant(tx, fields, clock));
+  };
+
+  return {
+    async claimDevice(request, context) {
+      const { decision, template, deviceId, apiKey, eventId } = await claim(request);
+      if (decision.action === 'refuse') {
+        claims.inc({ outcome: decision.cause });
+        logger.info({ cause: decision.cause, template: template?.template_id }, 'claim refused');
+        // One answer for every cause (SPEC, rule 3).
+        throw permissionDenied('the provision key does not allow this claim');
+      }
+      claims.inc({ outcome: decision.action === 'create' ? 'created' : 'repeated' });
+      if (eventId) {
+        context.afterResponse(() => {
+          outbox
+            .release([eventId])
+            .catch((error: unknown) => logger.debug({ err: error }, 'an event goes with the sweep'));
+        });
+      }
+      if (apiKey !== undefined && template) {
+        const { tenant_id: tenantId, namespace } = template;
+        changes.mark({ kind: 'ProvisioningTemplate', tenantId, namespace, name: template.resource_name });
+        changes.mark({ kind: 'DeviceProfile', tenantId, namespace, name: template.profile_resource_name });
+      }
+      return { deviceId: deviceId ?? '', apiKey: apiKey ?? '' };
+    },
+  };
+}
+
+const refusedAsUnknown: ClaimDecision = { action: 'refuse', cause: 'unknown_key' };
+
+function fieldsOf(request: ClaimDeviceRequest): { key: string; hardwareId: string; deviceName: string } {
+  return {
+    key: textField('provision_key', request.provisionKey, { minimum: 1, maximum: 512 }),
+    deviceName: textField('device_name', request.deviceName, { minimum: 1, maximum: 256 }),
+    hardwareId: textField('hardware_id', request.hardwareId, { minimum: 1, maximum: 256 }),
+  };
+}
+
+async function claimInTenant(tx: Transaction, fields: ClaimFields, clock: Clock): Promise<Outcome> {
+  const { tenantId, keyHash, hardwareId } = fields;
+  const template = await findClaimTemplate(tx, tenantId, keyHash);
+  if (!template) return { decision: refusedAsUnknown };
+  const decide = async (): Promise<ClaimDecision> => {
+    const existing = await findByHardwareId(tx, tenantId, hardwareId);
+    return decideClaim({
+      key: claimKey(template),
+      hardwareId,
+      existingDeviceId: existing?.device_id,
+      now: template.now,
+    });
+  };
+  const decision = await decide();
+  if (decision.action === 'repeat') return { decision, template, deviceId: decision.deviceId };
+  if (decision.action === 'refuse') return { decision, template };
+  const deviceId = await make(tx, fields, template);
+  if (deviceId === undefined) {
+    // Another claim of the same hardware id was quicker: this one is its repeat.
+    const again = await decide();
+    return again.action === 'repeat'
+      ? { decision: again, template, deviceId: again.deviceId }
+      : { decision: again, template };
+  }
+  const apiKey = await mintDeviceKey(tx, tenantId, deviceId);
+  if (decision.useUp) await markKeyUsed(tx, tenantId, keyHash, hardwareId);
+  await countClaim(tx, tenantId, template.template_id, deviceId);
+  const data = {
+    tenant_id: tenantId,
+    device_id: deviceId,
+    name: fields.deviceName,
+    hardware_id: hardwareId,
+    profile_id: template.profile_id,
+    template_id: template.template_id,
+  };
+  const event = { tenantId, subject: 'device.provisioned', resource: deviceId, data, holdMilliseconds };
+  return { decision, template, deviceId, apiKey, eventId: await enqueue(tx, event, clock) };
+}
+
+/** Makes the device with the template's groups that still exist; undefined when the hardware id was taken meanwhile. */
+async function make(tx: Transaction, fields: ClaimFields, template: ClaimTemplateRow): Promise<string | undefined> {
+  const { tenantId, hardwareId, deviceName } = fields;
+  const gone = new Set(await unknownGroups(tx, tenantId, template.default_group_ids));
+  const deviceId = newId();
+  try {
+    await createDevice(tx, {
+      tenantId,
+      deviceId,
+      name: deviceName,
+      hardwareId,
+      profileId: template.profile_id,
+      groupIds: template.default_group_ids.filter((id) => !gone.has(id)),
+      credentialType: template.credential_type,
+    });
+    return deviceId;
+  } catch (error) {
+    if (error instanceof KelletError && error.code === 'ALREADY_EXISTS') return undefined;
+    throw error;
+  }
+}

@@ -1,0 +1,94 @@
+// DeviceProfile resources → the working copy of profiles.
+import type { MessageInitShape } from '@bufbuild/protobuf';
+import type {
+  DeviceProfileObservedSchema,
+  DeviceProfileSpec,
+  ObjectMeta,
+} from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
+import type { Profile } from '@kellet/proto/es/kellet/v1/profile_pb.ts';
+import { RefusalError, type Applied, type Applier, type Refusal } from '../../control/applier.ts';
+import { takeUpIntent } from '../../control/intents.ts';
+import type { Database, Transaction } from '../../platform/database.ts';
+import { KelletError } from '../../platform/errors.ts';
+import { namedId } from '../../platform/ids.ts';
+import { profileFromSpec } from './profile-manifest.ts';
+import { checkProfile, inManifest } from './profile-rules.ts';
+import { deleteProfile, detachProfile, findProfile, writeProfile } from './profile-store.ts';
+
+type Observed = MessageInitShape<typeof DeviceProfileObservedSchema>;
+
+/** What uses a profile outside provisioning: living devices and rollouts that are not completed. */
+export type ProfileUsage = (
+  tx: Transaction,
+  tenantId: string,
+  profileId: string,
+) => Promise<{ devices: number; rollouts: number }>;
+
+/** Why a profile must stay, in words; undefined when nothing uses it. */
+export async function profileUse(
+  tx: Transaction,
+  tenantId: string,
+  profileId: string,
+  usage: ProfileUsage,
+): Promise<string | undefined> {
+  const { devices, rollouts } = await usage(tx, tenantId, profileId);
+  const { rows } = await tx.query<{ templates: number }>(
+    `SELECT count(*)::int4 AS templates FROM provisioning_templates
+     WHERE tenant_id = $1 AND profile_id = $2`,
+    [tenantId, profileId],
+  );
+  const templates = rows[0]?.templates ?? 0;
+  const uses = [
+    devices > 0 ? `${devices} ${devices === 1 ? 'device' : 'devices'}` : '',
+    templates > 0 ? `${templates} provisioning ${templates === 1 ? 'template' : 'templates'}` : '',
+    rollouts > 0 ? `${rollouts} ${rollouts === 1 ? 'rollout' : 'rollouts'}` : '',
+  ].filter((use) => use !== '');
+  return uses.length > 0 ? `the profile is used by ${uses.join(', ')}` : undefined;
+}
+
+/** Applies DeviceProfile resources. */
+export class ProfileApplier implements Applier<DeviceProfileSpec, Observed> {
+  private readonly database: Database;
+  private readonly usage: ProfileUsage;
+
+  constructor(database: Database, usage: ProfileUsage) {
+    this.database = database;
+    this.usage = usage;
+  }
+
+  apply(meta: ObjectMeta, spec: DeviceProfileSpec): Promise<Applied<Observed>> {
+    const profile = readSpec(spec);
+    const id = namedId(meta.tenantId, 'profile', meta.name);
+    return this.database.tenant(meta.tenantId, async (tx) => {
+      await takeUpIntent(tx, meta);
+      await writeProfile(tx, id, meta, profile);
+      const { devices } = await this.usage(tx, meta.tenantId, id);
+      return { id, observed: { devices } };
+    });
+  }
+
+  remove(meta: ObjectMeta, detach: boolean): Promise<Refusal | undefined> {
+    const { tenantId } = meta;
+    const id = namedId(tenantId, 'profile', meta.name);
+    return this.database.tenant(tenantId, async (tx) => {
+      if (!(await findProfile(tx, tenantId, id, 'FOR UPDATE'))) return undefined;
+      const use = await profileUse(tx, tenantId, id, this.usage);
+      if (use === undefined) await deleteProfile(tx, tenantId, id);
+      else if (detach) await detachProfile(tx, tenantId, id);
+      else return { reason: 'InUse' as const, message: use };
+      return undefined;
+    });
+  }
+}
+
+/** The profile of a manifest, checked. Throws the refusal InvalidSpec. */
+function readSpec(spec: DeviceProfileSpec): Profile {
+  try {
+    const profile = profileFromSpec(spec);
+    checkProfile(profile);
+    return profile;
+  } catch (error) {
+    if (!(error instanceof KelletError)) throw error;
+    throw new RefusalError('InvalidSpec', inManifest(error.message));
+  }
+}

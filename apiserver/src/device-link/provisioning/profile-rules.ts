@@ -1,0 +1,43 @@
+// What a profile's fields may hold (API.md, Profile).
+import type { Profile } from '@kellet/proto/es/kellet/v1/profile_pb.ts';
+import {
+  checkAnchoringMode,
+  checkOfflineAfter,
+  checkOtaPolicy,
+  checkTelemetrySchema,
+} from '../../device-registry/policies.ts';
+import { invalidArgument } from '../../platform/errors.ts';
+import { textField } from '../../platform/fields.ts';
+
+/** The part of a profile that can be wrong. */
+export type ProfileFields = Pick<
+  Profile,
+  'type' | 'defaultTags' | 'anchoringPolicy' | 'telemetrySchema' | 'otaPolicy' | 'offlineAfterSeconds'
+>;
+
+/** Checks a profile. Throws INVALID_ARGUMENT; the message begins with the path of the field. */
+export function checkProfile(profile: ProfileFields): void {
+  textField('type', profile.type, { maximum: 128 });
+  checkDefaultTags(profile.defaultTags);
+  checkAnchoringMode('anchoring_policy.mode', profile.anchoringPolicy?.mode);
+  if (profile.telemetrySchema) checkTelemetrySchema('telemetry_schema', profile.telemetrySchema);
+  if (profile.otaPolicy) checkOtaPolicy('ota_policy', profile.otaPolicy);
+  checkOfflineAfter('offline_after_seconds', profile.offlineAfterSeconds);
+}
+
+function checkDefaultTags(tags: Readonly<Record<string, string>>): void {
+  const entries = Object.entries(tags);
+  if (entries.length > 64) throw invalidArgument('default_tags must have at most 64 entries');
+  for (const [key, value] of entries) {
+    const at = `default_tags[${JSON.stringify(key)}]`;
+    textField(`${at} key`, key, { minimum: 1, maximum: 128 });
+    textField(at, value, { maximum: 256 });
+  }
+}
+
+/** The same message about a manifest: `ota_policy.max_attempts must …` → `spec.otaPolicy.maxAttempts must …`. */
+export const inManifest = (message: string): string =>
+  message.replace(
+    /^\S+/,
+    (path) => `spec.${path.replace(/_([a-z])/g, (_match, letter: string) => letter.toUpperCase())}`,
+  );

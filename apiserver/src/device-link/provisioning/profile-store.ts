@@ -1,0 +1,149 @@
+// The SQL of profiles.
+import { create, fromJson, toJson, type JsonObject } from '@bufbuild/protobuf';
+import { timestampFromDate } from '@bufbuild/protobuf/wkt';
+import type { ObjectMeta } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
+import { ProfileSchema, type Profile } from '@kellet/proto/es/kellet/v1/profile_pb.ts';
+import type { Transaction } from '../../platform/database.ts';
+import type { ProfileFields } from './profile-rules.ts';
+
+/** A profile's row. */
+export interface ProfileRow {
+  profile_id: string;
+  namespace: string;
+  resource_name: string;
+  name: string;
+  document: JsonObject;
+  detached: boolean;
+  created_at: Date;
+  updated_at: Date;
+}
+
+/** Where a list of profiles ended: name and id. */
+export type ProfileCursor = [name: string, id: string];
+
+const columns = `profile_id, namespace, resource_name, name, document, detached_at IS NOT NULL AS detached, created_at,
+  updated_at`;
+
+/** The notification channel of changed profiles; the payload is `tenant/profile_id`. */
+const channel = 'kellet_profiles';
+
+/** The public message of a row. */
+export function toProfile(row: ProfileRow): Profile {
+  const profile = fromJson(ProfileSchema, row.document, { ignoreUnknownFields: true });
+  profile.profileId = row.profile_id;
+  profile.name = row.name;
+  profile.createdAt = timestampFromDate(row.created_at);
+  profile.updatedAt = timestampFromDate(row.updated_at);
+  return profile;
+}
+
+/** What the column `document` holds of a profile. */
+function documentOf(fields: ProfileFields): string {
+  const { type, defaultTags, anchoringPolicy, telemetrySchema, otaPolicy, offlineAfterSeconds } = fields;
+  const profile = create(ProfileSchema, {
+    type,
+    defaultTags,
+    anchoringPolicy,
+    telemetrySchema,
+    otaPolicy,
+    offlineAfterSeconds,
+  });
+  return JSON.stringify(toJson(ProfileSchema, profile, { useProtoFieldName: true }));
+}
+
+/**
+ * Writes the working copy of a resource unless a newer generation of the same one is already there; directories forget the
+ * profile when anything changed.
+ */
+export async function writeProfile(
+  tx: Transaction,
+  profileId: string,
+  meta: ObjectMeta,
+  fields: ProfileFields,
+): Promise<void> {
+  const { rowCount } = await tx.query(
+    `INSERT INTO profiles AS held (tenant_id, profile_id, namespace, resource_name, name, document, resource_uid, generation)
+     VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+     ON CONFLICT (tenant_id, profile_id) DO UPDATE
+       SET namespace = excluded.namespace, name = excluded.name, document = excluded.document,
+           resource_uid = excluded.resource_uid, generation = excluded.generation, detached_at = NULL,
+           updated_at = CASE WHEN (held.name, held.document) IS DISTINCT FROM (excluded.name, excluded.document)
+                             THEN now() ELSE held.updated_at END
+       WHERE (held.resource_uid <> excluded.resource_uid OR held.generation <= excluded.generation)
+         AND (held.namespace, held.name, held.document, held.resource_uid, held.generation, held.detached_at)
+             IS DISTINCT FROM (excluded.namespace, excluded.name, excluded.document, excluded.resource_uid,
+                               excluded.generation, NULL)`,
+    [
+      meta.tenantId,
+      profileId,
+      meta.namespace,
+      meta.name,
+      meta.displayName || meta.name,
+      documentOf(fields),
+      meta.uid,
+      meta.generation,
+    ],
+  );
+  if (rowCount) await notifyProfileChanged(tx, meta.tenantId, profileId);
+}
+
+async function notifyProfileChanged(tx: Transaction, tenantId: string, profileId: string): Promise<void> {
+  await tx.query(`SELECT pg_notify('${channel}', $1)`, [`${tenantId}/${profileId}`]);
+}
+
+/** The profile with this id, or undefined. `lock` keeps it from being deleted until the transaction ends. */
+export async function findProfile(
+  tx: Transaction,
+  tenantId: string,
+  profileId: string,
+  lock: '' | 'FOR KEY SHARE' | 'FOR UPDATE' = '',
+): Promise<ProfileRow | undefined> {
+  const { rows } = await tx.query<ProfileRow>(
+    `SELECT ${columns} FROM profiles WHERE tenant_id = $1 AND profile_id = $2 ${lock}`,
+    [tenantId, profileId],
+  );
+  return rows[0];
+}
+
+/** Another profile that bears this name, or undefined. */
+export async function findProfileByName(
+  tx: Transaction,
+  tenantId: string,
+  name: string,
+): Promise<ProfileRow | undefined> {
+  const { rows } = await tx.query<ProfileRow>(
+    `SELECT ${columns} FROM profiles WHERE tenant_id = $1 AND name COLLATE "C" = $2 LIMIT 1`,
+    [tenantId, name],
+  );
+  return rows[0];
+}
+
+/** Profiles in the order of their names, after the cursor. */
+export async function listProfiles(
+  tx: Transaction,
+  tenantId: string,
+  limit: number,
+  after?: ProfileCursor,
+): Promise<ProfileRow[]> {
+  const { rows } = await tx.query<ProfileRow>(
+    `SELECT ${columns} FROM profiles
+     WHERE tenant_id = $1 AND ($2::text IS NULL OR (name COLLATE "C", profile_id) > ($2, $3::uuid))
+     ORDER BY name COLLATE "C", profile_id LIMIT $4`,
+    [tenantId, after?.[0] ?? null, after?.[1] ?? null, limit],
+  );
+  return rows;
+}
+
+/** Deletes a profile that nothing uses. */
+export async function deleteProfile(tx: Transaction, tenantId: string, profileId: string): Promise<void> {
+  await tx.query('DELETE FROM profiles WHERE tenant_id = $1 AND profile_id = $2', [tenantId, profileId]);
+  await notifyProfileChanged(tx, tenantId, profileId);
+}
+
+/** Marks a profile whose namespace went: its devices go on with it. */
+export async function detachProfile(tx: Transaction, tenantId: string, profileId: string): Promise<void> {
+  await tx.query(
+    'UPDATE profiles SET detached_at = now() WHERE tenant_id = $1 AND profile_id = $2 AND detached_at IS NULL',
+    [tenantId, profileId],
+  );
+}

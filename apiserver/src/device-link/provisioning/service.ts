@@ -1,0 +1,44 @@
+// Provisioning: profiles, templates and claims. Construction; each part is a file of its own.
+import { ProfileService } from '@kellet/proto/es/kellet/v1/profile_pb.ts';
+import { ProvisioningService } from '@kellet/proto/es/kellet/v1/provisioning_pb.ts';
+import type { ControlModule } from '../../control/service.ts';
+import type { ProfileReader } from '../../device-registry/profile-reader.ts';
+import type { Platform, ServiceModule } from '../../platform/module.ts';
+import { claimMethod } from './claims.ts';
+import { ProfileApplier, type ProfileUsage } from './profile-applier.ts';
+import { createProfileReader, profileService } from './profiles.ts';
+import { TemplateApplier } from './template-applier.ts';
+import { templateMethods } from './templates.ts';
+
+/** Provisioning as main.ts wires it. */
+export interface ProvisioningModule extends ServiceModule {
+  readonly profiles: ProfileReader;
+}
+
+/**
+ * Makes the provisioning service and adds its appliers to control. `usage` counts what uses a profile elsewhere: living
+ * devices and rollouts that are not completed.
+ */
+export function createProvisioning(
+  platform: Platform,
+  control: ControlModule,
+  usage: ProfileUsage,
+): ProvisioningModule {
+  const { database, paging, outbox, clock, metrics } = platform;
+  const logger = platform.logger.child({ service: 'provisioning' });
+  const { writer, changes } = control;
+  const profileApplier = new ProfileApplier(database, usage);
+  const templateApplier = new TemplateApplier(database);
+  control.addApplier('deviceProfile', profileApplier);
+  control.addApplier('provisioningTemplate', templateApplier);
+  return {
+    profiles: createProfileReader(database),
+    register(registry) {
+      registry.register(ProfileService, profileService({ database, paging, writer, applier: profileApplier, usage }));
+      registry.register(ProvisioningService, {
+        ...templateMethods({ database, paging, writer, applier: templateApplier }),
+        ...claimMethod({ database, outbox, clock, logger, metrics, changes }),
+      });
+    },
+  };
+}

@@ -1,0 +1,115 @@
+// ProvisioningTemplate resources → the working copy of templates, and the keys that open them.
+import type { MessageInitShape } from '@bufbuild/protobuf';
+import { timestampFromDate } from '@bufbuild/protobuf/wkt';
+import type {
+  ObjectMeta,
+  ProvisioningTemplateObservedSchema,
+  ProvisioningTemplateSpec,
+} from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
+import { RefusalError, type Applied, type Applier, type Refusal } from '../../control/applier.ts';
+import { takeUpIntent } from '../../control/intents.ts';
+import { unknownGroups } from '../../device-registry/devices.ts';
+import type { Database, Transaction } from '../../platform/database.ts';
+import { isId, namedId } from '../../platform/ids.ts';
+import { findProfile } from './profile-store.ts';
+import { keyExpiry, keyState } from './provision-key.ts';
+import {
+  deleteTemplate,
+  detachTemplate,
+  findTemplate,
+  registerKey,
+  writeTemplate,
+  type TemplateFields,
+  type TemplateRow,
+} from './template-store.ts';
+
+type Observed = MessageInitShape<typeof ProvisioningTemplateObservedSchema>;
+
+/** The state of a template's key and when it ends. */
+export function keyOf(row: TemplateRow) {
+  const expiresAt = keyExpiry(row.first_seen_at, row.expires_in_seconds);
+  const { one_time: oneTime, used } = row;
+  const state = keyState({ enabled: row.enabled && !row.detached, oneTime, used, expiresAt }, row.now);
+  return { state, expiresAt };
+}
+
+/** What is wrong with a template's own fields; undefined when nothing is. Pure. */
+export function templateProblem(spec: ProvisioningTemplateSpec): string | undefined {
+  if (spec.hardwareIdPattern === '' || spec.hardwareIdPattern.length > 256 || spec.hardwareIdPattern.includes('\0')) {
+    return 'spec.hardwareIdPattern must have 1 to 256 characters without NUL';
+  }
+  if (spec.expiresInSeconds > 315_360_000) return 'spec.expiresInSeconds must be at most 315360000';
+  if (spec.defaultGroups.length > 32) return 'spec.defaultGroups must have at most 32 entries';
+  if (!/^[0-9a-f]{64}$/.test(spec.keySha256)) return 'spec.keySha256 must be 64 lowercase hexadecimal digits';
+  switch (spec.credentialType) {
+    case '':
+    case 'api_key':
+      return undefined;
+    case 'psk':
+    case 'certificate':
+      return `spec.credentialType ${spec.credentialType} is not available yet`;
+    default:
+      return 'spec.credentialType must be ApiKey, Psk or Certificate';
+  }
+}
+
+/** Applies ProvisioningTemplate resources. */
+export class TemplateApplier implements Applier<ProvisioningTemplateSpec, Observed> {
+  private readonly database: Database;
+
+  constructor(database: Database) {
+    this.database = database;
+  }
+
+  apply(meta: ObjectMeta, spec: ProvisioningTemplateSpec): Promise<Applied<Observed>> {
+    const problem = templateProblem(spec);
+    if (problem) throw new RefusalError('InvalidSpec', problem);
+    const { tenantId } = meta;
+    const id = namedId(tenantId, 'template', meta.name);
+    return this.database.tenant(tenantId, async (tx) => {
+      await takeUpIntent(tx, meta);
+      const fields = await resolved(tx, tenantId, spec);
+      await registerKey(tx, tenantId, fields.keyHash);
+      await writeTemplate(tx, id, meta, fields);
+      const row = (await findTemplate(tx, tenantId, id))!;
+      const { state, expiresAt } = keyOf(row);
+      const keyExpiresAt = expiresAt && timestampFromDate(expiresAt);
+      return { id, observed: { keyState: state, claims: row.claims, keyExpiresAt } };
+    });
+  }
+
+  remove(meta: ObjectMeta, detach: boolean): Promise<Refusal | undefined> {
+    const id = namedId(meta.tenantId, 'template', meta.name);
+    return this.database.tenant(meta.tenantId, async (tx) => {
+      await (detach ? detachTemplate : deleteTemplate)(tx, meta.tenantId, id);
+      return undefined;
+    });
+  }
+}
+
+/** The template with its references found and held. Throws the refusal ReferenceNotFound. */
+async function resolved(tx: Transaction, tenantId: string, spec: ProvisioningTemplateSpec): Promise<TemplateFields> {
+  const profileId = namedId(tenantId, 'profile', spec.profileName);
+  const profile = await findProfile(tx, tenantId, profileId, 'FOR KEY SHARE');
+  if (!profile || profile.detached) {
+    throw new RefusalError('ReferenceNotFound', `spec.profileRef: there is no DeviceProfile ${spec.profileName}`);
+  }
+  const groupIds = [...new Set(spec.defaultGroups.map((group) => group.toLowerCase()))];
+  const [unknown] = [
+    ...groupIds.filter((group) => !isId(group)),
+    ...(await unknownGroups(tx, tenantId, groupIds.filter(isId))),
+  ];
+  if (unknown !== undefined) {
+    throw new RefusalError('ReferenceNotFound', `spec.defaultGroups: there is no device group ${unknown}`);
+  }
+  return {
+    profileId,
+    hardwareIdPattern: spec.hardwareIdPattern,
+    oneTime: spec.oneTime,
+    expiresInSeconds: spec.expiresInSeconds,
+    credentialType: 'api_key',
+    defaultGroupIds: groupIds,
+    enabled: !spec.suspended,
+    keyHash: Buffer.from(spec.keySha256, 'hex'),
+  };
+}

@@ -1,0 +1,241 @@
+// Provisioning templates as callers create, change and list them. The key is made here, answered once, and leaves the process
+// in no other way: the custom resource and the database hold its SHA-256.
+import { create } from '@bufbuild/protobuf';
+import { timestampFromDate } from '@bufbuild/protobuf/wkt';
+import type { ProvisioningTemplateSpec } from '@kellet/crds';
+import { Credential_Type } from '@kellet/proto/es/kellet/v1/common_pb.ts';
+import { ObjectMetaSchema } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
+import {
+  Template_KeyState,
+  TemplateSchema,
+  type ProvisioningService,
+  type Template,
+} from '@kellet/proto/es/kellet/v1/provisioning_pb.ts';
+import { refusalError } from '../../control/applier.ts';
+import { resourceName } from '../../control/resource-names.ts';
+import type { ResourceWriter } from '../../control/resource-writer.ts';
+import { unknownGroups } from '../../device-registry/devices.ts';
+import type { Database, Transaction } from '../../platform/database.ts';
+import { alreadyExists, failedPrecondition, invalidArgument, notFound } from '../../platform/errors.ts';
+import { idField, textField, updatedFields } from '../../platform/fields.ts';
+import { isId, namedId } from '../../platform/ids.ts';
+import type { Paging } from '../../platform/paging.ts';
+import type { CallContext, Implementation } from '../../platform/rpc.ts';
+import { findProfile } from './profile-store.ts';
+import { mintProvisionKey, provisionKeyHash } from './provision-key.ts';
+import { keyOf, type TemplateApplier } from './template-applier.ts';
+import {
+  findTemplate,
+  findTemplateByName,
+  listTemplates,
+  type TemplateCursor,
+  type TemplateRow,
+} from './template-store.ts';
+
+/** The methods of ProvisioningService that concern templates. */
+export type TemplateMethods = Omit<Implementation<typeof ProvisioningService>, 'claimDevice'>;
+
+const credentialTypes = {
+  api_key: Credential_Type.api_key,
+  psk: Credential_Type.psk,
+  certificate: Credential_Type.certificate,
+} as const;
+
+const updatable = [
+  'name',
+  'profile_id',
+  'hardware_id_pattern',
+  'one_time',
+  'expires_in_seconds',
+  'credential_type',
+  'default_group_ids',
+  'enabled',
+] as const;
+
+function toTemplate(row: TemplateRow, provisionKey?: string): Template {
+  const { state, expiresAt } = keyOf(row);
+  return create(TemplateSchema, {
+    templateId: row.template_id,
+    name: row.name,
+    profileId: row.profile_id,
+    hardwareIdPattern: row.hardware_id_pattern,
+    oneTime: row.one_time,
+    expiresInSeconds: row.expires_in_seconds ?? 0,
+    credentialType: credentialTypes[row.credential_type],
+    defaultGroupIds: row.default_group_ids,
+    enabled: row.enabled && !row.detached,
+    keyState: Template_KeyState[state],
+    claims: row.claims,
+    provisionKey,
+    expiresAt: expiresAt && timestampFromDate(expiresAt),
+    createdAt: timestampFromDate(row.created_at),
+    updatedAt: timestampFromDate(row.updated_at),
+  });
+}
+
+const nameField = (name: string): string => textField('name', name, { minimum: 1, maximum: 128 });
+const patternField = (pattern: string): string =>
+  textField('hardware_id_pattern', pattern === '' ? '*' : pattern, { maximum: 256 });
+
+function expiryField(seconds: number): number {
+  if (seconds > 315_360_000) throw invalidArgument('expires_in_seconds must be at most 315360000 (ten years)');
+  return seconds;
+}
+
+function credentialField(type: Credential_Type | undefined): void {
+  if (type === undefined || type === Credential_Type.api_key) return;
+  if (type === Credential_Type.psk || type === Credential_Type.certificate) {
+    throw invalidArgument('credential_type: only api_key is available yet');
+  }
+  throw invalidArgument('credential_type must be api_key, psk or certificate');
+}
+
+/** The name of the profile's custom resource. NOT_FOUND for none of the tenant's. */
+async function profileField(tx: Transaction, tenantId: string, profileId: string): Promise<string> {
+  if (profileId === '') throw invalidArgument('profile_id is required');
+  const profile = await findProfile(tx, tenantId, idField('profile_id', profileId));
+  if (!profile || profile.detached) throw notFound('profile_id');
+  return profile.resource_name;
+}
+
+/** The ids of device groups, once each. NOT_FOUND for one that is none of the tenant's. */
+async function groupsField(tx: Transaction, tenantId: string, groupIds: readonly string[]): Promise<string[]> {
+  if (groupIds.length > 32) throw invalidArgument('default_group_ids must have at most 32 entries');
+  const ids = [...new Set(groupIds.map((id) => id.toLowerCase()))];
+  if (!ids.every(isId) || (await unknownGroups(tx, tenantId, ids)).length > 0) throw notFound('default_group_ids');
+  return ids;
+}
+
+/** The handlers of templates. */
+export function templateMethods(ground: {
+  database: Database;
+  paging: Paging;
+  writer: ResourceWriter;
+  applier: TemplateApplier;
+}): TemplateMethods {
+  const { database, paging, writer, applier } = ground;
+
+  const read = async (context: CallContext, templateId: string): Promise<TemplateRow> => {
+    const { tenantId } = context;
+    const id = idField('template', templateId);
+    const row = await database.tenant(tenantId, (tx) => findTemplate(tx, tenantId, id));
+    if (!row) throw notFound('template');
+    return row;
+  };
+
+  const patch = async (
+    context: CallContext,
+    row: TemplateRow,
+    spec: { [F in keyof ProvisioningTemplateSpec]?: ProvisioningTemplateSpec[F] | undefined },
+    displayName?: string,
+  ): Promise<TemplateRow> => {
+    const renamed = displayName === undefined ? {} : { displayName };
+    await writer.patch(context, { kind: 'ProvisioningTemplate', name: row.resource_name, spec, ...renamed });
+    return read(context, row.template_id);
+  };
+
+  return {
+    async createTemplate(request, context) {
+      const { tenantId } = context;
+      const displayName = nameField(request.name);
+      const hardwareIdPattern = patternField(request.hardwareIdPattern);
+      const expiresInSeconds = expiryField(request.expiresInSeconds);
+      credentialField(request.credentialType);
+      const id = namedId(tenantId, 'template', resourceName(displayName));
+      const { profileName, defaultGroups } = await database.tenant(tenantId, async (tx) => {
+        const taken = (await findTemplate(tx, tenantId, id)) ?? (await findTemplateByName(tx, tenantId, displayName));
+        if (taken && !taken.detached) {
+          throw alreadyExists(`a template named ${JSON.stringify(displayName)} already exists`);
+        }
+        return {
+          profileName: await profileField(tx, tenantId, request.profileId),
+          defaultGroups: await groupsField(tx, tenantId, request.defaultGroupIds),
+        };
+      });
+      const provisionKey = mintProvisionKey();
+      const spec: ProvisioningTemplateSpec = {
+        profileRef: { name: profileName },
+        hardwareIdPattern,
+        keyUse: request.oneTime ? 'Once' : 'Unlimited',
+        credentialType: 'ApiKey',
+        keySha256: provisionKeyHash(provisionKey).toString('hex'),
+        ...(expiresInSeconds > 0 ? { expiresInSeconds } : {}),
+        ...(defaultGroups.length > 0 ? { defaultGroups } : {}),
+        ...(request.enabled === false ? { suspended: true } : {}),
+      };
+      const made = await writer.create(context, { kind: 'ProvisioningTemplate', displayName, spec });
+      return toTemplate(await read(context, made.id), provisionKey);
+    },
+
+    async getTemplate(request, context) {
+      return toTemplate(await read(context, request.templateId));
+    },
+
+    async listTemplates(request, context) {
+      const { tenantId } = context;
+      const profileId = request.profileId === '' ? undefined : idField('profile_id', request.profileId);
+      const scope = ['templates', tenantId, profileId ?? ''];
+      const page = paging.open<TemplateCursor>(request, scope);
+      const found = await database.tenant(tenantId, async (tx) => {
+        if (profileId !== undefined && !(await findProfile(tx, tenantId, profileId))) throw notFound('profile_id');
+        return listTemplates(tx, tenantId, page.size + 1, { ...(profileId ? { profileId } : {}), after: page.after });
+      });
+      const cursor = (row: TemplateRow): TemplateCursor => [row.name, row.template_id];
+      const { rows, nextPageToken } = paging.close(found, page, scope, cursor);
+      return { templates: rows.map((row) => toTemplate(row)), nextPageToken };
+    },
+
+    async updateTemplate(request, context) {
+      const { tenantId } = context;
+      const fields = updatedFields(request.updateMask, updatable);
+      const row = await read(context, request.templateId);
+      const spec: Partial<ProvisioningTemplateSpec> = {};
+      const rename = fields.has('name') ? nameField(request.name ?? '') : row.name;
+      if (fields.has('credential_type') && request.credentialType !== credentialTypes[row.credential_type]) {
+        throw failedPrecondition('credential_type cannot be changed: create another template');
+      }
+      if (fields.has('hardware_id_pattern')) spec.hardwareIdPattern = patternField(request.hardwareIdPattern ?? '');
+      if (fields.has('one_time')) spec.keyUse = request.oneTime ? 'Once' : 'Unlimited';
+      if (fields.has('expires_in_seconds')) {
+        spec.expiresInSeconds = expiryField(request.expiresInSeconds ?? 0) || undefined;
+      }
+      if (fields.has('enabled')) spec.suspended = request.enabled === false ? true : undefined;
+      await database.tenant(tenantId, async (tx) => {
+        if (rename !== row.name && (await findTemplateByName(tx, tenantId, rename))) {
+          throw alreadyExists(`a template named ${JSON.stringify(rename)} already exists`);
+        }
+        if (fields.has('profile_id')) {
+          spec.profileRef = { name: await profileField(tx, tenantId, request.profileId ?? '') };
+        }
+        if (fields.has('default_group_ids')) {
+          const groups = await groupsField(tx, tenantId, request.defaultGroupIds);
+          spec.defaultGroups = groups.length > 0 ? groups : undefined;
+        }
+      });
+      if (Object.keys(spec).length === 0 && rename === row.name) return toTemplate(row);
+      return toTemplate(await patch(context, row, spec, rename === row.name ? undefined : rename));
+    },
+
+    async deleteTemplate(request, context) {
+      const { tenantId } = context;
+      const row = await read(context, request.templateId);
+      if (await writer.remove(context, 'ProvisioningTemplate', row.resource_name)) return {};
+      const meta = create(ObjectMetaSchema, { tenantId, namespace: row.namespace, name: row.resource_name });
+      const refusal = await applier.remove(meta, false);
+      if (refusal) throw refusalError(refusal);
+      return {};
+    },
+
+    async disableTemplate(request, context) {
+      const row = await read(context, request.templateId);
+      return toTemplate(row.enabled ? await patch(context, row, { suspended: true }) : row);
+    },
+
+    async rotateTemplateKey(request, context) {
+      const row = await read(context, request.templateId);
+      const provisionKey = mintProvisionKey();
+      const keySha256 = provisionKeyHash(provisionKey).toString('hex');
+      return toTemplate(await patch(context, row, { keySha256 }), provisionKey);
+    },
+  };
+}

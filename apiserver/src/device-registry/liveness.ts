@@ -1,0 +1,267 @@
+// Signs of life: gathered in memory, written in batches, and missed by a sweep that takes silent devices offline.
+import type { Clock } from '../platform/clock.ts';
+import type { Database, Transaction } from '../platform/database.ts';
+import type { Logger } from '../platform/logger.ts';
+import { enqueueAll } from '../platform/outbox.ts';
+import type { DeviceDirectory } from './directory.ts';
+import { offlineAt, withClose, withSign, writeDelay, type LifeSigns, type SignOfLife } from './status.ts';
+
+/** Devices that some process has found silent; the payload is `tenant/device`. */
+const offlineChannel = 'kellet_devices_offline';
+
+const tickMilliseconds = 400;
+const batchSize = 1000;
+const forgetMilliseconds = 60_000;
+
+interface Entry {
+  readonly tenantId: string;
+  readonly deviceId: string;
+  signs: LifeSigns;
+  /** Until when the device is online as far as was last written; 0: it may be offline. */
+  onlineUntil: number;
+  offlineAfterSeconds: number;
+  writtenAt: number;
+  dirty: boolean;
+  /** A point of a device that may be offline: written at the next tick. */
+  urgent: boolean;
+}
+
+interface WrittenRow {
+  tenant_id: string;
+  device_id: string;
+  before: 'online' | 'offline';
+  after: 'online' | 'offline';
+  last_seen: Date | null;
+}
+
+/** What memory knows better than the database. */
+export interface LivenessOverlay {
+  /** Milliseconds since 1970 of the last point's arrival; 0: none is known. */
+  readonly lastSeen: number;
+  /** A point has arrived that makes the device online; it is being written. */
+  readonly online: boolean;
+}
+
+/**
+ * Keeps status and last_seen of devices. A device goes online in the database within a second of its first point; last_seen
+ * follows within five (DECISIONS 9). What a crash loses is at most that.
+ */
+export class Liveness {
+  private readonly database: Database;
+  private readonly directory: DeviceDirectory;
+  private readonly clock: Clock;
+  private readonly logger: Logger;
+  private readonly entries = new Map<string, Entry>();
+  private readonly dirty = new Set<Entry>();
+  private timer: NodeJS.Timeout | undefined;
+  private running: Promise<void> | undefined;
+  private forgottenAt = 0;
+
+  constructor(database: Database, directory: DeviceDirectory, clock: Clock, logger: Logger) {
+    this.database = database;
+    this.directory = directory;
+    this.clock = clock;
+    this.logger = logger;
+  }
+
+  /** A sign of life at a time of this process's clock. Costs a map lookup: for every point's device, not every point. */
+  seen(tenantId: string, deviceId: string, atMilliseconds: number, kind: SignOfLife): void {
+    const entry = this.entry(tenantId, deviceId);
+    // After a close there is little time to say that the device lives on.
+    if (entry.signs.closedAt > 0) entry.writtenAt = 0;
+    entry.signs = withSign(entry.signs, kind, atMilliseconds);
+    if (kind === 'telemetry' && atMilliseconds >= entry.onlineUntil) entry.urgent = true;
+    this.mark(entry);
+  }
+
+  /** The device's stream has closed: ten seconds without another sign of life take it offline. */
+  streamClosed(tenantId: string, deviceId: string, atMilliseconds: number): void {
+    const entry = this.entry(tenantId, deviceId);
+    entry.signs = withClose(entry.signs, atMilliseconds);
+    this.mark(entry);
+  }
+
+  /** What this process knows of a device beyond the database, or undefined. */
+  overlay(tenantId: string, deviceId: string): LivenessOverlay | undefined {
+    const entry = this.entries.get(`${tenantId}/${deviceId}`);
+    return entry && { lastSeen: entry.signs.lastSeen, online: entry.urgent };
+  }
+
+  start(): void {
+    this.database.listen(
+      [offlineChannel],
+      (_channel, payload) => this.doubt(this.entries.get(payload)),
+      (lost) => {
+        if (lost) for (const entry of this.entries.values()) this.doubt(entry);
+      },
+    );
+    this.timer = setInterval(() => {
+      this.running ??= this.tick().finally(() => (this.running = undefined));
+    }, tickMilliseconds);
+    this.timer.unref();
+  }
+
+  /** Writes what is in memory and ends. */
+  async stop(): Promise<void> {
+    clearInterval(this.timer);
+    await this.running;
+    await this.write(() => true).catch((error: unknown) => {
+      this.logger.warn({ err: error }, 'the last signs of life could not be written');
+    });
+  }
+
+  private entry(tenantId: string, deviceId: string): Entry {
+    const key = `${tenantId}/${deviceId}`;
+    let entry = this.entries.get(key);
+    if (!entry) {
+      const signs = { lastSeen: 0, aliveAt: 0, closedAt: 0 };
+      const unknown = { onlineUntil: 0, offlineAfterSeconds: 0, writtenAt: 0, dirty: false, urgent: false };
+      entry = { tenantId, deviceId, signs, ...unknown };
+      this.entries.set(key, entry);
+    }
+    return entry;
+  }
+
+  private mark(entry: Entry): void {
+    entry.dirty = true;
+    this.dirty.add(entry);
+  }
+
+  /** Somebody else may have taken the device offline: its next point must be written at once. */
+  private doubt(entry: Entry | undefined): void {
+    if (entry) entry.onlineUntil = 0;
+  }
+
+  private async tick(): Promise<void> {
+    try {
+      const now = this.clock.now();
+      await this.write((entry) => entry.urgent || now - entry.writtenAt >= writeDelay(entry.offlineAfterSeconds));
+      await this.sweep();
+      if (now - this.forgottenAt > forgetMilliseconds) this.forgetSilent(now);
+    } catch (error) {
+      this.logger.debug({ err: error }, 'signs of life wait for the database');
+    }
+  }
+
+  private forgetSilent(now: number): void {
+    this.forgottenAt = now;
+    for (const [key, entry] of this.entries) {
+      const isOld = now - entry.writtenAt > forgetMilliseconds && now > entry.onlineUntil;
+      if (isOld && !entry.dirty) this.entries.delete(key);
+    }
+  }
+
+  private async write(isDue: (entry: Entry) => boolean): Promise<void> {
+    const due = [...this.dirty].filter(isDue);
+    for (let index = 0; index < due.length; index += batchSize)
+      await this.writeBatch(due.slice(index, index + batchSize));
+  }
+
+  private async writeBatch(entries: readonly Entry[]): Promise<void> {
+    for (const entry of entries) {
+      entry.dirty = false;
+      this.dirty.delete(entry);
+    }
+    // What arrives while the batch is being written marks its entry again.
+    const given = entries.map((entry) => ({ entry, signs: entry.signs, urgent: entry.urgent }));
+    try {
+      await this.refreshOfflineAfter(entries);
+      const rows = await this.database.system((tx) => this.writeSigns(tx, given));
+      const written = new Map(rows.map((row) => [`${row.tenant_id}/${row.device_id}`, row]));
+      const now = this.clock.now();
+      for (const { entry, signs } of given) {
+        const row = written.get(`${entry.tenantId}/${entry.deviceId}`);
+        entry.writtenAt = now;
+        entry.onlineUntil = row?.after === 'online' ? offlineAt(signs, entry.offlineAfterSeconds) : 0;
+        // A point that came meanwhile finds the device online now.
+        entry.urgent = entry.urgent && entry.dirty && entry.signs.lastSeen >= entry.onlineUntil;
+      }
+    } catch (error) {
+      for (const entry of entries) this.mark(entry);
+      throw error;
+    }
+  }
+
+  private async refreshOfflineAfter(entries: readonly Entry[]): Promise<void> {
+    for (const [tenantId, ofTenant] of Map.groupBy(entries, (entry) => entry.tenantId)) {
+      const ids = ofTenant.map((entry) => entry.deviceId);
+      const facts = await this.directory.lookup(tenantId, ids);
+      for (const entry of ofTenant) {
+        entry.offlineAfterSeconds = facts.get(entry.deviceId)?.offlineAfterSeconds ?? entry.offlineAfterSeconds;
+      }
+    }
+  }
+
+  /** Writes signs of life; a device that is offline goes online only by a point. Answers status before and after. */
+  private async writeSigns(
+    tx: Transaction,
+    given: readonly { entry: Entry; signs: LifeSigns; urgent: boolean }[],
+  ): Promise<WrittenRow[]> {
+    const at = (milliseconds: number) => (milliseconds === 0 ? null : new Date(milliseconds));
+    const { rows } = await tx.query<WrittenRow>(
+      `WITH given AS (
+         SELECT * FROM unnest($1::text[], $2::uuid[], $3::timestamptz[], $4::timestamptz[], $5::timestamptz[], $6::timestamptz[])
+           AS g (tenant_id, device_id, seen, alive, ends, closed)
+       ), held AS (
+         SELECT d.tenant_id, d.device_id, d.status AS before FROM devices d JOIN given USING (tenant_id, device_id)
+         WHERE d.deleted_at IS NULL ORDER BY d.tenant_id, d.device_id FOR UPDATE OF d
+       )
+       UPDATE devices d SET
+         last_seen = greatest(d.last_seen, g.seen),
+         alive_at = greatest(d.alive_at, g.alive),
+         offline_at = CASE WHEN d.alive_at IS NULL OR greatest(g.alive, g.closed) >= d.alive_at THEN g.ends ELSE d.offline_at END,
+         -- A point that was told of already does not bring back a device that has been silent since.
+         status = CASE WHEN g.seen IS NOT NULL AND (d.last_seen IS NULL OR g.seen > d.last_seen) AND g.ends > $7
+                       THEN 'online' ELSE d.status END
+       FROM given g JOIN held h USING (tenant_id, device_id)
+       WHERE d.tenant_id = g.tenant_id AND d.device_id = g.device_id
+       RETURNING d.tenant_id, d.device_id, h.before, d.status AS after, d.last_seen`,
+      [
+        given.map(({ entry }) => entry.tenantId),
+        given.map(({ entry }) => entry.deviceId),
+        given.map(({ signs }) => at(signs.lastSeen)),
+        given.map(({ signs }) => at(signs.aliveAt)),
+        given.map(({ entry, signs }) => at(offlineAt(signs, entry.offlineAfterSeconds))),
+        given.map(({ signs }) => at(signs.closedAt)),
+        new Date(this.clock.now()),
+      ],
+    );
+    await this.announce(
+      tx,
+      rows.filter((row) => row.before !== row.after),
+    );
+    return rows;
+  }
+
+  /** Takes devices offline whose time has come; one process at a time. */
+  private async sweep(): Promise<void> {
+    await this.database.system(async (tx) => {
+      const lock = await tx.query<{ locked: boolean }>('SELECT pg_try_advisory_xact_lock(6452817303) AS locked');
+      if (!lock.rows[0]?.locked) return;
+      const { rows } = await tx.query<WrittenRow>(
+        `WITH silent AS (
+           SELECT tenant_id, device_id FROM devices WHERE status = 'online' AND offline_at <= $1 AND deleted_at IS NULL
+           ORDER BY tenant_id, device_id LIMIT $2 FOR UPDATE SKIP LOCKED
+         )
+         UPDATE devices d SET status = 'offline' FROM silent s
+         WHERE d.tenant_id = s.tenant_id AND d.device_id = s.device_id
+         RETURNING d.tenant_id, d.device_id, 'online' AS before, 'offline' AS after, d.last_seen`,
+        [new Date(this.clock.now()), batchSize],
+      );
+      await this.announce(tx, rows);
+      await tx.query(`SELECT pg_notify('${offlineChannel}', device) FROM unnest($1::text[]) AS device`, [
+        rows.map((row) => `${row.tenant_id}/${row.device_id}`),
+      ]);
+    });
+  }
+
+  private async announce(tx: Transaction, rows: readonly WrittenRow[]): Promise<void> {
+    const events = rows.map((row) => ({
+      tenantId: row.tenant_id,
+      subject: `device.status.${row.tenant_id}.${row.device_id}`,
+      resource: row.device_id,
+      data: { device_id: row.device_id, status: row.after, last_seen: row.last_seen?.toISOString() },
+    }));
+    await enqueueAll(tx, events, this.clock);
+  }
+}

@@ -1,0 +1,59 @@
+import { expect } from 'chai';
+import { offlineAt, withClose, withSign, writeDelay, type LifeSigns } from './status.ts';
+
+const none: LifeSigns = { lastSeen: 0, aliveAt: 0, closedAt: 0 };
+
+describe('device status', () => {
+  for (const [offlineAfter, delay] of [
+    [1, 250],
+    [10, 2500],
+    [16, 4000],
+    [300, 4000],
+    [86_400, 4000],
+  ] as const) {
+    it(`lets a sign wait ${delay} ms when ${offlineAfter} s of silence count`, () => {
+      expect(writeDelay(offlineAfter)).to.equal(delay);
+      expect(writeDelay(offlineAfter)).to.be.at.most(offlineAfter * 1000);
+    });
+  }
+
+  const cases: [string, LifeSigns, LifeSigns][] = [
+    ['a first point', withSign(none, 'telemetry', 5), { lastSeen: 5, aliveAt: 5, closedAt: 0 }],
+    ['a poll, which is not seen', withSign(none, 'poll', 5), { lastSeen: 0, aliveAt: 5, closedAt: 0 }],
+    [
+      'a point that comes late',
+      withSign({ lastSeen: 9, aliveAt: 10, closedAt: 0 }, 'telemetry', 5),
+      { lastSeen: 9, aliveAt: 10, closedAt: 0 },
+    ],
+    [
+      'a closed stream',
+      withClose({ lastSeen: 3, aliveAt: 5, closedAt: 0 }, 8),
+      { lastSeen: 3, aliveAt: 5, closedAt: 8 },
+    ],
+    [
+      'a sign after the close',
+      withSign({ lastSeen: 3, aliveAt: 5, closedAt: 8 }, 'poll', 9),
+      { lastSeen: 3, aliveAt: 9, closedAt: 0 },
+    ],
+    [
+      'a sign from before the close',
+      withSign({ lastSeen: 3, aliveAt: 5, closedAt: 8 }, 'poll', 7),
+      { lastSeen: 3, aliveAt: 7, closedAt: 8 },
+    ],
+    [
+      'a close that a sign has overtaken',
+      withClose({ lastSeen: 3, aliveAt: 9, closedAt: 0 }, 8),
+      { lastSeen: 3, aliveAt: 9, closedAt: 0 },
+    ],
+  ];
+  for (const [name, signs, want] of cases) it(`takes ${name}`, () => expect(signs).to.deep.equal(want));
+
+  for (const [name, signs, offlineAfter, want] of [
+    ['after silence', { lastSeen: 0, aliveAt: 1000, closedAt: 0 }, 300, 305_000],
+    ['ten seconds after its stream closed', { lastSeen: 0, aliveAt: 1000, closedAt: 2000 }, 300, 12_000],
+    ['ten seconds after a close that came first', { lastSeen: 0, aliveAt: 0, closedAt: 2000 }, 300, 12_000],
+    ['after silence when that is sooner', { lastSeen: 0, aliveAt: 1000, closedAt: 2000 }, 4, 6000],
+  ] as [string, LifeSigns, number, number][]) {
+    it(`ends ${name}`, () => expect(offlineAt(signs, offlineAfter)).to.equal(want));
+  }
+});

@@ -1,0 +1,45 @@
+// What the demo says while it runs: a line with the time at its beginning, and counters that move.
+
+/** Writes to the terminal. */
+export class Terminal {
+  readonly #started: number;
+  readonly #now: () => number;
+  readonly #write: (text: string) => void;
+  #lastCount = 0;
+
+  /** `now` in milliseconds, `write` takes text as it is to appear. */
+  constructor(now: () => number = () => performance.now(), write = (text: string) => void process.stdout.write(text)) {
+    this.#now = now;
+    this.#write = write;
+    this.#started = now();
+  }
+
+  /** Seconds since the demo began. */
+  get seconds(): number {
+    return (this.#now() - this.#started) / 1000;
+  }
+
+  /** A line of progress. */
+  say(line: string): void {
+    this.#write(`${this.seconds.toFixed(1).padStart(6)} s  ${line}\n`);
+  }
+
+  /** The beginning of a part of the story. */
+  chapter(letter: string, title: string): void {
+    this.#write('\n');
+    this.say(`${letter}. ${title}`);
+  }
+
+  /** Text as it is, for example what a command printed. */
+  print(text: string): void {
+    this.#write(text.endsWith('\n') ? text : `${text}\n`);
+  }
+
+  /** A counter: at most two lines a second, and always the last one. */
+  count(what: string, done: number, total: number): void {
+    const now = this.#now();
+    if (done < total && now - this.#lastCount < 500) return;
+    this.#lastCount = now;
+    this.say(`   ${what}: ${done.toLocaleString('en')} of ${total.toLocaleString('en')}`);
+  }
+}

@@ -1,0 +1,115 @@
+// Downloads an artifact in chunks over a connection that may break: what has arrived is kept, the rest is asked for again.
+import { request } from 'node:http';
+import { setTimeout as sleep } from 'node:timers/promises';
+
+/** Most bytes of one chunk (SPEC "Limits"). */
+const chunkBytes = 65_536;
+
+/** An artifact to fetch. */
+export interface Download {
+  /** Base URL of the API. */
+  base: string;
+  apiKey: string;
+  deviceId: string;
+  packageId: string;
+  sizeBytes: number;
+  signal: AbortSignal;
+  /** Destroys the socket in the middle of the chunk that holds this byte, one time for each number. */
+  cutAfterBytes?: readonly number[];
+  /** Called after each chunk with the bytes that have arrived so far. */
+  onProgress?: (bytes: number) => Promise<void>;
+}
+
+/** A downloaded artifact, and what it took. */
+export interface Downloaded {
+  image: Buffer;
+  requests: number;
+  /** How often the connection broke on the way. */
+  interruptions: number;
+}
+
+/** The platform no longer lets this device have the package: another one was assigned meanwhile. */
+export class DownloadRefused extends Error {}
+
+/** An answer that more patience may mend: the platform restarts, or asks for patience. */
+class Unavailable extends Error {}
+
+const longestPauseMilliseconds = 2_000;
+
+/** A range of the artifact as the platform answers it (API.md, "Device side"). */
+interface Chunk {
+  offset?: number;
+  length: number;
+  /** Base64. */
+  data: string;
+  size_bytes: number;
+  /** This range reaches the end of the artifact. */
+  complete?: boolean;
+}
+
+/**
+ * Fetches the whole artifact, 64 KiB at a time. After a broken connection it goes on with the chunk that is missing.
+ * @throws DownloadRefused when the package is no longer this device's
+ */
+export async function downloadArtifact(download: Download): Promise<Downloaded> {
+  const { sizeBytes, signal } = download;
+  const image = Buffer.alloc(sizeBytes);
+  const cuts = [...(download.cutAfterBytes ?? [])].sort((a, b) => a - b);
+  const result = { image, requests: 0, interruptions: 0 };
+  let complete = false;
+  for (let arrived = 0, failures = 0; !complete;) {
+    signal.throwIfAborted();
+    result.requests++;
+    const cut = cuts[0] !== undefined && cuts[0] < arrived + chunkBytes;
+    if (cut) cuts.shift();
+    try {
+      const chunk = await fetchChunk(download, arrived, cut);
+      const bytes = Buffer.from(chunk.data, 'base64');
+      if ((chunk.offset ?? 0) !== arrived || bytes.length === 0 || arrived + bytes.length > sizeBytes) {
+        throw new Unavailable(`${bytes.length} bytes at ${chunk.offset ?? 0} are not what was asked for at ${arrived}`);
+      }
+      bytes.copy(image, arrived);
+      arrived += bytes.length;
+      failures = 0;
+      complete = chunk.complete === true;
+      if (complete !== (arrived === sizeBytes)) throw new Error('the last chunk is not where the artifact ends');
+    } catch (error) {
+      if (error instanceof DownloadRefused || !(error instanceof Unavailable)) throw error;
+      signal.throwIfAborted();
+      result.interruptions++;
+      await sleep(Math.min(100 * 2 ** ++failures, longestPauseMilliseconds), undefined, { signal });
+      continue;
+    }
+    await download.onProgress?.(arrived);
+  }
+  return result;
+}
+
+/** One request; with `cut` the socket is destroyed as soon as the first bytes of the answer are there. */
+function fetchChunk(download: Download, offset: number, cut: boolean): Promise<Chunk> {
+  const { base, apiKey, deviceId, packageId, sizeBytes, signal } = download;
+  const length = Math.min(chunkBytes, sizeBytes - offset);
+  const query = new URLSearchParams({ package_id: packageId, offset: String(offset), length: String(length) });
+  const url = `${base}/api/v1/devices/${deviceId}/ota/chunk?${query.toString()}`;
+  return new Promise((resolve, reject) => {
+    const fail = (error: Error) => reject(new Unavailable(error.message, { cause: error }));
+    const call = request(url, { headers: { authorization: `Bearer ${apiKey}` }, signal }, (response) => {
+      const { statusCode: status = 0 } = response;
+      const body: Buffer[] = [];
+      response.on('error', fail);
+      response.on('data', (bytes: Buffer) => {
+        body.push(bytes);
+        if (cut) call.destroy(new Error('the connection was cut'));
+      });
+      response.on('end', () => {
+        const text = Buffer.concat(body).toString();
+        if (status === 200) resolve(JSON.parse(text) as Chunk);
+        else if (status === 429 || status >= 500) reject(new Unavailable(`chunk: ${status}`));
+        else if (status === 403 || status === 404) reject(new DownloadRefused(`chunk: ${status} ${text}`));
+        else reject(new Error(`chunk: ${status} ${text}`));
+      });
+    });
+    call.on('error', fail);
+    call.end();
+  });
+}

@@ -1,0 +1,57 @@
+// Recorded weather as telemetry: the daily observations of Seattle and New York from 2012 to 2015 in vega-datasets
+// (source: NOAA), replayed with their own dates.
+import { readFileSync } from 'node:fs';
+import { dirname, join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import type { Reading } from './device.ts';
+
+/** The record of one station, day after day. */
+export interface Station {
+  /** "Seattle" or "New York". */
+  location: string;
+  readings: readonly Reading[];
+}
+
+const numericColumns = ['precipitation', 'temp_max', 'temp_min', 'wind'] as const;
+
+/** Parses `weather.csv`: location, date, four numbers and the kind of weather, a row a day. */
+export function parseWeather(csv: string): Station[] {
+  const [header, ...rows] = csv.trimEnd().split('\n');
+  const columns = header!.split(',');
+  const stations = new Map<string, Reading[]>();
+  for (const row of rows) {
+    const values = row.split(',');
+    const value = (column: string) => {
+      const found = values[columns.indexOf(column)];
+      if (found === undefined || found === '') throw new Error(`weather.csv: no ${column} in ${row}`);
+      return found;
+    };
+    const location = value('location');
+    const reading: Reading = {
+      timestamp: `${value('date')}T12:00:00Z`,
+      numeric_values: Object.fromEntries(numericColumns.map((column) => [column, Number(value(column))])),
+      string_values: { weather: value('weather') },
+    };
+    const known = stations.get(location);
+    if (known) known.push(reading);
+    else stations.set(location, [reading]);
+  }
+  return [...stations].map(([location, readings]) => ({ location, readings }));
+}
+
+/** The stations of the installed data set. */
+export function weatherStations(): Station[] {
+  const folder = dirname(dirname(fileURLToPath(import.meta.resolve('vega-datasets'))));
+  return parseWeather(readFileSync(join(folder, 'data/weather.csv'), 'utf8'));
+}
+
+/**
+ * What the device with this number replays: `count` consecutive days of one of the stations, each device from a day of its
+ * own on. Goes on at the record's first day after its last.
+ */
+export function replay(stations: readonly Station[], index: number, count: number): Reading[] {
+  const { readings } = stations[index % stations.length]!;
+  if (count > readings.length) throw new Error(`the record has only ${readings.length} days`);
+  const first = Math.floor(index / stations.length) * 29;
+  return Array.from({ length: count }, (_, day) => readings[(first + day) % readings.length]!);
+}

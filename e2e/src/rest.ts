@@ -1,0 +1,133 @@
+// A small client of the REST API for devices, the demo and the tests: what a stranger would write with fetch.
+
+/** An answer as it came, whatever its status. */
+export interface RestResponse<Body = unknown> {
+  status: number;
+  headers: Headers;
+  /** The parsed JSON; the text itself when it is no JSON. */
+  body: Body;
+}
+
+/** A request besides its method and path. */
+export interface RestRequest {
+  /** Sent as JSON; a string is sent as it is. */
+  body?: unknown;
+  /** Repeated names become repeated parameters. */
+  query?: Readonly<Record<string, string | number | boolean | readonly string[] | undefined>>;
+  headers?: Readonly<Record<string, string>>;
+  signal?: AbortSignal;
+}
+
+/** An answer that is no success. */
+export class RestError extends Error {
+  readonly status: number;
+  /** The name in the error body (SPEC "Errors"), "429" for a rate-limit rejection. */
+  readonly code: string;
+  readonly headers: Headers;
+
+  constructor(what: string, response: RestResponse) {
+    const body = (typeof response.body === 'object' ? response.body : {}) as {
+      code?: string | number;
+      message?: unknown;
+    };
+    const text = typeof body.message === 'string' ? body.message : JSON.stringify(response.body);
+    super(`${what}: ${response.status} ${text}`);
+    this.status = response.status;
+    this.code = String(body.code ?? '');
+    this.headers = response.headers;
+  }
+}
+
+/** Calls the API under one credential, or under none. */
+export class Rest {
+  readonly base: string;
+  readonly #token: string | undefined;
+
+  /** `base` is the API's base URL without a slash at the end, `token` an access token or an API key. */
+  constructor(base: string, token?: string) {
+    this.base = base;
+    this.#token = token;
+  }
+
+  /** Signs in and answers a client with that user's access token. */
+  static async login(base: string, user: { email: string; password: string }): Promise<Rest> {
+    const { email, password } = user;
+    const answer = await new Rest(base).post<{ access_token: string }>('/api/v1/auth/login', { email, password });
+    return new Rest(base, answer.access_token);
+  }
+
+  /** The credential in use. */
+  get token(): string {
+    return this.#token ?? '';
+  }
+
+  /** Sends a request and answers whatever comes back. Throws only when no answer comes. */
+  async send<Body = unknown>(method: string, path: string, request: RestRequest = {}): Promise<RestResponse<Body>> {
+    const { body, query, headers, signal } = request;
+    const url = new URL(this.base + path);
+    for (const [name, value] of Object.entries(query ?? {})) {
+      if (value === undefined) continue;
+      for (const item of Array.isArray(value) ? value : [value]) url.searchParams.append(name, String(item));
+    }
+    const response = await fetch(url, {
+      method,
+      headers: {
+        ...(this.#token ? { authorization: `Bearer ${this.#token}` } : {}),
+        ...(body === undefined ? {} : { 'content-type': 'application/json' }),
+        ...headers,
+      },
+      ...(body === undefined ? {} : { body: typeof body === 'string' ? body : JSON.stringify(body) }),
+      ...(signal ? { signal } : {}),
+    });
+    return { status: response.status, headers: response.headers, body: parsed(await response.text()) as Body };
+  }
+
+  /** Sends a request and answers the body. @throws RestError for anything but 2xx */
+  async call<Body = unknown>(method: string, path: string, request: RestRequest = {}): Promise<Body> {
+    const response = await this.send<Body>(method, path, request);
+    if (response.status < 200 || response.status > 299) throw new RestError(`${method} ${path}`, response);
+    return response.body;
+  }
+
+  /** @throws RestError for anything but 2xx */
+  get<Body = unknown>(path: string, query?: RestRequest['query'], signal?: AbortSignal): Promise<Body> {
+    return this.call('GET', path, { ...(query ? { query } : {}), ...(signal ? { signal } : {}) });
+  }
+
+  /** @throws RestError for anything but 2xx */
+  post<Body = unknown>(path: string, body: unknown = {}, signal?: AbortSignal): Promise<Body> {
+    return this.call('POST', path, { body, ...(signal ? { signal } : {}) });
+  }
+
+  /** @throws RestError for anything but 2xx */
+  patch<Body = unknown>(path: string, body: unknown): Promise<Body> {
+    return this.call('PATCH', path, { body });
+  }
+
+  /** @throws RestError for anything but 2xx */
+  delete(path: string): Promise<unknown> {
+    return this.call('DELETE', path);
+  }
+
+  /** All items of a list that pages by `page_token`. */
+  async list<Item>(path: string, field: string, query: RestRequest['query'] = {}): Promise<Item[]> {
+    const items: Item[] = [];
+    for (let token = ''; ;) {
+      const page = await this.get<Record<string, unknown> & { next_page_token?: string }>(path, {
+        ...query,
+        ...(token ? { page_token: token } : {}),
+      });
+      items.push(...(page[field] as Item[]));
+      token = page.next_page_token ?? '';
+      if (!token) return items;
+    }
+  }
+}
+
+function parsed(text: string): unknown {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return text;
+  }
+}
