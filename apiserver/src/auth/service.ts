@@ -158,6 +158,7 @@ function validateTokenResponse(result: Authentication): MessageInitShape<typeof 
     ipAllowlist: [...caller.ipAllowlist],
     sessionId: caller.sessionId,
     keyId: result.keyId,
+    name: caller.name,
   };
 }
 

@@ -1,0 +1,59 @@
+// The filters of the device list as SQL conditions. Pure.
+import { invalidArgument } from '../platform/errors.ts';
+import type { TenantDefaultFacts } from './inheritance.ts';
+import type { ProfileFacts } from './profile-reader.ts';
+
+/** What a list of devices is narrowed to; empty texts and lists narrow nothing. */
+export interface DeviceFilters {
+  readonly status: 'online' | 'offline' | undefined;
+  readonly profileId: string;
+  readonly groupId: string;
+  /** Tags that must all hold, as `key=value`. */
+  readonly tags: readonly string[];
+  readonly hardwareId: string;
+  /** Part of the name or hardware id, in any case. */
+  readonly text: string;
+}
+
+/** Splits `key=value` at the first `=`. Throws INVALID_ARGUMENT when there is none. */
+export function parseTag(text: string): { key: string; value: string } {
+  const at = text.indexOf('=');
+  if (at < 1) throw invalidArgument(`tag: ${JSON.stringify(text)} must be key=value`);
+  return { key: text.slice(0, at), value: text.slice(at + 1) };
+}
+
+/**
+ * The conditions on the table `devices d`, with their values from `$first` on. A tag holds when the device has it of its own
+ * or inherits it: from its profile, or from the tenant when it has none.
+ */
+export function filterConditions(
+  filters: DeviceFilters,
+  profiles: readonly ProfileFacts[],
+  tenant: TenantDefaultFacts,
+  first: number,
+): { conditions: string[]; values: unknown[] } {
+  const conditions: string[] = [];
+  const values: unknown[] = [];
+  const value = (given: unknown) => `$${first + values.push(given) - 1}`;
+  if (filters.status) conditions.push(`d.status = ${value(filters.status)}`);
+  if (filters.profileId) conditions.push(`d.profile_id = ${value(filters.profileId)}`);
+  if (filters.hardwareId) conditions.push(`d.hardware_id = ${value(filters.hardwareId)}`);
+  if (filters.groupId) {
+    conditions.push(`EXISTS (SELECT FROM device_group_members m
+      WHERE m.tenant_id = d.tenant_id AND m.device_id = d.device_id AND m.group_id = ${value(filters.groupId)})`);
+  }
+  for (const tag of filters.tags) {
+    const { key, value: wanted } = parseTag(tag);
+    const name = value(key);
+    const inheriting = profiles.filter((profile) => profile.defaultTags[key] === wanted);
+    const ofProfile = value(inheriting.map((profile) => profile.profileId));
+    const ofTenant = value(tenant.tags[key] === wanted);
+    conditions.push(`(d.tags->>${name} = ${value(wanted)} OR (NOT d.tags ? ${name}
+      AND (d.profile_id = ANY(${ofProfile}::uuid[]) OR (d.profile_id IS NULL AND ${ofTenant}))))`);
+  }
+  if (filters.text) {
+    const pattern = value(`%${filters.text.replace(/[\\%_]/g, '\\$&')}%`);
+    conditions.push(`(d.name ILIKE ${pattern} OR d.hardware_id ILIKE ${pattern})`);
+  }
+  return { conditions, values };
+}

@@ -1,0 +1,282 @@
+// The handlers of `devices`: made, read, listed, changed, deleted, and given new credentials.
+import type { JsonObject, MessageInitShape } from '@bufbuild/protobuf';
+import { Credential_Type } from '@kellet/proto/es/kellet/v1/common_pb';
+import {
+  Device_StatusSchema,
+  type DeviceRegistryService,
+  type DeviceSchema,
+  type ListDevicesRequest,
+} from '@kellet/proto/es/kellet/v1/device_registry_pb';
+import { mintDeviceKey, revokeDeviceKeys, rotateDeviceKey } from '../auth/device-keys.ts';
+import type { Transaction } from '../platform/database.ts';
+import { enumName } from '../platform/enums.ts';
+import { alreadyExists, invalidArgument, KelletError, notFound, sqlState } from '../platform/errors.ts';
+import { idField, textField, textMapField, updatedFields } from '../platform/fields.ts';
+import { isId, newId } from '../platform/ids.ts';
+import type { Implementation } from '../platform/rpc.ts';
+import { filterConditions, parseTag, type DeviceFilters } from './device-filters.ts';
+import { groupsOf, tenantDefaults, toDevice } from './device-view.ts';
+import {
+  createDevice,
+  deviceColumns,
+  findDevice,
+  joinGroups,
+  notifyDeviceChanged,
+  unknownGroups,
+  type DeviceRow,
+} from './devices.ts';
+import type { TenantDefaultFacts } from './inheritance.ts';
+import type { RegistryParts } from './registry-parts.ts';
+
+const updatable = ['name', 'profile_id', 'tags', 'group_ids', 'customer_id', 'metadata', 'hardware_id'] as const;
+const longestGraceSeconds = 30 * 86_400;
+const maximumMetadataBytes = 16_384;
+
+/** The handlers. */
+export function deviceHandlers(parts: RegistryParts): Implementation<typeof DeviceRegistryService> {
+  const { database, paging, profiles, liveness } = parts;
+
+  /** The views of gathered rows. Profiles are read outside the transaction: they may take a connection of their own. */
+  const view = async (tenantId: string, gathered: Gathered): Promise<MessageInitShape<typeof DeviceSchema>[]> => {
+    const profileIds = new Set(gathered.rows.flatMap((row) => row.profile_id ?? []));
+    const known = new Map(
+      await Promise.all([...profileIds].map(async (id) => [id, await profiles.get(tenantId, id)] as const)),
+    );
+    return gathered.rows.map((row) =>
+      toDevice(row, {
+        groupIds: gathered.groups.get(row.device_id) ?? [],
+        profile: row.profile_id === null ? undefined : known.get(row.profile_id),
+        tenant: gathered.tenant,
+        overlay: liveness.overlay(tenantId, row.device_id),
+      }),
+    );
+  };
+  const viewOne = async (tenantId: string, gathered: Gathered) => (await view(tenantId, gathered))[0]!;
+
+  const checkProfile = async (tenantId: string, profileId: string): Promise<void> => {
+    if (profileId === '') return;
+    if (!isId(profileId) || !(await profiles.get(tenantId, profileId))) throw notFound('profile_id');
+  };
+
+  return {
+    createDevice: async (request, { tenantId }) => {
+      const hardwareId = textField('hardware_id', request.hardwareId, { minimum: 1, maximum: 256 });
+      const name = textField('name', request.name, { maximum: 256 }) || hardwareId;
+      textMapField('tags', request.tags);
+      checkMetadata(request.metadata);
+      refuseCustomer(request.customerId);
+      checkCredentialType(request.credentialType);
+      await checkProfile(tenantId, request.profileId);
+      const device = { tenantId, deviceId: newId(), name, hardwareId, profileId: request.profileId } as const;
+      const { gathered, apiKey } = await database.tenant(tenantId, async (tx) => {
+        await checkGroups(tx, tenantId, request.groupIds);
+        const row = await createDevice(tx, {
+          ...device,
+          groupIds: request.groupIds,
+          credentialType: 'api_key',
+          tags: request.tags,
+          metadata: request.metadata,
+        });
+        const key = await mintDeviceKey(tx, tenantId, device.deviceId);
+        return { gathered: await gather(tx, tenantId, [row]), apiKey: key };
+      });
+      return { device: await viewOne(tenantId, gathered), apiKey };
+    },
+
+    getDevice: async (request, { tenantId }) => {
+      const deviceId = idField('device', request.deviceId);
+      const gathered = await database.tenant(tenantId, async (tx) =>
+        gather(tx, tenantId, [found(await findDevice(tx, tenantId, deviceId))]),
+      );
+      return viewOne(tenantId, gathered);
+    },
+
+    listDevices: async (request, { tenantId }) => {
+      const filters = filtersOf(request);
+      const scope = [tenantId, 'devices', filters];
+      const page = paging.open<string>(request, scope);
+      await checkProfile(tenantId, filters.profileId);
+      const inheritable = filters.tags.length > 0 ? await profiles.list(tenantId) : [];
+      const { gathered, nextPageToken } = await database.tenant(tenantId, async (tx) => {
+        if (filters.groupId !== '') await checkGroups(tx, tenantId, [filters.groupId], 'group_id');
+        const { conditions, values } = filterConditions(filters, inheritable, await tenantDefaults(tx, tenantId), 4);
+        const { rows } = await tx.query<DeviceRow>(
+          `SELECT ${deviceColumns} FROM devices d
+           WHERE tenant_id = $1 AND deleted_at IS NULL AND ($2::uuid IS NULL OR device_id > $2)
+             ${conditions.map((condition) => `AND ${condition}`).join(' ')}
+           ORDER BY device_id LIMIT $3`,
+          [tenantId, page.after ?? null, page.size + 1, ...values],
+        );
+        const closed = paging.close(rows, page, scope, (row) => row.device_id);
+        return { gathered: await gather(tx, tenantId, closed.rows), nextPageToken: closed.nextPageToken };
+      });
+      return { devices: await view(tenantId, gathered), nextPageToken };
+    },
+
+    updateDevice: async (request, { tenantId }) => {
+      const deviceId = idField('device', request.deviceId);
+      const fields = updatedFields(request.updateMask, updatable);
+      const name = textField('name', request.name ?? '', { minimum: fields.has('name') ? 1 : 0, maximum: 256 });
+      const hardwareId = textField('hardware_id', request.hardwareId ?? '', {
+        minimum: fields.has('hardware_id') ? 1 : 0,
+        maximum: 256,
+      });
+      const profileId = request.profileId ?? '';
+      if (fields.has('tags')) textMapField('tags', request.tags);
+      if (fields.has('metadata')) checkMetadata(request.metadata);
+      if (fields.has('customer_id')) refuseCustomer(request.customerId ?? '');
+      if (fields.has('profile_id')) await checkProfile(tenantId, profileId);
+      const changes = new Map<string, unknown>();
+      if (fields.has('name')) changes.set('name', name);
+      if (fields.has('hardware_id')) changes.set('hardware_id', hardwareId);
+      if (fields.has('profile_id')) changes.set('profile_id', profileId || null);
+      if (fields.has('tags')) changes.set('tags', JSON.stringify(request.tags));
+      if (fields.has('metadata')) changes.set('metadata', request.metadata ? JSON.stringify(request.metadata) : null);
+      const gathered = await database.tenant(tenantId, async (tx) => {
+        const before = found(await findDevice(tx, tenantId, deviceId, 'FOR UPDATE'));
+        if (fields.size === 0) return gather(tx, tenantId, [before]);
+        if (fields.has('group_ids')) {
+          await checkGroups(tx, tenantId, request.groupIds);
+          await tx.query('DELETE FROM device_group_members WHERE tenant_id = $1 AND device_id = $2', [
+            tenantId,
+            deviceId,
+          ]);
+          await joinGroups(tx, tenantId, deviceId, request.groupIds);
+        }
+        const row = await changeDevice(tx, tenantId, deviceId, changes);
+        await notifyDeviceChanged(tx, tenantId, deviceId);
+        return gather(tx, tenantId, [row]);
+      });
+      return viewOne(tenantId, gathered);
+    },
+
+    deleteDevice: async (request, { tenantId }) => {
+      const deviceId = idField('device', request.deviceId);
+      await database.tenant(tenantId, async (tx) => {
+        const { rowCount } = await tx.query(
+          `UPDATE devices SET deleted_at = now(), updated_at = now(), status = 'offline'
+           WHERE tenant_id = $1 AND device_id = $2 AND deleted_at IS NULL`,
+          [tenantId, deviceId],
+        );
+        if (rowCount === 0) throw notFound('device');
+        await revokeDeviceKeys(tx, tenantId, deviceId);
+        await tx.query('DELETE FROM device_group_members WHERE tenant_id = $1 AND device_id = $2', [
+          tenantId,
+          deviceId,
+        ]);
+        // The children of a gateway that is gone speak through nobody.
+        const children = await tx.query<{ device_id: string }>(
+          `UPDATE devices SET gateway_device_id = NULL, updated_at = now()
+           WHERE tenant_id = $1 AND gateway_device_id = $2 RETURNING device_id`,
+          [tenantId, deviceId],
+        );
+        for (const id of [deviceId, ...children.rows.map((row) => row.device_id)]) {
+          await notifyDeviceChanged(tx, tenantId, id);
+        }
+      });
+      return {};
+    },
+
+    rotateDeviceCredentials: async (request, { tenantId }) => {
+      const deviceId = idField('device', request.deviceId);
+      const graceSeconds = request.graceSeconds ?? 0;
+      if (graceSeconds > longestGraceSeconds) {
+        throw invalidArgument(`grace_seconds must be at most ${longestGraceSeconds}`);
+      }
+      return database.tenant(tenantId, async (tx) => {
+        found(await findDevice(tx, tenantId, deviceId, 'FOR UPDATE'));
+        return { deviceId, apiKey: await rotateDeviceKey(tx, tenantId, deviceId, graceSeconds) };
+      });
+    },
+  };
+}
+
+interface Gathered {
+  readonly rows: readonly DeviceRow[];
+  readonly groups: ReadonlyMap<string, string[]>;
+  readonly tenant: TenantDefaultFacts;
+}
+
+/** What the views of rows need of the database. */
+async function gather(tx: Transaction, tenantId: string, rows: readonly DeviceRow[]): Promise<Gathered> {
+  const deviceIds = rows.map((row) => row.device_id);
+  return {
+    rows,
+    groups: await groupsOf(tx, tenantId, deviceIds),
+    tenant: await tenantDefaults(tx, tenantId),
+  };
+}
+
+async function changeDevice(
+  tx: Transaction,
+  tenantId: string,
+  deviceId: string,
+  changes: ReadonlyMap<string, unknown>,
+): Promise<DeviceRow> {
+  const sets = [...changes.keys()].map((column, index) => `${column} = $${index + 3}`);
+  try {
+    const { rows } = await tx.query<DeviceRow>(
+      `UPDATE devices SET ${[...sets, 'updated_at = now()'].join(', ')}
+       WHERE tenant_id = $1 AND device_id = $2 AND deleted_at IS NULL RETURNING ${deviceColumns}`,
+      [tenantId, deviceId, ...changes.values()],
+    );
+    return found(rows[0]);
+  } catch (error) {
+    if (sqlState(error) !== '23505') throw error;
+    throw alreadyExists(`a device with hardware_id ${JSON.stringify(changes.get('hardware_id'))} already exists`);
+  }
+}
+
+function filtersOf(request: ListDevicesRequest): DeviceFilters {
+  const status = enumName(Device_StatusSchema, request.status);
+  if (status !== undefined && status !== 'online' && status !== 'offline') {
+    throw invalidArgument('status must be online or offline');
+  }
+  if (request.tag.length > 16) throw invalidArgument('tag may be given at most 16 times');
+  for (const tag of request.tag) parseTag(textField('tag', tag, { maximum: 1200 }));
+  return {
+    status,
+    profileId: textField('profile_id', request.profileId, { maximum: 64 }),
+    groupId: textField('group_id', request.groupId, { maximum: 64 }),
+    tags: request.tag,
+    hardwareId: textField('hardware_id', request.hardwareId, { maximum: 256 }),
+    text: textField('q', request.q, { maximum: 256 }),
+  };
+}
+
+function found(row: DeviceRow | undefined): DeviceRow {
+  if (!row) throw notFound('device');
+  return row;
+}
+
+async function checkGroups(
+  tx: Transaction,
+  tenantId: string,
+  groupIds: readonly string[],
+  field = 'group_ids',
+): Promise<void> {
+  const malformed = groupIds.filter((id) => !isId(id));
+  const unknown = malformed.length > 0 ? malformed : await unknownGroups(tx, tenantId, groupIds);
+  if (unknown.length > 0) throw notFound(`${field}: ${JSON.stringify(unknown[0])}`);
+}
+
+function checkMetadata(metadata: JsonObject | undefined): void {
+  if (metadata === undefined) return;
+  const text = JSON.stringify(metadata);
+  if (text.length > maximumMetadataBytes)
+    throw invalidArgument(`metadata must have at most ${maximumMetadataBytes} bytes`);
+  if (text.includes('\\u0000')) throw invalidArgument('metadata must not contain NUL');
+}
+
+/** Customers are made by a service that this data plane does not have yet, so no id can name one. */
+function refuseCustomer(customerId: string): void {
+  if (customerId !== '') throw notFound('customer_id');
+}
+
+function checkCredentialType(type: Credential_Type | undefined): void {
+  if (type === undefined || type === Credential_Type.api_key) return;
+  if (type === Credential_Type.psk || type === Credential_Type.certificate) {
+    throw new KelletError('UNIMPLEMENTED', 'credential_type: only api_key is available');
+  }
+  throw invalidArgument('credential_type must be api_key, psk or certificate');
+}

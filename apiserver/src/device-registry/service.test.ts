@@ -1,0 +1,352 @@
+import { create, toJson, type JsonObject, type MessageInitShape, type MessageShape } from '@bufbuild/protobuf';
+import { Credential_Type } from '@kellet/proto/es/kellet/v1/common_pb';
+import { Device_Status, DeviceRegistryService, DeviceSchema } from '@kellet/proto/es/kellet/v1/device_registry_pb';
+import { expect } from 'chai';
+import { createAuth, type AuthModule } from '../auth/service.ts';
+import { eventually, insertTenant } from '../auth/test-fixtures.ts';
+import { MovableClock, testPlatform } from '../auth/test-platform.ts';
+import { KelletError } from '../platform/errors.ts';
+import { newId } from '../platform/ids.ts';
+import { internalContext, publicCaller, ServiceRegistry } from '../platform/rpc.ts';
+import { createTestDatabase, type TestDatabase } from '../platform/test-database.ts';
+import type { ProfileFacts, ProfileReader } from './profile-reader.ts';
+import { createDeviceRegistry, type DeviceRegistryModule } from './service.ts';
+
+const { method } = DeviceRegistryService;
+
+describe('device registry service', () => {
+  let test: TestDatabase;
+  let clock: MovableClock;
+  let auth: AuthModule;
+  let devices: DeviceRegistryModule;
+  const registry = new ServiceRegistry();
+  const pumps: ProfileFacts = {
+    profileId: newId(),
+    name: 'pumps',
+    type: 'pump',
+    defaultTags: { kind: 'pump', site: 'south' },
+    telemetrySchema: undefined,
+    anchoringMode: undefined,
+    offlineAfterSeconds: 0,
+    otaPolicy: undefined,
+  };
+  const profiles: ProfileReader = {
+    get: async (tenantId, id) => (tenantId === 'acme' && id === pumps.profileId ? pumps : undefined),
+    list: async (tenantId) => (tenantId === 'acme' ? [pumps] : []),
+  };
+
+  before(async () => {
+    test = await createTestDatabase();
+    clock = new MovableClock();
+    await insertTenant(test.database, 'acme', { defaults: { tags: { site: 'north' } } });
+    await insertTenant(test.database, 'other');
+    const platform = testPlatform(test.database, clock);
+    auth = createAuth(platform);
+    devices = createDeviceRegistry(platform, profiles);
+    devices.register(registry);
+    await devices.start?.();
+  });
+  after(async () => {
+    await devices.stop?.();
+    await test.drop();
+  });
+
+  const call = <M extends (typeof method)[keyof typeof method]>(
+    of: M,
+    request: MessageInitShape<M['input']>,
+    tenantId = 'acme',
+  ) =>
+    registry.unary(
+      of,
+      create(of.input, request) as MessageShape<M['input']>,
+      internalContext(publicCaller, { tenantId }),
+    );
+  const refusal = async (promise: Promise<unknown>): Promise<KelletError> => {
+    const thrown = await promise.then(
+      () => new Error('nothing was refused'),
+      (error: unknown) => error,
+    );
+    if (!(thrown instanceof KelletError)) throw thrown;
+    return thrown;
+  };
+  const codeOf = async (promise: Promise<unknown>) => (await refusal(promise)).code;
+  const make = async (request: MessageInitShape<typeof method.createDevice.input> = {}, tenantId = 'acme') => {
+    const { device, apiKey } = await call(method.createDevice, { hardwareId: newId(), ...request }, tenantId);
+    return { device: device!, apiKey };
+  };
+  const makeGroup = (name: string = newId(), tenantId = 'acme') => call(method.createDeviceGroup, { name }, tenantId);
+  const update = (
+    deviceId: string,
+    fields: Omit<MessageInitShape<typeof method.updateDevice.input>, '$typeName'>,
+    paths: string[],
+  ) => call(method.updateDevice, { deviceId, ...fields, updateMask: { paths } });
+
+  describe('devices', () => {
+    it('are made with a key of their own, shown once, that stands for them', async () => {
+      const group = await makeGroup();
+      const { device, apiKey } = await make({
+        name: 'Pump 1',
+        hardwareId: 'hw-1',
+        profileId: pumps.profileId,
+        tags: { site: 'east' },
+        groupIds: [group.groupId],
+        metadata: { serial: 7, nested: { list: [1, null, 'x'] } },
+      });
+      expect(toJson(DeviceSchema, device, { useProtoFieldName: true, alwaysEmitImplicit: true })).to.deep.include({
+        name: 'Pump 1',
+        hardware_id: 'hw-1',
+        profile_id: pumps.profileId,
+        tags: { site: 'east' },
+        effective_tags: { site: 'east', kind: 'pump' },
+        group_ids: [group.groupId],
+        status: 'offline',
+        firmware_version: '',
+        credential_type: 'api_key',
+        metadata: { serial: 7, nested: { list: [1, null, 'x'] } },
+      });
+      expect(device.lastSeen).to.equal(undefined);
+      const caller = await auth.authenticate(apiKey, '192.0.2.1');
+      expect(caller).to.include({ kind: 'device', tenantId: 'acme', deviceId: device.deviceId });
+      expect(await call(method.getDevice, { deviceId: device.deviceId.toUpperCase() })).to.deep.equal(device);
+    });
+
+    it('are named after their hardware when nobody names them', async () => {
+      expect((await make({ hardwareId: 'hw-unnamed' })).device.name).to.equal('hw-unnamed');
+    });
+
+    for (const [name, request, code, word] of [
+      ['no hardware id', { hardwareId: '' }, 'INVALID_ARGUMENT', 'hardware_id'],
+      ['a NUL', { hardwareId: 'a\0b' }, 'INVALID_ARGUMENT', 'hardware_id'],
+      ['a NUL in metadata', { metadata: { a: '\0' } }, 'INVALID_ARGUMENT', 'metadata'],
+      ['an empty tag name', { tags: { '': 'x' } }, 'INVALID_ARGUMENT', 'tags'],
+      ['an unknown profile', { profileId: newId() }, 'NOT_FOUND', 'profile_id'],
+      ['a profile that is no id', { profileId: 'pumps' }, 'NOT_FOUND', 'profile_id'],
+      ['an unknown group', { groupIds: [newId()] }, 'NOT_FOUND', 'group_ids'],
+      ['a group that is no id', { groupIds: ['x'] }, 'NOT_FOUND', 'group_ids'],
+      ['an unknown customer', { customerId: newId() }, 'NOT_FOUND', 'customer_id'],
+      [
+        'a credential that is not there yet',
+        { credentialType: Credential_Type.psk },
+        'UNIMPLEMENTED',
+        'credential_type',
+      ],
+    ] as const) {
+      it(`are refused with ${name}, and nothing is left of them`, async () => {
+        const hardwareId = newId();
+        const wanted = { hardwareId, ...request } as MessageInitShape<typeof method.createDevice.input>;
+        const error = await refusal(call(method.createDevice, wanted));
+        expect([error.code, error.message]).to.satisfy(([c, m]: [string, string]) => c === code && m.includes(word));
+        expect((await call(method.listDevices, { hardwareId })).devices).to.deep.equal([]);
+      });
+    }
+
+    it('keep a hardware id to themselves, in one tenant', async () => {
+      const hardwareId = newId();
+      await make({ hardwareId });
+      expect(await codeOf(make({ hardwareId }))).to.equal('ALREADY_EXISTS');
+      await make({ hardwareId }, 'other');
+      const another = await make();
+      expect(await codeOf(update(another.device.deviceId, { hardwareId }, ['hardware_id']))).to.equal('ALREADY_EXISTS');
+    });
+
+    it('change what the mask names and nothing else', async () => {
+      const [first, second] = [await makeGroup(), await makeGroup()];
+      const { device } = await make({ name: 'a', tags: { x: '1' }, groupIds: [first.groupId], metadata: { m: 1 } });
+      const id = device.deviceId;
+      const renamed = await update(id, { name: 'b', tags: {}, profileId: pumps.profileId }, ['name']);
+      expect(renamed).to.deep.include({ name: 'b', tags: { x: '1' }, profileId: '', groupIds: [first.groupId] });
+      expect((await update(id, { profileId: pumps.profileId }, ['profile_id'])).effectiveTags).to.deep.equal({
+        kind: 'pump',
+        site: 'south',
+        x: '1',
+      });
+      expect((await update(id, { profileId: '' }, ['profile_id'])).effectiveTags).to.deep.equal({
+        site: 'north',
+        x: '1',
+      });
+      expect((await update(id, { groupIds: [second.groupId] }, ['group_ids'])).groupIds).to.deep.equal([
+        second.groupId,
+      ]);
+      expect((await update(id, {}, ['tags', 'metadata'])).tags).to.deep.equal({});
+      const read = await call(method.getDevice, { deviceId: id });
+      expect(read.metadata).to.equal(undefined);
+      expect(await update(id, {}, [])).to.deep.equal(read);
+      expect(await codeOf(update(id, {}, ['status']))).to.equal('INVALID_ARGUMENT');
+      expect(await codeOf(update(id, { name: '' }, ['name']))).to.equal('INVALID_ARGUMENT');
+      expect(await codeOf(update(id, { groupIds: [newId()] }, ['group_ids']))).to.equal('NOT_FOUND');
+      expect(await codeOf(call(method.updateDevice, { deviceId: id, name: 'c' }))).to.equal('INVALID_ARGUMENT');
+    });
+
+    it('are gone for everyone once deleted, and their key with them', async () => {
+      const { device, apiKey } = await make();
+      const deviceId = device.deviceId;
+      await devices.directory.lookup('acme', [deviceId]);
+      await call(method.deleteDevice, { deviceId });
+      expect(await codeOf(auth.authenticate(apiKey, '192.0.2.1'))).to.equal('UNAUTHENTICATED');
+      for (const asked of [method.getDevice, method.deleteDevice, method.rotateDeviceCredentials]) {
+        expect(await codeOf(call(asked, { deviceId }))).to.equal('NOT_FOUND');
+      }
+      expect(await codeOf(update(deviceId, { name: 'x' }, ['name']))).to.equal('NOT_FOUND');
+      await eventually(async () => (await devices.directory.lookup('acme', [deviceId])).size === 0);
+      const again = await make({ hardwareId: device.hardwareId });
+      expect(again.device.deviceId).not.to.equal(deviceId);
+    });
+
+    it('get new credentials; the old ones end at once or after a while', async () => {
+      const { device, apiKey } = await make();
+      const deviceId = device.deviceId;
+      const works = (key: string) =>
+        auth.authenticate(key, '192.0.2.1').then(
+          () => true,
+          () => false,
+        );
+      const second = await call(method.rotateDeviceCredentials, { deviceId, graceSeconds: 3600 });
+      expect([await works(apiKey), await works(second.apiKey)]).to.deep.equal([true, true]);
+      const third = await call(method.rotateDeviceCredentials, { deviceId });
+      const keys = [apiKey, second.apiKey, third.apiKey];
+      expect(await Promise.all(keys.map(works))).to.deep.equal([false, false, true]);
+    });
+
+    it('are shown with the life that memory holds before it is written', async () => {
+      const { device } = await make();
+      const at = clock.now();
+      devices.liveness.seen('acme', device.deviceId, at, 'telemetry');
+      const shown = await call(method.getDevice, { deviceId: device.deviceId });
+      expect(shown.status).to.equal(Device_Status.online);
+      expect(Number(shown.lastSeen!.seconds)).to.equal(Math.floor(at / 1000));
+    });
+
+    it('are unknown to another tenant, whatever it asks', async () => {
+      const { device } = await make({}, 'other');
+      const deviceId = device.deviceId;
+      for (const asked of [method.getDevice, method.deleteDevice, method.rotateDeviceCredentials]) {
+        for (const id of [deviceId, newId(), 'nonsense', '', "' OR true --"]) {
+          expect(await codeOf(call(asked, { deviceId: id }))).to.equal('NOT_FOUND');
+        }
+      }
+      const update_ = { deviceId, name: 'stolen', updateMask: { paths: ['name'] } };
+      expect(await codeOf(call(method.updateDevice, update_))).to.equal('NOT_FOUND');
+      expect(await call(method.getDevice, { deviceId }, 'other')).to.deep.equal(device);
+      const theirGroup = await makeGroup(newId(), 'other');
+      expect(await codeOf(make({ groupIds: [theirGroup.groupId] }))).to.equal('NOT_FOUND');
+    });
+  });
+
+  describe('device list', () => {
+    const tenantId = 'acme';
+    let ids: Record<'own' | 'profiled' | 'overridden' | 'plain', string>;
+    let groupId: string;
+    before(async () => {
+      await test.database.system((tx) => tx.query('DELETE FROM devices WHERE tenant_id = $1', [tenantId]));
+      groupId = (await makeGroup()).groupId;
+      const of = async (request: MessageInitShape<typeof method.createDevice.input>) =>
+        (await make(request)).device.deviceId;
+      ids = {
+        own: await of({
+          name: 'Alpha 50%',
+          hardwareId: 'A-1',
+          tags: { kind: 'pump', site: 'west' },
+          groupIds: [groupId],
+        }),
+        profiled: await of({ name: 'beta', hardwareId: 'B_1', profileId: pumps.profileId }),
+        overridden: await of({ name: 'gamma', hardwareId: 'C-1', profileId: pumps.profileId, tags: { kind: 'valve' } }),
+        plain: await of({ name: 'delta', hardwareId: 'AB1' }),
+      };
+      devices.liveness.seen(tenantId, ids.plain, clock.now(), 'telemetry');
+      await eventually(async () => {
+        const { rows } = await test.database.system((tx) => tx.query(`SELECT 1 FROM devices WHERE status = 'online'`));
+        return rows.length > 0;
+      });
+    });
+
+    const names = async (request: MessageInitShape<typeof method.listDevices.input>) => {
+      const page = await call(method.listDevices, request);
+      return page.devices.map((device) => Object.entries(ids).find(([, id]) => id === device.deviceId)?.[0]);
+    };
+    const cases: [string, () => MessageInitShape<typeof method.listDevices.input>, string[]][] = [
+      ['everything', () => ({}), ['own', 'profiled', 'overridden', 'plain']],
+      ['those online', () => ({ status: Device_Status.online }), ['plain']],
+      ['those offline', () => ({ status: Device_Status.offline }), ['own', 'profiled', 'overridden']],
+      ['a profile', () => ({ profileId: pumps.profileId }), ['profiled', 'overridden']],
+      ['a group', () => ({ groupId }), ['own']],
+      ['a hardware id', () => ({ hardwareId: 'B_1' }), ['profiled']],
+      ['a tag, own or inherited from the profile', () => ({ tag: ['kind=pump'] }), ['own', 'profiled']],
+      ['a tag inherited from the tenant', () => ({ tag: ['site=north'] }), ['plain']],
+      ['a tag that overrides', () => ({ tag: ['kind=valve'] }), ['overridden']],
+      ['several tags at once', () => ({ tag: ['kind=pump', 'site=south'] }), ['profiled']],
+      ['a tag that nobody has', () => ({ tag: ['kind='] }), []],
+      ['part of a name in any case', () => ({ q: 'ALPHA' }), ['own']],
+      ['part of a hardware id, taken literally', () => ({ q: 'b_1' }), ['profiled']],
+      ['a percent sign', () => ({ q: '50%' }), ['own']],
+      ['two things at once', () => ({ q: 'a', status: Device_Status.online }), ['plain']],
+    ];
+    for (const [name, request, want] of cases) {
+      it(`shows ${name}`, async () => expect(await names(request())).to.deep.equal(want));
+    }
+
+    it('is paged, with tokens that belong to its filters and its tenant', async () => {
+      const first = await call(method.listDevices, { pageSize: 3 });
+      expect(first.devices).to.have.length(3);
+      const last = await call(method.listDevices, { pageSize: 3, pageToken: first.nextPageToken });
+      expect([last.devices.length, last.nextPageToken]).to.deep.equal([1, '']);
+      expect((await call(method.listDevices, { pageSize: 4 })).nextPageToken).to.equal('');
+      const { nextPageToken: pageToken } = first;
+      expect(await codeOf(call(method.listDevices, { pageToken, q: 'a' }))).to.equal('INVALID_ARGUMENT');
+      expect(await codeOf(call(method.listDevices, { pageToken }, 'other'))).to.equal('INVALID_ARGUMENT');
+      expect(await codeOf(call(method.listDevices, { pageSize: -1 }))).to.equal('INVALID_ARGUMENT');
+    });
+
+    for (const [name, request, code] of [
+      ['a tag without a value', { tag: ['kind'] }, 'INVALID_ARGUMENT'],
+      ['an unknown status', { status: 9 as Device_Status }, 'INVALID_ARGUMENT'],
+      ['an unknown profile', { profileId: newId() }, 'NOT_FOUND'],
+      ['an unknown group', { groupId: newId() }, 'NOT_FOUND'],
+      ['a group that is no id', { groupId: 'x' }, 'NOT_FOUND'],
+    ] as const) {
+      it(`refuses ${name}`, async () => {
+        const list = request as unknown as JsonObject as MessageInitShape<typeof method.listDevices.input>;
+        expect(await codeOf(call(method.listDevices, list))).to.equal(code);
+      });
+    }
+  });
+
+  describe('device groups', () => {
+    it('are made, listed, renamed, filled, emptied and removed', async () => {
+      const group = await call(method.createDeviceGroup, { name: 'Roof', description: 'on top' });
+      expect(group).to.include({ name: 'Roof', description: 'on top', deviceCount: 0 });
+      const { groupId } = group;
+      const [a, b] = [(await make()).device.deviceId, (await make()).device.deviceId];
+      const filled = await call(method.addDevicesToGroup, { groupId, deviceIds: [a, b, a] });
+      expect(filled.deviceCount).to.equal(2);
+      expect((await call(method.addDevicesToGroup, { groupId, deviceIds: [a] })).deviceCount).to.equal(2);
+      expect((await call(method.getDevice, { deviceId: a })).groupIds).to.deep.equal([groupId]);
+      await call(method.removeDeviceFromGroup, { groupId, deviceId: a });
+      expect(await codeOf(call(method.removeDeviceFromGroup, { groupId, deviceId: a }))).to.equal('NOT_FOUND');
+      await call(method.deleteDevice, { deviceId: b });
+      expect((await call(method.getDeviceGroup, { groupId })).deviceCount).to.equal(0);
+      const request = { groupId, name: 'Attic', description: 'unnamed', updateMask: { paths: ['name'] } };
+      expect(await call(method.updateDeviceGroup, request)).to.include({ name: 'Attic', description: 'on top' });
+      const list = await call(method.listDeviceGroups, {});
+      expect(list.deviceGroups.map((one) => one.groupId)).to.include(groupId);
+      await call(method.deleteDeviceGroup, { groupId });
+      expect(await codeOf(call(method.getDeviceGroup, { groupId }))).to.equal('NOT_FOUND');
+    });
+
+    it('have names of their own, and only devices of their tenant', async () => {
+      const group = await makeGroup('Cellar');
+      expect(await codeOf(makeGroup('Cellar'))).to.equal('ALREADY_EXISTS');
+      const theirs = await makeGroup('Cellar', 'other');
+      const rename = { groupId: (await makeGroup()).groupId, name: 'Cellar', updateMask: { paths: ['name'] } };
+      expect(await codeOf(call(method.updateDeviceGroup, rename))).to.equal('ALREADY_EXISTS');
+      const foreign = (await make({}, 'other')).device.deviceId;
+      for (const deviceIds of [[foreign], [newId()], ['x']]) {
+        const error = await refusal(call(method.addDevicesToGroup, { groupId: group.groupId, deviceIds }));
+        expect([error.code, error.message.includes('device_ids')]).to.deep.equal(['NOT_FOUND', true]);
+      }
+      expect(await codeOf(call(method.addDevicesToGroup, { groupId: group.groupId }))).to.equal('INVALID_ARGUMENT');
+      expect(await codeOf(call(method.deleteDeviceGroup, { groupId: theirs.groupId }))).to.equal('NOT_FOUND');
+      expect(await codeOf(call(method.getDeviceGroup, { groupId: 'x' }))).to.equal('NOT_FOUND');
+      expect(await codeOf(makeGroup(''))).to.equal('INVALID_ARGUMENT');
+    });
+  });
+});
