@@ -1,0 +1,172 @@
+// Checks that what is stored is what was promised: rows, leaves, roots and chains agree with one another. Reads only.
+import type { Database, Transaction } from '../platform/database.ts';
+import { batchRoot, treeLeaves, type ChainSegment } from './batches.ts';
+import type { AnchoringMode } from './devices.ts';
+import { hashPrefix } from './flush.ts';
+import { hashBytes, leafHash, splitHashes, type HashText } from './hashes.ts';
+import { chainSegments, type StoredChainSegment } from './takeover.ts';
+
+/** The outcome of a check. */
+export interface FsckReport {
+  readonly rows: number;
+  readonly batches: number;
+  /** Sealed or further on. */
+  readonly sealedBatches: number;
+  /** A line each; empty when all is well. */
+  readonly problems: string[];
+}
+
+interface Row {
+  tenant_id: string;
+  device_id: string;
+  batch_id: string;
+  leaf_index: number;
+  time: bigint;
+  payload: string;
+  data_hash: Buffer;
+}
+
+interface StoredBatch {
+  batch_id: string;
+  tenant_id: string;
+  anchor_mode: AnchoringMode;
+  status: string;
+  count: number;
+  leaves: Buffer | null;
+  merkle_root: Buffer | null;
+  segments: StoredChainSegment[] | null;
+}
+
+/** Problems beyond this number are not listed. */
+const mostProblems = 100;
+const rowsAtOnce = 20_000;
+
+/** Checks the telemetry of a database, in one snapshot. */
+export function fsck(database: Database): Promise<FsckReport> {
+  return database.system(async (tx) => {
+    await tx.query('SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY');
+    const check = new Check();
+    const { rows: batches } = await tx.query<{ batch_id: string }>('SELECT batch_id FROM anchor_batches');
+    const withoutRows = new Set(batches.map((batch) => batch.batch_id));
+    for await (const rows of rowsByBatch(tx)) {
+      withoutRows.delete(rows[0]!.batch_id);
+      check.batch(await storedBatch(tx, rows[0]!.batch_id), rows, await indexEntries(tx, rows[0]!.batch_id));
+    }
+    for (const id of withoutRows) check.problem(`batch ${id} has no rows`);
+    check.chains(await chainEnds(tx));
+    return { rows: check.rows, batches: batches.length, sealedBatches: check.sealed, problems: check.problems };
+  });
+}
+
+/** The rows of each batch, by leaf. */
+async function* rowsByBatch(tx: Transaction): AsyncIterable<Row[]> {
+  await tx.query('DECLARE fsck_rows CURSOR FOR SELECT * FROM telemetry_points ORDER BY batch_id, leaf_index');
+  let batch: Row[] = [];
+  for (;;) {
+    const { rows } = await tx.query<Row>(`FETCH ${rowsAtOnce} FROM fsck_rows`);
+    for (const row of rows) {
+      if (batch.length > 0 && batch[0]!.batch_id !== row.batch_id) {
+        yield batch;
+        batch = [];
+      }
+      batch.push(row);
+    }
+    if (rows.length < rowsAtOnce) break;
+  }
+  if (batch.length > 0) yield batch;
+}
+
+async function storedBatch(tx: Transaction, batchId: string): Promise<StoredBatch | undefined> {
+  const { rows } = await tx.query<StoredBatch>(
+    `SELECT batch_id, tenant_id, anchor_mode, status, count, leaves, merkle_root, segments FROM anchor_batches
+     WHERE batch_id = $1`,
+    [batchId],
+  );
+  return rows[0];
+}
+
+/** Prefixes that leaf_index has for a batch, by leaf. */
+async function indexEntries(tx: Transaction, batchId: string): Promise<bigint[]> {
+  const { rows } = await tx.query<{ prefix: bigint }>(
+    'SELECT prefix FROM leaf_index WHERE batch_id = $1 ORDER BY leaf_index',
+    [batchId],
+  );
+  return rows.map((row) => row.prefix);
+}
+
+async function chainEnds(tx: Transaction): Promise<Map<string, { head: HashText; length: number }>> {
+  const { rows } = await tx.query<{ device_id: string; head: Buffer; length: bigint }>(
+    'SELECT device_id, head, length FROM device_chain',
+  );
+  return new Map(rows.map((row) => [row.device_id, { head: row.head.toString('latin1'), length: Number(row.length) }]));
+}
+
+class Check {
+  rows = 0;
+  sealed = 0;
+  readonly problems: string[] = [];
+  private readonly segments = new Map<string, ChainSegment[]>();
+
+  problem(text: string): void {
+    if (this.problems.length < mostProblems) this.problems.push(text);
+  }
+
+  batch(batch: StoredBatch | undefined, rows: readonly Row[], indexed: readonly bigint[]): void {
+    this.rows += rows.length;
+    const id = rows[0]!.batch_id;
+    if (!batch) return this.problem(`rows name batch ${id}, which does not exist`);
+    const leaves = this.leavesOf(batch, rows);
+    const segments = chainSegments(batch.segments ?? [], leaves);
+    for (const segment of segments) {
+      const device = this.segments.get(segment.deviceId);
+      if (device) device.push(segment);
+      else this.segments.set(segment.deviceId, [segment]);
+    }
+    if (batch.status === 'open') return;
+    this.sealed += 1;
+    const whole = { mode: batch.anchor_mode, leaves, segments };
+    if (!batch.leaves || splitHashes(batch.leaves).join() !== leaves.join()) {
+      this.problem(`batch ${id}: its leaves are not those of its rows`);
+    }
+    if (!batch.merkle_root?.equals(hashBytes([batchRoot(whole)]))) this.problem(`batch ${id}: wrong root`);
+    if (batch.count !== treeLeaves(whole).length) this.problem(`batch ${id}: wrong count`);
+    if (indexed.join() !== leaves.map(hashPrefix).join()) this.problem(`batch ${id}: wrong leaf index`);
+    const covered = segments.reduce((sum, segment) => sum + segment.leafCount, 0);
+    if (batch.anchor_mode === 'chain' && covered !== leaves.length)
+      this.problem(`batch ${id}: leaves outside segments`);
+  }
+
+  /** The leaves that the rows spell; each row's hash is computed anew. */
+  private leavesOf(batch: StoredBatch, rows: readonly Row[]): HashText[] {
+    const leaves: HashText[] = [];
+    for (const row of rows) {
+      const seconds = Number(row.time / 1_000_000_000n);
+      const hash = leafHash(row.tenant_id, row.device_id, seconds, row.payload);
+      if (hash !== row.data_hash.toString('latin1')) this.problem(`batch ${batch.batch_id}: a row has a wrong hash`);
+      if (row.tenant_id !== batch.tenant_id) this.problem(`batch ${batch.batch_id}: a row of another tenant`);
+      if (row.leaf_index === leaves.length) leaves.push(hash);
+      else if (leaves[row.leaf_index] !== hash)
+        this.problem(`batch ${batch.batch_id}: leaf ${leaves.length} is missing`);
+    }
+    return leaves;
+  }
+
+  /** The segments of a device, put together, are one chain that ends at its head. */
+  chains(ends: Map<string, { head: HashText; length: number }>): void {
+    for (const [deviceId, { head, length }] of ends) {
+      const segments = this.segments.get(deviceId) ?? [];
+      const byPrevious = new Map(segments.map((segment) => [segment.previousHead, segment]));
+      let at: HashText = '\0'.repeat(32);
+      let leaves = 0;
+      for (let used = 0; used < segments.length; used += 1) {
+        const next = byPrevious.get(at);
+        if (!next) break;
+        at = next.head;
+        leaves += next.leafCount;
+      }
+      if (at !== head || leaves !== length || byPrevious.size !== segments.length) {
+        this.problem(`the chain of device ${deviceId} is broken`);
+      }
+    }
+  }
+}

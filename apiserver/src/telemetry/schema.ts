@@ -1,0 +1,50 @@
+// Whether values keep to a profile's telemetry schema (API.md, Profile). Pure.
+import { TelemetrySchema_AdditionalKeys, TelemetrySchema_Key_Type } from '@kellet/proto/es/kellet/v1/common_pb';
+import type { TelemetrySchema, TelemetrySchema_Key } from '@kellet/proto/es/kellet/v1/common_pb';
+import type { PointValues } from './payload.ts';
+
+/** Why the values break the schema, or undefined when they keep to it. */
+export function schemaViolation(schema: TelemetrySchema, values: PointValues): string | undefined {
+  for (const [name, value] of Object.entries(values.numericValues)) {
+    const violation = keyViolation(schema, name, TelemetrySchema_Key_Type.number);
+    if (violation) return violation;
+    const rule = ruleOf(schema, name);
+    if (rule?.min !== undefined && value < rule.min) return `${name} is below ${rule.min}`;
+    if (rule?.max !== undefined && value > rule.max) return `${name} is above ${rule.max}`;
+  }
+  for (const [name, value] of Object.entries(values.stringValues)) {
+    const violation = keyViolation(schema, name, TelemetrySchema_Key_Type.string) ?? textViolation(schema, name, value);
+    if (violation) return violation;
+  }
+  for (const [name, rule] of Object.entries(schema.keys)) {
+    if (rule.required && !Object.hasOwn(values.numericValues, name) && !Object.hasOwn(values.stringValues, name)) {
+      return `${name} is required`;
+    }
+  }
+  return undefined;
+}
+
+function ruleOf(schema: TelemetrySchema, name: string): TelemetrySchema_Key | undefined {
+  return Object.hasOwn(schema.keys, name) ? schema.keys[name] : undefined;
+}
+
+function keyViolation(schema: TelemetrySchema, name: string, given: TelemetrySchema_Key_Type): string | undefined {
+  const rule = ruleOf(schema, name);
+  if (!rule) {
+    const reject = schema.additionalKeys === TelemetrySchema_AdditionalKeys.reject;
+    return reject ? `${name} is not a key of the schema` : undefined;
+  }
+  const wanted = rule.type ?? TelemetrySchema_Key_Type.type_unspecified;
+  if (wanted === TelemetrySchema_Key_Type.type_unspecified || wanted === given) return undefined;
+  return `${name} must be a ${wanted === TelemetrySchema_Key_Type.number ? 'number' : 'string'}`;
+}
+
+function textViolation(schema: TelemetrySchema, name: string, value: string): string | undefined {
+  const rule = ruleOf(schema, name);
+  if (!rule) return undefined;
+  if (rule.maxLength !== undefined && Buffer.byteLength(value) > rule.maxLength) {
+    return `${name} is longer than ${rule.maxLength} bytes`;
+  }
+  if (rule.enum.length > 0 && !rule.enum.includes(value)) return `${name} is none of ${rule.enum.join(', ')}`;
+  return undefined;
+}

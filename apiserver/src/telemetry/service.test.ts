@@ -1,0 +1,408 @@
+import { create, type MessageInitShape } from '@bufbuild/protobuf';
+import { timestampFromDate } from '@bufbuild/protobuf/wkt';
+import type { TelemetryPointSchema } from '@kellet/proto/es/kellet/v1/common_pb';
+import {
+  GetHistoryRequest_Aggregation,
+  GetHistoryRequest_Order,
+  GetHistoryRequestSchema,
+  GetLatestRequestSchema,
+  GetMetricsRequestSchema,
+  IngestRequestSchema,
+  IngestStreamRequestSchema,
+  TelemetryService,
+  type IngestStreamRequest,
+  type IngestStreamResponse,
+} from '@kellet/proto/es/kellet/v1/telemetry_pb';
+import { dataHash } from '@kellet/verify';
+import { expect } from 'chai';
+import { connect, type NatsConnection } from 'nats';
+import { Broker } from '../platform/broker.ts';
+import { KelletError } from '../platform/errors.ts';
+import { createLogger } from '../platform/logger.ts';
+import { createMetrics } from '../platform/metrics.ts';
+import { internalContext, publicCaller, ServiceRegistry, type Caller } from '../platform/rpc.ts';
+import { createTestDatabase, type TestDatabase } from '../platform/test-database.ts';
+import { fsck } from './fsck.ts';
+import { indexNextSegment } from './segments.ts';
+import { createTelemetry, type TelemetryModule } from './service.ts';
+import { testDevice, testDeviceId, TestDevices } from './test-devices.ts';
+import { testPlatform } from './test-platform.ts';
+
+type PointInit = MessageInitShape<typeof TelemetryPointSchema>;
+
+const methods = TelemetryService.method;
+const deviceId = testDeviceId(1);
+const base = Date.parse('2026-11-20T12:00:00Z');
+const at = (seconds: number) => new Date(base + seconds * 1000).toISOString().replace('.000Z', 'Z');
+
+describe('TelemetryService', () => {
+  let test: TestDatabase;
+  let broker: Broker;
+  let nats: NatsConnection;
+  let platform: ReturnType<typeof testPlatform>;
+  let telemetry: TelemetryModule;
+  let registry: ServiceRegistry;
+  let devices: TestDevices;
+  let seen: string[];
+  let publishing: boolean;
+  let caller: Caller;
+
+  beforeEach(async () => {
+    test = await createTestDatabase();
+    const natsUrl = process.env['KELLET_TEST_NATS_URL']!;
+    broker = new Broker(natsUrl, createLogger('fatal'));
+    nats = await connect({ servers: natsUrl });
+    await test.database.system((tx) =>
+      tx.query(`INSERT INTO tenants (tenant_id, name, namespace) VALUES ('acme', 'A', 'a'), ('other', 'O', 'o')`),
+    );
+    devices = new TestDevices();
+    devices.add('acme', testDevice(deviceId));
+    devices.add('acme', testDevice(testDeviceId(2)));
+    devices.add('other', testDevice(testDeviceId(3)));
+    seen = [];
+    publishing = false;
+    caller = { ...publicCaller, kind: 'service', tenantId: 'acme', credentialHash: 'a'.repeat(64) };
+    await startService();
+  });
+
+  async function startService() {
+    platform = testPlatform(test.database, broker, { KELLET_BATCH_POINTS: '10' });
+    telemetry = createTelemetry(
+      platform,
+      devices,
+      { seen: (tenantId, id) => seen.push(`${tenantId}/${id}`) },
+      { writer: { segmentRows: 50 }, publishPoints: () => publishing, maintenanceMilliseconds: 3_600_000 },
+    );
+    registry = new ServiceRegistry();
+    telemetry.register(registry);
+    await telemetry.start!();
+  }
+  async function stopService() {
+    await telemetry.stop!();
+    await platform.close();
+  }
+  afterEach(async () => {
+    await stopService();
+    await nats.close();
+    await broker.close();
+    await test.drop();
+  });
+
+  const context = (metadata: Record<string, string> = {}, as: Caller = caller) =>
+    internalContext(as, { metadata: new Map(Object.entries(metadata)) });
+  const send = (points: PointInit[], metadata: Record<string, string> = {}, as: Caller = caller) =>
+    registry.unary(methods.ingest, create(IngestRequestSchema, { points }), context(metadata, as));
+  const latest = (id: string) =>
+    registry.unary(methods.getLatest, create(GetLatestRequestSchema, { deviceId: id }), context());
+  const history = (request: MessageInitShape<typeof GetHistoryRequestSchema>, as: Caller = caller) =>
+    registry.unary(methods.getHistory, create(GetHistoryRequestSchema, { deviceId, ...request }), context({}, as));
+  const point = (seconds: number, n: number, id = deviceId): PointInit => ({
+    deviceId: id,
+    timestamp: at(seconds),
+    numericValues: { n },
+  });
+  const rows = async () => {
+    const result = await test.database.system((tx) =>
+      tx.query<{ n: bigint }>('SELECT count(*) AS n FROM telemetry_points'),
+    );
+    return Number(result.rows[0]!.n);
+  };
+  const codeOf = async (call: Promise<unknown>) => {
+    try {
+      await call;
+      return 'OK';
+    } catch (error) {
+      return error instanceof KelletError ? error.code : String(error);
+    }
+  };
+
+  it('takes the good points of a request and says of each other what is wrong', async () => {
+    const result = await send([
+      point(0, 1),
+      point(0, 1, testDeviceId(3)),
+      point(0, 1, 'no-device'),
+      { deviceId, timestamp: 'now' },
+      point(1, 2),
+    ]);
+    expect(result).to.include({ accepted: 2, rejected: 3 });
+    expect(result.errors.map(({ index, code }) => [index, code])).to.deep.equal([
+      [1, 'NOT_FOUND'],
+      [2, 'NOT_FOUND'],
+      [3, 'INVALID_ARGUMENT'],
+    ]);
+    expect(await rows()).to.equal(2);
+    expect(seen).to.deep.equal([`acme/${deviceId}`]);
+  });
+
+  it('reports at most 100 errors and refuses more than 5,000 points whole', async () => {
+    const bad = await send(Array.from({ length: 150 }, () => ({ deviceId, timestamp: '' })));
+    expect(bad).to.include({ accepted: 0, rejected: 150 });
+    expect(bad.errors).to.have.length(100);
+    const many = Array.from({ length: 5001 }, (_, n) => point(n, n));
+    expect(await codeOf(send(many))).to.equal('INVALID_ARGUMENT');
+    expect(await send(many.slice(1))).to.include({ accepted: 5000 });
+    expect(await rows()).to.equal(5000);
+  });
+
+  it('merges latest values by device time, from memory and after a restart', async () => {
+    await send([{ deviceId, timestamp: at(10), numericValues: { a: 2, b: 2 }, stringValues: { s: 'on' } }]);
+    await send([{ deviceId, timestamp: at(5), numericValues: { a: 1, c: 1 } }]);
+    const expected = {
+      deviceId,
+      timestamp: at(10),
+      numericValues: { a: 2, b: 2, c: 1 },
+      stringValues: { s: 'on' },
+      updated: { a: at(10), b: at(10), c: at(5), s: at(10) },
+    };
+    expect(await latest(deviceId)).to.deep.include(expected);
+    await stopService();
+    await startService();
+    expect(await latest(deviceId)).to.deep.include(expected);
+    await send([{ deviceId, timestamp: at(7), numericValues: { a: 0, c: 7 } }]);
+    expect((await latest(deviceId)).numericValues).to.deep.equal({ a: 2, b: 2, c: 7 });
+    expect((await latest(testDeviceId(2))).timestamp).to.equal('');
+    expect(await codeOf(latest(testDeviceId(3)))).to.equal('NOT_FOUND');
+  });
+
+  it('reads history from open, complete and indexed segments as one, each point once', async () => {
+    const points = Array.from({ length: 120 }, (_, n) => point(n, n));
+    for (let first = 0; first < 120; first += 30) await send(points.slice(first, first + 30));
+    await send(points.slice(0, 10));
+    expect(await indexNextSegment(test.database)).to.equal(true);
+    const states = await test.database.system((tx) =>
+      tx.query<{ state: string }>('SELECT state FROM telemetry_segments ORDER BY segment_id'),
+    );
+    expect(states.rows.map((row) => row.state)).to.deep.equal(['indexed', 'sealed', 'open']);
+    const all = await history({ pageSize: 10_000 });
+    expect(all.points.map((p) => p.numericValues.n)).to.deep.equal(points.map((_, n) => n));
+    expect(all.nextPageToken).to.equal('');
+    expect(all.points[7]).to.deep.include({
+      deviceId,
+      timestamp: at(7),
+      anchored: false,
+      dataHash: dataHash({
+        tenantId: 'acme',
+        deviceId,
+        timestampSeconds: base / 1000 + 7,
+        payload: '{"numeric_values":{"n":7},"string_values":{}}',
+      }),
+    });
+    for (const order of [GetHistoryRequest_Order.asc, GetHistoryRequest_Order.desc]) {
+      const paged: number[] = [];
+      let pageToken = '';
+      do {
+        const page = await history({ pageSize: 40, pageToken, order });
+        paged.push(...page.points.map((p) => p.numericValues.n!));
+        pageToken = page.nextPageToken;
+      } while (pageToken !== '');
+      const wanted = points.map((_, n) => n);
+      expect(paged).to.deep.equal(order === GetHistoryRequest_Order.asc ? wanted : wanted.toReversed());
+    }
+    const some = await history({
+      start: timestampFromDate(new Date(base + 3000)),
+      end: timestampFromDate(new Date(base + 6000)),
+    });
+    expect(some.points.map((p) => p.numericValues.n)).to.deep.equal([3, 4, 5]);
+  });
+
+  it('binds a page token to tenant and filters', async () => {
+    await send(Array.from({ length: 5 }, (_, n) => point(n, n)));
+    const { nextPageToken: pageToken } = await history({ pageSize: 2 });
+    expect(await codeOf(history({ pageSize: 3, pageToken }))).to.equal('OK');
+    expect(await codeOf(history({ pageToken, keys: ['n'] }))).to.equal('INVALID_ARGUMENT');
+    expect(await codeOf(history({ pageToken, deviceId: testDeviceId(2) }))).to.equal('INVALID_ARGUMENT');
+    expect(await codeOf(history({ pageSize: -1 }))).to.equal('INVALID_ARGUMENT');
+  });
+
+  it('shows equal values at different fractions of a second as two points with one hash', async () => {
+    const twice = { numericValues: { n: 1 }, deviceId };
+    await send([
+      { ...twice, timestamp: '2026-11-20T12:00:00.25Z' },
+      { ...twice, timestamp: '2026-11-20T12:00:00.750Z' },
+      { ...twice, timestamp: '2026-11-20T12:00:00.75Z' },
+    ]);
+    const { points } = await history({});
+    expect(points.map((p) => p.timestamp)).to.deep.equal(['2026-11-20T12:00:00.250Z', '2026-11-20T12:00:00.750Z']);
+    expect(points[0]!.dataHash).to.equal(points[1]!.dataHash);
+  });
+
+  it('narrows history to keys', async () => {
+    await send([
+      { deviceId, timestamp: at(0), numericValues: { a: 1, b: 2 } },
+      { deviceId, timestamp: at(1), stringValues: { s: 'x' } },
+      { deviceId, timestamp: at(2), numericValues: { b: 3 } },
+    ]);
+    const { points } = await history({ keys: ['a', 's'] });
+    expect(points.map((p) => [p.numericValues, p.stringValues])).to.deep.equal([
+      [{ a: 1 }, {}],
+      [{}, { s: 'x' }],
+    ]);
+  });
+
+  it('aggregates in buckets aligned to the epoch, each point once', async () => {
+    const values = [1, 2, 3, 10, 20];
+    const points = values.map((n, index) => ({ ...point(index * 20 + 30, n), stringValues: { s: `v${n}` } }));
+    await send([...points, points[0]!]);
+    const { avg, min, max, sum, count, last } = GetHistoryRequest_Aggregation;
+    const cases: [GetHistoryRequest_Aggregation, object[], object[]][] = [
+      [avg, [{ n: 1.5 }, { n: 11 }], [{}, {}]],
+      [min, [{ n: 1 }, { n: 3 }], [{}, {}]],
+      [max, [{ n: 2 }, { n: 20 }], [{}, {}]],
+      [sum, [{ n: 3 }, { n: 33 }], [{}, {}]],
+      [
+        count,
+        [
+          { n: 2, s: 2 },
+          { n: 3, s: 3 },
+        ],
+        [{}, {}],
+      ],
+      [last, [{ n: 2 }, { n: 20 }], [{ s: 'v2' }, { s: 'v20' }]],
+    ];
+    for (const [aggregation, numeric, text] of cases) {
+      const result = await history({ intervalSeconds: 60, aggregation });
+      expect(result.points.map((p) => p.timestamp)).to.deep.equal([at(0), at(60)]);
+      expect(result.points.map((p) => p.numericValues)).to.deep.equal(numeric);
+      expect(result.points.map((p) => p.stringValues)).to.deep.equal(text);
+    }
+    const first = await history({ intervalSeconds: 60, pageSize: 1, order: GetHistoryRequest_Order.desc });
+    expect(first.points.map((p) => p.timestamp)).to.deep.equal([at(60)]);
+    const second = await history({
+      intervalSeconds: 60,
+      pageSize: 1,
+      order: GetHistoryRequest_Order.desc,
+      pageToken: first.nextPageToken,
+    });
+    expect(second.points.map((p) => [p.timestamp, p.numericValues.n])).to.deep.equal([[at(0), 1.5]]);
+    expect(second.nextPageToken).to.equal('');
+    expect(await codeOf(history({ aggregation: sum }))).to.equal('INVALID_ARGUMENT');
+  });
+
+  it('says that a point is anchored once its batch is confirmed', async () => {
+    await send(Array.from({ length: 15 }, (_, n) => point(n, n)));
+    await test.database.system((tx) =>
+      tx.query(`UPDATE anchor_batches SET status = 'confirmed' WHERE status = 'sealed'`),
+    );
+    const { points } = await history({});
+    expect(points.map((p) => p.anchored)).to.deep.equal(points.map((_, n) => n < 10));
+  });
+
+  it('answers a repeated Idempotency-Key as the first time, and refuses it for another request', async () => {
+    const key = { 'idempotency-key': "it's one" };
+    const request = [point(0, 1), { deviceId, timestamp: 'bad' }];
+    const [first, second] = await Promise.all([send(request, key), send(request, key)]);
+    expect(first).to.include({ accepted: 1, rejected: 1 });
+    expect(second).to.deep.equal(first);
+    expect(await send(request, key)).to.deep.equal(first);
+    expect(await rows()).to.equal(1);
+    expect(await codeOf(send([point(1, 1)], key))).to.equal('FAILED_PRECONDITION');
+    const otherKey = { ...caller, credentialHash: 'b'.repeat(64) };
+    expect(await send([point(1, 1)], key, otherKey)).to.include({ accepted: 1 });
+    expect(await codeOf(send(request, { 'idempotency-key': '' }))).to.equal('INVALID_ARGUMENT');
+  });
+
+  it('answers an Idempotency-Key that another process has just kept', async () => {
+    const key = { 'idempotency-key': 'shared' };
+    const second = createTelemetry({ ...platform, metrics: createMetrics() }, devices, {
+      seen: () => undefined,
+    });
+    const secondRegistry = new ServiceRegistry();
+    second.register(secondRegistry);
+    await second.start!();
+    const request = create(IngestRequestSchema, { points: [point(0, 1), point(1, 1)] });
+    const answers = await Promise.all(
+      [registry, secondRegistry, registry, secondRegistry].map((r) => r.unary(methods.ingest, request, context(key))),
+    );
+    await second.stop!();
+    for (const answer of answers) expect(answer).to.include({ accepted: 2, rejected: 0 });
+    expect(await rows()).to.equal(2);
+  });
+
+  it('acknowledges a stream message by message', async () => {
+    async function* messages(): AsyncIterable<IngestStreamRequest> {
+      yield create(IngestStreamRequestSchema, { sequence: 7, points: [point(0, 1)] });
+      yield create(IngestStreamRequestSchema, { sequence: 8, points: [{ deviceId, timestamp: '' }] });
+    }
+    const answers: IngestStreamResponse[] = [];
+    const stream = registry.stream(methods.ingestStream)(messages() as never, context());
+    for await (const answer of stream as AsyncIterable<IngestStreamResponse>) answers.push(answer);
+    expect(answers.map(({ sequence, accepted, rejected }) => [sequence, accepted, rejected])).to.deep.equal([
+      [7, 1, 0],
+      [8, 0, 1],
+    ]);
+  });
+
+  it('counts what was taken, for the tenant and for a device', async () => {
+    await send([point(0, 1), point(1, 1), point(0, 1, testDeviceId(2)), { deviceId, timestamp: '' }, point(0, 1, 'x')]);
+    await stopService();
+    await startService();
+    const metrics = (id: string) =>
+      registry.unary(methods.getMetrics, create(GetMetricsRequestSchema, { deviceId: id }), context());
+    expect(await metrics('')).to.include({ accepted: 3, rejected: 2 });
+    const one = await metrics(deviceId);
+    expect(one).to.include({ accepted: 2, rejected: 1, storedBytes: 2 * (45 + 32) });
+    await send([point(2, 1)]);
+    expect((await metrics('')).pointsPerSecond).to.be.greaterThan(0);
+  });
+
+  it('publishes points on NATS when they are asked for', async () => {
+    const subscription = nats.subscribe('telemetry.points.>', { max: 1 });
+    await nats.flush();
+    await broker.ping().catch(() => new Promise((resolve) => broker.whenConnected(() => resolve(undefined))));
+    await send([point(0, 1)]);
+    publishing = true;
+    await send([point(1, 2), point(2, 3)]);
+    for await (const message of subscription) {
+      expect(message.subject).to.equal(`telemetry.points.acme.${deviceId}`);
+      const event = message.json<{
+        tenantid: string;
+        data: { points: { timestamp: string; device_type: string }[] };
+      }>();
+      expect(event.tenantid).to.equal('acme');
+      expect(event.data.points.map((p) => [p.timestamp, p.device_type])).to.deep.equal([
+        [at(1), 'sensor'],
+        [at(2), 'sensor'],
+      ]);
+    }
+  });
+
+  it('shows a tenant nothing of another, and segments to no tenant at all', async () => {
+    await send([point(0, 1)]);
+    const other = { ...caller, tenantId: 'other' };
+    expect(await codeOf(history({}, other))).to.equal('NOT_FOUND');
+    const see = (tenantId: string, table: string) =>
+      test.database.tenant(tenantId, async (tx) => (await tx.query(`SELECT FROM ${table}`)).rowCount);
+    expect(await see('acme', 'telemetry_points')).to.equal(1);
+    expect(await see('other', 'telemetry_points')).to.equal(0);
+    const { rows: segments } = await test.database.system((tx) =>
+      tx.query<{ segment_id: bigint }>('SELECT segment_id FROM telemetry_segments'),
+    );
+    for (const { segment_id: id } of segments) {
+      for (const tenantId of ['acme', 'other']) {
+        await see(tenantId, `telemetry_segment_${id}`).then(
+          () => expect.fail('a segment was readable'),
+          (error: Error) => expect(error.message).to.contain('permission denied for table'),
+        );
+      }
+    }
+    const ingest = test.database.system(async (tx) => {
+      await tx.query('SET LOCAL ROLE kellet_ingest');
+      await tx.query('SELECT FROM telemetry_points');
+    });
+    await ingest.then(
+      () => expect.fail('the writer could read points'),
+      (error: Error) => expect(error.message).to.contain('permission denied'),
+    );
+  });
+
+  it('leaves everything sound when it stops', async () => {
+    devices.add('acme', testDevice(testDeviceId(4), { anchoringMode: 'chain' }));
+    devices.add('acme', testDevice(testDeviceId(5), { anchoringMode: 'per_event' }));
+    await send([1, 4, 5].flatMap((device) => Array.from({ length: 13 }, (_, n) => point(n, n, testDeviceId(device)))));
+    await stopService();
+    const report = await fsck(test.database);
+    expect(report.problems).to.deep.equal([]);
+    expect(report).to.include({ rows: 39, batches: 17, sealedBatches: 17 });
+    await startService();
+  });
+});

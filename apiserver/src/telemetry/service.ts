@@ -1,0 +1,342 @@
+// kellet.v1.TelemetryService: points in, latest values and history out.
+import { create } from '@bufbuild/protobuf';
+import type { Timestamp } from '@bufbuild/protobuf/wkt';
+import {
+  GetHistoryRequest_Aggregation,
+  GetHistoryRequest_Order,
+  HistoryPointSchema,
+  IngestStreamResponseSchema,
+  LatestTelemetrySchema,
+  TelemetryService,
+} from '@kellet/proto/es/kellet/v1/telemetry_pb';
+import type {
+  GetHistoryRequest,
+  GetHistoryResponse,
+  HistoryPoint,
+  IngestStreamRequest,
+  IngestStreamResponse,
+  LatestTelemetry,
+} from '@kellet/proto/es/kellet/v1/telemetry_pb';
+import { invalidArgument, notFound } from '../platform/errors.ts';
+import { newId } from '../platform/ids.ts';
+import { Counter, Histogram } from '../platform/metrics.ts';
+import type { Platform, ServiceModule } from '../platform/module.ts';
+import type { Page } from '../platform/paging.ts';
+import type { CallContext, ServiceRegistry } from '../platform/rpc.ts';
+import type { Devices, Liveness, TelemetryDevice } from './devices.ts';
+import { readBuckets, readPoints, type Aggregation, type HistoryRange, type PointCursor } from './history.ts';
+import { forgetOldResponses } from './idempotency.ts';
+import { Ingest } from './ingest.ts';
+import { byDevice, LiveHub, livePointJson } from './live.ts';
+import type { PointValues } from './payload.ts';
+import { Rates } from './rate.ts';
+import { indexSegments } from './segments.ts';
+import { SnapshotStore } from './snapshot-store.ts';
+import { watchForDeadWriters } from './takeover.ts';
+import { formatNanoseconds } from './timestamp.ts';
+import type { AcceptedPoint } from './validate.ts';
+import { TelemetryWriter, writerDefaults, type WriterOptions } from './writer.ts';
+
+/** The telemetry service, and what others use of it. */
+export interface TelemetryModule extends ServiceModule {
+  /** The committed points of every device, for whoever watches. */
+  readonly live: LiveHub;
+}
+
+/** What may be set besides the configuration. */
+export interface TelemetryOptions {
+  readonly writer?: Partial<WriterOptions>;
+  /** Whether the tenant's points are published on NATS as telemetry.points.{tenant}.{device}. */
+  readonly publishPoints?: (tenantId: string) => boolean;
+  /** Milliseconds between looks for dead writers and complete segments. */
+  readonly maintenanceMilliseconds?: number;
+}
+
+/** Makes the service. */
+export function createTelemetry(
+  platform: Platform,
+  devices: Devices,
+  liveness: Liveness,
+  options: TelemetryOptions = {},
+): TelemetryModule {
+  return new Telemetry(platform, devices, liveness, options);
+}
+
+const mostPointsPerPage = 10_000;
+const nanosecondsPerSecond = 1_000_000_000n;
+const mostNanoseconds = 2n ** 63n - 1n;
+
+class Telemetry implements TelemetryModule {
+  readonly live = new LiveHub();
+  private readonly platform: Platform;
+  private readonly devices: Devices;
+  private readonly liveness: Liveness;
+  private readonly options: TelemetryOptions;
+  private readonly snapshots: SnapshotStore;
+  private readonly writer: TelemetryWriter;
+  private readonly ingest: Ingest;
+  private readonly rates = new Rates();
+  private readonly pointsTotal: Counter<'result'>;
+  private readonly ingestSeconds: Histogram;
+  private readonly closing = new AbortController();
+  private loops: Promise<void>[] = [];
+  private sweeper: NodeJS.Timeout | undefined;
+
+  constructor(platform: Platform, devices: Devices, liveness: Liveness, options: TelemetryOptions) {
+    this.platform = platform;
+    this.devices = devices;
+    this.liveness = liveness;
+    this.options = options;
+    this.snapshots = new SnapshotStore(platform.database, platform.logger);
+    const { batchPoints, batchSeconds } = platform.config;
+    const writerOptions = { ...writerDefaults, batchPoints, batchSeconds, ...options.writer };
+    this.writer = new TelemetryWriter(platform, writerOptions, (points) => this.committed(points));
+    this.pointsTotal = new Counter({
+      name: 'kellet_telemetry_points_total',
+      help: 'points by result',
+      labelNames: ['result'],
+      registers: [platform.metrics],
+    });
+    this.ingestSeconds = new Histogram({
+      name: 'kellet_telemetry_ingest_seconds',
+      help: 'time from a request to its durable answer',
+      buckets: [0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5],
+      registers: [platform.metrics],
+    });
+    this.ingest = new Ingest({
+      database: platform.database,
+      devices,
+      writer: this.writer,
+      clock: platform.clock,
+      rejected: (tenantId, deviceId) => {
+        this.pointsTotal.inc({ result: 'rejected' });
+        this.snapshots.reject(tenantId, deviceId);
+      },
+    });
+  }
+
+  register(registry: ServiceRegistry): void {
+    registry.register(TelemetryService, {
+      ingest: (request, context) => this.take(request.points, context),
+      ingestStream: (requests, context) => this.takeStream(requests, context),
+      getMetrics: (request, context) => this.metrics(request.deviceId, context),
+      getLatest: (request, context) => this.latest(request.deviceId, context),
+      getHistory: (request, context) => this.history(request, context),
+    });
+  }
+
+  async start(): Promise<void> {
+    const { database, logger } = this.platform;
+    const interval = this.options.maintenanceMilliseconds ?? 5000;
+    this.writer.start();
+    this.snapshots.start();
+    this.loops = [
+      watchForDeadWriters(database, logger, interval, this.closing.signal),
+      indexSegments(database, logger, interval, this.closing.signal),
+    ];
+    this.sweeper = setInterval(() => {
+      this.rates.sweep(this.platform.clock.now());
+      forgetOldResponses(database).catch((error: unknown) => logger.warn({ err: error }, 'sweep failed'));
+    }, 60_000);
+  }
+
+  async stop(): Promise<void> {
+    clearInterval(this.sweeper);
+    this.closing.abort();
+    await this.writer.stop();
+    await this.snapshots.stop();
+    await Promise.all(this.loops);
+  }
+
+  private async take(points: Parameters<Ingest['take']>[0], context: CallContext) {
+    const end = this.ingestSeconds.startTimer();
+    const result = await this.ingest.take(points, context);
+    end();
+    return { ...result, errors: [...result.errors] };
+  }
+
+  private async *takeStream(
+    requests: AsyncIterable<IngestStreamRequest>,
+    context: CallContext,
+  ): AsyncIterable<IngestStreamResponse> {
+    for await (const request of requests) {
+      const result = await this.take(request.points, context);
+      yield create(IngestStreamResponseSchema, { ...result, sequence: request.sequence });
+    }
+  }
+
+  /** After the commit: latest values, liveness, the live feed, events. */
+  private committed(points: readonly AcceptedPoint[]): void {
+    const now = this.platform.clock.now();
+    this.pointsTotal.inc({ result: 'accepted' }, points.length);
+    this.snapshots.accept(points);
+    const publishes = this.options.publishPoints;
+    for (const group of byDevice(points)) {
+      const { tenantId, device } = group[0]!;
+      this.liveness.seen(tenantId, device.deviceId, now, 'telemetry');
+      this.rates.add(tenantId, group.length, now);
+      this.rates.add(`${tenantId}/${device.deviceId}`, group.length, now);
+      if (this.live.isWatched) this.live.publish(tenantId, device.deviceId, group);
+      if (publishes?.(tenantId)) this.publish(tenantId, device.deviceId, group, now);
+    }
+  }
+
+  /** One message per device and flush, best effort (DECISIONS 25). */
+  private publish(tenantId: string, deviceId: string, points: readonly AcceptedPoint[], now: number): void {
+    const subject = `telemetry.points.${tenantId}.${deviceId}`;
+    const envelope = {
+      specversion: '1.0',
+      id: newId(),
+      source: '/kellet',
+      type: subject,
+      subject: deviceId,
+      time: new Date(now).toISOString(),
+      datacontenttype: 'application/json',
+      tenantid: tenantId,
+    };
+    const data = `{"device_id":"${deviceId}","points":[${points.map(livePointJson).join(',')}]}`;
+    const payload = `${JSON.stringify(envelope).slice(0, -1)},"data":${data}}`;
+    this.platform.broker.publishLive(subject, Buffer.from(payload));
+  }
+
+  private async device(deviceId: string, context: CallContext): Promise<TelemetryDevice> {
+    const device = (await this.devices.lookup(context.tenantId, [deviceId])).get(deviceId);
+    if (!device) throw notFound('device');
+    return device;
+  }
+
+  private async metrics(deviceId: string, context: CallContext) {
+    const device = deviceId === '' ? undefined : await this.device(deviceId, context);
+    const { tenantId } = context;
+    const key = device ? `${tenantId}/${device.deviceId}` : tenantId;
+    const usage = await this.snapshots.usage(tenantId, device?.deviceId);
+    return {
+      deviceId: device?.deviceId ?? '',
+      ...usage,
+      pointsPerSecond: this.rates.perSecond(key, this.platform.clock.now()),
+    };
+  }
+
+  private async latest(deviceId: string, context: CallContext): Promise<LatestTelemetry> {
+    const device = await this.device(deviceId, context);
+    const response = create(LatestTelemetrySchema, { deviceId: device.deviceId });
+    const latest = await this.snapshots.latest(context.tenantId, device.deviceId);
+    if (!latest) return response;
+    response.timestamp = formatNanoseconds(latest.time);
+    const updated = new Map<string, bigint>();
+    for (const [key, { value, time }] of latest.numeric) {
+      setOwn(response.numericValues, key, value);
+      updated.set(key, time);
+    }
+    for (const [key, { value, time }] of latest.text) {
+      setOwn(response.stringValues, key, value);
+      if (time > (updated.get(key) ?? -1n)) updated.set(key, time);
+    }
+    for (const [key, time] of updated) setOwn(response.updated, key, formatNanoseconds(time));
+    return response;
+  }
+
+  private async history(
+    request: GetHistoryRequest,
+    context: CallContext,
+  ): Promise<Omit<GetHistoryResponse, '$typeName'>> {
+    const device = await this.device(request.deviceId, context);
+    const { aggregation, descending, start, end } = historyArguments(request);
+    const scope = [
+      'telemetry',
+      context.tenantId,
+      device.deviceId,
+      String(start),
+      String(end),
+      request.keys,
+      descending,
+      request.intervalSeconds,
+      aggregation,
+    ];
+    const page = this.platform.paging.open<PointCursor>(request, scope, { maximumSize: mostPointsPerPage });
+    const range: HistoryRange = {
+      tenantId: context.tenantId,
+      deviceId: device.deviceId,
+      start,
+      end,
+      keys: request.keys,
+      descending,
+      limit: page.size + 1,
+    };
+    const found = aggregation
+      ? await this.buckets(range, page, BigInt(request.intervalSeconds) * nanosecondsPerSecond, aggregation)
+      : await this.points(range, page);
+    const closed = this.platform.paging.close(found, page, scope, (row) => row.cursor);
+    return { points: closed.rows.map((row) => row.point), nextPageToken: closed.nextPageToken };
+  }
+
+  private async points(range: HistoryRange, page: Page<PointCursor>) {
+    const rows = await readPoints(this.platform.database, range, page.after);
+    return rows.map((row) => {
+      const dataHash = row.dataHash.toString('hex');
+      const values = JSON.parse(row.payload) as { numeric_values: object; string_values: object };
+      const point = historyPoint(range, row.time, {
+        numericValues: values.numeric_values as PointValues['numericValues'],
+        stringValues: values.string_values as PointValues['stringValues'],
+      });
+      point.dataHash = dataHash;
+      point.anchored = row.anchored;
+      return { point, cursor: { time: String(row.time), hash: dataHash } };
+    });
+  }
+
+  private async buckets(range: HistoryRange, page: Page<PointCursor>, width: bigint, aggregation: Aggregation) {
+    const after = page.after && BigInt(page.after.time);
+    const rest = { ...range };
+    // The next page begins with a whole bucket.
+    if (after !== undefined && range.descending) rest.end = after > range.start ? after : range.start;
+    else if (after !== undefined) rest.start = after + width > range.start ? after + width : range.start;
+    const rows = await readBuckets(this.platform.database, rest, width, aggregation);
+    return rows.map((bucket) => ({
+      point: historyPoint(range, bucket.time, { numericValues: bucket.numeric, stringValues: bucket.text }),
+      cursor: { time: String(bucket.time), hash: '' },
+    }));
+  }
+}
+
+/** Sets a key whatever its name: `__proto__` too. */
+function setOwn<T>(values: Record<string, T>, key: string, value: T): void {
+  Object.defineProperty(values, key, { value, enumerable: true, configurable: true, writable: true });
+}
+
+function historyPoint(range: HistoryRange, time: bigint, values: PointValues): HistoryPoint {
+  const point = create(HistoryPointSchema, { deviceId: range.deviceId, timestamp: formatNanoseconds(time) });
+  const wanted = (key: string) => range.keys.length === 0 || range.keys.includes(key);
+  for (const [key, value] of Object.entries(values.numericValues))
+    if (wanted(key)) setOwn(point.numericValues, key, value);
+  for (const [key, value] of Object.entries(values.stringValues))
+    if (wanted(key)) setOwn(point.stringValues, key, value);
+  return point;
+}
+
+const aggregations: Partial<Record<GetHistoryRequest_Aggregation, Aggregation>> = {
+  [GetHistoryRequest_Aggregation.avg]: 'avg',
+  [GetHistoryRequest_Aggregation.min]: 'min',
+  [GetHistoryRequest_Aggregation.max]: 'max',
+  [GetHistoryRequest_Aggregation.sum]: 'sum',
+  [GetHistoryRequest_Aggregation.count]: 'count',
+  [GetHistoryRequest_Aggregation.last]: 'last',
+};
+
+function historyArguments(request: GetHistoryRequest) {
+  const start = request.start ? nanosecondsOf(request.start) : 0n;
+  const end = request.end ? nanosecondsOf(request.end) : mostNanoseconds;
+  const asked = aggregations[request.aggregation ?? GetHistoryRequest_Aggregation.aggregation_unspecified];
+  if (asked && request.intervalSeconds === 0) throw invalidArgument('aggregation needs interval_seconds');
+  if (request.keys.length > 256) throw invalidArgument('keys: at most 256');
+  if (request.keys.some((key) => key.includes('\0'))) throw invalidArgument('keys: NUL is not allowed');
+  // Buckets without a word about how to fill them hold averages.
+  const aggregation = request.intervalSeconds > 0 ? (asked ?? 'avg') : undefined;
+  return { start, end, aggregation, descending: request.order === GetHistoryRequest_Order.desc };
+}
+
+function nanosecondsOf(time: Timestamp): bigint {
+  const nanoseconds = time.seconds * nanosecondsPerSecond + BigInt(time.nanos);
+  if (nanoseconds < 0n) return 0n;
+  return nanoseconds > mostNanoseconds ? mostNanoseconds : nanoseconds;
+}

@@ -1,0 +1,97 @@
+// A growing buffer of PostgreSQL protocol messages: one Query and the data of its COPY statements, sent in one write.
+// https://www.postgresql.org/docs/current/protocol-message-formats.html, and "Binary Format" of COPY.
+
+const copySignature = Buffer.from('PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0', 'latin1');
+const copyTrailer = Buffer.from([0xff, 0xff]);
+const copyDone = Buffer.from([0x63, 0, 0, 0, 4]);
+
+/** Writes messages one after another. Positions are bytes from the start. */
+export class WireBuffer {
+  private buffer: Buffer;
+  private length = 0;
+  private messageStart = 0;
+
+  constructor(capacity = 256 * 1024) {
+    this.buffer = Buffer.allocUnsafe(capacity);
+  }
+
+  /** All messages so far. The buffer must not be written to afterwards. */
+  bytes(): Buffer {
+    return this.buffer.subarray(0, this.length);
+  }
+
+  private reserve(more: number): void {
+    if (this.length + more <= this.buffer.length) return;
+    const larger = Buffer.allocUnsafe(Math.max(this.buffer.length * 2, this.length + more));
+    this.buffer.copy(larger, 0, 0, this.length);
+    this.buffer = larger;
+  }
+
+  private append(bytes: Buffer): void {
+    this.reserve(bytes.length);
+    this.length += bytes.copy(this.buffer, this.length);
+  }
+
+  private beginMessage(type: number): void {
+    this.reserve(5);
+    this.buffer[this.length] = type;
+    this.messageStart = this.length + 1;
+    this.length += 5;
+  }
+
+  private endMessage(): void {
+    this.buffer.writeInt32BE(this.length - this.messageStart, this.messageStart);
+  }
+
+  /** A simple Query of one or more statements. */
+  query(text: string): void {
+    this.beginMessage(0x51);
+    this.append(Buffer.from(`${text}\0`));
+    this.endMessage();
+  }
+
+  /** Begins the data of the Query's next COPY … FROM STDIN (FORMAT binary); rows follow, then `endCopy`. */
+  beginCopy(): void {
+    this.beginMessage(0x64);
+    this.append(copySignature);
+  }
+
+  endCopy(): void {
+    this.append(copyTrailer);
+    this.endMessage();
+    this.append(copyDone);
+  }
+
+  /** Begins a row of so many fields; each field follows by one of the methods below. */
+  row(fields: number): void {
+    this.reserve(2);
+    this.length = this.buffer.writeInt16BE(fields, this.length);
+  }
+
+  int4(value: number): void {
+    this.reserve(8);
+    this.length = this.buffer.writeInt32BE(value, this.buffer.writeInt32BE(4, this.length));
+  }
+
+  int8(value: bigint): void {
+    this.reserve(12);
+    this.length = this.buffer.writeBigInt64BE(value, this.buffer.writeInt32BE(8, this.length));
+  }
+
+  /** A bytea or uuid given as a string of one character a byte. */
+  binary(latin1: string): void {
+    this.reserve(4 + latin1.length);
+    this.length = this.buffer.writeInt32BE(latin1.length, this.length);
+    this.length += this.buffer.write(latin1, this.length, 'latin1');
+  }
+
+  text(text: string): void {
+    this.reserve(4 + text.length * 3);
+    const written = this.buffer.write(text, this.length + 4, 'utf8');
+    this.buffer.writeInt32BE(written, this.length);
+    this.length += 4 + written;
+  }
+}
+
+/** The 16 bytes of a UUID as a string of one character a byte. */
+export const uuidBytes = (id: string): string => Buffer.from(id.replaceAll('-', ''), 'hex').toString('latin1');
