@@ -1,0 +1,66 @@
+// c: the fleet replays recorded weather, and a subscriber watches one of the devices.
+import type { Reading } from '../devices/device.ts';
+import { replay, weatherStations } from '../devices/readings.ts';
+import { LiveFeed } from '../src/live-feed.ts';
+import type { RestResponse } from '../src/rest.ts';
+import { waitUntil } from '../stack/wait.ts';
+import type { Scene } from './scene.ts';
+import { fleetSize, readingsPerDevice } from './scene.ts';
+
+/** Points of one request: the fleet's readings fit into a tenth of the tenant's requests. */
+const pointsPerRequest = 56;
+
+interface HistoryPoint extends Reading {
+  data_hash: string;
+  anchored?: boolean;
+}
+
+/** What a device was sent and what came back, to be compared. */
+const essence = ({ timestamp, numeric_values, string_values }: Reading) =>
+  JSON.stringify([Date.parse(timestamp), Object.entries(numeric_values).sort(), Object.entries(string_values).sort()]);
+
+/** All points of a device, oldest first. */
+export const readHistory = (scene: Scene, deviceId: string): Promise<HistoryPoint[]> =>
+  scene.admin.list<HistoryPoint>(`/api/v1/telemetry/${deviceId}`, 'points', { page_size: 1000 });
+
+/** c. At least 5,000 points; the watched device's arrive at the subscriber. */
+export async function measure(scene: Scene): Promise<void> {
+  const { fleet, terminal, promises, admin } = scene;
+  const wanted = fleetSize * readingsPerDevice;
+  terminal.chapter('c', `The fleet replays ${wanted.toLocaleString('en')} daily observations of Seattle and New York`);
+  const stations = weatherStations();
+  const readingsOf = (index: number) => replay(stations, index, readingsPerDevice);
+  const watched = fleet.devices[0]!;
+  const feed = await LiveFeed.open(admin.base, admin.token);
+  try {
+    await feed.watch(watched.deviceId);
+    const sent = await fleet.send(
+      (_, index) => readingsOf(index),
+      pointsPerRequest,
+      (accepted) => terminal.count('accepted', accepted, wanted),
+    );
+    const isEnough = sent.accepted === wanted && sent.accepted >= 5000 && sent.rejected === 0;
+    const accepted = `${sent.accepted.toLocaleString('en')} accepted, ${sent.rejected} rejected`;
+    promises.observe('ingest', isEnough, `${accepted}, ${sent.requests} requests`);
+
+    const received = () => feed.points(watched.deviceId).length;
+    await waitUntil(() => received() >= readingsPerDevice, { what: 'the live feed', timeoutMilliseconds: 5000 }).catch(
+      () => undefined,
+    );
+    promises.observe('live', received() === readingsPerDevice, `${received()} of ${readingsPerDevice}`);
+    terminal.say(`   the subscriber saw ${received()} of ${readingsPerDevice} points of ${watched.name}`);
+  } finally {
+    await feed.close();
+  }
+
+  const history = await readHistory(scene, watched.deviceId);
+  const isEqual = history.map(essence).join() === readingsOf(0).map(essence).join();
+  promises.observe('history', isEqual, `${history.length} points, ${isEqual ? 'equal' : 'NOT equal'} to the record`);
+  observeRateLimit(scene, await admin.send('GET', `/api/v1/devices/${watched.deviceId}`));
+}
+
+/** What the headers of an answer say of the tenant's window. */
+function observeRateLimit({ promises }: Scene, { status, headers }: RestResponse): void {
+  const [limit, left] = ['limit', 'remaining'].map((name) => Number(headers.get(`x-ratelimit-${name}`) ?? NaN));
+  promises.observe('rateLimit', status === 200 && limit === 1000 && left! > 0, `limit ${limit}, ${left} left`);
+}
