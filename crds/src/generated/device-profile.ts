@@ -72,7 +72,7 @@ export interface DeviceProfileStatus {
    */
   devices?: number;
   /**
-   * Accepted, ReferencesResolved, Synced and their summary Ready.
+   * Accepted, Synced and their summary Ready.
    */
   conditions?: Condition[];
 }

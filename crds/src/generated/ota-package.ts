@@ -46,9 +46,9 @@ export interface OtaPackageSpec {
      */
     sha256: string;
     /**
-     * Size of the file; compared with the fetched file when given.
+     * Size of the file; no more than this is fetched.
      */
-    sizeBytes?: number;
+    sizeBytes: number;
     /**
      * Ed25519 signature over the file's SHA-256 digest, in base64, by one of the tenant's trustedSigningKeys.
      */
@@ -92,10 +92,6 @@ export interface OtaPackageStatus {
    * The id that the REST and gRPC API use (a UUIDv5 of tenant, kind and name).
    */
   packageId?: string;
-  /**
-   * Size of the file as fetched.
-   */
-  sizeBytes?: number;
   /**
    * Whether the signature was made by one of the tenant's trustedSigningKeys.
    */
