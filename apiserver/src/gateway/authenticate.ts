@@ -79,7 +79,7 @@ export class Authenticator {
     };
     const check = (): void => {
       this.authenticate(credential, address).catch((error: unknown) => {
-        if (!(error instanceof KelletError) || error.code !== 'UNAUTHENTICATED') return;
+        if (!(error instanceof KelletError) || error.code !== 'UNAUTHENTICATED' || !this.openCalls.has(call)) return;
         stop();
         end();
       });

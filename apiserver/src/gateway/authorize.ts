@@ -1,6 +1,6 @@
 // May this caller make this call? Decided from the contract's access option and the credential alone.
-import { BlockList, isIPv6 } from 'node:net';
 import { Access_Caller, type Access } from '@kellet/proto/es/kellet/v1/options_pb';
+import { isAllowed } from '../auth/ip-allowlist.ts';
 import type { Caller, CallerKind } from '../platform/rpc.ts';
 
 /** A refusal, in words for the caller; undefined: go on. */
@@ -27,7 +27,7 @@ export function authorize(access: Access, caller: Caller, address: string): Refu
   const holdsScopes = caller.kind === 'user' || caller.kind === 'service';
   if (holdsScopes && access.scope !== '' && !caller.scopes.has(access.scope))
     return `the scope ${access.scope} is required`;
-  if (!isAllowedAddress(caller.ipAllowlist, address)) return 'this address is not on the allowlist';
+  if (!isAllowed(address, caller.ipAllowlist)) return 'this address is not on the allowlist';
   return undefined;
 }
 
@@ -38,32 +38,6 @@ export function authorize(access: Access, caller: Caller, address: string): Refu
 export function foreignDevice(access: Access, caller: Caller, named: string): string | undefined {
   if (caller.kind !== 'device' || access.deviceField === '' || named === caller.deviceId) return undefined;
   return named;
-}
-
-const compiledLists = new WeakMap<readonly string[], BlockList>();
-
-/** Whether an address lies in one of the networks (CIDR or single addresses); no networks: any address does. */
-export function isAllowedAddress(networks: readonly string[], address: string): boolean {
-  if (networks.length === 0) return true;
-  let list = compiledLists.get(networks);
-  if (!list) compiledLists.set(networks, (list = compileList(networks)));
-  const plain = plainAddress(address);
-  return list.check(plain, isIPv6(plain) ? 'ipv6' : 'ipv4');
-}
-
-function compileList(networks: readonly string[]): BlockList {
-  const list = new BlockList();
-  for (const network of networks) {
-    const [base = '', prefix] = network.split('/');
-    const family = isIPv6(base) ? 'ipv6' : 'ipv4';
-    try {
-      if (prefix === undefined) list.addAddress(base, family);
-      else list.addSubnet(base, Number(prefix), family);
-    } catch {
-      // An entry that is no network allows nobody.
-    }
-  }
-  return list;
 }
 
 /** An IPv4 address as such also when the socket is a dual-stack one (::ffff:192.0.2.1). */

@@ -16,7 +16,7 @@ import {
   type ServerReflectionRequest,
   type ServerReflectionResponse,
 } from '@kellet/proto/es/grpc/reflection/v1/reflection_pb';
-import { serviceDefinition } from './grpc.ts';
+import { grpcService } from '../platform/grpc-service.ts';
 import type { Health } from './health.ts';
 
 const watchMilliseconds = 1000;
@@ -30,18 +30,18 @@ export function addStandardServices(server: Server, services: readonly DescServi
 function addHealth(server: Server, services: readonly DescService[], health: Health): void {
   const names = new Set(['', ...services.map((service) => service.typeName)]);
   const serving = async () => ((await health.readiness()).isReady ? ServingStatus.SERVING : ServingStatus.NOT_SERVING);
-  server.addService(serviceDefinition(HealthService), {
-    check: (call: ServerUnaryCall<HealthCheckRequest, Message>, done: sendUnaryData<Message>) => {
+  server.addService(grpcService(HealthService), {
+    Check: (call: ServerUnaryCall<HealthCheckRequest, Message>, done: sendUnaryData<Message>) => {
       if (!names.has(call.request.service)) return done({ code: status.NOT_FOUND, details: 'unknown service' });
       void serving().then((state) => done(null, create(HealthCheckResponseSchema, { status: state })));
     },
-    list: (_call: ServerUnaryCall<Message, Message>, done: sendUnaryData<Message>) => {
+    List: (_call: ServerUnaryCall<Message, Message>, done: sendUnaryData<Message>) => {
       void serving().then((state) => {
         const statuses = Object.fromEntries([...names].map((name) => [name, { status: state }]));
         done(null, create(HealthListResponseSchema, { statuses }));
       });
     },
-    watch: (call: ServerWritableStream<HealthCheckRequest, Message>) => {
+    Watch: (call: ServerWritableStream<HealthCheckRequest, Message>) => {
       let last: ServingStatus | undefined;
       const look = async (): Promise<void> => {
         const state = names.has(call.request.service) ? await serving() : ServingStatus.SERVICE_UNKNOWN;
@@ -81,8 +81,8 @@ function addReflection(server: Server, services: readonly DescService[]): void {
         return errorAnswer(status.UNIMPLEMENTED, 'not supported');
     }
   };
-  server.addService(serviceDefinition(ServerReflection), {
-    serverReflectionInfo: (call: ServerDuplexStream<ServerReflectionRequest, Message>) => {
+  server.addService(grpcService(ServerReflection), {
+    ServerReflectionInfo: (call: ServerDuplexStream<ServerReflectionRequest, Message>) => {
       call.on('data', (request: ServerReflectionRequest) => {
         call.write(
           create(ServerReflectionResponseSchema, {

@@ -25,8 +25,8 @@ import {
 import { DeviceRegistryService, type Device } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { TelemetryService } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { expect } from 'chai';
+import { grpcService } from '../platform/grpc-service.ts';
 import type { CallContext } from '../platform/rpc.ts';
-import { serviceDefinition } from './grpc.ts';
 import { startTestGateway, type TestGateway } from './test-gateway.ts';
 
 type Unary = (
@@ -75,7 +75,7 @@ describe('gRPC server', () => {
   });
 
   const clientOf = (service: DescService) => {
-    const client = new (makeGenericClientConstructor(serviceDefinition(service), service.name))(
+    const client = new (makeGenericClientConstructor(grpcService(service), service.name))(
       server.grpc,
       credentials.createInsecure(),
     );
@@ -97,7 +97,7 @@ describe('gRPC server', () => {
     const client = clientOf(service);
     let headers = new Metadata();
     return new Promise((resolve) => {
-      const call = client[method]!(
+      const call = client[service.method[method]!.name]!(
         create(service.method[method]!.input, request),
         metadataOf(entries),
         options,
@@ -160,11 +160,11 @@ describe('gRPC server', () => {
     const { error } = await unary(DeviceRegistryService, 'deleteDevice', { deviceId: 'd' }, { 'x-api-key': 'admin' });
     expect(error!.code).to.equal(status.UNIMPLEMENTED);
     const unknown = { ...TelemetryService, typeName: 'kellet.v9.Nothing' } as unknown as DescService;
-    const definition = serviceDefinition(unknown);
+    const definition = grpcService(unknown);
     const client = new (makeGenericClientConstructor(definition, 'Nothing'))(server.grpc, credentials.createInsecure());
     clients.push(client);
     const code = await new Promise((resolve) => {
-      (client as unknown as Record<string, Unary>)['getLatest']!(
+      (client as unknown as Record<string, Unary>)['GetLatest']!(
         create(TelemetryService.method.getLatest.input),
         new Metadata(),
         {},
@@ -188,7 +188,7 @@ describe('gRPC server', () => {
 
   describe('streams', () => {
     const open = (token: string) => {
-      const stream = clientOf(DeviceLinkService)['connect']!(metadataOf({ authorization: `Bearer ${token}` }));
+      const stream = clientOf(DeviceLinkService)['Connect']!(metadataOf({ authorization: `Bearer ${token}` }));
       const events: string[] = [];
       stream.on('data', ({ event }: ConnectResponse) => events.push(event.case!));
       const ended = new Promise<number>((resolve) => {
@@ -247,7 +247,7 @@ describe('gRPC server', () => {
   });
 
   it('describes itself by reflection', async () => {
-    const stream = clientOf(ServerReflection)['serverReflectionInfo']!(new Metadata());
+    const stream = clientOf(ServerReflection)['ServerReflectionInfo']!(new Metadata());
     const answers: ServerReflectionResponse['messageResponse'][] = [];
     stream.on('data', (answer: ServerReflectionResponse) => answers.push(answer.messageResponse));
     for (const messageRequest of [

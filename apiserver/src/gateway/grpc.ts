@@ -1,17 +1,17 @@
 // gRPC on port 9090: a grpc-js server whose definitions are the descriptors, with the same steps as REST.
 import type { Readable } from 'node:stream';
-import { fromBinary, toBinary, create, type DescMethod, type DescService, type Message } from '@bufbuild/protobuf';
+import { create, type DescMethod, type DescService, type Message } from '@bufbuild/protobuf';
 import {
   Server,
   type ServerDuplexStream,
   type ServerReadableStream,
   type ServerUnaryCall,
   type ServerWritableStream,
-  type ServiceDefinition,
   type UntypedServiceImplementation,
   type sendUnaryData,
 } from '@grpc/grpc-js';
 import { unauthenticated, unavailable } from '../platform/errors.ts';
+import { grpcService } from '../platform/grpc-service.ts';
 import type { Logger } from '../platform/logger.ts';
 import type { CallContext, Caller } from '../platform/rpc.ts';
 import type { Admission } from './admission.ts';
@@ -45,28 +45,9 @@ export interface GrpcParts {
 export function createGrpcServer(parts: GrpcParts): Server {
   const server = new Server({ 'grpc.max_receive_message_length': 4 * 1024 * 1024 + 64 * 1024 });
   for (const service of parts.services) {
-    server.addService(serviceDefinition(service), implementationOf(parts, service));
+    server.addService(grpcService(service), implementationOf(parts, service));
   }
   return server;
-}
-
-/** A grpc-js service definition from a descriptor. */
-export function serviceDefinition(service: DescService): ServiceDefinition {
-  return Object.fromEntries(
-    service.methods.map((method) => [
-      method.localName,
-      {
-        path: `/${service.typeName}/${method.name}`,
-        originalName: method.name,
-        requestStream: method.methodKind === 'client_streaming' || method.methodKind === 'bidi_streaming',
-        responseStream: method.methodKind === 'server_streaming' || method.methodKind === 'bidi_streaming',
-        requestSerialize: (message: Message) => Buffer.from(toBinary(method.input, message)),
-        requestDeserialize: (bytes: Buffer) => fromBinary(method.input, bytes),
-        responseSerialize: (message: Message) => Buffer.from(toBinary(method.output, message)),
-        responseDeserialize: (bytes: Buffer) => fromBinary(method.output, bytes),
-      },
-    ]),
-  );
 }
 
 type UnaryCall = ServerUnaryCall<Message, Message>;
@@ -82,7 +63,7 @@ function implementationOf(parts: GrpcParts, service: DescService): UntypedServic
         method.methodKind === 'unary'
           ? (call: UnaryCall, done: sendUnaryData<Message>) => void answerUnary(parts, method, call, done)
           : (call: StreamCall, done?: sendUnaryData<Message>) => void answerStream(parts, method, call, done);
-      return [method.localName, handler];
+      return [method.name, handler];
     }),
   );
 }

@@ -39,13 +39,19 @@ export interface RestParts {
 export function createRestServer(parts: RestParts): Server {
   const server = createServer(
     { requestTimeout: 60_000, headersTimeout: 15_000, keepAliveTimeout: 65_000, maxHeaderSize: 16 * 1024 },
-    (request, response) => void handle(parts, request, response),
+    (request, response) => {
+      handle(parts, request, response).catch((error: unknown) => {
+        // Only an answer that cannot be written comes here, such as one with an illegal header.
+        parts.logger.error({ err: error }, 'answer not written');
+        response.destroy();
+      });
+    },
   );
   server.maxRequestsPerSocket = 0;
   return server;
 }
 
-/** One request. Never rejects: whatever is thrown becomes the answer. */
+/** One request: whatever is thrown becomes the answer. */
 async function handle(parts: RestParts, request: IncomingMessage, response: ServerResponse): Promise<void> {
   const { headers, method: verb = '', url = '' } = request;
   const requestId = requestIdOf(headers['x-request-id'] as string | undefined) ?? newId();
