@@ -26,7 +26,7 @@ describe('stack: choice of ports', () => {
       'no port twice',
       [postgres, { name: 'nats' }],
       { remembered: { postgres: 7, nats: 7 } },
-      { postgres: 7, nats: 50_001 },
+      { postgres: 7, nats: 50_000 },
     ],
   ];
   for (const [title, wishes, { taken = [], remembered = {} }, want] of cases) {

@@ -30,8 +30,10 @@ export async function choosePorts(
 ): Promise<Record<string, number>> {
   const chosen: Record<string, number> = {};
   const given = new Set<number>();
-  const spare = await findFree(wishes.length);
-  for (const [index, { name, variable, asked, usual }] of wishes.entries()) {
+  // Free ports for those who need one: none that another wish names, or may be given.
+  const named = new Set(wishes.flatMap(({ usual, asked }) => [usual, Number(asked)]));
+  const spare = (await findFree(wishes.length + named.size)).filter((port) => !named.has(port));
+  for (const { name, variable, asked, usual } of wishes) {
     const explicit = asked === undefined || asked === '' ? undefined : Number(asked);
     if (explicit !== undefined && !(Number.isInteger(explicit) && explicit >= 0 && explicit <= 65_535)) {
       throw new Error(`${variable} must be a port number, or 0 for any free port`);
@@ -40,7 +42,7 @@ export async function choosePorts(
       throw new Error(`port ${explicit} (${variable}) is taken`);
     }
     const candidates = explicit === undefined ? [usual, remembered[name]] : explicit ? [explicit] : [];
-    let port = spare[index]!;
+    let port: number | undefined;
     for (const candidate of candidates) {
       if (candidate === undefined || given.has(candidate)) continue;
       if (explicit === candidate || (await isFree(candidate))) {
@@ -48,6 +50,7 @@ export async function choosePorts(
         break;
       }
     }
+    while (port === undefined || given.has(port)) port = spare.shift()!;
     if (explicit === undefined && usual !== undefined && port !== usual) {
       report(`port ${usual} is taken, ${name} listens on ${port}`);
     }

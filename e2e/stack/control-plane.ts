@@ -8,7 +8,6 @@ import { openCertificateAuthority, serviceAccountKeys } from './certificates.ts'
 import { writeKubeconfig } from './kubeconfig.ts';
 import { httpsStatus } from './probe.ts';
 import type { Supervisor } from './supervisor.ts';
-import { waitUntil } from './wait.ts';
 
 const address = '127.0.0.1';
 /** The first address of the range is the Service `kubernetes`. */
@@ -62,7 +61,7 @@ async function startEtcd({ supervisor, programs, folder, ports }: ControlPlaneOp
 
 /**
  * Starts the three processes under the supervisor (`etcd`, `kube-apiserver`, `kube-controller-manager`) and resolves
- * with the path of the administrator's kubeconfig when the API server answers and serves service accounts.
+ * with the path of the administrator's kubeconfig when they answer.
  */
 export async function startControlPlane(options: ControlPlaneOptions): Promise<string> {
   const { supervisor, programs, folder, ports } = options;
@@ -143,10 +142,6 @@ export async function startControlPlane(options: ControlPlaneOptions): Promise<s
     }),
     stopTimeoutMilliseconds: 3_000,
     isReady: async () => (await httpsStatus(managerUrl, authority.certificate)) === 200,
-  });
-  await waitUntil(async () => (await status('/api/v1/namespaces/default/serviceaccounts/default')) === 200, {
-    what: 'the default service account',
-    timeoutMilliseconds: 60_000,
   });
   return kubeconfig;
 }
