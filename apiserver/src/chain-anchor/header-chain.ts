@@ -1,0 +1,168 @@
+// The chain of headers from the independent source, kept in the database: what a proof is checked against.
+import { checkHeaderChain, fetchHeaders, toDisplayHex } from '@kellet/verify';
+import type { HeaderAtHeight } from '@kellet/verify';
+import type { Database, Transaction } from '../platform/database.ts';
+
+/** Headers per request to the source. */
+const pageHeaders = 2000;
+
+/** How far back the first look for a reorganisation reaches; it grows until the chains meet. */
+const firstWindow = 12;
+
+/** Serialises changes of block_headers across processes. */
+const headersLock = 6452817310;
+
+const answerMilliseconds = 10_000;
+
+/** A header as stored. */
+export interface StoredHeader {
+  readonly height: number;
+  /** Display hex. */
+  readonly blockHash: string;
+  readonly raw: Uint8Array;
+}
+
+/** The height of the tip, as far as headers were followed; undefined before the first. */
+export async function storedTip(tx: Transaction): Promise<number | undefined> {
+  const { rows } = await tx.query<{ height: number | null }>('SELECT max(height) AS height FROM block_headers');
+  return rows[0]?.height ?? undefined;
+}
+
+/** At most `count` stored headers from a height on. */
+export async function storedHeaders(tx: Transaction, from: number, count: number): Promise<StoredHeader[]> {
+  const { rows } = await tx.query<{ height: number; block_hash: string; header: Buffer }>(
+    'SELECT height, block_hash, header FROM block_headers WHERE height >= $1 ORDER BY height LIMIT $2',
+    [from, count],
+  );
+  return rows.map((row) => ({ height: row.height, blockHash: row.block_hash, raw: row.header }));
+}
+
+/** Follows a header source (ChainTracks v2). */
+export class HeaderChain {
+  private readonly database: Database;
+  private readonly baseUrl: string;
+
+  constructor(database: Database, baseUrl: string) {
+    this.database = database;
+    this.baseUrl = baseUrl.replace(/\/+$/, '');
+  }
+
+  /**
+   * Brings the stored chain up to the source's tip; every header's link and proof of work is checked. A source that is merely
+   * behind changes nothing; one on another branch replaces what it contradicts. Does nothing while another process does it.
+   * @throws when the source cannot be read, or serves something that is no chain
+   */
+  async follow(): Promise<void> {
+    await this.database.system(async (tx) => {
+      const { rows } = await tx.query<{ locked: boolean }>('SELECT pg_try_advisory_xact_lock($1) AS locked', [
+        headersLock,
+      ]);
+      if (rows[0]!.locked) await this.followLocked(tx);
+    });
+  }
+
+  private async followLocked(tx: Transaction): Promise<void> {
+    const tip = await this.fetchTip();
+    const { rows } = await tx.query<{ lowest: number | null; highest: number | null }>(
+      'SELECT min(height) AS lowest, max(height) AS highest FROM block_headers',
+    );
+    const { lowest, highest } = rows[0]!;
+    if (lowest === null || highest === null) return this.replaceFrom(tx, await this.fetchRange(tip.height, tip.height));
+    const [atTip] = await storedHeaders(tx, tip.height, 1);
+    if (atTip?.height === tip.height && atTip.blockHash === tip.hash) return;
+    for (let window = firstWindow; ; window *= 8) {
+      const from = Math.max(lowest, Math.min(highest, tip.height) - window + 1);
+      const headers = await this.fetchRange(from, tip.height);
+      const isLinked = from === lowest || (await this.isLinked(tx, headers[0]));
+      if (isLinked) return this.replaceFrom(tx, headers);
+    }
+  }
+
+  /** Whether a header follows the stored one before it. */
+  private async isLinked(tx: Transaction, header: HeaderAtHeight | undefined): Promise<boolean> {
+    if (!header) return true;
+    const [before] = await storedHeaders(tx, header.height - 1, 1);
+    const link = checkHeaderChain([header]).headers[0]!.header.previousHash;
+    return before?.blockHash === toDisplayHex(link);
+  }
+
+  private async replaceFrom(tx: Transaction, headers: readonly HeaderAtHeight[]): Promise<void> {
+    if (headers.length === 0) return;
+    const chain = checkHeaderChain(headers);
+    await tx.query('DELETE FROM block_headers WHERE height > $1', [headers.at(-1)!.height]);
+    await insertHeaders(tx, headers, chain.headers);
+  }
+
+  /**
+   * The header at a height, fetched with all between it and the stored ones when it is missing. Undefined when the source's chain
+   * does not reach there.
+   * @throws when the source cannot be read, or contradicts what is stored
+   */
+  async header(height: number): Promise<StoredHeader | undefined> {
+    const found = await this.stored(height);
+    if (found) return found;
+    await this.database.system(async (tx) => {
+      await tx.query('SELECT pg_advisory_xact_lock($1)', [headersLock]);
+      const { rows } = await tx.query<{ lowest: number | null }>('SELECT min(height) AS lowest FROM block_headers');
+      const lowest = rows[0]!.lowest;
+      if (lowest === null || height > lowest) return this.followLocked(tx);
+      return this.extendDown(tx, height, lowest);
+    });
+    return this.stored(height);
+  }
+
+  private async extendDown(tx: Transaction, from: number, lowest: number): Promise<void> {
+    const headers = await this.fetchRange(from, lowest - 1);
+    const [next] = await storedHeaders(tx, lowest, 1);
+    if (headers.length !== lowest - from || !next) return;
+    const chain = checkHeaderChain([...headers, { height: lowest, raw: next.raw }]);
+    await insertHeaders(tx, headers, chain.headers.slice(0, -1));
+  }
+
+  private async stored(height: number): Promise<StoredHeader | undefined> {
+    const [first] = await this.database.system((tx) => storedHeaders(tx, height, 1));
+    return first?.height === height ? first : undefined;
+  }
+
+  private async fetchTip(): Promise<{ height: number; hash: string }> {
+    const response = await fetch(`${this.baseUrl}/tip`, { signal: AbortSignal.timeout(answerMilliseconds) });
+    if (!response.ok) throw new Error(`the header source answered ${response.status}`);
+    const body = (await response.json()) as {
+      height?: unknown;
+      hash?: unknown;
+      value?: { height?: unknown; hash?: unknown };
+    };
+    const { height, hash } = body.value ?? body;
+    if (!Number.isSafeInteger(height) || typeof hash !== 'string') throw new Error('the header source has no tip');
+    return { height: height as number, hash: hash.toLowerCase() };
+  }
+
+  private async fetchRange(from: number, to: number): Promise<HeaderAtHeight[]> {
+    const headers: HeaderAtHeight[] = [];
+    while (from + headers.length <= to) {
+      const next = from + headers.length;
+      const page = await fetchHeaders(this.baseUrl, next, Math.min(pageHeaders, to - next + 1));
+      if (page.length === 0) break;
+      headers.push(...page);
+    }
+    return headers;
+  }
+}
+
+async function insertHeaders(
+  tx: Transaction,
+  headers: readonly HeaderAtHeight[],
+  checked: readonly { hash: Uint8Array }[],
+): Promise<void> {
+  await tx.query(
+    `INSERT INTO block_headers (height, block_hash, header)
+     SELECT * FROM unnest($1::int4[], $2::text[], $3::bytea[])
+     ON CONFLICT (height) DO UPDATE SET block_hash = excluded.block_hash, header = excluded.header
+       WHERE block_headers.block_hash <> excluded.block_hash`,
+    [
+      headers.map(({ height }) => height),
+      checked.map(({ hash }) => toDisplayHex(hash)),
+      headers.map(({ raw }) => Buffer.from(raw)),
+    ],
+  );
+}

@@ -1,0 +1,79 @@
+// What operators watch of anchoring: batches by status, how long the oldest one waits, the wallet, the chain's height.
+import type { Database } from '../platform/database.ts';
+import { Gauge, type Registry } from '../platform/metrics.ts';
+import { storedTip } from './header-chain.ts';
+import { countQuotaWaiting } from './store.ts';
+import type { Wallet } from './wallet.ts';
+
+/** Registers the gauges; each scrape asks the database. `isConfigured`: there is a processor and a wallet key. */
+export function registerMetrics(
+  metrics: Registry,
+  database: Database,
+  wallet: Wallet | undefined,
+  settings: { isConfigured: boolean; lowWater: number },
+): void {
+  const gauge = (name: string, help: string, labelNames: string[], collect: (gauge: Gauge) => Promise<void>) => {
+    const made: Gauge = new Gauge({
+      name,
+      help,
+      labelNames,
+      registers: [metrics],
+      // A database that is away must not keep the other metrics from being read.
+      collect: () => collect(made).catch(() => made.reset()),
+    });
+  };
+  new Gauge({
+    name: 'kellet_anchor_configured',
+    help: '1 when a processor and a wallet key are configured; otherwise sealed batches wait.',
+    registers: [metrics],
+  }).set(settings.isConfigured ? 1 : 0);
+  gauge('kellet_anchor_batches', 'Anchor batches that are not confirmed, by status.', ['status'], async (made) => {
+    const { rows } = await database.system((tx) =>
+      tx.query<{ status: string; count: number }>(
+        `SELECT status, count(*)::int4 AS count FROM anchor_batches WHERE status <> 'confirmed' GROUP BY status`,
+      ),
+    );
+    for (const status of ['open', 'sealed', 'submitted', 'seen', 'failed']) {
+      made.set({ status }, rows.find((row) => row.status === status)?.count ?? 0);
+    }
+  });
+  gauge(
+    'kellet_anchor_oldest_unconfirmed_seconds',
+    'Age of the oldest sealed, unconfirmed batch.',
+    [],
+    async (made) => {
+      const { rows } = await database.system((tx) =>
+        tx.query<{ seconds: number | null }>(
+          `SELECT extract(epoch FROM now() - min(sealed_at))::float8 AS seconds FROM anchor_batches
+         WHERE status NOT IN ('open', 'confirmed')`,
+        ),
+      );
+      made.set(rows[0]?.seconds ?? 0);
+    },
+  );
+  gauge('kellet_anchor_quota_waiting', "Sealed batches that wait for their tenant's next day.", [], async (made) => {
+    made.set(await database.system(countQuotaWaiting));
+  });
+  gauge('kellet_anchor_chain_height', 'Height of the chain of headers.', [], async (made) => {
+    made.set((await database.system(storedTip)) ?? 0);
+  });
+  if (!wallet) return;
+  gauge('kellet_anchor_wallet_coins', 'Coins of the wallet, by state.', ['state'], async (made) => {
+    const { states } = await wallet.balance();
+    for (const state of ['unmined', 'free', 'leased', 'spent', 'lost'] as const) {
+      made.set({ state }, states.get(state)?.coins ?? 0);
+    }
+  });
+  gauge('kellet_anchor_wallet_satoshis', 'Satoshis that are free, or will be once mined.', [], async (made) => {
+    const { states } = await wallet.balance();
+    made.set(Number((states.get('free')?.satoshis ?? 0n) + (states.get('unmined')?.satoshis ?? 0n)));
+  });
+  gauge(
+    'kellet_anchor_wallet_low',
+    '1 while there are fewer anchor coins than the low-water mark.',
+    [],
+    async (made) => {
+      made.set((await wallet.balance()).anchorCoins < settings.lowWater ? 1 : 0);
+    },
+  );
+}

@@ -1,0 +1,55 @@
+// Puts the parts of chain-anchor together, as far as the configuration has what they need.
+import type { Config } from '../config.ts';
+import type { Database } from '../platform/database.ts';
+import type { Logger } from '../platform/logger.ts';
+import type { Registry } from '../platform/metrics.ts';
+import { HeaderChain } from './header-chain.ts';
+import { Processor } from './processor.ts';
+import { Sender } from './sender.ts';
+import { Submitter } from './submitter.ts';
+import type { Timing } from './timing.ts';
+import { Tracker } from './tracker.ts';
+import { Wallet } from './wallet.ts';
+import { createWalletKey, type WalletKey } from './wallet-key.ts';
+import { Watcher } from './watcher.ts';
+
+/** What there is: a part is missing when its setting is. */
+export interface Parts {
+  readonly headers: HeaderChain | undefined;
+  readonly tracker: Tracker;
+  readonly key: WalletKey | undefined;
+  readonly submitter: Submitter | undefined;
+  readonly wallet: Wallet | undefined;
+  readonly watcher: Watcher | undefined;
+}
+
+export function assembleParts(ground: {
+  config: Config;
+  database: Database;
+  logger: Logger;
+  metrics: Registry;
+  pace: Timing;
+}): Parts {
+  const { config, database, logger, metrics, pace } = ground;
+  const headers = config.headersUrl === '' ? undefined : new HeaderChain(database, config.headersUrl);
+  const tracker = new Tracker(database, headers, logger);
+  const key = config.walletKey === '' ? undefined : createWalletKey(config.walletKey, config.network);
+  if (config.arcUrl === '') {
+    return { headers, tracker, key, submitter: undefined, wallet: undefined, watcher: undefined };
+  }
+  const processor = new Processor({ url: config.arcUrl, token: config.arcToken, callbackUrl: config.callbackUrl });
+  const sender = new Sender(database, processor, tracker, logger, metrics);
+  const firstPollMilliseconds = pace.pollMilliseconds;
+  const common = { database, processor, headers, tracker, sender, logger, firstPollMilliseconds };
+  const submitter = key && new Submitter({ ...common, key });
+  const { fundingUrl } = config;
+  const wallet = key && new Wallet({ ...common, key, fundingUrl, lowWater: pace.lowWater, refill: pace.refill });
+  const watcher = new Watcher({
+    ...common,
+    submitter,
+    wallet,
+    pollMilliseconds: pace.pollMilliseconds,
+    patience: pace.patience,
+  });
+  return { headers, tracker, key, submitter, wallet, watcher };
+}

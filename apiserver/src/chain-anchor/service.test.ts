@@ -1,0 +1,140 @@
+// The straight way of a batch, on a real database, broker, gateway and chain: sealed, submitted, seen, mined, confirmed.
+import { create } from '@bufbuild/protobuf';
+import {
+  AnchorBatch_Status,
+  GetBatchRequestSchema,
+  ListBatchesRequestSchema,
+} from '@kellet/proto/es/kellet/v1/anchor_pb.ts';
+import { AnchoringPolicy_Mode } from '@kellet/proto/es/kellet/v1/common_pb.ts';
+import { findCommitment, merkleRoot, parseTransaction, toHex } from '@kellet/verify';
+import { expect } from 'chai';
+import { eventually } from '../auth/test-fixtures.ts';
+import { newId } from '../platform/ids.ts';
+import { KelletError } from '../platform/errors.ts';
+import { anchorMethods, asAdmin, newPoint, sealBatch, startAnchoring, type Anchoring } from './testing/anchoring.ts';
+
+describe('chain-anchor', function () {
+  this.timeout(60_000);
+  let anchoring: Anchoring;
+  before(async () => {
+    anchoring = await startAnchoring();
+  });
+  after(() => anchoring?.stop());
+
+  const getBatch = (batchId: string, tenant?: string) =>
+    anchoring.registry.unary(anchorMethods.getBatch, create(GetBatchRequestSchema, { batchId }), asAdmin(tenant));
+  const listBatches = (request: Parameters<typeof create<typeof ListBatchesRequestSchema>>[1], tenant?: string) =>
+    anchoring.registry.unary(anchorMethods.listBatches, create(ListBatchesRequestSchema, request), asAdmin(tenant));
+  const waitFor = (batchId: string, status: number) =>
+    eventually(async () => (await getBatch(batchId)).status === status, 15_000);
+
+  it('takes a sealed batch to the chain and proves it', async () => {
+    const { database } = anchoring.platform;
+    const device = newId();
+    const batch = await sealBatch(database, [newPoint(device), newPoint(device), newPoint(device)]);
+    await waitFor(batch.batchId, AnchorBatch_Status.seen);
+    const seen = await getBatch(batch.batchId);
+    expect(seen.blockHeight).to.equal(0);
+    expect(seen.confirmations).to.equal(0);
+    expect(seen.attempts).to.equal(1);
+
+    await anchoring.devchain.control('mine', { count: 1 });
+    await waitFor(batch.batchId, AnchorBatch_Status.confirmed);
+    const confirmed = await getBatch(batch.batchId);
+    const state = await anchoring.devchain.state();
+    expect(confirmed.blockHeight).to.equal(state['height']);
+    expect(confirmed.blockHash).to.equal(state['block_hash']);
+    expect(confirmed.confirmations).to.equal(1);
+    expect(confirmed.anchorMode).to.equal(AnchoringPolicy_Mode.merkle);
+    expect(confirmed.count).to.equal(3);
+    expect(confirmed.merkleRoot).to.equal(toHex(merkleRoot(batch.leaves)));
+    expect(confirmed.txid).to.equal(seen.txid);
+    expect(confirmed.error).to.equal('');
+
+    const { rows } = await database.system((tx) =>
+      tx.query<{ raw_tx: Buffer; sealed_at: Date }>(
+        'SELECT raw_tx, sealed_at FROM anchor_batches WHERE batch_id = $1',
+        [batch.batchId],
+      ),
+    );
+    const transaction = parseTransaction(rows[0]!.raw_tx);
+    expect(transaction.inputs).to.have.length(1);
+    expect(transaction.outputs).to.have.length(1);
+    expect(findCommitment(transaction)).to.deep.equal({
+      merkleRoot: merkleRoot(batch.leaves),
+      batchId: batch.batchId,
+      timestampSeconds: Math.floor(rows[0]!.sealed_at.getTime() / 1000),
+      count: 3,
+    });
+
+    await anchoring.devchain.control('mine', { count: 4 });
+    await eventually(async () => (await getBatch(batch.batchId)).confirmations === 5);
+  });
+
+  it('shows a batch to its own tenant alone', async () => {
+    const { batches } = await listBatches({});
+    expect(batches).to.have.length(1);
+    expect((await listBatches({}, 'other')).batches).to.deep.equal([]);
+    for (const [id, tenant] of [
+      [batches[0]!.batchId, 'other'],
+      [newId(), undefined],
+      ['nonsense', undefined],
+    ] as const) {
+      const error = await getBatch(id, tenant).catch((thrown: unknown) => thrown);
+      expect(error).to.be.instanceOf(KelletError).with.property('code', 'NOT_FOUND');
+    }
+  });
+
+  it('lists batches by status and mode, page by page', async () => {
+    const { database } = anchoring.platform;
+    await anchoring.devchain.control('faults', { pause_mining: true });
+    const device = newId();
+    for (let i = 0; i < 3; i += 1) await sealBatch(database, [newPoint(device)], 'per_event');
+    await eventually(async () => (await listBatches({ status: AnchorBatch_Status.seen })).batches.length === 3, 10_000);
+    const first = await listBatches({ anchorMode: AnchoringPolicy_Mode.per_event, pageSize: 2 });
+    expect(first.batches).to.have.length(2);
+    const second = await listBatches({
+      anchorMode: AnchoringPolicy_Mode.per_event,
+      pageSize: 2,
+      pageToken: first.nextPageToken,
+    });
+    expect(second.batches).to.have.length(1);
+    expect(second.nextPageToken).to.equal('');
+    const ids = [...first.batches, ...second.batches].map(({ batchId }) => batchId);
+    expect(new Set(ids).size).to.equal(3);
+    expect((await listBatches({ status: AnchorBatch_Status.confirmed })).batches).to.have.length(1);
+    await anchoring.devchain.clearFaults();
+    await anchoring.devchain.control('mine', { count: 1 });
+    for (const id of ids) await waitFor(id, AnchorBatch_Status.confirmed);
+  });
+
+  it('is told by callbacks: they become confirmations', async () => {
+    const batch = await sealBatch(anchoring.platform.database, [newPoint(newId())]);
+    await waitFor(batch.batchId, AnchorBatch_Status.seen);
+    const { txid } = await getBatch(batch.batchId);
+    await anchoring.devchain.control('mine', { count: 1 });
+    let found = '';
+    anchoring.platform.broker.whenConnected((connection) => {
+      void (async () => {
+        const stream = await (await connection.jetstreamManager()).streams.get('KELLET');
+        while (found === '') {
+          const message = await stream.getMessage({ last_by_subj: 'anchor.confirmations' }).catch(() => undefined);
+          if (message?.string().includes(txid)) found = message.string();
+        }
+      })();
+    });
+    await eventually(() => found !== '', 10_000);
+    const event = JSON.parse(found) as Record<string, unknown>;
+    expect(event).to.include({ type: 'anchor.confirmations', subject: txid, tenantid: 'acme' });
+    expect(event['data']).to.have.property('batch_id', batch.batchId);
+    await waitFor(batch.batchId, AnchorBatch_Status.confirmed);
+  });
+
+  it('counts what it does', async () => {
+    const text = await anchoring.platform.metrics.metrics();
+    expect(text).to.match(/kellet_anchor_batches\{status="sealed"\} 0/);
+    expect(text).to.match(/kellet_anchor_wallet_coins\{state="spent"\} [1-9]/);
+    expect(text).to.match(/kellet_anchor_submissions_total\{result="seen_on_network"\} [1-9]/);
+    expect(text).to.match(/kellet_anchor_configured 1/);
+  });
+});

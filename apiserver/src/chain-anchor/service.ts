@@ -1,0 +1,124 @@
+// chain-anchor: takes sealed batches to the chain and watches over them until they are proven; AnchorService shows them.
+import { AnchorBatch_Status, AnchorService } from '@kellet/proto/es/kellet/v1/anchor_pb.ts';
+import { AnchoringPolicy_Mode } from '@kellet/proto/es/kellet/v1/common_pb.ts';
+import { notFound } from '../platform/errors.ts';
+import { idField } from '../platform/fields.ts';
+import type { Platform, ServiceModule } from '../platform/module.ts';
+import type { Implementation } from '../platform/rpc.ts';
+import { enumName, findBatch, listBatches, toAnchorBatch, type BatchCursor } from './batches.ts';
+import { Confirmations } from './confirmations.ts';
+import { storedTip } from './header-chain.ts';
+import { Loop } from './loop.ts';
+import { registerMetrics } from './metrics.ts';
+import { assembleParts } from './parts.ts';
+import { overtakenTransactions, settleDeep } from './store.ts';
+import { timingOf, type Timing } from './timing.ts';
+
+/** Sealed batches that one process takes to the processor at once. */
+const submitConcurrency = 8;
+
+/**
+ * Makes the service. Without a processor or a wallet key sealed batches wait; without a header source mined ones wait for their
+ * proof. `timing` overrides the pace (tests).
+ */
+export function createChainAnchor(platform: Platform, timing: Partial<Timing> = {}): ServiceModule {
+  const { config, database, broker, metrics, clock } = platform;
+  const logger = platform.logger.child({ service: 'chain-anchor' });
+  const pace = { ...timingOf(config.network), ...timing };
+  const { headers, tracker, submitter, wallet, watcher } = assembleParts({ config, database, logger, metrics, pace });
+  const confirmations = new Confirmations(database, broker, tracker, clock, logger);
+  const isConfigured = submitter !== undefined;
+  registerMetrics(metrics, database, wallet, { isConfigured, lowWater: pace.lowWater });
+
+  let isShort = false;
+  const submitAll = async () => {
+    const work = async () => {
+      for (;;) {
+        const outcome = await submitter!.submitNext();
+        if (outcome === 'no_coin' && !isShort) logger.warn('the wallet has no coins left: sealed batches wait');
+        if (outcome === 'no_coin') walletLoop?.wake();
+        if (outcome !== 'none') isShort = outcome === 'no_coin';
+        if (outcome !== 'submitted') return;
+      }
+    };
+    const results = await Promise.allSettled(Array.from({ length: submitConcurrency }, work));
+    const failed = results.find((result) => result.status === 'rejected');
+    if (failed) throw failed.reason;
+  };
+  const followHeaders = async () => {
+    await headers!.follow();
+    for (const { txid, blockHash } of await database.system((tx) => overtakenTransactions(tx, 1000))) {
+      await tracker.blockOvertaken(txid, blockHash);
+    }
+    await database.system(async (tx) => {
+      const tip = await storedTip(tx);
+      if (tip !== undefined) await settleDeep(tx, tip, pace.finalDepth);
+    });
+  };
+
+  const submitLoop = submitter && new Loop('submit', pace.submitMilliseconds, submitAll, logger);
+  const walletLoop =
+    wallet &&
+    new Loop(
+      'wallet',
+      pace.walletMilliseconds,
+      async () => {
+        await wallet.tend();
+        if (isShort) submitLoop?.wake();
+      },
+      logger,
+    );
+  const watchLoop = watcher && new Loop('watch', pace.watchMilliseconds, () => watcher.pollDue(), logger);
+  const headerLoop = headers && new Loop('headers', pace.headerMilliseconds, followHeaders, logger);
+  const loops = [headerLoop, walletLoop, submitLoop, watchLoop].filter((loop) => loop !== undefined);
+
+  const handlers: Implementation<typeof AnchorService> = {
+    async listBatches(request, { tenantId }) {
+      const status = enumName(AnchorBatch_Status, request.status);
+      const mode = enumName(AnchoringPolicy_Mode, request.anchorMode);
+      const scope = ['anchors', tenantId, status, mode];
+      const page = platform.paging.open<BatchCursor>(request, scope);
+      const filters = {
+        status: status === 'status_unspecified' ? undefined : status,
+        mode: mode === 'mode_unspecified' ? undefined : mode,
+      };
+      const { rows, tip } = await database.tenant(tenantId, async (tx) => ({
+        rows: await listBatches(tx, tenantId, filters, page.after, page.size + 1),
+        tip: await storedTip(tx),
+      }));
+      const cut = platform.paging.close(rows, page, scope, (row): BatchCursor => ({
+        createdAt: row.created_text,
+        batchId: row.batch_id,
+      }));
+      return { batches: cut.rows.map((row) => toAnchorBatch(row, tip)), nextPageToken: cut.nextPageToken };
+    },
+    async getBatch(request, { tenantId }) {
+      const batchId = idField('batch_id', request.batchId);
+      const { row, tip } = await database.tenant(tenantId, async (tx) => ({
+        row: await findBatch(tx, tenantId, batchId),
+        tip: await storedTip(tx),
+      }));
+      if (!row) throw notFound('batch_id');
+      return toAnchorBatch(row, tip);
+    },
+  };
+
+  return {
+    register: (registry) => registry.register(AnchorService, handlers),
+    start() {
+      if (!isConfigured) logger.warn('no processor or no wallet key is configured: sealed batches wait');
+      if (!headers) logger.warn('no header source is configured: mined batches wait for their proof');
+      database.listen(
+        ['kellet_batches'],
+        () => submitLoop?.wake(),
+        (lost) => lost || submitLoop?.wake(),
+      );
+      for (const loop of loops) loop.start();
+      confirmations.start();
+      return Promise.resolve();
+    },
+    async stop() {
+      await Promise.all([confirmations.stop(), ...loops.map((loop) => loop.stop())]);
+    },
+  };
+}

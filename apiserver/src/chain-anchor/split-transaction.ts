@@ -1,0 +1,54 @@
+// The fan-out: one large coin becomes many of the exact denomination, and a rest.
+import { serialiseTransaction, txidOf } from '@kellet/verify';
+import type { BuiltTransaction } from './anchor-transaction.ts';
+import { feeFor, PAYMENT_BYTES, transactionBytes } from './fees.ts';
+import type { FeeRate } from './fees.ts';
+import { signTransaction } from './sign-transaction.ts';
+import type { Coin } from './sign-transaction.ts';
+import type { WalletKey } from './wallet-key.ts';
+
+/** The most outputs of one fan-out (34 kB). */
+export const MAXIMUM_FAN_OUT = 1000;
+
+/** What a coin is split into. */
+export interface SplitPlan {
+  readonly denomination: bigint;
+  readonly outputs: number;
+  /** Paid back to the wallet as the last output; 0: no such output. */
+  readonly change: bigint;
+}
+
+/**
+ * Plans the split of a coin into at most `wanted` outputs of `denomination`; as many as it can pay for. Undefined when it is
+ * too small for two.
+ */
+export function planSplit(
+  satoshis: bigint,
+  denomination: bigint,
+  wanted: number,
+  rate: FeeRate,
+): SplitPlan | undefined {
+  const cost = (outputs: number, change: number) =>
+    BigInt(outputs) * denomination + feeFor(transactionBytes(1, (outputs + change) * PAYMENT_BYTES), rate);
+  let outputs = Math.min(wanted, MAXIMUM_FAN_OUT);
+  const affordable = satoshis / denomination;
+  if (affordable < BigInt(outputs)) outputs = Number(affordable);
+  while (outputs >= 2 && cost(outputs, 0) > satoshis) outputs -= 1;
+  if (outputs < 2) return undefined;
+  const change = satoshis - cost(outputs, 1);
+  return { denomination, outputs, change: change > 0n ? change : 0n };
+}
+
+/** The satoshis of each output of a plan, in order. */
+export function splitAmounts(plan: SplitPlan): bigint[] {
+  const amounts = Array.from({ length: plan.outputs }, () => plan.denomination);
+  if (plan.change > 0n) amounts.push(plan.change);
+  return amounts;
+}
+
+/** Builds and signs a split; `attempt` as in buildAnchorTransaction. */
+export function buildSplitTransaction(coin: Coin, plan: SplitPlan, attempt: number, key: WalletKey): BuiltTransaction {
+  const outputs = splitAmounts(plan).map((satoshis) => ({ satoshis, lockingScript: key.lockingScript }));
+  const raw = serialiseTransaction(signTransaction([coin], outputs, key, 0xffff_ffff - (attempt - 1)));
+  return { txid: txidOf(raw), raw };
+}

@@ -1,0 +1,201 @@
+// For tests: chain-anchor on a real database, broker, gateway and chain, and batches that a telemetry writer would have sealed.
+import { randomBytes } from 'node:crypto';
+import {
+  canonicalPayload,
+  GENESIS_HEAD,
+  leafHash,
+  merkleRoot,
+  segmentHead,
+  toHex,
+  type LeafInputs,
+} from '@kellet/verify';
+import { AnchorService } from '@kellet/proto/es/kellet/v1/anchor_pb.ts';
+import { insertTenant } from '../../auth/test-fixtures.ts';
+import { readConfig } from '../../config.ts';
+import { startTestGateway, type TestGateway } from '../../gateway/test-gateway.ts';
+import { systemClock } from '../../platform/clock.ts';
+import type { Database } from '../../platform/database.ts';
+import { newId } from '../../platform/ids.ts';
+import { createLogger } from '../../platform/logger.ts';
+import { createMetrics } from '../../platform/metrics.ts';
+import type { Platform, ServiceModule } from '../../platform/module.ts';
+import { OutboxRelay } from '../../platform/outbox.ts';
+import { Paging } from '../../platform/paging.ts';
+import { internalContext, publicCaller, ServiceRegistry, type CallContext } from '../../platform/rpc.ts';
+import { createChainAnchor } from '../service.ts';
+import type { AnchorMode } from '../store.ts';
+import type { Timing } from '../timing.ts';
+import { startDevchain, type DevchainProcess } from './devchain-process.ts';
+
+/** A pace at which a test does not wait: troubles are looked into after a fraction of a second. */
+export const quickTiming: Partial<Timing> = {
+  submitMilliseconds: 50,
+  pollMilliseconds: 100,
+  watchMilliseconds: 50,
+  headerMilliseconds: 50,
+  walletMilliseconds: 50,
+  patience: { rejectedMilliseconds: 100, orphanMilliseconds: 300, staleMilliseconds: 400 },
+  lowWater: 10,
+  refill: 30,
+};
+
+export const tenantId = 'acme';
+
+/** A batch as the telemetry writer leaves it. */
+export interface TestBatch {
+  readonly batchId: string;
+  readonly mode: AnchorMode;
+  readonly points: readonly LeafInputs[];
+  readonly leaves: readonly Uint8Array[];
+}
+
+/** A running chain-anchor with all that it stands on. */
+export interface Anchoring {
+  readonly platform: Platform;
+  readonly registry: ServiceRegistry;
+  readonly devchain: DevchainProcess;
+  readonly gateway: TestGateway;
+  /** Starts a further chain-anchor, as another process would. */
+  another(environment?: Record<string, string>): ServiceModule;
+  stop(): Promise<void>;
+}
+
+/** Starts everything; `environment` adds settings (empty ones take a part away). */
+export async function startAnchoring(environment: Record<string, string> = {}): Promise<Anchoring> {
+  const gateway = await startTestGateway(() => undefined);
+  const devchain = await startDevchain({ callbackSecret: 'callback secret' });
+  const { database } = gateway.testDatabase;
+  await insertTenant(database, tenantId);
+  await insertTenant(database, 'other');
+  const walletKey = randomBytes(32).toString('hex');
+  const logger = createLogger(process.env['KELLET_TEST_LOG_LEVEL'] ?? 'silent');
+  const platformWith = (more: Record<string, string>): Platform => ({
+    config: readConfig(
+      {
+        KELLET_DATABASE_URL: gateway.testDatabase.url,
+        KELLET_NATS_URL: 'nats://unused',
+        KELLET_CONTROL_SECRET: 'control',
+        KELLET_JWT_PRIVATE_KEY: 'unused here',
+        KELLET_CALLBACK_HMAC_SECRET: 'callback secret',
+        KELLET_NETWORK: 'local',
+        KELLET_ARC_URL: devchain.url,
+        KELLET_HEADERS_URL: devchain.url,
+        KELLET_FUNDING_URL: `${devchain.url}/dev/fund`,
+        KELLET_WALLET_KEY: walletKey,
+        KELLET_CALLBACK_URL: `${gateway.rest}/api/v1/callbacks/arc`,
+        ...more,
+      },
+      [],
+    ),
+    clock: systemClock,
+    logger,
+    metrics: createMetrics(),
+    database,
+    broker: gateway.broker,
+    outbox,
+    paging: new Paging(Buffer.alloc(32, 7)),
+  });
+  const outbox = new OutboxRelay(database, gateway.broker, logger);
+  const platform = platformWith(environment);
+  const registry = new ServiceRegistry();
+  const module = createChainAnchor(platform, quickTiming);
+  module.register(registry);
+  await module.start!();
+  return {
+    platform,
+    registry,
+    devchain,
+    gateway,
+    another: (more = {}) => createChainAnchor(platformWith({ ...environment, ...more }), quickTiming),
+    async stop() {
+      await module.stop!();
+      await outbox.close();
+      await devchain.stop();
+      await gateway.stop();
+    },
+  };
+}
+
+let pointNumber = 0;
+
+/** A point that no other one equals. */
+export function newPoint(deviceId: string, tenant = tenantId): LeafInputs {
+  pointNumber += 1;
+  return {
+    tenantId: tenant,
+    deviceId,
+    timestampSeconds: 1_760_000_000 + pointNumber,
+    payload: canonicalPayload({ temperature: pointNumber / 8 }, { state: 'läuft' }),
+  };
+}
+
+/** Puts a sealed batch into the database, as one transaction of the telemetry writer does, and says so. */
+export async function sealBatch(
+  database: Database,
+  points: readonly LeafInputs[],
+  mode: AnchorMode = 'merkle',
+): Promise<TestBatch> {
+  const batchId = newId();
+  const leaves = points.map(leafHash);
+  const segments = mode === 'chain' ? segmentsOf(points, leaves) : undefined;
+  const treeLeaves = segments
+    ? segments.map((segment) =>
+        segmentHead(GENESIS_HEAD, leaves.slice(segment.first_leaf, segment.first_leaf + segment.leaf_count)),
+      )
+    : leaves;
+  await database.system(async (tx) => {
+    await tx.query(
+      `INSERT INTO anchor_batches
+         (tenant_id, batch_id, anchor_mode, status, writer_id, count, leaves, segments, merkle_root, sealed_at)
+       VALUES ($1, $2, $3, 'sealed', $4, $5, $6, $7, $8, now())`,
+      [
+        points[0]!.tenantId,
+        batchId,
+        mode,
+        newId(),
+        treeLeaves.length,
+        Buffer.concat(leaves),
+        segments ? JSON.stringify(segments) : null,
+        Buffer.from(merkleRoot(treeLeaves)),
+      ],
+    );
+    for (const [index, point] of points.entries()) {
+      await tx.query(
+        'INSERT INTO leaf_index (tenant_id, prefix, batch_id, leaf_index, device_id) VALUES ($1, $2, $3, $4, $5)',
+        [point.tenantId, Buffer.from(leaves[index]!).readBigInt64BE(), batchId, index, point.deviceId],
+      );
+    }
+    await tx.query(`SELECT pg_notify('kellet_batches', $1)`, [batchId]);
+  });
+  return { batchId, mode, points, leaves };
+}
+
+/** Runs of one device's points are segments. */
+function segmentsOf(points: readonly LeafInputs[], leaves: readonly Uint8Array[]) {
+  const segments: { device_id: string; previous_head: string; first_leaf: number; leaf_count: number }[] = [];
+  for (let index = 0; index < leaves.length; index += 1) {
+    const last = segments.at(-1);
+    if (last?.device_id === points[index]!.deviceId) last.leaf_count += 1;
+    else {
+      segments.push({
+        device_id: points[index]!.deviceId,
+        previous_head: toHex(GENESIS_HEAD),
+        first_leaf: index,
+        leaf_count: 1,
+      });
+    }
+  }
+  return segments;
+}
+
+/** A tenant administrator's call. */
+export function asAdmin(tenant = tenantId): CallContext {
+  return internalContext({ ...publicCaller, kind: 'user', tenantId: tenant, userId: newId() });
+}
+
+/** A device's own call. */
+export function asDevice(deviceId: string): CallContext {
+  return internalContext({ ...publicCaller, kind: 'device', tenantId, deviceId });
+}
+
+export const anchorMethods = AnchorService.method;
