@@ -19,7 +19,7 @@ export function toOtaPackageMessage(spec: OtaPackageSpec): OtaPackageMessage {
     artifact_uri: spec.artifact.uri,
     sha256: spec.artifact.sha256,
     signature: spec.artifact.signature ?? '',
-    size_bytes: spec.artifact.sizeBytes,
+    size_bytes: spec.artifact.sizeBytes ?? 0,
     compatibility: compatibility && {
       device_type: compatibility.deviceType ?? '',
       min_version: compatibility.minVersion ?? '',

@@ -154,6 +154,20 @@ export async function upsertPackage(tx: Transaction, tenantId: string, manifest:
   );
 }
 
+/** Writes the size of an artifact whose manifest does not state it. */
+export async function setPackageSize(
+  tx: Transaction,
+  tenantId: string,
+  packageId: string,
+  size: number,
+): Promise<void> {
+  await tx.query(`UPDATE ota_packages SET size_bytes = $3 WHERE tenant_id = $1 AND package_id = $2`, [
+    tenantId,
+    packageId,
+    size,
+  ]);
+}
+
 /** Writes what checking the artifact came to. */
 export async function setPackageStatus(
   tx: Transaction,

@@ -41,6 +41,7 @@ import {
   markPackageDeleted,
   noteFetchFailure,
   rolloutUsing,
+  setPackageSize,
   setPackageStatus,
   upsertPackage,
   type PackageRow,
@@ -249,7 +250,8 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
     if (size === undefined) return;
     const result = (status: 'available' | 'rejected', signatureVerified: boolean, message: string) =>
       setPackageStatus(tx, tenantId, packageId, { status, checksumVerified: true, signatureVerified, message });
-    if (BigInt(size) !== row.size_bytes) {
+    if (row.size_bytes === 0n) await setPackageSize(tx, tenantId, packageId, size);
+    else if (BigInt(size) !== row.size_bytes) {
       return result('rejected', false, `the artifact has ${size} bytes, size_bytes says ${row.size_bytes.toString()}`);
     }
     const signature =
@@ -286,7 +288,7 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
   ): Promise<void> {
     const known = await this.database.tenant(tenantId, (tx) => artifactSize(tx, tenantId, sha256));
     if (known !== undefined) {
-      if (known !== sizeBytes) {
+      if (sizeBytes !== 0 && known !== sizeBytes) {
         throw new ArtifactError(`the artifact has ${known} bytes, size_bytes says ${sizeBytes}`, true);
       }
       return;

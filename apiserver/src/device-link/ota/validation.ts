@@ -26,7 +26,6 @@ export function packageProblem(
   if (request.signature !== '' && !isSignature(request.signature)) {
     return 'signature must be the base64 of an Ed25519 signature (64 bytes)';
   }
-  if (request.sizeBytes === 0) return 'size_bytes must be the size of the artifact in bytes, at least 1';
   if (request.releaseNotes.length > longestReleaseNotes)
     return `release_notes must be at most ${longestReleaseNotes} characters`;
   if (compatibility) {
