@@ -1,0 +1,178 @@
+// Sign-in, keys, users and devices over the real REST port: what the transport adds to the handlers' own tests.
+import { expect } from 'chai';
+import { createDeviceRegistry } from '../device-registry/service.ts';
+import { Gateway } from '../gateway/gateway.ts';
+import { Health } from '../gateway/health.ts';
+import { Broker } from '../platform/broker.ts';
+import { newId } from '../platform/ids.ts';
+import { ServiceRegistry } from '../platform/rpc.ts';
+import { createTestDatabase, type TestDatabase } from '../platform/test-database.ts';
+import { hashPassword } from './passwords.ts';
+import { createAuth } from './service.ts';
+import { insertUser } from './store.ts';
+import { eventually, insertTenant } from './test-fixtures.ts';
+import { MovableClock, testPlatform } from './test-platform.ts';
+
+const password = 'correct horse battery';
+
+interface Answer {
+  readonly status: number;
+  readonly headers: Headers;
+  // The tests know what they asked for.
+  readonly body: Record<string, unknown>;
+}
+
+describe('auth and devices over REST', () => {
+  let test: TestDatabase;
+  let clock: MovableClock;
+  let rest: string;
+  const stops: (() => Promise<void>)[] = [];
+
+  before(async () => {
+    const natsUrl = process.env['KELLET_TEST_NATS_URL'];
+    if (!natsUrl) throw new Error('KELLET_TEST_NATS_URL is not set: run the tests with make test');
+    test = await createTestDatabase();
+    clock = new MovableClock();
+    const { database } = test;
+    await insertTenant(database, 'acme');
+    const settings = { KELLET_LISTEN_HOST: '127.0.0.1', KELLET_REST_PORT: '0', KELLET_GRPC_PORT: '0' };
+    const platform = testPlatform(database, clock, settings);
+    const broker = new Broker(natsUrl, platform.logger);
+    const registry = new ServiceRegistry();
+    const auth = createAuth(platform);
+    const devices = createDeviceRegistry(platform, { get: async () => undefined, list: async () => [] });
+    for (const module of [auth, devices]) {
+      module.register(registry);
+      await module.start?.();
+    }
+    const health = new Health({ postgres: () => database.ping() });
+    const gateway = new Gateway({ ...platform, broker }, { invoker: registry, health });
+    const { restPort } = await gateway.start();
+    rest = `http://127.0.0.1:${restPort}/api/v1`;
+    stops.push(
+      () => gateway.stop(),
+      async () => devices.stop?.(),
+      async () => auth.stop?.(),
+      () => broker.close(),
+      () => test.drop(),
+    );
+  });
+  after(async () => {
+    for (const stop of stops) await stop();
+  });
+
+  const ask = async (method: string, path: string, body?: unknown, credential = ''): Promise<Answer> => {
+    const headers: Record<string, string> = credential === '' ? {} : { authorization: `Bearer ${credential}` };
+    const response = await fetch(`${rest}/${path}`, {
+      method,
+      headers: { ...headers, 'content-type': 'application/json' },
+      body: body === undefined ? undefined : JSON.stringify(body),
+    });
+    return {
+      status: response.status,
+      headers: response.headers,
+      body: (await response.json()) as Record<string, unknown>,
+    };
+  };
+  const signIn = async (role: 'tenant_admin' | 'operator' | 'viewer' = 'tenant_admin') => {
+    const email = `${newId()}@test`;
+    const user = { userId: newId(), tenantId: 'acme', email, name: '', role, disabled: false };
+    const passwordHash = await hashPassword(password);
+    await test.database.system((tx) => insertUser(tx, { ...user, passwordHash }));
+    const { status, body } = await ask('POST', 'auth/login', { email, password });
+    expect(status).to.equal(200);
+    return { ...user, token: body['access_token'] as string, refreshToken: body['refresh_token'] as string, body };
+  };
+
+  it('answers sign-in in the form of the contract', async () => {
+    const { body } = await signIn();
+    expect(body).to.include({ token_type: 'Bearer', expires_in: 900, mfa_required: false });
+    expect(body['access_token']).to.match(/^eyJ/);
+  });
+
+  it('says 401 with the way to a new token when one has expired, and takes the new one', async () => {
+    const { token, refreshToken } = await signIn();
+    expect((await ask('GET', 'tenant', undefined, token)).status).to.equal(200);
+    clock.advance(15 * 60_000);
+    const { status, body } = await ask('GET', 'tenant', undefined, token);
+    expect([status, body['code']]).to.deep.equal([401, 'UNAUTHENTICATED']);
+    expect(body['message']).to.contain('/api/v1/auth/refresh');
+    const renewed = await ask('POST', 'auth/refresh', { refresh_token: refreshToken });
+    expect(renewed.status).to.equal(200);
+    const again = await ask('GET', 'tenant', undefined, renewed.body['access_token'] as string);
+    expect(again.body).to.include({ tenant_id: 'acme', rate_limit_per_minute: 1000 });
+  });
+
+  it('says 429 with Retry-After when sign-ins fail too often', async () => {
+    const { email } = await signIn();
+    for (let index = 0; index < 5; index += 1) {
+      const { status, body } = await ask('POST', 'auth/login', { email, password: 'wrong' });
+      expect([status, body['code']]).to.deep.equal([401, 'UNAUTHENTICATED']);
+    }
+    const blocked = await ask('POST', 'auth/login', { email, password });
+    expect([blocked.status, blocked.headers.get('retry-after')]).to.deep.equal([429, '1']);
+  });
+
+  it('lets nobody through on a credential within a second of its end', async () => {
+    const admin = await signIn();
+    const ended = (credential: string) =>
+      eventually(async () => (await ask('GET', 'devices', undefined, credential)).status === 401, 1000);
+    const key = await ask('POST', 'auth/api-keys', { name: 'k', scopes: ['devices:read'] }, admin.token);
+    const apiKey = key.body['api_key'] as string;
+    expect((await ask('GET', 'devices', undefined, apiKey)).status).to.equal(200);
+    await ask('DELETE', `auth/api-keys/${key.body['key_id'] as string}`, undefined, admin.token);
+    await ended(apiKey);
+    const viewer = await signIn('viewer');
+    expect((await ask('GET', 'devices', undefined, viewer.token)).status).to.equal(200);
+    await ask('PATCH', `auth/users/${viewer.userId}`, { disabled: true }, admin.token);
+    await ended(viewer.token);
+    const operator = await signIn('operator');
+    expect((await ask('POST', 'devices', { hardware_id: newId() }, operator.token)).status).to.equal(200);
+    await ask('PATCH', `auth/users/${operator.userId}`, { role: 'viewer' }, admin.token);
+    await eventually(async () => {
+      const { status } = await ask('POST', 'devices', { hardware_id: newId() }, operator.token);
+      return status === 403;
+    }, 1000);
+    await ask('POST', 'auth/logout', {}, admin.token);
+    await ended(admin.token);
+  });
+
+  for (const [role, method, path, body, status] of [
+    ['viewer', 'GET', 'devices', undefined, 200],
+    ['viewer', 'POST', 'devices', { hardware_id: 'x' }, 403],
+    ['viewer', 'GET', 'auth/users', undefined, 200],
+    ['operator', 'POST', 'auth/users', { email: 'a@b', password }, 403],
+    ['operator', 'POST', 'auth/api-keys', { name: 'k', scopes: ['devices:read'] }, 403],
+    ['operator', 'PATCH', 'tenant', { name: 'x' }, 403],
+    ['tenant_admin', 'PATCH', 'tenant', { name: 'Acme' }, 200],
+    ['tenant_admin', 'PATCH', 'tenant', { rate_limit_per_minute: 1_000_000 }, 403],
+    ['tenant_admin', 'GET', 'tenants', undefined, 403],
+    ['tenant_admin', 'GET', 'auth/groups', undefined, 501],
+  ] as const) {
+    it(`answers ${status} to ${method} ${path} of a ${role}`, async () => {
+      const { token } = await signIn(role);
+      expect((await ask(method, path, body, token)).status).to.equal(status);
+    });
+  }
+
+  it('makes a device, changes what the body names, and lists it by its tags', async () => {
+    const { token } = await signIn();
+    const request = { name: 'pump', hardware_id: newId(), tags: { line: newId() }, metadata: { a: [1] } };
+    const made = await ask('POST', 'devices', request, token);
+    const device = made.body['device'] as Record<string, unknown>;
+    expect(device).to.deep.include({ ...request, status: 'offline', group_ids: [], effective_tags: request.tags });
+    expect(device).not.to.have.property('last_seen');
+    const path = `devices/${device['device_id'] as string}`;
+    const renamed = await ask('PATCH', path, { name: 'valve' }, token);
+    expect(renamed.body).to.deep.include({ name: 'valve', tags: request.tags });
+    const filter = `tag=${encodeURIComponent(`line=${request.tags.line}`)}&status=offline`;
+    const listed = await ask('GET', `devices?${filter}`, undefined, token);
+    expect(listed.body).to.deep.equal({ devices: [renamed.body], next_page_token: '' });
+    const deviceKey = made.body['api_key'] as string;
+    expect((await ask('GET', path, undefined, deviceKey)).status).to.equal(403);
+    const whom = await ask('POST', 'auth/validate', { token: deviceKey }, token);
+    expect(whom.body).to.include({ valid: true, tenant_id: 'acme', device_id: device['device_id'], kind: 'device' });
+    expect((await ask('DELETE', path, undefined, token)).body).to.deep.equal({});
+    expect((await ask('GET', path, undefined, token)).status).to.equal(404);
+  });
+});
