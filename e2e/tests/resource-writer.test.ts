@@ -1,0 +1,412 @@
+// Creation, change and deletion of custom resources through REST's way, against a real API server and a real database:
+// the resource and the working copy always agree, and nothing half made stays.
+import { randomUUID } from 'node:crypto';
+import {
+  create,
+  type DescMessage,
+  type DescMethodUnary,
+  type MessageInitShape,
+  type MessageShape,
+} from '@bufbuild/protobuf';
+import {
+  apiVersion,
+  displayNameAnnotation,
+  intentAnnotation,
+  type DeviceProfileSpec,
+  type ProvisioningTemplateSpec,
+} from '@kellet/crds';
+import { FieldMaskSchema } from '@bufbuild/protobuf/wkt';
+import { ProfileService } from '@kellet/proto/es/kellet/v1/profile_pb.ts';
+import { ProvisioningService } from '@kellet/proto/es/kellet/v1/provisioning_pb.ts';
+import { expect } from 'chai';
+import { insertTenant } from '../../apiserver/src/auth/test-fixtures.ts';
+import type { Applier } from '../../apiserver/src/control/applier.ts';
+import { Dispatcher } from '../../apiserver/src/control/dispatcher.ts';
+import { applyRequest } from '../../apiserver/src/control/manifest.ts';
+import { ResourceWriter } from '../../apiserver/src/control/resource-writer.ts';
+import { ProfileApplier } from '../../apiserver/src/device-link/provisioning/profile-applier.ts';
+import { profileService } from '../../apiserver/src/device-link/provisioning/profiles.ts';
+import { TemplateApplier } from '../../apiserver/src/device-link/provisioning/template-applier.ts';
+import { templateMethods } from '../../apiserver/src/device-link/provisioning/templates.ts';
+import { registryUsage } from '../../apiserver/src/device-link/provisioning/test-fixtures.ts';
+import { provisionKeyHash } from '../../apiserver/src/device-link/provisioning/provision-key.ts';
+import { createDevice } from '../../apiserver/src/device-registry/devices.ts';
+import { KelletError } from '../../apiserver/src/platform/errors.ts';
+import { newId } from '../../apiserver/src/platform/ids.ts';
+import { KubernetesApi, loadKubeConfig, type KubernetesObject } from '../../apiserver/src/platform/kubernetes.ts';
+import { createLogger } from '../../apiserver/src/platform/logger.ts';
+import { Paging } from '../../apiserver/src/platform/paging.ts';
+import { internalContext, publicCaller, ServiceRegistry, type CallContext } from '../../apiserver/src/platform/rpc.ts';
+import { createTestDatabase, type TestDatabase } from '../../apiserver/src/platform/test-database.ts';
+import { openResources } from '../stack/resources.ts';
+import { mochaGlobalSetup, mochaGlobalTeardown } from '../stack/test-services.ts';
+import { stack } from '../stack/test-stack.ts';
+
+const tenantId = 'writer';
+const context: CallContext = internalContext({ ...publicCaller, kind: 'user', tenantId });
+const logger = createLogger('silent');
+
+const refusalOf = (promise: Promise<unknown>) =>
+  promise.then(
+    () => 'nothing was refused',
+    (error: unknown) => (error instanceof KelletError ? `${error.code} ${error.message}` : String(error)),
+  );
+
+describe('custom resources written for REST callers', function () {
+  this.timeout(60_000);
+  const namespace = `kellet-writer-${randomUUID().slice(0, 8)}`;
+  let kubernetes: KubernetesApi;
+  let test: TestDatabase;
+  let dispatcher: Dispatcher;
+  let writer: ResourceWriter;
+  let registry: ServiceRegistry;
+  let ownServices = false;
+
+  before(async () => {
+    if (!process.env['KELLET_TEST_DATABASE_URL']) {
+      ownServices = true;
+      await mochaGlobalSetup();
+    }
+    const kubeconfig = process.env['KELLET_TEST_KUBECONFIG'] ?? stack().info.kubeconfig;
+    await openResources(kubeconfig).applyDefinitions();
+    await openResources(kubeconfig).applyNamespace(namespace);
+    kubernetes = new KubernetesApi(loadKubeConfig(kubeconfig), logger);
+    test = await createTestDatabase();
+    await insertTenant(test.database, tenantId);
+    await test.database.system((tx) => tx.query('UPDATE tenants SET namespace = $1', [namespace]));
+    const { database } = test;
+    dispatcher = new Dispatcher(database);
+    const profileApplier = new ProfileApplier(database, registryUsage);
+    const templateApplier = new TemplateApplier(database);
+    dispatcher.addApplier('deviceProfile', profileApplier);
+    dispatcher.addApplier('provisioningTemplate', templateApplier);
+    writer = new ResourceWriter({ database, kubernetes, dispatcher, logger });
+    const paging = new Paging(Buffer.alloc(32));
+    registry = new ServiceRegistry();
+    registry.register(
+      ProfileService,
+      profileService({ database, paging, writer, applier: profileApplier, usage: registryUsage }),
+    );
+    registry.register(ProvisioningService, templateMethods({ database, paging, writer, applier: templateApplier }));
+  });
+
+  after(async () => {
+    kubernetes.close();
+    await test.drop();
+    if (ownServices) await mochaGlobalTeardown();
+  });
+
+  const call = <I extends DescMessage, O extends DescMessage>(
+    method: DescMethodUnary<I, O>,
+    request: MessageInitShape<I>,
+  ): Promise<MessageShape<O>> => {
+    const message: MessageShape<I> = create<I>(method.input, request);
+    return registry.unary(method, message, context);
+  };
+  const template = ProvisioningService.method;
+  const profile = ProfileService.method;
+  const mask = (...paths: string[]) => create(FieldMaskSchema, { paths });
+  const read = <Spec>(kind: 'DeviceProfile' | 'ProvisioningTemplate', name: string) =>
+    kubernetes.get<Spec>(kind, namespace, name);
+  const intents = async () =>
+    (await test.database.system((tx) => tx.query<{ state: string; name: string }>('SELECT * FROM resource_intents')))
+      .rows;
+  /** As kubectl or Argo CD would: server-side apply by another manager, taking what it names. */
+  const applyAsAnother = (name: string, spec: DeviceProfileSpec) =>
+    fetchApply('DeviceProfile', name, spec, 'argocd-controller');
+  const fetchApply = async (kind: string, name: string, spec: object, manager: string) => {
+    // The client under test always writes as kellet-api: another manager needs another door.
+    const door = kubernetes as unknown as { call(request: object): Promise<KubernetesObject> };
+    return door.call({
+      method: 'PATCH',
+      path: `apis/${apiVersion}/namespaces/${namespace}/${kind.toLowerCase()}s/${name}?fieldManager=${manager}&force=true`,
+      body: { apiVersion, kind, metadata: { name, namespace }, spec },
+      contentType: 'application/apply-patch+yaml',
+    });
+  };
+
+  it('makes the resource and the working copy, which say the same', async () => {
+    const made = await call(profile.createProfile, {
+      name: 'Cold store',
+      type: 'thermometer',
+      defaultTags: { site: 'north' },
+      anchoringPolicy: { mode: 1 },
+      telemetrySchema: { keys: { temperature: { type: 1, min: -40, max: 85 } } },
+      otaPolicy: { maxAttempts: 3, window: { start: '22:00', end: '04:00', days: ['mon'], timeZone: 'Europe/Berlin' } },
+      offlineAfterSeconds: 60,
+    });
+    expect(made).to.include({ name: 'Cold store', type: 'thermometer', offlineAfterSeconds: 60 });
+    const [name] = (await intents()).filter((intent) => intent.name.startsWith('cold-store')).map((row) => row.name);
+    const object = await read<DeviceProfileSpec>('DeviceProfile', name!);
+    expect(object!.metadata.annotations).to.include({ [displayNameAnnotation]: 'Cold store' });
+    expect(object!.metadata.labels).to.deep.equal({ 'kellet.dev/created-by': 'api' });
+    expect(object!.spec).to.deep.equal({
+      type: 'thermometer',
+      defaultTags: { site: 'north' },
+      anchoringPolicy: { mode: 'Merkle' },
+      telemetrySchema: { keys: { temperature: { type: 'Number', min: -40, max: 85 } }, additionalKeys: 'Allow' },
+      otaPolicy: {
+        maxAttempts: 3,
+        window: { start: '22:00', end: '04:00', days: ['Monday'], timeZone: 'Europe/Berlin' },
+      },
+      offlineAfterSeconds: 60,
+    });
+    expect((await intents()).find((intent) => intent.name === name)).to.include({ state: 'active' });
+    expect(await call(profile.getProfile, { profileId: made.profileId })).to.deep.equal(made);
+
+    expect(await refusalOf(call(profile.createProfile, { name: 'Cold store' }))).to.match(/^ALREADY_EXISTS/);
+  });
+
+  it('answers ALREADY_EXISTS for a name that only Kubernetes knows, and leaves that resource alone', async () => {
+    await applyAsAnother('from-git', { type: 'git' });
+    expect(await refusalOf(call(profile.createProfile, { name: 'from-git' }))).to.match(/^ALREADY_EXISTS/);
+    expect((await read<DeviceProfileSpec>('DeviceProfile', 'from-git'))!.spec).to.deep.equal({ type: 'git' });
+  });
+
+  it('changes what the body names and nothing else, again and again', async () => {
+    const { profileId } = await call(profile.createProfile, {
+      name: 'changing',
+      type: 'a',
+      defaultTags: { site: 'north' },
+      offlineAfterSeconds: 60,
+    });
+    const first = await call(profile.updateProfile, { profileId, type: 'b', updateMask: mask('type') });
+    expect(first).to.include({ type: 'b', offlineAfterSeconds: 60 });
+    expect(first.defaultTags).to.deep.equal({ site: 'north' });
+    const second = await call(profile.updateProfile, {
+      profileId,
+      name: 'Changed!',
+      defaultTags: {},
+      offlineAfterSeconds: 0,
+      updateMask: mask('name', 'default_tags', 'offline_after_seconds'),
+    });
+    expect(second).to.include({ name: 'Changed!', type: 'b', offlineAfterSeconds: 0 });
+    expect(second.defaultTags).to.deep.equal({});
+    const object = await read<DeviceProfileSpec>('DeviceProfile', 'changing');
+    expect(object!.spec).to.deep.equal({ type: 'b' });
+    expect(object!.metadata.annotations).to.include({ [displayNameAnnotation]: 'Changed!' });
+    expect(object!.metadata.annotations![intentAnnotation]).to.be.a('string');
+    expect(await refusalOf(call(profile.updateProfile, { profileId, updateMask: mask('profile_id') }))).to.match(
+      /^INVALID_ARGUMENT/,
+    );
+  });
+
+  it('takes no field from another manager, and says whose it is', async () => {
+    const { profileId } = await call(profile.createProfile, { name: 'shared', type: 'a', offlineAfterSeconds: 60 });
+    const object = await applyAsAnother('shared', { type: 'git' });
+    await dispatcher.apply(applyRequest('DeviceProfile', tenantId, object as KubernetesObject<DeviceProfileSpec>));
+    const change = { profileId, type: 'mine', updateMask: mask('type') };
+    expect(await refusalOf(call(profile.updateProfile, change))).to.match(
+      /^FAILED_PRECONDITION .*\.spec\.type is managed by argocd-controller/,
+    );
+    const let_go = { profileId, type: '', updateMask: mask('type') };
+    expect(await refusalOf(call(profile.updateProfile, let_go))).to.match(/argocd-controller/);
+    expect(await refusalOf(call(profile.deleteProfile, { profileId }))).to.match(
+      /^FAILED_PRECONDITION .*managed by argocd-controller/,
+    );
+    const other = await call(profile.updateProfile, {
+      profileId,
+      offlineAfterSeconds: 90,
+      updateMask: mask('offline_after_seconds'),
+    });
+    expect(other).to.include({ type: 'git', offlineAfterSeconds: 90 });
+  });
+
+  it('deletes both, unless the profile is used', async () => {
+    const { profileId } = await call(profile.createProfile, { name: 'doomed' });
+    const deviceId = newId();
+    await test.database.tenant(tenantId, (tx) =>
+      createDevice(tx, {
+        ...{ tenantId, deviceId, name: 'd', hardwareId: deviceId, profileId, groupIds: [] },
+        credentialType: 'api_key',
+      }),
+    );
+    expect(await refusalOf(call(profile.deleteProfile, { profileId }))).to.equal(
+      'FAILED_PRECONDITION the profile is used by 1 device',
+    );
+    expect((await read('DeviceProfile', 'doomed'))!.metadata.deletionTimestamp).to.equal(undefined);
+    await test.database.system((tx) =>
+      tx.query('UPDATE devices SET deleted_at = now() WHERE device_id = $1', [deviceId]),
+    );
+    await call(profile.deleteProfile, { profileId });
+    expect(await read('DeviceProfile', 'doomed')).to.equal(undefined);
+    expect(await refusalOf(call(profile.getProfile, { profileId }))).to.match(/^NOT_FOUND/);
+    expect((await call(profile.createProfile, { name: 'doomed' })).profileId).to.equal(profileId);
+  });
+
+  it('pages through profiles by name, exactly to the end', async () => {
+    const names: string[] = [];
+    let pageToken = '';
+    do {
+      const page = await call(profile.listProfiles, { pageSize: 2, pageToken });
+      names.push(...page.profiles.map((found) => found.name));
+      pageToken = page.nextPageToken;
+    } while (pageToken !== '');
+    expect(names).to.deep.equal(names.toSorted());
+    expect(new Set(names).size).to.equal(names.length);
+    expect(names).to.include.members(['Cold store', 'Changed!', 'doomed']);
+  });
+
+  it('shows a template’s key once; Kubernetes and the database hold its hash alone', async () => {
+    const { profileId } = await call(profile.createProfile, { name: 'keyed' });
+    const made = await call(template.createTemplate, {
+      name: 'keys',
+      profileId,
+      hardwareIdPattern: 'AA-*',
+      oneTime: true,
+      expiresInSeconds: 600,
+    });
+    expect(made).to.deep.include({ profileId, hardwareIdPattern: 'AA-*', oneTime: true, keyState: 1, claims: 0 });
+    expect(made.provisionKey).to.match(/^pk_/);
+    const object = await read<ProvisioningTemplateSpec>('ProvisioningTemplate', 'keys');
+    expect(object!.spec.keySha256).to.equal(provisionKeyHash(made.provisionKey!).toString('hex'));
+    expect(JSON.stringify(object)).not.to.include(made.provisionKey);
+    const again = await call(template.getTemplate, { templateId: made.templateId });
+    expect(again.provisionKey).to.equal(undefined);
+
+    const rotated = await call(template.rotateTemplateKey, { templateId: made.templateId });
+    expect(rotated.provisionKey).to.match(/^pk_/).and.not.equal(made.provisionKey);
+    const disabled = await call(template.disableTemplate, { templateId: made.templateId });
+    expect(disabled).to.include({ enabled: false, keyState: 4 });
+    expect(await call(template.disableTemplate, { templateId: made.templateId })).to.include({ enabled: false });
+    const enabled = await call(template.updateTemplate, {
+      templateId: made.templateId,
+      enabled: true,
+      expiresInSeconds: 0,
+      updateMask: mask('enabled', 'expires_in_seconds'),
+    });
+    expect(enabled).to.include({ enabled: true, keyState: 1, expiresInSeconds: 0 });
+    expect(enabled.expiresAt).to.equal(undefined);
+
+    expect(await refusalOf(call(profile.deleteProfile, { profileId }))).to.include('1 provisioning template');
+    await call(template.deleteTemplate, { templateId: made.templateId });
+    expect(await read('ProvisioningTemplate', 'keys')).to.equal(undefined);
+  });
+
+  it('refuses templates whose references or fields do not hold, and leaves nothing', async () => {
+    const { profileId } = await call(profile.createProfile, { name: 'strict' });
+    const make = (fields: object) => refusalOf(call(template.createTemplate, { name: 'no', profileId, ...fields }));
+    expect(await make({ name: '' })).to.equal('INVALID_ARGUMENT name is required');
+    expect(await make({ profileId: '' })).to.equal('INVALID_ARGUMENT profile_id is required');
+    expect(await make({ profileId: newId() })).to.equal('NOT_FOUND profile_id not found');
+    expect(await make({ profileId: 'x' })).to.equal('NOT_FOUND profile_id not found');
+    expect(await make({ defaultGroupIds: [newId()] })).to.equal('NOT_FOUND default_group_ids not found');
+    expect(await make({ credentialType: 2 })).to.match(/^INVALID_ARGUMENT credential_type/);
+    expect(await make({ expiresInSeconds: 315_360_001 })).to.match(/^INVALID_ARGUMENT expires_in_seconds/);
+    expect(await make({ hardwareIdPattern: 'x'.repeat(257) })).to.match(/^INVALID_ARGUMENT hardware_id_pattern/);
+    expect(await read('ProvisioningTemplate', 'no')).to.equal(undefined);
+  });
+
+  it('removes the resource again when the data plane refuses it', async () => {
+    const spec: ProvisioningTemplateSpec = { profileRef: { name: 'nowhere' }, keySha256: 'ab'.repeat(32) };
+    const made = writer.create(context, { kind: 'ProvisioningTemplate', displayName: 'refused', spec });
+    expect(await refusalOf(made)).to.equal('NOT_FOUND spec.profileRef: there is no DeviceProfile nowhere');
+    expect(await read('ProvisioningTemplate', 'refused')).to.equal(undefined);
+    expect((await intents()).find((intent) => intent.name === 'refused')).to.include({ state: 'cancelled' });
+  });
+
+  it('says what the definition refuses', async () => {
+    const spec: DeviceProfileSpec = { offlineAfterSeconds: 0 };
+    const made = writer.create(context, { kind: 'DeviceProfile', displayName: 'invalid', spec });
+    expect(await refusalOf(made)).to.match(/^INVALID_ARGUMENT spec\.offlineAfterSeconds/);
+  });
+
+  it('takes a change back that the data plane refuses', async () => {
+    await call(profile.createProfile, { name: 'held' });
+    const { profileId } = await call(profile.createProfile, { name: 'holder' });
+    await call(template.createTemplate, { name: 'steady', profileId });
+    const change = { kind: 'ProvisioningTemplate', name: 'steady', spec: { profileRef: { name: 'nowhere' } } } as const;
+    expect(await refusalOf(writer.patch(context, change))).to.match(/^NOT_FOUND/);
+    const object = await read<ProvisioningTemplateSpec>('ProvisioningTemplate', 'steady');
+    expect(object!.spec.profileRef.name).to.equal('holder');
+  });
+
+  describe('when the data plane is slow', () => {
+    /** An applier that takes a profile up when it is let. */
+    const slow = () => {
+      let let_go: () => void = () => undefined;
+      const gate = new Promise<void>((resolve) => (let_go = resolve));
+      const real = new ProfileApplier(test.database, registryUsage);
+      const applier: Applier<never, never> = {
+        apply: async (meta, spec) => {
+          await gate;
+          return real.apply(meta, spec) as never;
+        },
+        remove: (meta, detach) => real.remove(meta, detach),
+      };
+      const slowDispatcher = new Dispatcher(test.database);
+      slowDispatcher.addApplier('deviceProfile', applier);
+      const { database } = test;
+      const options = { database, kubernetes, dispatcher: slowDispatcher, logger, deadlineMilliseconds: 400 };
+      return { writer: new ResourceWriter(options), let_go };
+    };
+
+    it('cancels at the deadline: UNAVAILABLE, no resource, and a late applier takes nothing up', async () => {
+      const { writer: impatient, let_go } = slow();
+      const made = impatient.create(context, { kind: 'DeviceProfile', displayName: 'late', spec: {} });
+      expect(await refusalOf(made)).to.match(/^UNAVAILABLE/);
+      expect(await read('DeviceProfile', 'late')).to.equal(undefined);
+      let_go();
+      await new Promise((resolve) => setTimeout(resolve, 200));
+      const rows = await test.database.system((tx) => tx.query(`SELECT FROM profiles WHERE resource_name = 'late'`));
+      expect(rows.rowCount).to.equal(0);
+    });
+
+    it('succeeds when the operator took the resource up in time', async () => {
+      const { writer: impatient, let_go } = slow();
+      const made = impatient.create(context, { kind: 'DeviceProfile', displayName: 'rescued', spec: { type: 'r' } });
+      let object: KubernetesObject<DeviceProfileSpec> | undefined;
+      while (!object) object = await read<DeviceProfileSpec>('DeviceProfile', 'rescued');
+      // What the operator's call comes to.
+      await dispatcher.apply(applyRequest('DeviceProfile', tenantId, object));
+      setTimeout(let_go, 600);
+      expect(await made).to.include({ name: 'rescued' });
+      expect(await read('DeviceProfile', 'rescued')).not.to.equal(undefined);
+    });
+
+    it('has the operator refused, so that it deletes, what was cancelled', async () => {
+      const { writer: impatient } = slow();
+      const made = impatient.create(context, { kind: 'DeviceProfile', displayName: 'stale', spec: {} });
+      let object: KubernetesObject<DeviceProfileSpec> | undefined;
+      while (!object) object = await read<DeviceProfileSpec>('DeviceProfile', 'stale');
+      await refusalOf(made);
+      const { refusal } = await dispatcher.apply(applyRequest('DeviceProfile', tenantId, object));
+      expect(refusal?.reason).to.equal('IntentCancelled');
+    });
+  });
+
+  it('cleans up after a process that died between the resource and its working copy', async () => {
+    const intentId = newId();
+    await kubernetes.create('DeviceProfile', {
+      apiVersion,
+      kind: 'DeviceProfile',
+      metadata: { name: 'orphan', namespace, annotations: { [intentAnnotation]: intentId } },
+      spec: {},
+    });
+    await test.database.system((tx) =>
+      tx.query(
+        `INSERT INTO resource_intents (tenant_id, intent_id, kind, namespace, name, deadline)
+         VALUES ($1, $2, 'DeviceProfile', $3, 'orphan', now() - interval '1 minute')`,
+        [tenantId, intentId, namespace],
+      ),
+    );
+    await writer.sweep();
+    expect(await read('DeviceProfile', 'orphan')).to.equal(undefined);
+  });
+
+  it('answers UNAVAILABLE and writes nothing while the API server is away; reading goes on', async () => {
+    const config = loadKubeConfig(process.env['KELLET_TEST_KUBECONFIG'] ?? stack().info.kubeconfig);
+    config.clusters = config.clusters.map((cluster) => ({ ...cluster, server: 'https://127.0.0.1:1' }));
+    const away = new ResourceWriter({
+      database: test.database,
+      kubernetes: new KubernetesApi(config, logger),
+      dispatcher,
+      logger,
+    });
+    const made = away.create(context, { kind: 'DeviceProfile', displayName: 'away', spec: {} });
+    expect(await refusalOf(made)).to.equal('UNAVAILABLE the Kubernetes API is unavailable');
+    const rows = await test.database.system((tx) => tx.query(`SELECT FROM profiles WHERE resource_name = 'away'`));
+    expect(rows.rowCount).to.equal(0);
+    expect((await call(profile.listProfiles, {})).profiles).not.to.have.length(0);
+  });
+});
