@@ -11,11 +11,12 @@ EXCEPTION WHEN duplicate_object OR unique_violation THEN
   NULL; -- another database of this server was migrated at the same moment
 END
 $$;
+-- Who made the role may administer it, but not yet take it (PostgreSQL 16 and later); granting it again changes nothing.
 DO $$
 BEGIN
-  IF NOT pg_has_role(current_user, 'kellet_tenant', 'MEMBER') THEN
-    EXECUTE format('GRANT kellet_tenant TO %I', current_user);
-  END IF;
+  EXECUTE format('GRANT kellet_tenant TO %I', current_user);
+EXCEPTION WHEN insufficient_privilege THEN
+  NULL; -- granted by an administrator; if not, the first transaction of a tenant says so
 END
 $$;
 GRANT USAGE ON SCHEMA public TO kellet_tenant;
