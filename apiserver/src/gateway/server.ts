@@ -37,7 +37,7 @@ export interface RestParts {
 
 /** Makes the server; the caller listens. */
 export function createRestServer(parts: RestParts): Server {
-  const server = createServer(
+  return createServer(
     { requestTimeout: 60_000, headersTimeout: 15_000, keepAliveTimeout: 65_000, maxHeaderSize: 16 * 1024 },
     (request, response) => {
       handle(parts, request, response).catch((error: unknown) => {
@@ -47,8 +47,6 @@ export function createRestServer(parts: RestParts): Server {
       });
     },
   );
-  server.maxRequestsPerSocket = 0;
-  return server;
 }
 
 /** One request: whatever is thrown becomes the answer. */
