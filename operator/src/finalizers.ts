@@ -11,9 +11,8 @@ export function isHeld(object: CustomResource): boolean {
   return object.metadata.finalizers?.includes(finalizer) ?? false;
 }
 
-/** Adds the finalizer to the version that was read. @returns the object after, or undefined when it is held already */
-export async function hold<T extends CustomResource>(client: Client, object: T): Promise<T | undefined> {
-  if (isHeld(object)) return undefined;
+/** Adds the finalizer to the version that was read. @returns the object after */
+export function hold<T extends CustomResource>(client: Client, object: T): Promise<T> {
   return patchFinalizers(client, object, [...(object.metadata.finalizers ?? []), finalizer]);
 }
 

@@ -92,11 +92,7 @@ export class Reconciler<K extends NamespacedKind> {
     }
     // Nothing new begins in a namespace that goes.
     if (tenancy.terminating) return {};
-    const held = await hold(client, object);
-    if (held) {
-      statuses.noteWritten(held);
-      object = held;
-    }
+    if (!isHeld(object)) object = await statuses.track(object.metadata.uid ?? '', hold(client, object));
     const preparation = await this.#kind.prepare(object, tenancy.tenantId, context);
     if ('blocked' in preparation) {
       const status = { ...object.status, ...preparation.status };

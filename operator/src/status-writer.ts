@@ -10,6 +10,9 @@ import { isOlder, type KubernetesObject } from './runtime/resource.ts';
 /** Least time between two writes of one object's status, in milliseconds. */
 export const statusIntervalMs = 1000;
 
+/** A reconcile writes a finalizer and a status at the most; the watch may be a few reconciles behind. */
+const rememberedWrites = 8;
+
 /** How a write went. */
 export type StatusWrite = 'unchanged' | 'written' | { deferMs: number };
 
@@ -17,8 +20,10 @@ export type StatusWrite = 'unchanged' | 'written' | { deferMs: number };
 export class StatusWriter {
   readonly #client: Pick<KubernetesClient, 'apply'>;
   readonly #clock: Clock;
-  /** The resourceVersion of the operator's last write of any kind, by uid. */
-  readonly #written = new Map<string, string>();
+  /** The resourceVersions of the operator's last writes of any kind, the newest first, by uid. */
+  readonly #written = new Map<string, string[]>();
+  /** Objects that are being written to, by uid. */
+  readonly #running = new Set<string>();
   /** When status was written last, by uid. */
   readonly #statusAt = new Map<string, number>();
 
@@ -32,13 +37,14 @@ export class StatusWriter {
    * @returns how long to wait when the last write was a moment ago
    */
   async write<T extends CustomResource>(object: T, status: T['status']): Promise<StatusWrite> {
-    const wanted = withoutUndefined(status);
-    if (isDeepStrictEqual(wanted, object.status)) return 'unchanged';
+    const wanted = withoutEmpty(status);
+    // Server-side apply reads an emptied list back now as empty, now as absent.
+    if (isDeepStrictEqual(wanted, withoutEmpty(object.status))) return 'unchanged';
     const { namespace, name, uid = '' } = object.metadata;
     const waitMs = (this.#statusAt.get(uid) ?? -Infinity) + statusIntervalMs - this.#clock.now();
     if (waitMs > 0) return { deferMs: waitMs };
     const kind: Kind = object.kind;
-    const applied = await this.#client.apply<KubernetesObject>(
+    const write = this.#client.apply<KubernetesObject>(
       customResources[kind],
       {
         apiVersion,
@@ -48,26 +54,34 @@ export class StatusWriter {
       } as KubernetesObject,
       { fieldManager: operatorFieldManager, force: true, subresource: 'status' },
     );
-    this.noteWritten(applied);
+    await this.track(uid, write);
     this.#statusAt.set(uid, this.#clock.now());
     return 'written';
   }
 
-  /** Remembers a write of the operator, so that an older copy is not acted on. */
-  noteWritten(object: KubernetesObject): void {
-    const { uid = '', resourceVersion = '' } = object.metadata;
-    this.#written.set(uid, resourceVersion);
+  /** Remembers a write of the operator to the object with this uid, so that it is known when the watch shows it. */
+  async track<T extends KubernetesObject>(uid: string, write: Promise<T>): Promise<T> {
+    // The watch may show the write before its answer is here.
+    this.#running.add(uid);
+    try {
+      const written = await write;
+      const versions = [written.metadata.resourceVersion ?? '', ...(this.#written.get(uid) ?? [])];
+      this.#written.set(uid, versions.slice(0, rememberedWrites));
+      return written;
+    } finally {
+      this.#running.delete(uid);
+    }
   }
 
   /** Whether a copy is older than what the operator wrote itself. */
   isStale(object: KubernetesObject): boolean {
-    return isOlder(object.metadata.resourceVersion, this.#written.get(object.metadata.uid ?? ''));
+    return isOlder(object.metadata.resourceVersion, this.#written.get(object.metadata.uid ?? '')?.[0]);
   }
 
-  /** Whether a copy shows just what the operator wrote last. */
+  /** Whether a copy is one that the operator wrote itself, a moment ago. */
   isOwnWrite(object: KubernetesObject): boolean {
-    const written = this.#written.get(object.metadata.uid ?? '');
-    return written !== undefined && written === object.metadata.resourceVersion;
+    const { uid = '', resourceVersion = '' } = object.metadata;
+    return this.#running.has(uid) || (this.#written.get(uid)?.includes(resourceVersion) ?? false);
   }
 
   /** Forgets an object that is gone. */
@@ -78,7 +92,15 @@ export class StatusWriter {
   }
 }
 
-/** A status as it will be read back: without what is undefined, at any depth. */
-function withoutUndefined<T>(value: T): T {
-  return value === undefined ? value : (JSON.parse(JSON.stringify(value)) as T);
+/** A status without what says nothing: undefined, empty lists and empty objects, at any depth. */
+export function withoutEmpty<T>(value: T): T {
+  if (Array.isArray(value)) return value.map(withoutEmpty) as T;
+  if (value === null || typeof value !== 'object') return value;
+  const entries = Object.entries(value as Record<string, unknown>)
+    .map(([name, part]) => [name, withoutEmpty(part)] as const)
+    .filter(
+      ([, part]) =>
+        part !== undefined && !(typeof part === 'object' && part !== null && Object.keys(part).length === 0),
+    );
+  return Object.fromEntries(entries) as T;
 }

@@ -19,12 +19,15 @@ describe('chooseNamespace', () => {
     makeNamespace('b', { created: 1 }),
     makeNamespace('kellet-acme', { created: 3 }),
   ];
+  const gone = makeNamespace('old', { deleted: true });
   const cases: [string, string | undefined, Namespace[], string | undefined][] = [
     ['none', undefined, [], undefined],
     ['the recorded one', 'a', [own, b, a], 'a'],
     ['the recorded one lost the label', 'gone', [b, own], 'kellet-acme'],
     ['the one named after the tenant', undefined, [a, b, own], 'kellet-acme'],
     ['the oldest', undefined, [a, b], 'b'],
+    ['the recorded one on its way out', 'old', [a, gone], 'old'],
+    ['none on its way out anew', undefined, [gone], undefined],
   ];
   for (const [name, recorded, labelled, want] of cases) {
     it(name, () => expect(chooseNamespace('acme', recorded, labelled)?.metadata.name).to.equal(want));

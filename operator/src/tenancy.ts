@@ -4,21 +4,22 @@ import { isBeingDeleted, type Namespace } from './resources.ts';
 
 /**
  * Chooses the namespace of a tenant among those that carry its label: the one recorded in its status, else the one named
- * after it, else the oldest. A second one stays without a tenant.
+ * after it, else the oldest; one that is on its way out is not chosen anew. A second one stays without a tenant.
  */
 export function chooseNamespace(
   tenantId: string,
   recorded: string | undefined,
   labelled: readonly Namespace[],
 ): Namespace | undefined {
-  const byName = (name: string | undefined): Namespace | undefined =>
-    labelled.find(({ metadata }) => metadata.name === name);
-  const oldest = labelled.toSorted(
+  const byName = (among: readonly Namespace[], name: string | undefined): Namespace | undefined =>
+    among.find(({ metadata }) => metadata.name === name);
+  const staying = labelled.filter((namespace) => !isBeingDeleted(namespace));
+  const oldest = staying.toSorted(
     (a, b) =>
       (a.metadata.creationTimestamp ?? '').localeCompare(b.metadata.creationTimestamp ?? '') ||
       a.metadata.name.localeCompare(b.metadata.name),
   )[0];
-  return byName(recorded) ?? byName(tenantNamespaceName(tenantId)) ?? oldest;
+  return byName(labelled, recorded) ?? byName(staying, tenantNamespaceName(tenantId)) ?? oldest;
 }
 
 /** The tenant of a namespace, or why it has none. */

@@ -13,7 +13,7 @@ export interface Target {
   key: string;
 }
 
-/** Whether a change of a resource asks for its own reconcile: anything but a status that the operator wrote itself. */
+/** Whether a change of a resource asks for its own reconcile: anything but what the operator wrote itself. */
 export function concernsItself(
   change: Change<CustomResource>,
   isOwnWrite: (object: CustomResource) => boolean,
@@ -22,7 +22,7 @@ export function concernsItself(
   const { object, previous } = change;
   const [is, was] = [object.metadata, previous.metadata];
   if (is.generation !== was.generation || is.deletionTimestamp !== was.deletionTimestamp) return true;
-  const text = (meta: typeof is): string => JSON.stringify([meta.labels, meta.annotations, meta.finalizers]);
+  const text = (meta: typeof is): string => JSON.stringify([meta.labels, meta.annotations]);
   return text(is) !== text(was) || !isOwnWrite(object);
 }
 

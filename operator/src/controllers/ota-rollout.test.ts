@@ -16,7 +16,7 @@ describe('rolloutFindings', () => {
     [
       'active',
       { phase: 'active' },
-      { Progressing: 'True RolloutInProgress', Degraded: 'False AsExpected', Ready: 'False RolloutInProgress' },
+      { Progressing: 'True RollingOut', Degraded: 'False AsExpected', Ready: 'False RollingOut' },
     ],
     [
       'operator pause',

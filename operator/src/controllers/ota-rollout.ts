@@ -124,7 +124,7 @@ export function rolloutFindings(observed: OtaRolloutObserved): Finding[] {
       return find(reason, false, reason === 'FailureThresholdExceeded');
     }
     default:
-      return find('RolloutInProgress', true, false);
+      return find('RollingOut', true, false);
   }
 }
 

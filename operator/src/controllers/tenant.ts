@@ -85,11 +85,7 @@ export class TenantReconciler {
     if (!tenant) return {};
     if (statuses.isStale(tenant)) return { requeueAfterMs: staleRetryMs };
     if (isBeingDeleted(tenant)) return this.#remove(tenant);
-    const held = await hold(client, tenant);
-    if (held) {
-      statuses.noteWritten(held);
-      tenant = held;
-    }
+    if (!isHeld(tenant)) tenant = await statuses.track(tenant.metadata.uid ?? '', hold(client, tenant));
     const namespace = cluster.chosenNamespace(name) ?? (await this.#makeNamespace(tenant));
     if (!namespace) {
       const message = `namespace ${tenantNamespaceName(name)} exists without the label ${tenantLabel}=${name}`;

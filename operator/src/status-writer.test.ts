@@ -1,0 +1,81 @@
+import { apiVersion, type DeviceProfile } from '@kellet/crds';
+import { expect } from 'chai';
+import type { KubernetesObject } from './runtime/resource.ts';
+import { TestClock } from './runtime/test-clock.ts';
+import { StatusWriter, withoutEmpty } from './status-writer.ts';
+
+describe('withoutEmpty', () => {
+  it('drops what says nothing, and nothing else', () => {
+    expect(
+      withoutEmpty({ a: undefined, b: [], c: { d: {} }, e: 0, f: '', g: false, h: [{ i: undefined, j: 1 }] }),
+    ).to.deep.equal({
+      e: 0,
+      f: '',
+      g: false,
+      h: [{ j: 1 }],
+    });
+  });
+});
+
+describe('StatusWriter', () => {
+  const makeProfile = (resourceVersion: string, status?: DeviceProfile['status']): DeviceProfile => ({
+    apiVersion,
+    kind: 'DeviceProfile',
+    metadata: { name: 'p', namespace: 'ns', uid: 'u', resourceVersion },
+    spec: {},
+    status,
+  });
+
+  function makeWriter() {
+    const clock = new TestClock();
+    const applied: KubernetesObject[] = [];
+    let version = 10;
+    const client = {
+      async apply<T extends KubernetesObject>(_resource: object, object: T): Promise<T> {
+        applied.push(object);
+        version += 1;
+        return { ...object, metadata: { ...object.metadata, resourceVersion: `${version}` } };
+      },
+    };
+    return { clock, applied, writer: new StatusWriter(client, clock) };
+  }
+
+  it('writes nothing when nothing differs', async () => {
+    const { applied, writer } = makeWriter();
+    expect(await writer.write(makeProfile('1', { devices: 2, conditions: [] }), { devices: 2 })).to.equal('unchanged');
+    expect(applied).to.deep.equal([]);
+  });
+
+  it('writes one status a second at the most', async () => {
+    const { clock, applied, writer } = makeWriter();
+    expect(await writer.write(makeProfile('1'), { devices: 1 })).to.equal('written');
+    await clock.advance(400);
+    expect(await writer.write(makeProfile('11', { devices: 1 }), { devices: 2 })).to.deep.equal({ deferMs: 600 });
+    await clock.advance(600);
+    expect(await writer.write(makeProfile('11', { devices: 1 }), { devices: 2 })).to.equal('written');
+    expect(applied).to.have.length(2);
+    expect(applied[0]!.metadata).to.deep.equal({ name: 'p', namespace: 'ns', uid: 'u' });
+  });
+
+  it('knows copies that are older than its last write, and its own writes', async () => {
+    const { writer } = makeWriter();
+    expect(writer.isStale(makeProfile('1'))).to.equal(false);
+    await writer.write(makeProfile('1'), { devices: 1 });
+    expect(writer.isStale(makeProfile('1'))).to.equal(true);
+    expect(writer.isStale(makeProfile('11'))).to.equal(false);
+    expect(writer.isOwnWrite(makeProfile('11'))).to.equal(true);
+    expect(writer.isOwnWrite(makeProfile('12'))).to.equal(false);
+    writer.forget(makeProfile('11'));
+    expect(writer.isStale(makeProfile('1'))).to.equal(false);
+  });
+
+  it('knows its own write even before the answer', async () => {
+    const { writer } = makeWriter();
+    const answer = Promise.withResolvers<DeviceProfile>();
+    const tracked = writer.track('u', answer.promise);
+    expect(writer.isOwnWrite(makeProfile('11'))).to.equal(true);
+    answer.resolve(makeProfile('11'));
+    await tracked;
+    expect(writer.isOwnWrite(makeProfile('12'))).to.equal(false);
+  });
+});
