@@ -14,7 +14,9 @@ BEGIN
     EXCEPTION WHEN duplicate_object OR unique_violation THEN
       NULL; -- another database of this server was migrated at the same moment
     END;
-    IF NOT pg_has_role(current_user, wanted, 'MEMBER') THEN
+    -- Since PostgreSQL 16 who creates a role is a member that may not take it on.
+    IF NOT pg_has_role(current_user, wanted,
+                       CASE WHEN current_setting('server_version_num')::int >= 160000 THEN 'SET' ELSE 'MEMBER' END) THEN
       EXECUTE format('GRANT %I TO %I', wanted, current_user);
     END IF;
   END LOOP;
