@@ -1,0 +1,232 @@
+import { create } from '@bufbuild/protobuf';
+import { Kind, RemoveRequestSchema } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
+import { expect } from 'chai';
+import { eventually, insertTenant } from '../../auth/test-fixtures.ts';
+import type { Dispatcher } from '../../control/dispatcher.ts';
+import { createDevice } from '../../device-registry/devices.ts';
+import { isId, newId } from '../../platform/ids.ts';
+import { createTestDatabase, type TestDatabase } from '../../platform/test-database.ts';
+import { createProfileReader } from './profiles.ts';
+import { mintProvisionKey, provisionKeyHash } from './provision-key.ts';
+import { applyProfile, applyTemplate, provisioningDispatcher } from './test-fixtures.ts';
+
+describe('manifests of profiles and templates', () => {
+  let test: TestDatabase;
+  let dispatcher: Dispatcher;
+  let notified: string[];
+
+  before(async () => {
+    test = await createTestDatabase();
+    for (const tenant of ['acme', 'other']) await insertTenant(test.database, tenant);
+    dispatcher = provisioningDispatcher(test.database);
+    notified = [];
+    let listening = false;
+    test.database.listen(
+      ['kellet_profiles'],
+      (_channel, payload) => notified.push(payload),
+      (lost) => (listening = !lost),
+    );
+    await eventually(() => listening);
+  });
+  after(() => test.drop());
+
+  const acme = (name: string, overrides: object = {}) => ({ tenantId: 'acme', name, ...overrides });
+  const reader = () => createProfileReader(test.database);
+  const remove = async (kind: Kind, name: string, detach = false) => {
+    const meta = { tenantId: 'acme', namespace: 'kellet-acme', name };
+    return (await dispatcher.remove(create(RemoveRequestSchema, { meta, kind, detach }))).refusal;
+  };
+  const withDevice = async (profileId: string) => {
+    const deviceId = newId();
+    const device = { tenantId: 'acme', deviceId, name: 'd', hardwareId: deviceId, profileId, groupIds: [] };
+    await test.database.tenant('acme', (tx) => createDevice(tx, { ...device, credentialType: 'api_key' }));
+    return deviceId;
+  };
+
+  describe('of a profile', () => {
+    it('become what devices inherit, under an id that follows from the name', async () => {
+      const { id, refusal, observed } = await applyProfile(dispatcher, acme('pumps', { displayName: 'Pumps' }), {
+        type: 'pump',
+        defaultTags: { site: 'north' },
+        anchoringMode: 'per_event',
+        telemetrySchema: { keys: { pressure: { type: 'number', min: 0 } }, rejectAdditionalKeys: true },
+        otaPolicy: { maxAttempts: 2 },
+        offlineAfterSeconds: 60,
+      });
+      expect(refusal).to.equal(undefined);
+      expect(observed.value).to.include({ devices: 0 });
+      expect(isId(id)).to.equal(true);
+      const facts = await reader().get('acme', id);
+      expect(facts).to.deep.include({
+        profileId: id,
+        name: 'Pumps',
+        type: 'pump',
+        defaultTags: { site: 'north' },
+        anchoringMode: 'per_event',
+        offlineAfterSeconds: 60,
+      });
+      expect(facts!.telemetrySchema!.keys['pressure']).to.include({ min: 0 });
+      expect(facts!.otaPolicy).to.include({ maxAttempts: 2 });
+      expect((await reader().list('acme')).map((profile) => profile.profileId)).to.include(id);
+    });
+
+    it('belong to their tenant alone', async () => {
+      const ours = await applyProfile(dispatcher, acme('twin'), { type: 'ours' });
+      const theirs = await applyProfile(dispatcher, { tenantId: 'other', name: 'twin' }, { type: 'theirs' });
+      expect(theirs.id).not.to.equal(ours.id);
+      expect(await reader().get('acme', theirs.id)).to.equal(undefined);
+      expect(await reader().get('other', ours.id)).to.equal(undefined);
+      expect(await reader().get('acme', 'no id')).to.equal(undefined);
+      expect(await reader().list('other')).to.have.length(1);
+    });
+
+    it('tell directories of a change, and of nothing else', async () => {
+      const { id } = await applyProfile(dispatcher, acme('news'), { type: 'a' });
+      const key = `acme/${id}`;
+      const heard = () => notified.filter((payload) => payload === key).length;
+      await applyProfile(dispatcher, acme('news'), { type: 'a' });
+      await applyProfile(dispatcher, acme('news', { generation: 1n }), { type: 'b' });
+      // Notifications come in the order of their commits: after this one no earlier one is missing.
+      const last = await applyProfile(dispatcher, acme('last'));
+      await eventually(() => notified.includes(`acme/${last.id}`));
+      expect(heard()).to.equal(2);
+    });
+
+    it('never go back to an older generation, except of another resource of the name', async () => {
+      const { id } = await applyProfile(dispatcher, acme('order', { generation: 5n }), { type: 'new' });
+      await applyProfile(dispatcher, acme('order', { generation: 4n }), { type: 'old' });
+      expect((await reader().get('acme', id))!.type).to.equal('new');
+      await applyProfile(dispatcher, acme('order', { generation: 1n, uid: 'made again' }), { type: 'again' });
+      expect((await reader().get('acme', id))!.type).to.equal('again');
+    });
+
+    it('are refused with the field that is wrong, and leave what was', async () => {
+      const { id } = await applyProfile(dispatcher, acme('wrong'), { type: 'right' });
+      for (const [spec, message] of [
+        [{ anchoringMode: 'sometimes' }, 'spec.anchoringPolicy.mode'],
+        [{ telemetrySchema: { keys: { t: { type: 'bool' } } } }, 'type must be number or string'],
+        [{ otaPolicy: { window: { start: '1:00', end: '02:00' } } }, 'spec.otaPolicy.window.start must be HH:MM'],
+        [
+          { otaPolicy: { window: { start: '01:00', end: '02:00', timeZone: 'Mars/Olympus' } } },
+          'spec.otaPolicy.window.timeZone',
+        ],
+      ] as const) {
+        const { refusal } = await applyProfile(dispatcher, acme('wrong', { generation: 2n }), spec);
+        expect(refusal).to.include({ reason: 'InvalidSpec' });
+        expect(refusal!.message).to.include(message);
+      }
+      expect((await reader().get('acme', id))!.type).to.equal('right');
+    });
+
+    it('stay while something uses them; without a namespace they stay for their devices', async () => {
+      const { id } = await applyProfile(dispatcher, acme('used'), { type: 'pump' });
+      await withDevice(id);
+      await withDevice(id);
+      await applyTemplate(dispatcher, acme('user'), mintProvisionKey(), { profileName: 'used' });
+      expect(await remove(Kind.DEVICE_PROFILE, 'used')).to.deep.include({
+        reason: 'InUse',
+        message: 'the profile is used by 2 devices, 1 provisioning template',
+      });
+      expect(await remove(Kind.DEVICE_PROFILE, 'used', true)).to.equal(undefined);
+      expect((await reader().get('acme', id))!.type).to.equal('pump');
+      const late = await applyTemplate(dispatcher, acme('late'), mintProvisionKey(), { profileName: 'used' });
+      expect(late.refusal?.reason).to.equal('ReferenceNotFound');
+      const again = await applyProfile(dispatcher, acme('used', { uid: 'again' }), { type: 'pump' });
+      expect(again.id).to.equal(id);
+      expect(again.observed.value).to.include({ devices: 2 });
+      expect(
+        (await applyTemplate(dispatcher, acme('late'), mintProvisionKey(), { profileName: 'used' })).refusal,
+      ).to.equal(undefined);
+    });
+
+    it('go when nothing uses them, and going twice is no error', async () => {
+      const { id } = await applyProfile(dispatcher, acme('gone'));
+      expect(await remove(Kind.DEVICE_PROFILE, 'gone')).to.equal(undefined);
+      expect(await remove(Kind.DEVICE_PROFILE, 'gone')).to.equal(undefined);
+      expect(await reader().get('acme', id)).to.equal(undefined);
+    });
+  });
+
+  describe('of a template', () => {
+    const stateOf = async (name: string, key: string, spec: Parameters<typeof applyTemplate>[3] = {}) => {
+      const { observed, refusal } = await applyTemplate(dispatcher, acme(name), key, spec);
+      expect(refusal).to.equal(undefined);
+      return observed.case === 'provisioningTemplate' ? observed.value : undefined;
+    };
+
+    it('show the state of their key', async () => {
+      const key = mintProvisionKey();
+      expect(await stateOf('states', key)).to.include({ keyState: 'active', claims: 0 });
+      expect(await stateOf('states', key, { suspended: true })).to.include({ keyState: 'disabled' });
+      const expiring = await stateOf('states', key, { expiresInSeconds: 60 });
+      expect(expiring!.keyState).to.equal('active');
+      expect(Number(expiring!.keyExpiresAt!.seconds) - Date.now() / 1000).to.be.within(50, 61);
+      await test.database.system((tx) =>
+        tx.query(`UPDATE provision_keys SET first_seen_at = now() - interval '1 hour' WHERE key_hash = $1`, [
+          provisionKeyHash(key),
+        ]),
+      );
+      expect(await stateOf('states', key, { expiresInSeconds: 60 })).to.include({ keyState: 'expired' });
+      // Another key is first seen now, and the old one is remembered as it was.
+      expect(await stateOf('states', mintProvisionKey(), { expiresInSeconds: 60 })).to.include({ keyState: 'active' });
+      expect(await stateOf('states', key, { expiresInSeconds: 60 })).to.include({ keyState: 'expired' });
+    });
+
+    it('are refused when a reference is missing', async () => {
+      const key = mintProvisionKey();
+      const profile = await applyTemplate(dispatcher, acme('refs'), key, { profileName: 'nowhere' });
+      expect(profile.refusal).to.deep.include({
+        reason: 'ReferenceNotFound',
+        message: 'spec.profileRef: there is no DeviceProfile nowhere',
+      });
+      for (const group of [newId(), 'a-name']) {
+        const groups = await applyTemplate(dispatcher, acme('refs'), key, { defaultGroups: [group] });
+        expect(groups.refusal).to.deep.include({ reason: 'ReferenceNotFound' });
+      }
+    });
+
+    it('are refused when a field does not hold', async () => {
+      const key = mintProvisionKey();
+      for (const [spec, message] of [
+        [{ hardwareIdPattern: '' }, 'spec.hardwareIdPattern'],
+        [{ hardwareIdPattern: 'x'.repeat(257) }, 'spec.hardwareIdPattern'],
+        [{ expiresInSeconds: 315_360_001 }, 'spec.expiresInSeconds'],
+        [{ credentialType: 'psk' }, 'not available yet'],
+        [{ credentialType: 'certificate' }, 'not available yet'],
+        [{ credentialType: 'password' }, 'spec.credentialType'],
+        [{ keySha256: 'abc' }, 'spec.keySha256'],
+        [{ keySha256: '' }, 'spec.keySha256'],
+      ] as const) {
+        const { refusal } = await applyTemplate(dispatcher, acme('fields'), key, spec);
+        expect(refusal, JSON.stringify(spec)).to.include({ reason: 'InvalidSpec' });
+        expect(refusal!.message).to.include(message);
+      }
+    });
+
+    it('share no key: not within a tenant, and never across tenants', async () => {
+      const key = mintProvisionKey();
+      await applyProfile(dispatcher, { tenantId: 'other', name: 'pumps' });
+      expect((await applyTemplate(dispatcher, acme('owner'), key)).refusal).to.equal(undefined);
+      expect((await applyTemplate(dispatcher, acme('second'), key)).refusal?.reason).to.equal('InvalidSpec');
+      const foreign = await applyTemplate(dispatcher, { tenantId: 'other', name: 'thief' }, key);
+      expect(foreign.refusal?.reason).to.equal('InvalidSpec');
+      // Once a tenant had the key, it stays the tenant's.
+      await remove(Kind.PROVISIONING_TEMPLATE, 'owner');
+      expect((await applyTemplate(dispatcher, { tenantId: 'other', name: 'thief' }, key)).refusal?.reason).to.equal(
+        'InvalidSpec',
+      );
+      expect((await applyTemplate(dispatcher, acme('second'), key)).refusal).to.equal(undefined);
+    });
+
+    it('never go back to an older generation: a rotated key stays rotated', async () => {
+      const [old, rotated] = [mintProvisionKey(), mintProvisionKey()];
+      await applyTemplate(dispatcher, acme('rotating', { generation: 1n }), old);
+      await applyTemplate(dispatcher, acme('rotating', { generation: 2n }), rotated);
+      await applyTemplate(dispatcher, acme('rotating', { generation: 1n }), old);
+      const { rows } = await test.database.system((tx) =>
+        tx.query<{ key_hash: Buffer }>(`SELECT key_hash FROM provisioning_templates WHERE resource_name = 'rotating'`),
+      );
+      expect(rows[0]!.key_hash.equals(provisionKeyHash(rotated))).to.equal(true);
+    });
+  });
+});
