@@ -160,9 +160,23 @@ export async function sealBatch(
       ],
     );
     for (const [index, point] of points.entries()) {
+      const leaf = Buffer.from(leaves[index]!);
       await tx.query(
         'INSERT INTO leaf_index (tenant_id, prefix, batch_id, leaf_index, device_id) VALUES ($1, $2, $3, $4, $5)',
-        [point.tenantId, Buffer.from(leaves[index]!).readBigInt64BE(), batchId, index, point.deviceId],
+        [point.tenantId, leaf.readBigInt64BE(), batchId, index, point.deviceId],
+      );
+      await tx.query(
+        `INSERT INTO telemetry_points (time, device_id, batch_id, leaf_index, tenant_id, data_hash, payload)
+         VALUES ($1, $2, $3, $4, $5, $6, $7)`,
+        [
+          BigInt(point.timestampSeconds) * 1_000_000_000n + 250_000_000n,
+          point.deviceId,
+          batchId,
+          index,
+          point.tenantId,
+          leaf,
+          point.payload,
+        ],
       );
     }
     await tx.query(`SELECT pg_notify('kellet_batches', $1)`, [batchId]);

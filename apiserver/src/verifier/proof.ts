@@ -1,0 +1,105 @@
+// The proof of a leaf, derived from what its batch keeps: leaf vector, segments, transaction and BUMP.
+import {
+  buildBeef,
+  checkChainPath,
+  checkMerklePath,
+  equalBytes,
+  findCommitment,
+  merkleLevels,
+  merklePath,
+  parseBump,
+  parseTransaction,
+  segmentHead,
+  segmentPath,
+  type MerkleStep,
+} from '@kellet/verify';
+
+export type AnchorMode = 'merkle' | 'per_event' | 'chain';
+
+/** A run of one device's leaves in a batch of chain mode. */
+export interface Segment {
+  readonly deviceId: string;
+  readonly previousHead: Uint8Array;
+  readonly firstLeaf: number;
+  readonly leafCount: number;
+}
+
+/** A confirmed batch, as far as proofs are made from it. */
+export interface ProvenBatch {
+  readonly batchId: string;
+  readonly mode: AnchorMode;
+  /** 32 bytes a leaf. */
+  readonly leaves: Uint8Array;
+  /** Chain mode only. */
+  readonly segments: readonly Segment[];
+  readonly merkleRoot: Uint8Array;
+  /** Leaves of the tree that is committed: segments in chain mode. */
+  readonly count: number;
+  /** Display hex. */
+  readonly txid: string;
+  readonly rawTx: Uint8Array;
+  readonly bump: Uint8Array;
+  readonly blockHeight: number;
+  readonly blockHash: string;
+  readonly openedAt: Date;
+  readonly sealedAt: Date;
+  readonly confirmedAt: Date;
+}
+
+/** A leaf's way to the root. */
+export interface LeafProof {
+  readonly dataHash: Uint8Array;
+  /** Place in the committed tree: the segment's in chain mode. */
+  readonly leafIndex: number;
+  readonly path: readonly MerkleStep[];
+}
+
+/** Splits a leaf vector. */
+export function splitLeaves(leaves: Uint8Array): Uint8Array[] {
+  return Array.from({ length: leaves.length / 32 }, (_, index) => leaves.subarray(index * 32, index * 32 + 32));
+}
+
+/** Makes proofs of many leaves of one batch: its tree is built once. */
+export function createProver(batch: ProvenBatch): (index: number) => LeafProof {
+  const leaves = splitLeaves(batch.leaves);
+  if (batch.mode !== 'chain') {
+    const levels = merkleLevels(leaves);
+    return (index) => ({ dataHash: leaves[index]!, leafIndex: index, path: merklePath(levels, index) });
+  }
+  const leavesOf = (segment: Segment) => leaves.slice(segment.firstLeaf, segment.firstLeaf + segment.leafCount);
+  const levels = merkleLevels(batch.segments.map((segment) => segmentHead(segment.previousHead, leavesOf(segment))));
+  return (index) => {
+    const place = batch.segments.findIndex(
+      ({ firstLeaf, leafCount }) => index >= firstLeaf && index < firstLeaf + leafCount,
+    );
+    const segment = batch.segments[place];
+    if (!segment) throw new RangeError(`leaf ${index} is in no segment of batch ${batch.batchId}`);
+    const inSegment = segmentPath(segment.previousHead, leavesOf(segment), index - segment.firstLeaf);
+    return { dataHash: leaves[index]!, leafIndex: place, path: [...inSegment, ...merklePath(levels, place)] };
+  };
+}
+
+/** BRC-62 BEEF of the batch's transaction and its BUMP. */
+export function beefOf(batch: ProvenBatch): Uint8Array {
+  return buildBeef(batch.rawTx, parseBump(batch.bump));
+}
+
+/**
+ * SPEC, Verification, rule 4: whether the path leads from the leaf to the root, and the named transaction commits to that root, this
+ * batch and this count. It always should; this is where a damaged database would be noticed.
+ */
+export function holds(batch: ProvenBatch, proof: LeafProof): boolean {
+  try {
+    const check = batch.mode === 'chain' ? checkChainPath : checkMerklePath;
+    const root = check(proof.dataHash, proof.path, batch.count, proof.leafIndex);
+    const commitment = findCommitment(parseTransaction(batch.rawTx));
+    return (
+      equalBytes(root, batch.merkleRoot) &&
+      equalBytes(root, commitment.merkleRoot) &&
+      commitment.batchId === batch.batchId &&
+      commitment.count === batch.count
+    );
+  } catch {
+    return false;
+  }
+}

@@ -1,0 +1,326 @@
+// Proofs of really mined batches, read through the service, by SQL, and checked by the library that needs neither.
+import { create, toJson, type JsonObject } from '@bufbuild/protobuf';
+import { AnchoringPolicy_Mode } from '@kellet/proto/es/kellet/v1/common_pb.ts';
+import {
+  GetBatchProofRequestSchema,
+  GetBundleSchemaRequestSchema,
+  ListProofsRequestSchema,
+  VerifierService,
+  VerifyHashRequestSchema,
+  VerifyHashResponseSchema,
+  VerifyRawRequestSchema,
+  type VerifyHashResponse,
+} from '@kellet/proto/es/kellet/v1/verifier_pb.ts';
+import {
+  fetchHeaders,
+  findCommitment,
+  fromHex,
+  leafHash,
+  parseBeef,
+  parsePayload,
+  pinsOfHeaders,
+  PROOF_BUNDLE_SCHEMA,
+  toHex,
+  verifyBundle,
+  walkMerklePath,
+  type LeafInputs,
+} from '@kellet/verify';
+import { expect } from 'chai';
+import { eventually } from '../auth/test-fixtures.ts';
+import type { AnchorMode } from '../chain-anchor/store.ts';
+import {
+  asAdmin,
+  asDevice,
+  newPoint,
+  sealBatch,
+  startAnchoring,
+  tenantId,
+  type Anchoring,
+  type TestBatch,
+} from '../chain-anchor/testing/anchoring.ts';
+import { newId } from '../platform/ids.ts';
+import type { CallContext } from '../platform/rpc.ts';
+import { createVerifier } from './service.ts';
+
+const method = VerifierService.method;
+
+describe('verifier', function () {
+  this.timeout(60_000);
+  let anchoring: Anchoring;
+  const deviceA = newId();
+  const deviceB = newId();
+  /** Modes and sizes with every shape of tree that matters. */
+  const shapes: [AnchorMode, number][] = [
+    ['merkle', 1],
+    ['merkle', 2],
+    ['merkle', 7],
+    ['merkle', 33],
+    ['per_event', 1],
+    ['chain', 5],
+    ['chain', 9],
+  ];
+  const batches: TestBatch[] = [];
+
+  const verifyHash = (dataHashHex: string, includeBundle = false, context: CallContext = asAdmin()) =>
+    anchoring.registry.unary(
+      method.verifyHash,
+      create(VerifyHashRequestSchema, { dataHashHex, includeBundle }),
+      context,
+    );
+  const refusal = async (call: Promise<unknown>) =>
+    call.then(
+      () => 'answered',
+      (error: unknown) => (error as { code: string }).code,
+    );
+  const isConfirmed = (batchId: string) => async () => {
+    const { rows } = await anchoring.platform.database.system((tx) =>
+      tx.query<{ status: string }>('SELECT status FROM anchor_batches WHERE batch_id = $1', [batchId]),
+    );
+    return rows[0]?.status === 'confirmed';
+  };
+  const hasStatus = (batchId: string, status: string) => async () => {
+    const { rows } = await anchoring.platform.database.system((tx) =>
+      tx.query<{ status: string }>('SELECT status FROM anchor_batches WHERE batch_id = $1', [batchId]),
+    );
+    return rows[0]?.status === status;
+  };
+  const raw = (point: LeafInputs) => {
+    const { numericValues, stringValues } = parsePayload(point.payload);
+    return {
+      deviceId: point.deviceId,
+      timestamp: new Date(point.timestampSeconds * 1000 + 250).toISOString(),
+      numericValues: Object.fromEntries(numericValues),
+      stringValues: Object.fromEntries(stringValues),
+    };
+  };
+  const verifyRaw = (request: ReturnType<typeof raw>, context: CallContext = asAdmin()) =>
+    anchoring.registry.unary(method.verifyRaw, create(VerifyRawRequestSchema, request), context);
+  const json = (answer: VerifyHashResponse) =>
+    toJson(VerifyHashResponseSchema, answer, { alwaysEmitImplicit: true, useProtoFieldName: true }) as JsonObject;
+  const trustedPins = async () => {
+    const { height } = await anchoring.devchain.state();
+    return pinsOfHeaders(await fetchHeaders(anchoring.devchain.url, 100, (height as number) - 99), 'headers');
+  };
+
+  before(async () => {
+    anchoring = await startAnchoring();
+    createVerifier(anchoring.platform).register(anchoring.registry);
+    for (const [mode, count] of shapes) {
+      // Two devices by turns of three, so that chain mode has several segments of several leaves.
+      const points = Array.from({ length: count }, (_, i) => newPoint(i % 6 < 3 ? deviceA : deviceB));
+      batches.push(await sealBatch(anchoring.platform.database, points, mode));
+    }
+    for (const batch of batches) await eventually(hasStatus(batch.batchId, 'seen'), 10_000);
+  });
+  after(() => anchoring?.stop());
+
+  it('has no proof for a pending hash, nor for one that never was', async () => {
+    const pending = await verifyHash(toHex(batches[0]!.leaves[0]!)).catch((error: unknown) => error as Error);
+    const never = await verifyHash('ab'.repeat(32)).catch((error: unknown) => error as Error);
+    expect(pending).to.have.property('code', 'NOT_FOUND');
+    expect((pending as Error).message)
+      .to.equal('no blockchain proof was found for this data hash; it may be pending or nonexistent')
+      .and.to.equal((never as Error).message);
+    expect(await refusal(verifyRaw(raw(batches[0]!.points[0]!)))).to.equal('NOT_FOUND');
+    await anchoring.devchain.control('mine', { count: 1 });
+    for (const batch of batches) await eventually(isConfirmed(batch.batchId), 10_000);
+  });
+
+  it('refuses text that is no hash', async () => {
+    for (const text of ['', 'ab', 'xy'.repeat(32), 'ab'.repeat(33)]) {
+      expect(await refusal(verifyHash(text)), text).to.equal('INVALID_ARGUMENT');
+    }
+  });
+
+  for (const [place, [mode, count]] of shapes.entries()) {
+    it(`proves every leaf of ${mode} batches of ${count}, offline too`, async () => {
+      const batch = batches[place]!;
+      await anchoring.devchain.control('mine', { count: 1 });
+      const { height } = await anchoring.devchain.state();
+      await eventually(async () => {
+        const { rows } = await anchoring.platform.database.system((tx) =>
+          tx.query('SELECT FROM block_headers WHERE height = $1', [height]),
+        );
+        return rows.length === 1;
+      });
+      const pins = await trustedPins();
+      for (const [index, leaf] of batch.leaves.entries()) {
+        const answer = await verifyHash(toHex(leaf), true);
+        const path = answer.merklePath.map((step) => ({ hash: fromHex(step.hash), isRight: step.isRight }));
+        expect(toHex(walkMerklePath(leaf, path))).to.equal(answer.merkleRoot);
+        const [only] = parseBeef(fromHex(answer.beefHex)).transactions;
+        expect(toHex(findCommitment(only!.transaction).merkleRoot)).to.equal(answer.merkleRoot);
+        expect(answer).to.include({ batchId: batch.batchId, tenantId, deviceId: batch.points[index]!.deviceId });
+        expect(answer.anchorMode).to.equal(AnchoringPolicy_Mode[mode]);
+        if (mode === 'per_event') expect(answer.merklePath).to.deep.equal([]);
+
+        const document = json(answer);
+        const verdict = verifyBundle(document, { pins });
+        expect(verdict.verdict, verdict.reason).to.equal('proven');
+        expect(verdict.statement).to.include({
+          proven_depth: (height as number) - answer.blockHeight + 1,
+          batch_id: batch.batchId,
+        });
+        const bundle = document['bundle'] as JsonObject;
+        expect(
+          verifyBundle({ ...bundle, leaf_index: (bundle['leaf_index'] as number) + 1 }, { pins }).verdict,
+        ).to.equal('refuted');
+      }
+    });
+  }
+
+  it('recomputes the hash of raw values', async () => {
+    for (const batch of batches) {
+      const point = batch.points.at(-1)!;
+      const answer = await verifyRaw(raw(point));
+      expect(answer.verified).to.equal(true);
+      expect(answer.dataHash).to.equal(toHex(leafHash(point)));
+      expect(answer.batchId).to.equal(batch.batchId);
+    }
+    const right = raw(batches[2]!.points[0]!);
+    const wrong: Record<string, ReturnType<typeof raw>> = {
+      value: { ...right, numericValues: { temperature: -1 } },
+      'missing value': { ...right, stringValues: {} },
+      second: { ...right, timestamp: '2020-01-01T00:00:00Z' },
+      device: { ...right, deviceId: deviceB },
+      'unknown device': { ...right, deviceId: newId() },
+      'no device': { ...right, deviceId: 'nobody' },
+    };
+    for (const [what, request] of Object.entries(wrong)) {
+      expect(await refusal(verifyRaw(request)), what).to.equal('NOT_FOUND');
+    }
+    for (const timestamp of ['', 'yesterday', '1969-12-31T23:59:59Z']) {
+      expect(await refusal(verifyRaw({ ...right, timestamp })), timestamp).to.equal('INVALID_ARGUMENT');
+    }
+    const illFormed = { ...right, stringValues: { state: '\ud800' } };
+    expect(await refusal(verifyRaw(illFormed))).to.equal('INVALID_ARGUMENT');
+    expect(await refusal(verifyRaw(right, asAdmin('other')))).to.equal('NOT_FOUND');
+  });
+
+  it('lets a device key see the hashes of its own device only', async () => {
+    const point = batches[2]!.points[0]!;
+    const hash = toHex(leafHash(point));
+    expect((await verifyHash(hash, true, asDevice(deviceA))).dataHash).to.equal(hash);
+    expect((await verifyRaw(raw(point), asDevice(deviceA))).verified).to.equal(true);
+    expect(await refusal(verifyHash(hash, false, asDevice(deviceB)))).to.equal('PERMISSION_DENIED');
+    expect(await refusal(verifyRaw(raw(point), asDevice(deviceB)))).to.equal('PERMISSION_DENIED');
+  });
+
+  it('keeps tenants apart', async () => {
+    const [batch] = batches;
+    expect(await refusal(verifyHash(toHex(batch!.leaves[0]!), false, asAdmin('other')))).to.equal('NOT_FOUND');
+    const theirs = await anchoring.registry.unary(method.listProofs, create(ListProofsRequestSchema), asAdmin('other'));
+    expect(theirs).to.include({ total: 0 }).and.to.have.property('proofs').that.is.empty;
+    const request = create(GetBatchProofRequestSchema, { batchId: batch!.batchId });
+    expect(await refusal(anchoring.registry.unary(method.getBatchProof, request, asAdmin('other')))).to.equal(
+      'NOT_FOUND',
+    );
+  });
+
+  it('shows a whole batch, its leaves page by page', async () => {
+    const batch = batches[3]!;
+    const page = (pageToken: string, pageSize = 20) =>
+      anchoring.registry.unary(
+        method.getBatchProof,
+        create(GetBatchProofRequestSchema, { batchId: batch.batchId, pageSize, pageToken }),
+        asAdmin(),
+      );
+    const first = await page('');
+    const second = await page(first.nextPageToken);
+    expect([...first.leaves, ...second.leaves]).to.deep.equal(batch.leaves.map(toHex));
+    expect(second.nextPageToken).to.equal('');
+    expect(first).to.include({ count: 33, txid: second.txid });
+    expect(await refusal(page('nonsense'))).to.equal('INVALID_ARGUMENT');
+    expect(await refusal(page('', -1))).to.equal('INVALID_ARGUMENT');
+
+    const chain = await anchoring.registry.unary(
+      method.getBatchProof,
+      create(GetBatchProofRequestSchema, { batchId: batches[6]!.batchId }),
+      asAdmin(),
+    );
+    expect(chain.count).to.equal(3);
+    expect(chain.segments.map(({ firstLeaf, leafCount }) => [firstLeaf, leafCount])).to.deep.equal([
+      [0, 3],
+      [3, 3],
+      [6, 3],
+    ]);
+  });
+
+  it('lists proofs by limit and offset, of a device when asked', async () => {
+    const list = (request: Parameters<typeof create<typeof ListProofsRequestSchema>>[1]) =>
+      anchoring.registry.unary(method.listProofs, create(ListProofsRequestSchema, request), asAdmin());
+    const all = shapes.reduce((sum, [, count]) => sum + count, 0);
+    const listed: string[] = [];
+    for (let offset = 0; offset < all; offset += 7) {
+      const { proofs, total } = await list({ limit: 7, offset });
+      expect(total).to.equal(all);
+      expect(proofs).to.have.length(Math.min(7, all - offset));
+      for (const proof of proofs) {
+        const { deviceId } = batches
+          .flatMap(({ points }) => points)
+          .find((point) => toHex(leafHash(point)) === proof.dataHash)!;
+        expect(proof.deviceId).to.equal(deviceId);
+        listed.push(proof.dataHash);
+      }
+    }
+    const expected = batches.flatMap(({ leaves }) => leaves.map(toHex));
+    expect([...listed].sort()).to.deep.equal([...expected].sort());
+    expect((await list({ limit: 7, offset: all })).proofs).to.deep.equal([]);
+
+    const ofB = batches.flatMap(({ points }) => points.filter(({ deviceId }) => deviceId === deviceB));
+    const { proofs, total } = await list({ limit: 500, deviceId: deviceB });
+    expect(total).to.equal(ofB.length);
+    expect(proofs.map(({ dataHash }) => dataHash).sort()).to.deep.equal(
+      ofB.map((point) => toHex(leafHash(point))).sort(),
+    );
+    expect(await refusal(list({ limit: -1 }))).to.equal('INVALID_ARGUMENT');
+    expect(await refusal(list({ offset: -1 }))).to.equal('INVALID_ARGUMENT');
+  });
+
+  it('shows the same proofs to a reader by SQL, and each tenant its own', async () => {
+    interface Row {
+      data_hash: string;
+      batch_id: string;
+      merkle_path: { hash: string; is_right: boolean }[];
+      txid: string;
+      beef_hex: string;
+      block_height: number;
+      block_hash: string;
+      tenant_id: string;
+      device_id: string;
+    }
+    const read = (tenant: string) =>
+      anchoring.platform.database.tenant(tenant, (tx) => tx.query<Row>('SELECT * FROM anchor_proofs'));
+    const { rows } = await read(tenantId);
+    expect(rows).to.have.length(shapes.reduce((sum, [, count]) => sum + count, 0));
+    for (const row of rows) {
+      const answer = json(await verifyHash(row.data_hash));
+      for (const [field, value] of Object.entries(row)) {
+        if (field !== 'confirmed_at') expect(answer[field], field).to.deep.equal(value);
+      }
+    }
+    expect((await read('other')).rows).to.deep.equal([]);
+  });
+
+  it('prefers the highest block when a hash was anchored twice', async () => {
+    const point = newPoint(deviceA);
+    const ids: string[] = [];
+    for (let i = 0; i < 2; i += 1) {
+      const batch = await sealBatch(anchoring.platform.database, [point, newPoint(deviceA)]);
+      ids.push(batch.batchId);
+      await eventually(hasStatus(batch.batchId, 'seen'), 10_000);
+      await anchoring.devchain.control('mine', { count: 1 });
+      await eventually(isConfirmed(batch.batchId), 10_000);
+    }
+    expect((await verifyHash(toHex(leafHash(point)))).batchId).to.equal(ids[1]);
+  });
+
+  it('publishes the schema of bundles', async () => {
+    const schema = await anchoring.registry.unary(
+      method.getBundleSchema,
+      create(GetBundleSchemaRequestSchema),
+      asAdmin(),
+    );
+    expect(toJson(method.getBundleSchema.output, schema)).to.deep.equal(PROOF_BUNDLE_SCHEMA);
+  });
+});

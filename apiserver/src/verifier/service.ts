@@ -1,0 +1,209 @@
+// verifier: proofs by hash, by raw values and by batch (SPEC, Verification). Reads what chain-anchor has confirmed, writes nothing.
+import { fromJson, type JsonObject } from '@bufbuild/protobuf';
+import { StructSchema, timestampFromDate } from '@bufbuild/protobuf/wkt';
+import { AnchoringPolicy_Mode } from '@kellet/proto/es/kellet/v1/common_pb.ts';
+import { ProofBundleSchema, VerifierService } from '@kellet/proto/es/kellet/v1/verifier_pb.ts';
+import {
+  canonicalPayload,
+  equalBytes,
+  leafHash,
+  MalformedError,
+  MAXIMUM_BUNDLE_HEADERS,
+  PROOF_BUNDLE_SCHEMA,
+  toHex,
+  type MerkleStep,
+} from '@kellet/verify';
+import { storedHeaders, storedTip } from '../chain-anchor/header-chain.ts';
+import {
+  failedPrecondition,
+  invalidArgument,
+  KelletError,
+  notFound,
+  permissionDenied,
+  unavailable,
+} from '../platform/errors.ts';
+import { idField } from '../platform/fields.ts';
+import type { Platform, ServiceModule } from '../platform/module.ts';
+import type { CallContext, Implementation } from '../platform/rpc.ts';
+import { findPointByHash } from '../telemetry/point-lookup.ts';
+import { parseTimestamp } from '../telemetry/timestamp.ts';
+import { buildBundle } from './bundle.ts';
+import { beefOf, createProver, holds, splitLeaves, type LeafProof, type ProvenBatch } from './proof.ts';
+import { findLeaf, findProvenBatch, pageOfDeviceLeaves, pageOfLeaves, type FoundLeaf } from './store.ts';
+
+const defaultLimit = 50;
+const maximumLimit = 500;
+
+/** SPEC, Verification, rule 2: pending and nonexistent look the same. */
+const noProof = () =>
+  new KelletError('NOT_FOUND', 'no blockchain proof was found for this data hash; it may be pending or nonexistent');
+
+/** Makes the service. */
+export function createVerifier(platform: Platform): ServiceModule {
+  const { database, paging } = platform;
+
+  /** The leaf, when there is a proof and the caller may see it: a device key sees its own device's alone. */
+  const lookUp = async (hash: Uint8Array, context: CallContext): Promise<FoundLeaf> => {
+    const leaf = await database.tenant(context.tenantId, (tx) => findLeaf(tx, context.tenantId, hash));
+    if (!leaf) throw noProof();
+    const { caller } = context;
+    if (caller.kind === 'device' && leaf.deviceId !== caller.deviceId) {
+      throw permissionDenied('a device key verifies the hashes of its own device only');
+    }
+    return leaf;
+  };
+
+  const bundleOf = async (tenantId: string, { batch, deviceId }: FoundLeaf, proof: LeafProof) => {
+    const { batchId, openedAt, sealedAt } = batch;
+    const place = { deviceId, batchId, dataHash: proof.dataHash, openedAt, sealedAt };
+    const point = await findPointByHash(database, tenantId, place);
+    if (!point) throw failedPrecondition('the values of this point are not kept any longer; its proof is');
+    const { headers, tip } = await database.tenant(tenantId, async (tx) => ({
+      headers: await storedHeaders(tx, batch.blockHeight, MAXIMUM_BUNDLE_HEADERS),
+      tip: await storedTip(tx),
+    }));
+    if (headers[0]?.blockHash !== batch.blockHash || tip === undefined) {
+      throw unavailable('the chain is being reorganised: ask again');
+    }
+    return buildBundle({ tenantId, deviceId, batch, proof, point, headers, tip });
+  };
+
+  const handlers: Implementation<typeof VerifierService> = {
+    async verifyHash(request, context) {
+      if (!/^[0-9a-f]{64}$/i.test(request.dataHashHex)) {
+        throw invalidArgument('data_hash_hex must be 64 hexadecimal digits');
+      }
+      const leaf = await lookUp(Buffer.from(request.dataHashHex, 'hex'), context);
+      const proof = createProver(leaf.batch)(leaf.index);
+      const answer = toProof(context.tenantId, leaf, proof);
+      if (!request.includeBundle) return answer;
+      const bundle = await bundleOf(context.tenantId, leaf, proof);
+      return { ...answer, bundle: fromJson(ProofBundleSchema, bundle as unknown as JsonObject) };
+    },
+
+    async verifyRaw(request, context) {
+      const deviceId = idField('device_id', request.deviceId);
+      if (context.caller.kind === 'device' && context.caller.deviceId !== deviceId) {
+        throw permissionDenied('a device key verifies the points of its own device only');
+      }
+      const hash = rawHash(context.tenantId, deviceId, request);
+      const leaf = await lookUp(hash, context);
+      const proof = createProver(leaf.batch)(leaf.index);
+      const {
+        batchId,
+        dataHash,
+        merklePath,
+        merkleRoot,
+        txid,
+        beefHex,
+        blockHeight,
+        blockHash,
+        confirmedAt,
+        leafIndex,
+        count,
+        anchorMode,
+      } = toProof(context.tenantId, leaf, proof);
+      return {
+        verified: equalBytes(proof.dataHash, hash) && holds(leaf.batch, proof),
+        ...{ batchId, dataHash, merklePath, merkleRoot, txid, beefHex, blockHeight, blockHash, confirmedAt },
+        ...{ leafIndex, count, anchorMode },
+      };
+    },
+
+    async getBatchProof(request, { tenantId }) {
+      const batchId = idField('batch_id', request.batchId);
+      const scope = ['verify/batch', tenantId, batchId];
+      const page = paging.open<number>(request, scope);
+      const batch = await database.tenant(tenantId, (tx) => findProvenBatch(tx, tenantId, batchId));
+      if (!batch) throw notFound('batch_id');
+      const first = page.after ?? 0;
+      const leaves = splitLeaves(batch.leaves).map((hash, index) => ({ hash, index }));
+      const cut = paging.close(leaves.slice(first, first + page.size + 1), page, scope, ({ index }) => index + 1);
+      return {
+        ...commonFields(batch),
+        leaves: cut.rows.map(({ hash }) => toHex(hash)),
+        nextPageToken: cut.nextPageToken,
+        segments: batch.segments.map(({ deviceId, previousHead, firstLeaf, leafCount }) => ({
+          deviceId,
+          previousHead: toHex(previousHead),
+          firstLeaf,
+          leafCount,
+        })),
+      };
+    },
+
+    async listProofs(request, { tenantId }) {
+      const { limit = 0, offset } = request;
+      if (limit < 0) throw invalidArgument('limit must not be negative');
+      if (offset < 0) throw invalidArgument('offset must not be negative');
+      const size = Math.min(limit === 0 ? defaultLimit : limit, maximumLimit);
+      const device = request.deviceId === '' ? undefined : idField('device_id', request.deviceId);
+      const { leaves, total } = await database.tenant(tenantId, (tx) =>
+        device === undefined
+          ? pageOfLeaves(tx, tenantId, offset, size)
+          : pageOfDeviceLeaves(tx, tenantId, device, offset, size),
+      );
+      const provers = new Map<string, ReturnType<typeof createProver>>();
+      const proofs = leaves.map((leaf) => {
+        let prover = provers.get(leaf.batch.batchId);
+        if (!prover) provers.set(leaf.batch.batchId, (prover = createProver(leaf.batch)));
+        return toProof(tenantId, leaf, prover(leaf.index));
+      });
+      return { proofs, total };
+    },
+
+    getBundleSchema: () => Promise.resolve(fromJson(StructSchema, PROOF_BUNDLE_SCHEMA as JsonObject)),
+  };
+
+  return { register: (registry) => registry.register(VerifierService, handlers) };
+}
+
+/** The leaf hash of submitted values, with the caller's tenant. */
+function rawHash(
+  tenantId: string,
+  deviceId: string,
+  values: {
+    timestamp: string;
+    numericValues: Readonly<Record<string, number>>;
+    stringValues: Readonly<Record<string, string>>;
+  },
+): Uint8Array {
+  const time = parseTimestamp(values.timestamp);
+  if (!time || time.seconds < 0) throw invalidArgument('timestamp must be RFC 3339, from 1970 on');
+  try {
+    const payload = canonicalPayload(values.numericValues, values.stringValues);
+    return leafHash({ tenantId, deviceId, timestampSeconds: time.seconds, payload });
+  } catch (error) {
+    if (error instanceof MalformedError) throw invalidArgument(error.message);
+    throw error;
+  }
+}
+
+const steps = (path: readonly MerkleStep[]) => path.map(({ hash, isRight }) => ({ hash: toHex(hash), isRight }));
+
+/** What every proof says of its batch. */
+function commonFields(batch: ProvenBatch) {
+  return {
+    batchId: batch.batchId,
+    merkleRoot: toHex(batch.merkleRoot),
+    txid: batch.txid,
+    beefHex: toHex(beefOf(batch)),
+    blockHeight: batch.blockHeight,
+    blockHash: batch.blockHash,
+    confirmedAt: timestampFromDate(batch.confirmedAt),
+    count: batch.count,
+    anchorMode: AnchoringPolicy_Mode[batch.mode],
+  };
+}
+
+/** SPEC, Proof record. */
+function toProof(tenantId: string, leaf: FoundLeaf, proof: LeafProof) {
+  return {
+    ...commonFields(leaf.batch),
+    dataHash: toHex(proof.dataHash),
+    merklePath: steps(proof.path),
+    tenantId,
+    deviceId: leaf.deviceId,
+    leafIndex: proof.leafIndex,
+  };
+}

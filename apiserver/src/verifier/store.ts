@@ -1,0 +1,172 @@
+// SQL of the verifier: confirmed batches and their leaves. A batch that is not confirmed does not exist here.
+import { fromHex } from '@kellet/verify';
+import type { Transaction } from '../platform/database.ts';
+import type { AnchorMode, ProvenBatch } from './proof.ts';
+
+interface BatchRow {
+  batch_id: string;
+  anchor_mode: AnchorMode;
+  leaves: Buffer;
+  segments: { device_id: string; previous_head: string; first_leaf: number; leaf_count: number }[] | null;
+  merkle_root: Buffer;
+  count: number;
+  txid: string;
+  raw_tx: Buffer;
+  bump: Buffer;
+  block_height: number;
+  block_hash: string;
+  created_at: Date;
+  sealed_at: Date;
+  confirmed_at: Date;
+}
+
+const batchColumns = ['batch_id', 'anchor_mode', 'leaves', 'segments', 'merkle_root', 'count', 'txid', 'raw_tx', 'bump']
+  .concat('block_height', 'block_hash', 'created_at', 'sealed_at', 'confirmed_at')
+  .map((column) => `batch.${column}`)
+  .join(', ');
+
+const toBatch = (row: BatchRow): ProvenBatch => ({
+  batchId: row.batch_id,
+  mode: row.anchor_mode,
+  leaves: row.leaves,
+  segments: (row.segments ?? []).map((segment) => ({
+    deviceId: segment.device_id,
+    previousHead: fromHex(segment.previous_head),
+    firstLeaf: segment.first_leaf,
+    leafCount: segment.leaf_count,
+  })),
+  merkleRoot: row.merkle_root,
+  count: row.count,
+  txid: row.txid,
+  rawTx: row.raw_tx,
+  bump: row.bump,
+  blockHeight: row.block_height,
+  blockHash: row.block_hash,
+  openedAt: row.created_at,
+  sealedAt: row.sealed_at,
+  confirmedAt: row.confirmed_at,
+});
+
+/** A leaf and where it stands. */
+export interface FoundLeaf {
+  readonly batch: ProvenBatch;
+  /** Place in the leaf vector. */
+  readonly index: number;
+  readonly deviceId: string;
+}
+
+/** How leaf_index keeps a hash: its first eight bytes, big-endian, signed. */
+export const prefixOf = (hash: Uint8Array): bigint => Buffer.from(hash).readBigInt64BE(0);
+
+/** The leaf with that hash in the batch with the highest block (SPEC, Verification, rule 3). */
+export async function findLeaf(tx: Transaction, tenantId: string, hash: Uint8Array): Promise<FoundLeaf | undefined> {
+  const { rows } = await tx.query<BatchRow & { leaf_index: number; device_id: string }>(
+    `SELECT ${batchColumns}, leaf.leaf_index, leaf.device_id
+     FROM leaf_index AS leaf JOIN anchor_batches AS batch ON batch.tenant_id = leaf.tenant_id AND batch.batch_id = leaf.batch_id
+     WHERE leaf.tenant_id = $1 AND leaf.prefix = $2 AND batch.status = 'confirmed'
+       AND substring(batch.leaves FROM leaf.leaf_index * 32 + 1 FOR 32) = $3
+     ORDER BY batch.block_height DESC, batch.confirmed_at, batch.batch_id LIMIT 1`,
+    [tenantId, prefixOf(hash), Buffer.from(hash)],
+  );
+  const [row] = rows;
+  return row && { batch: toBatch(row), index: row.leaf_index, deviceId: row.device_id };
+}
+
+/** A confirmed batch of the tenant. */
+export async function findProvenBatch(
+  tx: Transaction,
+  tenantId: string,
+  batchId: string,
+): Promise<ProvenBatch | undefined> {
+  const { rows } = await tx.query<BatchRow>(
+    `SELECT ${batchColumns} FROM anchor_batches AS batch
+     WHERE tenant_id = $1 AND batch_id = $2 AND status = 'confirmed'`,
+    [tenantId, batchId],
+  );
+  return rows[0] && toBatch(rows[0]);
+}
+
+/** A page of the tenant's proven leaves, the latest batches first, and how many there are. */
+export interface LeafPage {
+  readonly leaves: readonly FoundLeaf[];
+  readonly total: number;
+}
+
+/** All leaves, by their places in the leaf vectors. */
+export async function pageOfLeaves(
+  tx: Transaction,
+  tenantId: string,
+  offset: number,
+  limit: number,
+): Promise<LeafPage> {
+  const { rows: totals } = await tx.query<{ total: number }>(
+    `SELECT coalesce(sum(octet_length(leaves) / 32), 0)::float8 AS total FROM anchor_batches
+     WHERE tenant_id = $1 AND status = 'confirmed'`,
+    [tenantId],
+  );
+  const { rows } = await tx.query<BatchRow & { first: number; last: number }>(
+    `SELECT ${batchColumns}, greatest(0, $2 - place.before)::int4 AS first,
+       (least(place.leaves, $2 + $3 - place.before) - 1)::int4 AS last
+     FROM (SELECT batch_id, octet_length(leaves) / 32 AS leaves,
+             sum(octet_length(leaves) / 32) OVER (ORDER BY confirmed_at DESC, batch_id) - octet_length(leaves) / 32 AS before
+           FROM anchor_batches WHERE tenant_id = $1 AND status = 'confirmed') AS place
+     JOIN anchor_batches AS batch USING (batch_id)
+     WHERE place.before < $2::int8 + $3 AND place.before + place.leaves > $2::int8
+     ORDER BY place.before`,
+    [tenantId, offset, limit],
+  );
+  const places = rows.flatMap((row) => {
+    const batch = toBatch(row);
+    return Array.from({ length: row.last - row.first + 1 }, (_, i) => ({ batch, index: row.first + i }));
+  });
+  const devices = await devicesOf(tx, tenantId, places);
+  return {
+    leaves: places.map((place) => ({ ...place, deviceId: devices.get(`${place.batch.batchId}/${place.index}`) ?? '' })),
+    total: totals[0]!.total,
+  };
+}
+
+/** The devices of leaves, by `batch/index`. */
+async function devicesOf(
+  tx: Transaction,
+  tenantId: string,
+  places: readonly { batch: ProvenBatch; index: number }[],
+): Promise<Map<string, string>> {
+  const prefixes = places.map(({ batch, index }) => prefixOf(batch.leaves.subarray(index * 32, index * 32 + 32)));
+  const { rows } = await tx.query<{ batch_id: string; leaf_index: number; device_id: string }>(
+    `SELECT batch_id, leaf_index, device_id FROM leaf_index
+     WHERE tenant_id = $1 AND prefix = ANY($2) AND batch_id = ANY($3)`,
+    [tenantId, prefixes, [...new Set(places.map(({ batch }) => batch.batchId))]],
+  );
+  return new Map(rows.map((row) => [`${row.batch_id}/${row.leaf_index}`, row.device_id]));
+}
+
+/** The leaves of one device. */
+export async function pageOfDeviceLeaves(
+  tx: Transaction,
+  tenantId: string,
+  deviceId: string,
+  offset: number,
+  limit: number,
+): Promise<LeafPage> {
+  const from = `FROM leaf_index AS leaf JOIN anchor_batches AS batch ON batch.tenant_id = leaf.tenant_id AND batch.batch_id = leaf.batch_id
+    WHERE leaf.tenant_id = $1 AND leaf.device_id = $2 AND batch.status = 'confirmed'`;
+  const { rows: totals } = await tx.query<{ total: number }>(`SELECT count(*)::float8 AS total ${from}`, [
+    tenantId,
+    deviceId,
+  ]);
+  const { rows } = await tx.query<{ batch_id: string; leaf_index: number }>(
+    `SELECT leaf.batch_id, leaf.leaf_index ${from}
+     ORDER BY batch.confirmed_at DESC, batch.batch_id, leaf.leaf_index OFFSET $3 LIMIT $4`,
+    [tenantId, deviceId, offset, limit],
+  );
+  const { rows: batchRows } = await tx.query<BatchRow>(
+    `SELECT ${batchColumns} FROM anchor_batches AS batch WHERE tenant_id = $1 AND batch_id = ANY($2)`,
+    [tenantId, [...new Set(rows.map((row) => row.batch_id))]],
+  );
+  const batches = new Map(batchRows.map((row) => [row.batch_id, toBatch(row)]));
+  return {
+    leaves: rows.map((row) => ({ batch: batches.get(row.batch_id)!, index: row.leaf_index, deviceId })),
+    total: totals[0]!.total,
+  };
+}
