@@ -56,7 +56,7 @@ export async function measure(scene: Scene): Promise<void> {
   const history = await readHistory(scene, watched.deviceId);
   const isEqual = history.map(essence).join() === readingsOf(0).map(essence).join();
   promises.observe('history', isEqual, `${history.length} points, ${isEqual ? 'equal' : 'NOT equal'} to the record`);
-  observeRateLimit(scene, await admin.send('GET', `/api/v1/devices/${watched.deviceId}`));
+  observeRateLimit(scene, await admin.send('GET', `/api/v1/telemetry/${watched.deviceId}/latest`));
 }
 
 /** What the headers of an answer say of the tenant's window. */

@@ -5,7 +5,7 @@ export class Terminal {
   readonly #started: number;
   readonly #now: () => number;
   readonly #write: (text: string) => void;
-  #lastCount = 0;
+  #lastCount = { line: '', at: 0 };
 
   /** `now` in milliseconds, `write` takes text as it is to appear. */
   constructor(now: () => number = () => performance.now(), write = (text: string) => void process.stdout.write(text)) {
@@ -35,11 +35,12 @@ export class Terminal {
     this.#write(text.endsWith('\n') ? text : `${text}\n`);
   }
 
-  /** A counter: at most two lines a second, and always the last one. */
+  /** A counter: at most two lines a second, the last one once, and one every five seconds when nothing moves. */
   count(what: string, done: number, total: number): void {
-    const now = this.#now();
-    if (done < total && now - this.#lastCount < 500) return;
-    this.#lastCount = now;
-    this.say(`   ${what}: ${done.toLocaleString('en')} of ${total.toLocaleString('en')}`);
+    const line = `   ${what}: ${done.toLocaleString('en')} of ${total.toLocaleString('en')}`;
+    const rest = this.#now() - this.#lastCount.at;
+    if (line === this.#lastCount.line ? done === total || rest < 5000 : done < total && rest < 500) return;
+    this.#lastCount = { line, at: this.#now() };
+    this.say(line);
   }
 }

@@ -72,7 +72,7 @@ export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
     let left = await this.database.tenant(meta.tenantId, async (tx) => {
       await takeUpIntent(tx, meta);
       const existing = await findRollout(tx, meta.tenantId, id, 'FOR UPDATE');
-      if (existing) return this.update(tx, existing, spec);
+      if (existing) return this.update(tx, existing, spec, profile);
       return this.create(tx, meta, spec, id, profile);
     });
     for (let round = 1; left > 0 && round < transactionsPerApply; round += 1) {
@@ -167,7 +167,12 @@ export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
   }
 
   /** Brings a row that exists up to its manifest. Policy may change at any time and never restarts anything. */
-  private async update(tx: Transaction, state: RolloutState, spec: OtaRolloutSpec): Promise<number> {
+  private async update(
+    tx: Transaction,
+    state: RolloutState,
+    spec: OtaRolloutSpec,
+    profile: ProfileFacts | undefined,
+  ): Promise<number> {
     if (state.phase === 'completed') return 0;
     const events: (RolloutEvent | undefined)[] = [];
     let changed = await removeDeletedDevices(tx, state);
@@ -196,7 +201,7 @@ export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
       if (!state.rollbackPackageId) {
         throw new RefusalError('InvalidSpec', 'desiredState: RolledBack needs a rollbackPackageRef');
       }
-      events.push(await this.turnBack(tx, state, 'spec.desiredState'));
+      events.push(await this.turnBack(tx, state, 'spec.desiredState', profile));
       changed = true;
     }
     const paused = pauseIfExceeded(state, new Date(this.clock.now()));
@@ -204,14 +209,21 @@ export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
     return 0;
   }
 
-  /** Requests the rollback and sends the way back. The row is locked; the caller saves. */
-  async turnBack(tx: Transaction, state: RolloutState, by: string): Promise<RolloutEvent | undefined> {
+  /**
+   * Requests the rollback and sends the way back. The row is locked; the caller saves, and has read the rollout's profile
+   * before its transaction began: waiting for a second connection under the lock could take the whole pool.
+   */
+  async turnBack(
+    tx: Transaction,
+    state: RolloutState,
+    by: string,
+    profile: ProfileFacts | undefined,
+  ): Promise<RolloutEvent | undefined> {
     const now = new Date(this.clock.now());
     const event = requestRollback(state, by, now);
     if (!event) return undefined;
     const rollback = await findPackage(tx, state.tenantId, state.rollbackPackageId!);
     if (!rollback) throw new RefusalError('ReferenceNotFound', 'the rollback package has been deleted');
-    const profile = await this.profiles.get(state.tenantId, state.profileId);
     await beginRollback(tx, state, rollback, deviceTimeout(state.spec, profile?.otaPolicy), now);
     return event;
   }

@@ -240,13 +240,17 @@ export class Rollouts {
     this.change(context, rolloutId, async (_tx, state) => approve(state));
 
   /** Turns the rollout around. */
-  rollback = (context: CallContext, rolloutId: string): Promise<Rollout> =>
-    this.change(context, rolloutId, async (tx, state) => {
+  rollback = async (context: CallContext, rolloutId: string): Promise<Rollout> => {
+    const { tenantId } = context;
+    const { profileId } = await this.database.tenant(tenantId, (tx) => getRollout(tx, tenantId, rolloutId));
+    const profile = await this.profiles.get(tenantId, profileId);
+    return this.change(context, rolloutId, async (tx, state) => {
       if (state.rollbackPackageId && !(await findPackage(tx, state.tenantId, state.rollbackPackageId))) {
         throw failedPrecondition('the rollback package has been deleted');
       }
-      return this.applier.turnBack(tx, state, context.caller.name);
+      return this.applier.turnBack(tx, state, context.caller.name, profile);
     });
+  };
 
   /** Ends the rollout: nothing that was not delivered leaves any more. */
   cancel = (context: CallContext, rolloutId: string): Promise<Rollout> =>

@@ -14,6 +14,12 @@ import type { CommandRow } from './commands.ts';
 /** Commands handed out by one poll at the most. */
 const commandsPerPoll = 20;
 
+/** A command that may be handed out now, and how many seconds the device then has for it (0: not an update). */
+interface Allowed {
+  readonly command: CommandRow;
+  readonly timeoutSeconds: number;
+}
+
 type PendingRow = CommandRow & Record<string, unknown>;
 
 /** Takes a device's due commands and marks them sent. */
@@ -34,9 +40,11 @@ export class Delivery {
     if (due.length === 0) return [];
     const allowed = await this.allowed(tenantId, due);
     const taken: CommandRow[] = [];
-    for (const command of allowed) {
+    for (const { command, timeoutSeconds } of allowed) {
       const sent = await this.database.tenant(tenantId, (tx) =>
-        command.rollout_id === null ? markSent(tx, command) : this.deliverUpdate(tx, command, command.rollout_id),
+        command.rollout_id === null
+          ? markSent(tx, command)
+          : this.deliverUpdate(tx, command, command.rollout_id, timeoutSeconds),
       );
       if (sent) taken.push(sent);
     }
@@ -56,24 +64,32 @@ export class Delivery {
     });
   }
 
-  /** Leaves out the commands of rollouts that hold them: paused, or outside their window. */
-  private async allowed(tenantId: string, due: readonly CommandRow[]): Promise<CommandRow[]> {
+  /**
+   * Leaves out the commands of rollouts that hold them: paused, or outside their window. Says how long a device may take for
+   * each of the others: read here, because a transaction that waited for a second connection would keep its own, and many of
+   * them the whole pool.
+   */
+  private async allowed(tenantId: string, due: readonly CommandRow[]): Promise<Allowed[]> {
     const rolloutIds = [...new Set(due.flatMap((command) => command.rollout_id ?? []))];
-    if (rolloutIds.length === 0) return [...due];
+    if (rolloutIds.length === 0) return due.map((command) => ({ command, timeoutSeconds: 0 }));
     const { rows } = await this.database.tenant(tenantId, (tx) =>
       tx.query<{ rollout_id: string; phase: string; profile_id: string; spec: JsonValue }>(
         `SELECT rollout_id, phase, profile_id, spec FROM ota_rollouts WHERE tenant_id = $1 AND rollout_id = ANY($2)`,
         [tenantId, rolloutIds],
       ),
     );
-    const open = new Set<string>();
+    const open = new Map<string, number>();
     for (const row of rows) {
       const profile = await this.profiles.get(tenantId, row.profile_id);
       const spec = fromJson(OtaRolloutSpecSchema, row.spec, { ignoreUnknownFields: true });
       const window = deliveryWindow(spec, profile?.otaPolicy);
-      if (mayDeliver({ phase: row.phase, window }, new Date(this.clock.now()))) open.add(row.rollout_id);
+      if (!mayDeliver({ phase: row.phase, window }, new Date(this.clock.now()))) continue;
+      open.set(row.rollout_id, deviceTimeout(spec, profile?.otaPolicy));
     }
-    return due.filter((command) => command.rollout_id === null || open.has(command.rollout_id));
+    return due.flatMap((command) => {
+      const timeoutSeconds = command.rollout_id === null ? 0 : open.get(command.rollout_id);
+      return timeoutSeconds === undefined ? [] : [{ command, timeoutSeconds }];
+    });
   }
 
   /** Delivery of an update: under the rollout's lock, so that a pause and a delivery never cross. */
@@ -81,6 +97,7 @@ export class Delivery {
     tx: Transaction,
     command: CommandRow,
     rolloutId: string,
+    timeoutSeconds: number,
   ): Promise<CommandRow | undefined> {
     const { tenant_id: tenantId, device_id: deviceId } = command;
     const state = await lockRollout(tx, tenantId, rolloutId);
@@ -90,8 +107,7 @@ export class Delivery {
     const sent = await markSent(tx, command);
     if (!sent) return undefined;
     const now = new Date(this.clock.now());
-    const profile = await this.profiles.get(tenantId, state.profileId);
-    const deadlineAt = new Date(now.getTime() + deviceTimeout(state.spec, profile?.otaPolicy) * 1000);
+    const deadlineAt = new Date(now.getTime() + timeoutSeconds * 1000);
     const first = device.state === 'scheduled';
     await updateRolloutDevice(tx, tenantId, rolloutId, deviceId, {
       ...(first ? { state: 'sent' as const } : {}),
