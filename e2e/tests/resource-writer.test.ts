@@ -191,6 +191,27 @@ describe('custom resources written for REST callers', function () {
     );
   });
 
+  it('loses none of the changes that several callers make at once', async () => {
+    const { profileId } = await call(profile.createProfile, { name: 'busy', type: 'a', defaultTags: { a: 'b' } });
+    await Promise.all([
+      call(profile.updateProfile, { profileId, type: 'changed', updateMask: mask('type') }),
+      call(profile.updateProfile, { profileId, defaultTags: { c: 'd' }, updateMask: mask('default_tags') }),
+      call(profile.updateProfile, { profileId, offlineAfterSeconds: 77, updateMask: mask('offline_after_seconds') }),
+      call(profile.updateProfile, { profileId, otaPolicy: { maxAttempts: 7 }, updateMask: mask('ota_policy') }),
+      call(profile.updateProfile, { profileId, name: 'Busy!', updateMask: mask('name') }),
+    ]);
+    const object = await read<DeviceProfileSpec>('DeviceProfile', 'busy');
+    expect(object!.spec).to.deep.equal({
+      type: 'changed',
+      defaultTags: { c: 'd' },
+      offlineAfterSeconds: 77,
+      otaPolicy: { maxAttempts: 7 },
+    });
+    const held = await call(profile.getProfile, { profileId });
+    expect(held).to.include({ name: 'Busy!', type: 'changed', offlineAfterSeconds: 77 });
+    expect(held.defaultTags).to.deep.equal({ c: 'd' });
+  });
+
   it('takes no field from another manager, and says whose it is', async () => {
     const { profileId } = await call(profile.createProfile, { name: 'shared', type: 'a', offlineAfterSeconds: 60 });
     const object = await applyAsAnother('shared', { type: 'git' });

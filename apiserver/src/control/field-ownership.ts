@@ -51,13 +51,13 @@ export function asApplied(object: Object): ManagedFields[] | undefined {
   return all.map((entry) => (created(entry) ? { ...entry, operation: 'Apply' } : entry));
 }
 
-/** What to tell a caller whose change met another manager's fields. */
-export function conflictMessage(error: KubernetesError): string {
+/** Which fields belong to which other manager, for the caller whose change met them; undefined for a conflict of versions. */
+export function conflictMessage(error: KubernetesError): string | undefined {
   const conflicts = error.causes.flatMap((cause) => {
     const manager = /conflict with "([^"]+)"/.exec(cause.message ?? '')?.[1];
     return cause.reason === 'FieldManagerConflict' && manager
       ? [`${cause.field ?? 'a field'} is managed by ${manager}`]
       : [];
   });
-  return conflicts.length > 0 ? conflicts.join('; ') : 'the resource was changed at the same moment; try again';
+  return conflicts.length > 0 ? conflicts.join('; ') : undefined;
 }

@@ -11,7 +11,14 @@ import {
 } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
 import { sleep } from '../platform/clock.ts';
 import type { Database } from '../platform/database.ts';
-import { alreadyExists, failedPrecondition, invalidArgument, notFound, unavailable } from '../platform/errors.ts';
+import {
+  alreadyExists,
+  failedPrecondition,
+  invalidArgument,
+  KelletError,
+  notFound,
+  unavailable,
+} from '../platform/errors.ts';
 import { newId } from '../platform/ids.ts';
 import { KubernetesError, resourceOf, type KubernetesApi, type KubernetesObject } from '../platform/kubernetes.ts';
 import type { Logger } from '../platform/logger.ts';
@@ -57,6 +64,9 @@ export interface TakenUp<K extends ManagedKind> {
   readonly name: string;
   readonly observed: ManagedObserved[K];
 }
+
+/** How often a change is tried again because somebody else wrote the resource in between. */
+const patchAttempts = 10;
 
 /** Within this time a resource must be taken up, else its creation is cancelled. */
 const defaultDeadlineMilliseconds = 10_000;
@@ -130,8 +140,7 @@ export class ResourceWriter {
   async patch<K extends ManagedKind>(context: CallContext, change: ResourceChange<K>): Promise<TakenUp<K>> {
     const { kind, name } = change;
     const namespace = await this.namespaceOf(context.tenantId);
-    const before = await this.prepared<K>(kind, namespace, name, context.signal);
-    const after = await this.applied(withChange(before, change), before, change, context.signal);
+    const { before, after } = await this.changed(namespace, change, context.signal);
     const answer = await this.dispatcher.apply(applyRequest(kind, context.tenantId, after));
     if (answer.refusal) {
       await this.kubernetes
@@ -198,7 +207,34 @@ export class ResourceWriter {
     }
   }
 
-  /** The resource as it is, ready to be changed by apply. */
+  /**
+   * Applies a change to the resource as it was read, and reads again when somebody else wrote in between: applying states all
+   * that we own, so a stale reading would undo another caller's change.
+   */
+  private async changed<K extends ManagedKind>(
+    namespace: string,
+    change: ResourceChange<K>,
+    signal: AbortSignal,
+  ): Promise<{ before: KubernetesObject<ManagedSpecs[K]>; after: KubernetesObject<ManagedSpecs[K]> }> {
+    const { kind, name } = change;
+    for (let attempt = 0; attempt < patchAttempts && !signal.aborted; attempt += 1) {
+      try {
+        const before = await this.prepared<K>(kind, namespace, name, signal);
+        refuseForeignRemoval(before, change);
+        const wanted = withChange(before, change);
+        const { resourceVersion } = before.metadata;
+        const versioned = { ...wanted, metadata: { ...wanted.metadata, resourceVersion: resourceVersion ?? '' } };
+        return { before, after: await this.kubernetes.apply(kind, versioned, signal) };
+      } catch (error) {
+        if (!(error instanceof KubernetesError)) throw error;
+        if (error.status !== 409 || conflictMessage(error) !== undefined) throw refusedByKubernetes(error);
+      }
+      await sleep(20 * attempt, signal);
+    }
+    throw new KelletError('ABORTED', 'the resource is being changed by others at the same time; try again');
+  }
+
+  /** The resource as it is, in the form that apply goes on from. */
   private async prepared<K extends ManagedKind>(
     kind: K,
     namespace: string,
@@ -209,31 +245,8 @@ export class ResourceWriter {
     if (!object || object.metadata.deletionTimestamp) throw failedPrecondition(`the custom resource ${name} is gone`);
     const managedFields = asApplied(object);
     if (!managedFields) return object;
-    const { resourceVersion } = object.metadata;
-    try {
-      const patch = { metadata: { resourceVersion, managedFields } };
-      return (await this.kubernetes.mergePatch(kind, namespace, name, patch, signal)) as unknown as typeof object;
-    } catch (error) {
-      throw error instanceof KubernetesError ? refusedByKubernetes(error) : error;
-    }
-  }
-
-  private async applied<K extends ManagedKind>(
-    wanted: KubernetesObject<ManagedSpecs[K]>,
-    before: KubernetesObject<ManagedSpecs[K]>,
-    change: ResourceChange<K>,
-    signal: AbortSignal,
-  ): Promise<KubernetesObject<ManagedSpecs[K]>> {
-    // A field that another manager owns too would stay as it is when we let go of it.
-    for (const [field, value] of Object.entries(change.spec)) {
-      const manager = value === undefined ? managerOf(before, field) : undefined;
-      if (manager) throw failedPrecondition(`.spec.${field} is managed by ${manager}`);
-    }
-    try {
-      return await this.kubernetes.apply(change.kind, wanted, signal);
-    } catch (error) {
-      throw error instanceof KubernetesError ? refusedByKubernetes(error) : error;
-    }
+    const patch = { metadata: { resourceVersion: object.metadata.resourceVersion, managedFields } };
+    return this.kubernetes.mergePatch<ManagedSpecs[K]>(kind, namespace, name, patch, signal);
   }
 
   private async cancel(intent: Intent): Promise<'active' | 'cancelled' | 'unknown'> {
@@ -241,7 +254,8 @@ export class ResourceWriter {
       const outcome = await this.database.tenant(intent.tenantId, (tx) =>
         cancelIntent(tx, intent.tenantId, intent.intentId),
       );
-      if (outcome === 'cancelled') await this.deleteCancelled(intent);
+      // The answer waits for the deletion, but not for an API server that is away: the operator deletes what stays.
+      if (outcome === 'cancelled') await Promise.race([this.deleteCancelled(intent), sleep(1000)]);
       return outcome;
     } catch (error) {
       // The sweep does it once the database is back.
@@ -294,6 +308,17 @@ function withChange<K extends ManagedKind>(
   return resourceOf(change.kind, metadata, spec as ManagedSpecs[K]);
 }
 
+/** A field that another manager owns too would stay as it is when we let go of it. */
+function refuseForeignRemoval<K extends ManagedKind>(
+  object: KubernetesObject<unknown>,
+  change: ResourceChange<K>,
+): void {
+  for (const [field, value] of Object.entries(change.spec)) {
+    const manager = value === undefined ? managerOf(object, field) : undefined;
+    if (manager) throw failedPrecondition(`.spec.${field} is managed by ${manager}`);
+  }
+}
+
 /** Those of the values at this path of the resource that we own. */
 function ours<T>(
   object: KubernetesObject<unknown>,
@@ -320,7 +345,7 @@ function refusedByKubernetes(error: KubernetesError): Error {
     const causes = error.causes.map((cause) => `${cause.field ?? ''}: ${cause.message ?? ''}`);
     return invalidArgument(causes.length > 0 ? causes.join('; ') : error.message);
   }
-  if (error.status === 409) return failedPrecondition(conflictMessage(error));
+  if (error.status === 409) return failedPrecondition(conflictMessage(error) ?? error.message);
   // No namespace, or the definitions are not installed: the tenant is not ready to hold resources.
   if (error.status === 404) return unavailable("the tenant's namespace cannot hold resources now", error);
   return error;

@@ -119,13 +119,13 @@ export class KubernetesApi {
   }
 
   /** JSON merge patch; with metadata.resourceVersion in it, KubernetesError Conflict unless that version is current. */
-  mergePatch(
+  mergePatch<Spec>(
     kind: Kind,
     namespace: string,
     name: string,
     patch: object,
     signal?: AbortSignal,
-  ): Promise<KubernetesObject> {
+  ): Promise<KubernetesObject<Spec>> {
     return this.call({
       method: 'PATCH',
       path: `${pathOf(kind, namespace, name)}?fieldManager=${apiFieldManager}`,
