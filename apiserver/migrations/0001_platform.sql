@@ -2,24 +2,25 @@
 
 -- kellet_tenant is the role of every transaction on behalf of a caller; row-level security applies to it. The login role
 -- owns the tables and is used by the loops that work across tenants.
-DO $$
+CREATE FUNCTION kellet_role(role_name text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-  IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'kellet_tenant') THEN
-    CREATE ROLE kellet_tenant NOLOGIN;
-  END IF;
-EXCEPTION WHEN duplicate_object OR unique_violation THEN
-  NULL; -- another database of this server was migrated at the same moment
+  BEGIN
+    IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = role_name) THEN
+      EXECUTE format('CREATE ROLE %I NOLOGIN', role_name);
+    END IF;
+  EXCEPTION WHEN duplicate_object OR unique_violation THEN
+    NULL; -- another database of this server was migrated at the same moment
+  END;
+  -- Who made a role may administer it, but not yet take it (PostgreSQL 16 and later); granting it again changes nothing.
+  BEGIN
+    EXECUTE format('GRANT %I TO %I', role_name, current_user);
+  EXCEPTION WHEN insufficient_privilege THEN
+    NULL; -- granted by an administrator; if not, the first transaction that takes the role says so
+  END;
+  EXECUTE format('GRANT USAGE ON SCHEMA public TO %I', role_name);
 END
 $$;
--- Who made the role may administer it, but not yet take it (PostgreSQL 16 and later); granting it again changes nothing.
-DO $$
-BEGIN
-  EXECUTE format('GRANT kellet_tenant TO %I', current_user);
-EXCEPTION WHEN insufficient_privilege THEN
-  NULL; -- granted by an administrator; if not, the first transaction of a tenant says so
-END
-$$;
-GRANT USAGE ON SCHEMA public TO kellet_tenant;
+SELECT kellet_role('kellet_tenant');
 
 -- The tenant of the transaction; NULL outside one, so that no policy matches.
 CREATE FUNCTION kellet_tenant_id() RETURNS text LANGUAGE sql STABLE PARALLEL SAFE AS

@@ -2,27 +2,7 @@
 
 -- kellet_ingest is the role of a writer's connection: it may add points and batches and read none. kellet_maintenance reads
 -- segments whole: consistency checks and compaction.
-DO $$
-DECLARE
-  wanted text;
-BEGIN
-  FOREACH wanted IN ARRAY ARRAY['kellet_ingest', 'kellet_maintenance'] LOOP
-    BEGIN
-      IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = wanted) THEN
-        EXECUTE format('CREATE ROLE %I NOLOGIN', wanted);
-      END IF;
-    EXCEPTION WHEN duplicate_object OR unique_violation THEN
-      NULL; -- another database of this server was migrated at the same moment
-    END;
-    -- Since PostgreSQL 16 who creates a role is a member that may not take it on.
-    IF NOT pg_has_role(current_user, wanted,
-                       CASE WHEN current_setting('server_version_num')::int >= 160000 THEN 'SET' ELSE 'MEMBER' END) THEN
-      EXECUTE format('GRANT %I TO %I', wanted, current_user);
-    END IF;
-  END LOOP;
-END
-$$;
-GRANT USAGE ON SCHEMA public TO kellet_ingest, kellet_maintenance;
+SELECT kellet_role('kellet_ingest'), kellet_role('kellet_maintenance');
 
 -- Trusted for: which flushes of a writer were committed. A writer holds the session advisory lock of its id for as long as
 -- it lives; who gets that lock otherwise may take it over (DECISIONS 4).

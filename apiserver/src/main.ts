@@ -2,6 +2,7 @@
 // kellet-apiserver: configuration → parts → start in order → drain in the opposite order. Read this first.
 import { createPrivateKey, hkdfSync } from 'node:crypto';
 import { createAuth } from './auth/service.ts';
+import { createChainAnchor } from './chain-anchor/service.ts';
 import { configHelp, readConfig, type Config } from './config.ts';
 import { createControl } from './control/service.ts';
 import { createOta } from './device-link/ota/service.ts';
@@ -10,8 +11,7 @@ import { createProfileReader } from './device-link/provisioning/profiles.ts';
 import { createProvisioning } from './device-link/provisioning/service.ts';
 import { createRpc } from './device-link/rpc/service.ts';
 import { countDevicesOfProfile } from './device-registry/devices.ts';
-import { DeviceDirectory } from './device-registry/directory.ts';
-import { Liveness } from './device-registry/liveness.ts';
+import { createDeviceRegistry } from './device-registry/service.ts';
 import { Gateway } from './gateway/gateway.ts';
 import { Health } from './gateway/health.ts';
 import { Broker } from './platform/broker.ts';
@@ -25,6 +25,7 @@ import { OutboxRelay } from './platform/outbox.ts';
 import { Paging } from './platform/paging.ts';
 import { ServiceRegistry } from './platform/rpc.ts';
 import { ProcessServer } from './process-server.ts';
+import { createTelemetry } from './telemetry/service.ts';
 
 const usage = `kellet-apiserver: the data plane of Kellet
 
@@ -61,8 +62,8 @@ function createServices(platform: Platform, logger: Logger) {
   const { database } = platform;
   const auth = createAuth(platform);
   const profiles = createProfileReader(database);
-  const directory = new DeviceDirectory(database, profiles);
-  const liveness = new Liveness(database, directory, platform.clock, logger);
+  const deviceRegistry = createDeviceRegistry(platform, profiles);
+  const { directory, liveness } = deviceRegistry;
   const control = createControl(platform, new KubernetesApi(loadKubeConfig(process.env['KUBECONFIG']), logger));
   const provisioning = createProvisioning(platform, control, async (tx, tenantId, profileId) => ({
     devices: await countDevicesOfProfile(tx, tenantId, profileId),
@@ -74,8 +75,18 @@ function createServices(platform: Platform, logger: Logger) {
   control.addApplier('otaRollout', ota.rolloutApplier);
   control.setRolloutDriver(ota.rolloutDriver);
   const rpc = createRpc(platform, profiles, (tenantId, deviceId, at) => liveness.seen(tenantId, deviceId, at, 'poll'));
-  const modules: ServiceModule[] = [auth, provisioning, ota, rpc, control];
-  return { modules, directory };
+  const telemetry = createTelemetry(platform, directory, liveness);
+  const modules: ServiceModule[] = [
+    auth,
+    deviceRegistry,
+    provisioning,
+    ota,
+    rpc,
+    telemetry,
+    createChainAnchor(platform),
+    control,
+  ];
+  return { modules, auth, directory, telemetry };
 }
 
 async function run(config: Config): Promise<void> {
