@@ -26,6 +26,7 @@ import { Paging } from './platform/paging.ts';
 import { ServiceRegistry } from './platform/rpc.ts';
 import { ProcessServer } from './process-server.ts';
 import { createTelemetry } from './telemetry/service.ts';
+import { createVerifier } from './verifier/service.ts';
 
 const usage = `kellet-apiserver: the data plane of Kellet
 
@@ -84,6 +85,7 @@ function createServices(platform: Platform, logger: Logger) {
     rpc,
     telemetry,
     createChainAnchor(platform),
+    createVerifier(platform),
     control,
   ];
   return { modules, auth, directory, telemetry };
