@@ -1,8 +1,5 @@
 // The operator's watch runtime against a real API server, through a proxy that breaks the connection.
 import { randomUUID } from 'node:crypto';
-import { mkdtemp, rm } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
 import { expect } from 'chai';
 import { systemClock } from '../../operator/src/runtime/clock.ts';
 import { KubernetesClient, loadKubeConfig } from '../../operator/src/runtime/kubernetes-client.ts';
@@ -13,7 +10,7 @@ import { createMetrics } from '../../operator/src/runtime/metrics.ts';
 import { Reflector } from '../../operator/src/runtime/reflector.ts';
 import type { KubernetesObject, Resource } from '../../operator/src/runtime/resource.ts';
 import { FaultProxy } from '../src/fault-proxy.ts';
-import { startKubernetes } from '../stack/stack.ts';
+import { stack } from '../stack/test-stack.ts';
 
 const configMaps: Resource = { group: '', version: 'v1', plural: 'configmaps', kind: 'ConfigMap', namespaced: true };
 
@@ -32,7 +29,6 @@ async function until(what: string, holds: () => boolean | Promise<boolean>, mill
 
 describe('operator runtime', () => {
   let kubeconfig: string;
-  let release = async (): Promise<void> => undefined;
   const run = randomUUID().slice(0, 8);
   const labels = { 'kellet.dev/test': run };
   let proxy: FaultProxy;
@@ -62,19 +58,8 @@ describe('operator runtime', () => {
   const watches = (): number => proxy.requests.filter((path) => path.includes('watch=true')).length;
   const lists = (): number => proxy.requests.filter((path) => !path.includes('watch=true')).length;
 
-  before(async function () {
-    this.timeout(600_000);
-    const running = process.env['KELLET_TEST_KUBECONFIG'];
-    if (running) kubeconfig = running;
-    else {
-      const stateFolder = await mkdtemp(join(tmpdir(), 'kellet-runtime-'));
-      const kubernetes = await startKubernetes({ stateFolder });
-      kubeconfig = kubernetes.kubeconfig;
-      release = async () => {
-        await kubernetes.stop();
-        await rm(stateFolder, { recursive: true, force: true });
-      };
-    }
+  before(() => {
+    kubeconfig = stack().info.kubeconfig;
     direct = new KubernetesClient({ config: loadKubeConfig(kubeconfig), userAgent: 'kellet-test' });
   });
 
@@ -82,7 +67,6 @@ describe('operator runtime', () => {
     const { items } = await direct.list<ConfigMap>(configMaps, 'default', { labelSelector: `kellet.dev/test=${run}` });
     for (const { metadata } of items) await direct.delete(configMaps, 'default', metadata.name, metadata.uid!);
     await direct.close();
-    await release();
   });
 
   const follow = async (options: { idleMs?: number; watchSeconds?: number; pageSize?: number } = {}): Promise<void> => {

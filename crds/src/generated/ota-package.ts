@@ -46,9 +46,9 @@ export interface OtaPackageSpec {
      */
     sha256: string;
     /**
-     * Size of the file; no more than this is fetched.
+     * Size of the file; when given, no more than this is fetched and no less accepted.
      */
-    sizeBytes: number;
+    sizeBytes?: number;
     /**
      * Ed25519 signature over the file's SHA-256 digest, in base64, by one of the tenant's trustedSigningKeys.
      */

@@ -1,0 +1,508 @@
+// The operator on the whole stack: what is applied with kubectl takes effect in the data plane, what happens there shows in
+// status, in any order, through restarts, and without ever working against the one who applies.
+import { createHash, randomBytes, randomUUID } from 'node:crypto';
+import { writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import {
+  apiVersion,
+  createdByLabel,
+  displayNameAnnotation,
+  finalizer,
+  rotateKeyAnnotation,
+  tenantLabel,
+  type Condition,
+  type ObjectMeta,
+  type OtaRollout,
+  type OtaRolloutSpec,
+} from '@kellet/crds';
+import { expect } from 'chai';
+import { Kubectl } from '../src/kubectl.ts';
+import { Rest, type RestError } from '../src/rest.ts';
+import { stack } from '../stack/test-stack.ts';
+import { waitUntil } from '../stack/wait.ts';
+
+interface Resource {
+  metadata: ObjectMeta;
+  spec: Record<string, unknown>;
+  status?: { conditions?: Condition[]; [field: string]: unknown };
+}
+
+interface Device {
+  id: string;
+  rest: Rest;
+}
+
+interface Package {
+  name: string;
+  version: string;
+}
+
+describe('operator', function () {
+  this.timeout(180_000);
+
+  const tenant = `op-${randomBytes(3).toString('hex')}`;
+  const namespace = `kellet-${tenant}`;
+  let kubectl: Kubectl;
+  let admin: Rest;
+  let serial = 0;
+  const unique = (prefix: string): string => `${prefix}-${++serial}`;
+
+  const make = (kind: string, name: string, spec: object, metadata: object = {}) => ({
+    apiVersion,
+    kind,
+    metadata: { name, ...metadata },
+    spec,
+  });
+  const get = <R = Resource>(kind: string, name: string): Promise<R> => kubectl.json<R>(['get', kind, name]);
+  const condition = async (kind: string, name: string, type: string): Promise<string> => {
+    const { status } = await get(kind, name);
+    const found = status?.conditions?.find((entry) => entry.type === type);
+    return found ? `${found.status} ${found.reason}` : 'absent';
+  };
+  const untilCondition = (kind: string, name: string, type: string, want: string, seconds = 30): Promise<unknown> =>
+    waitUntil(
+      async () => {
+        const found = await condition(kind, name, type);
+        if (found === want) return true;
+        throw new Error(`it is ${found}`);
+      },
+      { what: `${kind}/${name} ${type}=${want}`, timeoutMilliseconds: seconds * 1000 },
+    );
+  const untilRollout = (name: string, what: string, holds: (rollout: OtaRollout) => boolean, seconds = 30) =>
+    waitUntil(
+      async () => {
+        const rollout = await get<OtaRollout>('otaro', name);
+        if (holds(rollout)) return rollout;
+        throw new Error(JSON.stringify(rollout.status));
+      },
+      { what: `otaro/${name} ${what}`, timeoutMilliseconds: seconds * 1000 },
+    );
+  const untilPhase = (name: string, phase: string, seconds = 30) =>
+    untilRollout(name, phase, ({ status }) => status?.phase === phase, seconds);
+  const goes = (kind: string, name: string): Promise<unknown> =>
+    waitUntil(async () => (await kubectl.run(['get', kind, name, '--ignore-not-found'])) === '', {
+      what: `${kind}/${name} gone`,
+    });
+  const secretValue = async (name: string, key: string): Promise<string> => {
+    const { data } = await kubectl.json<{ data: Record<string, string> }>(['get', 'secret', name]);
+    return Buffer.from(data[key]!, 'base64').toString();
+  };
+
+  /** Applies a package whose artifact is served by the stack, and waits until it is verified. */
+  const makePackage = async (deviceType: string): Promise<Package> => {
+    const version = `1.${++serial}.0`;
+    const content = randomBytes(2048);
+    const file = `${tenant}-${version}.bin`;
+    await writeFile(join(stack().artifactsFolder, file), content);
+    const name = `firmware-${version}`;
+    const sha256 = createHash('sha256').update(content).digest('hex');
+    const artifact = { uri: `${stack().info.artifacts}/${file}`, sha256, sizeBytes: content.length };
+    await kubectl.apply(
+      make('OtaPackage', name, { type: 'Firmware', version, artifact, compatibility: { deviceType } }),
+    );
+    await kubectl.wait(`otapkg/${name}`, 'condition=Ready');
+    return { name, version };
+  };
+
+  /** Applies a profile with a template and claims devices with the minted key. */
+  const makeFleet = async (size: number): Promise<{ profile: string; devices: Device[] }> => {
+    const profile = unique('fleet');
+    await kubectl.apply(
+      make('DeviceProfile', profile, { type: profile }),
+      make('ProvisioningTemplate', profile, { profileRef: { name: profile } }),
+    );
+    await kubectl.wait(`ptmpl/${profile}`, 'condition=Ready');
+    const provision_key = await secretValue(`${profile}-provision-key`, 'provisionKey');
+    const devices: Device[] = [];
+    for (let index = 0; index < size; index += 1) {
+      const name = `${profile}-${index}`;
+      const claim = { provision_key, device_name: name, hardware_id: name };
+      const answer = await new Rest(stack().info.rest).post<{ device_id: string; api_key: string }>(
+        '/api/v1/provision',
+        claim,
+      );
+      devices.push({ id: answer.device_id, rest: new Rest(stack().info.rest, answer.api_key) });
+    }
+    return { profile, devices };
+  };
+
+  /** The device's rollout, if it has been scheduled. */
+  const assignment = async ({ id, rest }: Device): Promise<string | undefined> => {
+    const answer = await rest.send<{ rollout_id?: string }>('GET', `/api/v1/devices/${id}/ota`);
+    return answer.status === 200 ? answer.body.rollout_id : undefined;
+  };
+
+  /** Every device that is scheduled and has not reported does so. */
+  const report = async (
+    devices: Device[],
+    rollout_id: string,
+    firmware_version: string,
+    status: 'success' | 'failure',
+    reported = new Set<string>(),
+  ): Promise<void> => {
+    for (const device of devices) {
+      if (reported.has(device.id) || (await assignment(device)) !== rollout_id) continue;
+      reported.add(device.id);
+      const body = { device_id: device.id, rollout_id, firmware_version, status };
+      await device.rest.post(`/api/v1/devices/${device.id}/ota/report`, body);
+    }
+  };
+
+  const makeRollout = (name: string, profile: string, package_: Package, spec: Partial<OtaRolloutSpec> = {}) =>
+    make('OtaRollout', name, {
+      packageRef: { name: package_.name },
+      targetProfileRef: { name: profile },
+      canaryPercent: 20,
+      ...spec,
+    });
+
+  before(async () => {
+    kubectl = new Kubectl(await stack().kubectl(), stack().info.kubeconfig, namespace);
+    const email = `admin@${tenant}.test`;
+    await kubectl.apply(make('Tenant', tenant, { adminEmail: email, trustedSigningKeys: [] }));
+    await kubectl.wait(`ktenant/${tenant}`, 'condition=Ready');
+    const password = await secretValue(`${tenant}-admin`, 'password');
+    admin = await Rest.login(stack().info.rest, { email, password });
+  });
+
+  after(async () => {
+    await kubectl.run(['delete', 'ktenant', tenant, '--ignore-not-found', '--wait=false']);
+  });
+
+  describe('tenants', () => {
+    it('makes the namespace and the first password, and the tenant signs in with it', async () => {
+      const made = await kubectl.json<Resource>(['get', 'namespace', namespace]);
+      expect(made.metadata.labels).to.include({ [tenantLabel]: tenant });
+      expect((await admin.get<{ tenant_id: string }>('/api/v1/tenant')).tenant_id).to.equal(tenant);
+    });
+
+    it('adopts a namespace that carries the label', async () => {
+      const other = `${tenant}-b`;
+      const adopted = `${tenant}-own`;
+      await kubectl.apply({
+        apiVersion: 'v1',
+        kind: 'Namespace',
+        metadata: { name: adopted, labels: { [tenantLabel]: other } },
+      });
+      await kubectl.apply(make('Tenant', other, {}));
+      await kubectl.wait(`ktenant/${other}`, 'condition=Ready');
+      expect((await get('ktenant', other)).status?.['namespace']).to.equal(adopted);
+      await kubectl.run(['delete', 'ktenant', other, '--timeout=30s']);
+      const left = await kubectl.json<Resource>(['get', 'namespace', adopted]);
+      expect(left.metadata.deletionTimestamp, 'an adopted namespace stays').to.equal(undefined);
+      await kubectl.run(['delete', 'namespace', adopted, '--wait=false']);
+    });
+
+    it('waits for the Secret of the password, and goes on when it appears', async () => {
+      const other = `${tenant}-c`;
+      const secret = unique('late');
+      await kubectl.apply(
+        make('Tenant', other, {
+          adminEmail: `admin@${other}.test`,
+          adminPasswordSecretRef: { namespace, name: secret },
+        }),
+      );
+      await untilCondition('ktenant', other, 'Ready', 'False SecretNotFound');
+      const password = randomUUID();
+      await kubectl.run(['create', 'secret', 'generic', secret, `--from-literal=password=${password}`]);
+      await kubectl.wait(`ktenant/${other}`, 'condition=Ready');
+      await Rest.login(stack().info.rest, { email: `admin@${other}.test`, password });
+      await kubectl.run(['delete', 'ktenant', other, '--timeout=30s']);
+    });
+
+    it('says why resources of a namespace without a tenant are not honoured, and heals when the label comes', async () => {
+      const other = `${tenant}-d`;
+      const place = kubectl.in(unique(`${tenant}-stray`));
+      await place.run(['create', 'namespace', place.namespace]);
+      await place.apply(make('DeviceProfile', 'stray', { type: 'stray' }));
+      await waitUntil(
+        async () => {
+          const { status } = await place.json<Resource>(['get', 'dprof', 'stray']);
+          return status?.conditions?.some(({ type, reason }) => type === 'Ready' && reason === 'NoTenant');
+        },
+        { what: 'NoTenant' },
+      );
+      await kubectl.apply(make('Tenant', other, {}));
+      await place.run(['label', 'namespace', place.namespace, `${tenantLabel}=${tenant}`]);
+      // The tenant has its namespace already: a second one stays without.
+      await waitUntil(
+        async () => {
+          const { status } = await place.json<Resource>(['get', 'dprof', 'stray']);
+          return status?.conditions?.some(({ message }) => message.includes(`is ${namespace}`));
+        },
+        { what: 'a second namespace is refused' },
+      );
+      await kubectl.wait(`ktenant/${other}`, 'condition=Ready');
+      await kubectl.run(['delete', 'ktenant', other, '--timeout=30s']);
+      await kubectl.run(['delete', 'namespace', place.namespace, '--wait=false']);
+    });
+  });
+
+  describe('resources', () => {
+    it('refuses in words what cannot be honoured', async () => {
+      const bad = makeRollout('bad', 'x', { name: 'p', version: '' }, { steps: [{ percent: 50 }, { percent: 10 }] });
+      const failure = await kubectl.apply(bad).then(String, String);
+      expect(failure).to.include('steps must have rising percents');
+      expect(failure).to.include('steps must have percents above canaryPercent');
+    });
+
+    it('resolves references in any order', async () => {
+      const name = unique('order');
+      await kubectl.apply(make('ProvisioningTemplate', name, { profileRef: { name } }));
+      await untilCondition('ptmpl', name, 'ReferencesResolved', 'False ReferenceNotFound');
+      await kubectl.apply(make('DeviceProfile', name, { type: name }));
+      await kubectl.wait(`ptmpl/${name}`, 'condition=Ready', 10);
+    });
+
+    it('shows each resource in REST and removes it there when it is deleted', async () => {
+      const name = unique('shown');
+      await kubectl.apply(make('DeviceProfile', name, { type: name, anchoringPolicy: { mode: 'PerEvent' } }));
+      await kubectl.wait(`dprof/${name}`, 'condition=Ready');
+      const id = (await get('dprof', name)).status?.['profileId'] as string;
+      const shown = await admin.get<{ name: string; anchoring_policy: { mode: string } }>(`/api/v1/profiles/${id}`);
+      expect(shown).to.deep.include({ name, anchoring_policy: { mode: 'per_event' } });
+      await kubectl.run(['delete', 'dprof', name, '--timeout=30s']);
+      const failure = await admin.get(`/api/v1/profiles/${id}`).catch((error: unknown) => error);
+      expect((failure as RestError).status).to.equal(404);
+    });
+
+    it('takes up what was made through REST, and never twice', async () => {
+      const name = `Made by REST ${unique('x')}`;
+      const { profile_id } = await admin.post<{ profile_id: string }>('/api/v1/profiles', { name, type: 'rest' });
+      const items = await kubectl.json<{ items: Resource[] }>(['get', 'dprof', '-l', `${createdByLabel}=api`]);
+      const found = items.items.find(({ metadata }) => metadata.annotations?.[displayNameAnnotation] === name)!;
+      await kubectl.wait(`dprof/${found.metadata.name}`, 'condition=Ready');
+      const now = await get('dprof', found.metadata.name);
+      expect(now.status?.['profileId']).to.equal(profile_id);
+      expect(now.metadata.finalizers).to.deep.equal([finalizer]);
+      await admin.delete(`/api/v1/profiles/${profile_id}`);
+      await goes('dprof', found.metadata.name);
+    });
+
+    it('holds a deletion back while something uses the resource, and says what', async () => {
+      const name = unique('used');
+      await kubectl.apply(
+        make('DeviceProfile', name, { type: name }),
+        make('ProvisioningTemplate', name, { profileRef: { name } }),
+      );
+      await kubectl.wait(`ptmpl/${name}`, 'condition=Ready');
+      await kubectl.run(['delete', 'dprof', name, '--wait=false']);
+      await untilCondition('dprof', name, 'Ready', 'False DeletionBlocked');
+      await kubectl.run(['delete', 'ptmpl', name, '--timeout=30s']);
+      await goes('dprof', name);
+    });
+
+    it('takes a provision key from a Secret once it is there, and mints and rotates its own', async () => {
+      const name = unique('keys');
+      await kubectl.apply(
+        make('DeviceProfile', name, { type: name }),
+        make('ProvisioningTemplate', name, { profileRef: { name }, keySecretRef: { name: `${name}-own` } }),
+      );
+      await untilCondition('ptmpl', name, 'KeyIssued', 'False SecretNotFound');
+      const key = randomUUID();
+      await kubectl.run(['create', 'secret', 'generic', `${name}-own`, `--from-literal=provisionKey=${key}`]);
+      await kubectl.wait(`ptmpl/${name}`, 'condition=Ready');
+      const claim = (provision_key: string, hardware_id: string) =>
+        new Rest(stack().info.rest).send('POST', '/api/v1/provision', {
+          body: { provision_key, device_name: hardware_id, hardware_id },
+        });
+      expect((await claim(key, `${name}-1`)).status).to.equal(200);
+
+      const minted = `${name}-m`;
+      await kubectl.apply(make('ProvisioningTemplate', minted, { profileRef: { name } }));
+      await kubectl.wait(`ptmpl/${minted}`, 'condition=Ready');
+      const before = await secretValue(`${minted}-provision-key`, 'provisionKey');
+      expect((await claim(before, `${name}-2`)).status).to.equal(200);
+      await kubectl.run(['annotate', 'ptmpl', minted, `${rotateKeyAnnotation}=1`]);
+      await waitUntil(async () => (await claim(before, `${name}-3`)).status === 403, {
+        what: 'the old key is refused',
+      });
+      const after = await secretValue(`${minted}-provision-key`, 'provisionKey');
+      expect((await claim(after, `${name}-3`)).status).to.equal(200);
+      await kubectl.run(['delete', 'ptmpl', minted, '--timeout=30s']);
+      await goes('secret', `${minted}-provision-key`);
+    });
+
+    it('tells the expiry of a key when it happens', async () => {
+      const name = unique('expiry');
+      await kubectl.apply(
+        make('DeviceProfile', name, { type: name }),
+        make('ProvisioningTemplate', name, { profileRef: { name }, expiresInSeconds: 2 }),
+      );
+      await untilCondition('ptmpl', name, 'Ready', 'True KeyExpired');
+      expect((await get('ptmpl', name)).status?.['keyState']).to.equal('Expired');
+    });
+
+    it('says that an artifact is not what was declared', async () => {
+      const name = unique('wrong');
+      const file = `${tenant}-${name}.bin`;
+      await writeFile(join(stack().artifactsFolder, file), 'something else');
+      const artifact = { uri: `${stack().info.artifacts}/${file}`, sha256: '0'.repeat(64), sizeBytes: 14 };
+      await kubectl.apply(make('OtaPackage', name, { type: 'Firmware', version: '9.9.9', artifact }));
+      await untilCondition('otapkg', name, 'Verified', 'False ChecksumMismatch');
+      expect(await condition('otapkg', name, 'Stalled')).to.equal('True ChecksumMismatch');
+    });
+  });
+
+  describe('rollouts', () => {
+    it('goes through canary, steps, soak and approval to the end', async () => {
+      const { profile, devices } = await makeFleet(10);
+      const package_ = await makePackage(profile);
+      const name = unique('steps');
+      await kubectl.apply(
+        makeRollout(name, profile, package_, {
+          steps: [
+            { percent: 50, soakSeconds: 1 },
+            { percent: 100, approval: true },
+          ],
+        }),
+      );
+      const { status } = await untilRollout(name, 'canary', (found) => found.status?.counts?.scheduled === 2);
+      const rolloutId = status!.rolloutId!;
+      const reported = new Set<string>();
+      await report(devices, rolloutId, package_.version, 'success', reported);
+      await untilRollout(name, 'second stage', (found) => found.status?.counts?.scheduled === 5);
+      await report(devices, rolloutId, package_.version, 'success', reported);
+      const waiting = await untilPhase(name, 'Paused');
+      expect(waiting.status?.pauseConditions?.map(({ reason }) => reason)).to.deep.equal(['StepApproval']);
+      await admin.post(`/api/v1/ota/rollouts/${rolloutId}/approve`);
+      await untilRollout(name, 'everyone', (found) => found.status?.counts?.scheduled === 10);
+      await report(devices, rolloutId, package_.version, 'success', reported);
+      const done = await untilPhase(name, 'Completed');
+      expect(done.status).to.deep.include({ outcome: 'Succeeded', scheduledCount: 2, failurePercent: 0 });
+      await kubectl.wait(`otaro/${name}`, 'condition=Ready', 5);
+    });
+
+    it('pauses by itself, is not un-paused by Git, and rolls back', async () => {
+      const { profile, devices } = await makeFleet(10);
+      const good = await makePackage(profile);
+      const bad = await makePackage(profile);
+      const name = unique('paused');
+      const manifest = makeRollout(name, profile, bad, { canaryPercent: 50, rollbackPackageRef: { name: good.name } });
+      await kubectl.apply(manifest);
+      const { status } = await untilRollout(name, 'canary', (found) => found.status?.counts?.scheduled === 5);
+      await report(devices, status!.rolloutId!, bad.version, 'failure');
+      const paused = await untilPhase(name, 'Paused');
+      expect(paused.status?.pauseConditions?.[0]?.reason).to.equal('FailureThresholdExceeded');
+      expect(paused.status?.failurePercent).to.be.greaterThan(10);
+      await untilCondition('otaro', name, 'Degraded', 'True FailureThresholdExceeded');
+
+      // A GitOps tool applies what it has, again and again, under a name of its own.
+      for (let round = 0; round < 3; round += 1) {
+        await kubectl.run(
+          ['apply', '--server-side', '--field-manager=gitops', '--force-conflicts', '--filename', '-'],
+          JSON.stringify({ ...manifest, metadata: { ...manifest.metadata, annotations: { round: `${round}` } } }),
+        );
+      }
+      await untilRollout(name, 'the last annotation is there', ({ metadata }) => metadata.annotations?.round === '2');
+      const table = await kubectl.run(['get', 'otaro', name]);
+      expect(table).to.match(/PHASE +PACKAGE +PROFILE +CANARY% +SCHEDULED +OK +FAILED +FAIL% +AGE/);
+      expect(table).to.match(new RegExp(`^${name} +Paused +${bad.name} +${profile} +50 +5 `, 'm'));
+      const events = await waitUntil(
+        async () => {
+          const { items } = await kubectl.json<{
+            items: { reason: string; type: string; involvedObject: { name: string } }[];
+          }>(['get', 'events']);
+          const reasons = items
+            .filter(({ involvedObject }) => involvedObject.name === name)
+            .map(({ reason }) => reason);
+          return reasons.includes('FailureThresholdExceeded') && reasons;
+        },
+        { what: 'the Event of the pause' },
+      );
+      expect(events).to.include('Started');
+      expect(events).to.not.include('Resumed');
+
+      await kubectl.run(['patch', 'otaro', name, '--type=merge', '--patch={"spec":{"desiredState":"RolledBack"}}']);
+      await untilPhase(name, 'RollingBack').catch(() => undefined);
+      await report(devices, status!.rolloutId!, good.version, 'success');
+      const done = await untilPhase(name, 'Completed');
+      expect(done.status?.outcome).to.equal('RolledBack');
+    });
+
+    it('is held by spec.paused whatever the verbs say, and shows verbs without touching spec', async () => {
+      const { profile } = await makeFleet(2);
+      const package_ = await makePackage(profile);
+      const name = unique('held');
+      await kubectl.apply(makeRollout(name, profile, package_, { paused: true }));
+      const held = await untilPhase(name, 'Paused');
+      const rolloutId = held.status!.rolloutId!;
+      expect(held.status?.counts?.scheduled).to.equal(0);
+      const failure = await admin.post(`/api/v1/ota/rollouts/${rolloutId}/resume`).catch((error: unknown) => error);
+      expect((failure as RestError).code).to.equal('FAILED_PRECONDITION');
+      await kubectl.run(['patch', 'otaro', name, '--type=json', '--patch=[{"op":"remove","path":"/spec/paused"}]']);
+      await untilPhase(name, 'Active');
+      const before = await get<OtaRollout>('otaro', name);
+      await admin.post(`/api/v1/ota/rollouts/${rolloutId}/pause`);
+      const paused = await untilPhase(name, 'Paused', 5);
+      expect(paused.status?.pauseConditions?.map(({ reason }) => reason)).to.deep.equal(['OperatorPause']);
+      await admin.post(`/api/v1/ota/rollouts/${rolloutId}/resume`, { canary_percent: 100 });
+      const raised = await untilRollout(name, 'raised', ({ status }) => status?.counts?.scheduled === 2, 5);
+      expect(raised.status?.control?.expandedToPercent).to.equal(100);
+      expect(raised.spec).to.deep.equal(before.spec);
+      expect(raised.metadata.generation).to.equal(before.metadata.generation);
+      await admin.post(`/api/v1/ota/rollouts/${rolloutId}/cancel`);
+      expect((await untilPhase(name, 'Completed')).status?.outcome).to.equal('Cancelled');
+    });
+
+    it('lets one rollout of a profile and type run at a time, the next when it ends', async () => {
+      const { profile } = await makeFleet(1);
+      const package_ = await makePackage(profile);
+      const [first, second] = [unique('first'), unique('second')];
+      await kubectl.apply(makeRollout(first, profile, package_));
+      await untilPhase(first, 'Active');
+      await kubectl.apply(makeRollout(second, profile, package_));
+      await untilCondition('otaro', second, 'Accepted', 'False RolloutInProgress');
+      await kubectl.run(['delete', 'otaro', first, '--timeout=30s']);
+      await untilPhase(second, 'Active', 10);
+      await kubectl.run(['delete', 'otaro', second, '--timeout=30s']);
+    });
+
+    it('goes on after the operator was killed in the middle, and writes nothing when nothing changes', async () => {
+      const { profile, devices } = await makeFleet(4);
+      const package_ = await makePackage(profile);
+      const name = unique('killed');
+      await kubectl.apply(makeRollout(name, profile, package_, { canaryPercent: 25, steps: [{ percent: 100 }] }));
+      const { status } = await untilRollout(name, 'canary', (found) => found.status?.counts?.scheduled === 1);
+      await stack().kill('operator');
+      await report(devices, status!.rolloutId!, package_.version, 'success');
+      await stack().waitReady('operator');
+      await untilRollout(name, 'expanded', (found) => found.status?.counts?.scheduled === 4, 60);
+      const scheduled = await Promise.all(devices.map(assignment));
+      expect(scheduled.filter((id) => id === status!.rolloutId)).to.have.length.at.least(3);
+
+      const reconciles = async (): Promise<number> => {
+        const text = await (await fetch(`${stack().operatorMetrics}/metrics`)).text();
+        const lines = text.matchAll(
+          /controller_runtime_reconcile_total\{controller="otarollout",result="\w+"\} (\d+)/g,
+        );
+        return [...lines].reduce((sum, [, count]) => sum + Number(count), 0);
+      };
+      const before = await reconciles();
+      await kubectl.run(['annotate', 'otaro', name, 'touched=1']);
+      const { metadata } = await get('otaro', name);
+      await waitUntil(async () => (await reconciles()) > before, { what: 'another reconcile' });
+      expect((await get('otaro', name)).metadata.resourceVersion).to.equal(metadata.resourceVersion);
+      await kubectl.run(['delete', 'otaro', name, '--timeout=30s']);
+    });
+  });
+
+  it('lets a namespace go with everything in it, and makes it anew', async () => {
+    const { profile, devices } = await makeFleet(1);
+    const package_ = await makePackage(profile);
+    const name = unique('last');
+    await kubectl.apply(makeRollout(name, profile, package_));
+    await untilPhase(name, 'Active');
+    const { uid } = (await kubectl.json<Resource>(['get', 'namespace', namespace])).metadata;
+    await kubectl.run(['delete', 'namespace', namespace, '--timeout=60s']);
+    await waitUntil(async () => (await kubectl.json<Resource>(['get', 'namespace', namespace])).metadata.uid !== uid, {
+      what: 'a new namespace',
+    });
+    await kubectl.wait(`ktenant/${tenant}`, 'condition=Ready');
+    const [{ id, rest }] = devices as [Device];
+    const known = await admin.post<{ valid: boolean; device_id: string }>('/api/v1/auth/validate', {
+      token: rest.token,
+    });
+    expect(known, 'devices and their keys never go with a namespace').to.deep.include({ valid: true, device_id: id });
+  });
+});
