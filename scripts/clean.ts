@@ -2,7 +2,9 @@
 import { globSync } from 'node:fs';
 import { rm } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
+import { kubernetesFolder } from '../e2e/stack/cluster.ts';
 import { tryLock } from '../e2e/stack/file-lock.ts';
+import { deleteKind } from '../e2e/stack/kind.ts';
 import { defaultStateFolder, removeReachableFolder } from '../e2e/stack/paths.ts';
 import { endRecordedProcesses } from '../e2e/stack/process-table.ts';
 
@@ -20,6 +22,7 @@ const releases = stateFolders.map((folder) => {
 });
 for (const folder of stateFolders) {
   await endRecordedProcesses(join(folder, 'run'));
+  await deleteKind(kubernetesFolder(folder));
   await removeReachableFolder(join(folder, 'postgres'));
 }
 for (const release of releases) release();

@@ -10,8 +10,16 @@ export interface TestCounts {
   pending: number;
 }
 
-const { EVENT_RUN_END, EVENT_SUITE_END, EVENT_TEST_BEGIN, EVENT_TEST_FAIL, EVENT_TEST_PASS, EVENT_TEST_PENDING } =
-  Mocha.Runner.constants;
+const {
+  EVENT_RUN_END,
+  EVENT_SUITE_BEGIN,
+  EVENT_SUITE_END,
+  EVENT_TEST_BEGIN,
+  EVENT_TEST_END,
+  EVENT_TEST_FAIL,
+  EVENT_TEST_PASS,
+  EVENT_TEST_PENDING,
+} = Mocha.Runner.constants;
 
 const stillRunningMilliseconds = 10_000;
 
@@ -31,6 +39,10 @@ export default class GateReporter extends Mocha.reporters.Base {
     timer.unref();
 
     runner.on(EVENT_TEST_BEGIN, (test) => (running = { title: test.fullTitle(), since: performance.now() }));
+    runner.on(EVENT_TEST_END, () => (running = { title: '', since: performance.now() }));
+    runner.on(EVENT_SUITE_BEGIN, (suite) => {
+      if (suite.parent?.root) suiteStarted = performance.now();
+    });
     runner.on(EVENT_TEST_PASS, () => counts.passed++);
     runner.on(EVENT_TEST_PENDING, () => counts.pending++);
     runner.on(EVENT_TEST_FAIL, (test, error: Error) => {
@@ -47,7 +59,6 @@ export default class GateReporter extends Mocha.reporters.Base {
       if (pending) parts.push(`${pending} skipped`);
       console.log(`  ${failed ? '✗' : '✓'} ${suite.title}: ${parts.join(', ')} (${seconds} s)`);
       before = { ...counts };
-      suiteStarted = performance.now();
     });
     runner.once(EVENT_RUN_END, () => {
       clearInterval(timer);

@@ -47,6 +47,9 @@ export interface Cluster {
   stop(): Promise<void>;
 }
 
+/** Where a state folder keeps its cluster's files, the kubeconfig among them. */
+export const kubernetesFolder = (stateFolder: string): string => join(stateFolder, 'kubernetes');
+
 /** Starts, or finds, the cluster. */
 export async function startCluster(options: ClusterOptions): Promise<Cluster> {
   const { supervisor, stateFolder, ports, environment, report, signal } = options;
@@ -58,7 +61,7 @@ export async function startCluster(options: ClusterOptions): Promise<Cluster> {
     engine,
     hasKind,
   });
-  const folder = join(stateFolder, 'kubernetes');
+  const folder = kubernetesFolder(stateFolder);
   const nothing = async () => undefined;
   switch (choice) {
     case 'existing':

@@ -1,8 +1,8 @@
 // A cluster in a container, by kind. It is kept between runs: stopping the stack stops its container.
 import { execFile } from 'node:child_process';
 import { createHash } from 'node:crypto';
-import { mkdir } from 'node:fs/promises';
-import { dirname } from 'node:path';
+import { mkdir, readFile, rm, writeFile } from 'node:fs/promises';
+import { dirname, join } from 'node:path';
 import { promisify } from 'node:util';
 import type { Report } from './go-build.ts';
 
@@ -19,6 +19,19 @@ export async function findContainerEngine(): Promise<'docker' | 'podman' | undef
     if (answer && /^\d/.test(answer.stdout.trim())) return engine;
   }
   return undefined;
+}
+
+/** Says, beside the kubeconfig, which cluster belongs to a state folder. */
+const recordPath = (folder: string) => join(folder, 'kind-cluster.json');
+
+/** Deletes the cluster whose kubeconfig lies in this folder; does nothing where there is none. */
+export async function deleteKind(folder: string): Promise<void> {
+  const record = await readFile(recordPath(folder), 'utf8').catch(() => undefined);
+  if (!record) return;
+  const { engine, name } = JSON.parse(record) as { engine: string; name: string };
+  const environment = { ...process.env, KIND_EXPERIMENTAL_PROVIDER: engine };
+  await execute('kind', ['delete', 'cluster', '--name', name], { env: environment, timeout: 120_000 });
+  await rm(recordPath(folder));
 }
 
 /** A cluster of kind for this state folder. */
@@ -38,6 +51,7 @@ export async function startKind(
   const environment = { ...process.env, KIND_EXPERIMENTAL_PROVIDER: engine };
   const kind = (...args: string[]) => execute('kind', args, { env: environment, timeout: 600_000 });
   await mkdir(dirname(kubeconfig), { recursive: true });
+  await writeFile(recordPath(dirname(kubeconfig)), JSON.stringify({ engine, name }));
   const { stdout } = await kind('get', 'clusters');
   if (stdout.split('\n').includes(name)) {
     await execute(engine, ['start', node]);

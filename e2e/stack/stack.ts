@@ -4,13 +4,14 @@ import { join, resolve } from 'node:path';
 import { serveArtifacts } from './artifacts.ts';
 import { kubectlProgram, natsServerProgram } from './binaries.ts';
 import { choosePorts, readPorts, writePorts } from './choose-ports.ts';
-import { startCluster } from './cluster.ts';
+import { kubernetesFolder, startCluster } from './cluster.ts';
 import { dashboardOrigin, startApiserver, startOperator } from './data-plane.ts';
 import { startDevchain } from './devchain.ts';
 import type { DevInfo } from './dev-info.ts';
 import { pidsByName, removeDevInfo, writeDevInfo } from './dev-info.ts';
 import { tryLock } from './file-lock.ts';
 import type { Report } from './go-build.ts';
+import { deleteKind } from './kind.ts';
 import { startNats } from './nats.ts';
 import { defaultStateFolder, removeReachableFolder } from './paths.ts';
 import { findFreePorts, isPortFree } from './ports.ts';
@@ -88,6 +89,7 @@ async function openState(stateFolder: string, fresh: boolean, report: Report) {
   const ended = await endRecordedProcesses(recordsFolder);
   if (ended.length) report(`ended what an earlier run had left: ${ended.join(', ')}`);
   if (fresh) {
+    await deleteKind(kubernetesFolder(stateFolder));
     for (const name of ['artifacts', 'devchain', 'kubernetes', 'logs', 'nats', 'secrets']) {
       await rm(join(stateFolder, name), { recursive: true, force: true });
     }

@@ -1,0 +1,57 @@
+import { chmod, mkdir, readFile, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { expect } from 'chai';
+import { deleteKind, startKind } from './kind.ts';
+import { withFolder } from './testing.ts';
+
+// There is no container engine where these tests must run: the commands are replaced by scripts that write down how
+// they were called. What is held here is which calls are made, and in which order.
+describe('stack: kind', () => {
+  const path = process.env.PATH;
+  afterEach(() => (process.env.PATH = path));
+
+  /** Puts `kind` and `docker` on PATH; kind knows of these clusters. Answers the calls made so far. */
+  async function useCommands(folder: string, clusters: string[]): Promise<() => Promise<string[]>> {
+    const bin = join(folder, 'bin');
+    const calls = join(folder, 'calls');
+    await mkdir(bin);
+    for (const name of ['kind', 'docker']) {
+      const listing = name === 'kind' ? `[ "$1 $2" = "get clusters" ] && printf '%s\\n' ${clusters.join(' ')}` : '';
+      await writeFile(join(bin, name), `#!/bin/sh\necho "${name} $*" >> ${calls}\n${listing}\nexit 0\n`);
+      await chmod(join(bin, name), 0o755);
+    }
+    process.env.PATH = `${bin}:/usr/bin:/bin`;
+    return async () => (await readFile(calls, 'utf8')).trim().split('\n');
+  }
+
+  const name = 'kellet-c400735c';
+  const stateFolder = '/checkout/.kellet';
+
+  it('makes a cluster of this state folder where there is none', async () => {
+    await withFolder(async (folder) => {
+      const calls = await useCommands(folder, ['other']);
+      await startKind('docker', stateFolder, join(folder, 'kubeconfig'), () => undefined);
+      expect(await calls()).to.deep.equal([
+        'kind get clusters',
+        `kind create cluster --name ${name} --kubeconfig ${folder}/kubeconfig --wait 300s`,
+      ]);
+    });
+  });
+
+  it('starts the one made earlier, stops it, and deletes it once when told to', async () => {
+    await withFolder(async (folder) => {
+      const calls = await useCommands(folder, ['other', name]);
+      const cluster = await startKind('docker', stateFolder, join(folder, 'kubeconfig'), () => undefined);
+      await cluster.stop();
+      await deleteKind(folder);
+      await deleteKind(folder);
+      expect(await calls()).to.deep.equal([
+        'kind get clusters',
+        `docker start ${name}-control-plane`,
+        `kind export kubeconfig --name ${name} --kubeconfig ${folder}/kubeconfig`,
+        `docker stop ${name}-control-plane`,
+        `kind delete cluster --name ${name}`,
+      ]);
+    });
+  });
+});
