@@ -5,12 +5,14 @@ import { createAuth } from './auth/service.ts';
 import { createChainAnchor } from './chain-anchor/service.ts';
 import { configHelp, readConfig, type Config } from './config.ts';
 import { createControl } from './control/service.ts';
+import { attachWebSocket } from './dashboard-bff/web-socket.ts';
 import { createOta } from './device-link/ota/service.ts';
 import { countRolloutsOfProfile } from './device-link/ota/usage.ts';
 import { createProfileReader } from './device-link/provisioning/profiles.ts';
 import { createProvisioning } from './device-link/provisioning/service.ts';
 import { createRpc } from './device-link/rpc/service.ts';
 import { countDevicesOfProfile } from './device-registry/devices.ts';
+import { groupMembers } from './device-registry/group-members.ts';
 import { createDeviceRegistry } from './device-registry/service.ts';
 import { Gateway } from './gateway/gateway.ts';
 import { Health } from './gateway/health.ts';
@@ -114,7 +116,7 @@ async function run(config: Config): Promise<void> {
   const outbox = new OutboxRelay(database, broker, logger);
   const paging = new Paging(pagingKey(config));
   const platform: Platform = { config, clock: systemClock, logger, metrics, database, broker, outbox, paging };
-  const { modules, directory } = createServices(platform, logger);
+  const { modules, directory, telemetry } = createServices(platform, logger);
   const registry = new ServiceRegistry();
   for (const module of modules) module.register(registry);
   for (const module of modules) if (!stopping.signal.aborted) await module.start?.();
@@ -124,6 +126,16 @@ async function run(config: Config): Promise<void> {
     isGatewayOf: async (tenantId, gatewayDeviceId, deviceId) =>
       (await directory.lookup(tenantId, [deviceId])).get(deviceId)?.gatewayDeviceId === gatewayDeviceId,
   });
+  const liveFeed = attachWebSocket(gateway.httpServer, {
+    devices: directory,
+    live: telemetry.live,
+    groupMembers: (tenantId, groupId) => groupMembers(database, tenantId, groupId),
+    authenticate: async (token, address) => (await gateway.authenticator.authenticate(token, address)).caller,
+    watch: (token, caller, address, end) => gateway.authenticator.watch(token, caller, address, end),
+    dashboardOrigin: config.dashboardOrigin,
+    logger,
+    metrics,
+  });
   const ports = await gateway.start();
   processServer.started();
   logger.info({ ...ports, target: config.target }, 'serving');
@@ -132,6 +144,7 @@ async function run(config: Config): Promise<void> {
     await new Promise((resolve) => stopping.signal.addEventListener('abort', resolve, { once: true }));
   }
   logger.info('draining');
+  liveFeed.close();
   await gateway.stop();
   for (const module of modules.toReversed()) await module.stop?.();
   await outbox.close();

@@ -1,0 +1,71 @@
+// What a client of /ws may say (API.md, dashboard-bff). Pure.
+import { invalidArgument, KelletError } from '../platform/errors.ts';
+
+/** Channels of the contract; those that are not served yet answer UNIMPLEMENTED. */
+const channels = ['telemetry.live', 'alarms', 'rollouts', 'events'] as const;
+
+/** Which devices a message is about: one or several, or those of a group. Empty when it names none. */
+export interface Target {
+  readonly deviceIds: readonly string[];
+  readonly groupId: string | undefined;
+}
+
+/** A checked message. */
+export interface ClientMessage {
+  readonly verb: 'subscribe' | 'unsubscribe';
+  readonly channel: 'telemetry.live';
+  readonly target: Target;
+  /** The target as the client gave it, for the answer. */
+  readonly given: Readonly<Record<string, unknown>>;
+}
+
+const mostDevicesPerMessage = 1000;
+
+/** Reads a message. Throws INVALID_ARGUMENT for what is none, UNIMPLEMENTED for a channel that is not served yet. */
+export function parseClientMessage(text: string): ClientMessage {
+  const message = jsonObject(text);
+  const { subscribe, unsubscribe, ...given } = message;
+  if ((subscribe === undefined) === (unsubscribe === undefined)) {
+    throw invalidArgument('a message has either subscribe or unsubscribe');
+  }
+  const channel = subscribe ?? unsubscribe;
+  if (!channels.some((known) => known === channel)) throw invalidArgument(`subscribe: one of ${channels.join(', ')}`);
+  if (channel !== 'telemetry.live') throw new KelletError('UNIMPLEMENTED', `the channel is not served yet`);
+  const verb = subscribe === undefined ? 'unsubscribe' : 'subscribe';
+  return { verb, channel, target: targetOf(given, verb), given };
+}
+
+function jsonObject(text: string): Record<string, unknown> {
+  let parsed: unknown;
+  try {
+    parsed = JSON.parse(text);
+  } catch {
+    throw invalidArgument('the message is not JSON');
+  }
+  if (typeof parsed !== 'object' || parsed === null || Array.isArray(parsed)) {
+    throw invalidArgument('the message is not a JSON object');
+  }
+  return parsed as Record<string, unknown>;
+}
+
+function targetOf(given: Record<string, unknown>, verb: ClientMessage['verb']): Target {
+  const { device_id: deviceId, device_ids: deviceIds, group_id: groupId, ...unknown } = given;
+  const [extra] = Object.keys(unknown);
+  if (extra !== undefined) throw invalidArgument(`unknown field ${extra}`);
+  const named = [deviceId, deviceIds, groupId].filter((field) => field !== undefined).length;
+  if (named > 1 || (named === 0 && verb === 'subscribe')) {
+    throw invalidArgument('name one of device_id, device_ids, group_id');
+  }
+  if (groupId !== undefined) return { deviceIds: [], groupId: text('group_id', groupId) };
+  if (deviceId !== undefined) return { deviceIds: [text('device_id', deviceId)], groupId: undefined };
+  if (deviceIds === undefined) return { deviceIds: [], groupId: undefined };
+  if (!Array.isArray(deviceIds) || deviceIds.length === 0 || deviceIds.length > mostDevicesPerMessage) {
+    throw invalidArgument(`device_ids: 1 to ${mostDevicesPerMessage} ids`);
+  }
+  return { deviceIds: deviceIds.map((id) => text('device_ids', id)), groupId: undefined };
+}
+
+function text(field: string, value: unknown): string {
+  if (typeof value !== 'string' || value === '') throw invalidArgument(`${field} must be an id`);
+  return value;
+}

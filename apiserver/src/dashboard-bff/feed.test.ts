@@ -1,0 +1,20 @@
+import { expect } from 'chai';
+import { Feed } from './feed.ts';
+
+describe('Feed', () => {
+  it('keeps the latest message of each device while the socket is full', async () => {
+    const sent: string[] = [];
+    const socket = { bufferedAmount: 0, send: (message: unknown) => void sent.push(message as string) };
+    const feed = new Feed(socket, () => expect.fail('not slow enough'));
+    feed.push('a', 'a1');
+    socket.bufferedAmount = 2 ** 20;
+    for (const message of ['a2', 'b1', 'a3', 'b2', 'a4']) feed.push(message[0]!, message);
+    expect(sent).to.deep.equal(['a1']);
+    socket.bufferedAmount = 0;
+    await new Promise((resolve) => setTimeout(resolve, 120));
+    expect(sent).to.deep.equal(['a1', 'b2', 'a4']);
+    feed.push('a', 'a5');
+    expect(sent.at(-1)).to.equal('a5');
+    feed.close();
+  });
+});

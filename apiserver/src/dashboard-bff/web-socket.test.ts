@@ -1,0 +1,183 @@
+import { once } from 'node:events';
+import { createServer, type Server } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { expect } from 'chai';
+import { WebSocket } from 'ws';
+import { unauthenticated } from '../platform/errors.ts';
+import { createLogger } from '../platform/logger.ts';
+import { createMetrics } from '../platform/metrics.ts';
+import { publicCaller, type Caller } from '../platform/rpc.ts';
+import { LiveHub } from '../telemetry/live.ts';
+import { testDevice, testDeviceId, TestDevices, testPoint } from '../telemetry/test-devices.ts';
+import { attachWebSocket, type LiveFeed } from './web-socket.ts';
+
+const origin = 'https://dashboard.test';
+const [first, second, third, foreign] = [1, 2, 3, 9].map(testDeviceId) as [string, string, string, string];
+
+describe('/ws', () => {
+  let server: Server;
+  let feed: LiveFeed;
+  let live: LiveHub;
+  let sockets: WebSocket[];
+  let ends: (() => void)[];
+  let members: string[];
+
+  const user: Caller = { ...publicCaller, kind: 'user', tenantId: 'acme', scopes: new Set(['telemetry:read']) };
+  const callers: Record<string, Caller> = {
+    user,
+    blind: { ...user, scopes: new Set(['devices:read']) },
+    elsewhere: { ...user, ipAllowlist: ['192.0.2.0/24'] },
+    sk_live_x: { ...user, kind: 'service' },
+  };
+
+  beforeEach(async () => {
+    const devices = new TestDevices();
+    for (const id of [first, second, third]) devices.add('acme', testDevice(id));
+    devices.add('other', testDevice(foreign));
+    live = new LiveHub();
+    sockets = [];
+    ends = [];
+    members = [second, third];
+    server = createServer();
+    feed = attachWebSocket(server, {
+      devices,
+      live,
+      groupMembers: async (tenantId, groupId) => (tenantId === 'acme' && groupId === 'g' ? members : undefined),
+      logger: createLogger('fatal'),
+      authenticate: async (token) => {
+        const caller = callers[token];
+        if (!caller) throw unauthenticated('the token has expired; exchange the refresh token');
+        return caller;
+      },
+      watch: (_token, _caller, _address, end) => {
+        ends.push(end);
+        return () => undefined;
+      },
+      dashboardOrigin: origin,
+      metrics: createMetrics(),
+    });
+    server.listen(0, '127.0.0.1');
+    await once(server, 'listening');
+  });
+  afterEach(async () => {
+    for (const socket of sockets) socket.terminate();
+    feed.close();
+    await new Promise((resolve) => server.close(resolve));
+  });
+
+  function connect(token: string, options: { origin?: string; path?: string } = {}) {
+    const { port } = server.address() as AddressInfo;
+    const socket = new WebSocket(`ws://127.0.0.1:${port}${options.path ?? '/ws'}?token=${token}`, {
+      origin: options.origin,
+    });
+    sockets.push(socket);
+    const received: Record<string, unknown>[] = [];
+    socket.on('message', (data: Buffer) => received.push(JSON.parse(data.toString()) as Record<string, unknown>));
+    const closed = new Promise<number | string>((resolve) => {
+      socket.once('close', (code) => resolve(code));
+      socket.once('error', (error) => resolve(error.message));
+    });
+    const until = async (count: number) => {
+      for (let wait = 0; received.length < count && wait < 200; wait += 1) {
+        await new Promise((resolve) => setTimeout(resolve, 10));
+      }
+      return received;
+    };
+    const say = async (message: unknown) => {
+      const count = received.length;
+      socket.send(typeof message === 'string' ? message : JSON.stringify(message));
+      return (await until(count + 1))[count];
+    };
+    const opened = once(socket, 'open');
+    return { socket, received, closed, until, say, opened };
+  }
+  const publish = (deviceId: string, n: number, tenantId = 'acme') =>
+    live.publish(tenantId, deviceId, [testPoint(tenantId, Number(deviceId.slice(-2)), 1_790_000_000, n)]);
+
+  it('pushes the points of a device that is watched, with what is known of the device', async () => {
+    const client = connect('user', { origin });
+    await client.opened;
+    expect(await client.say({ subscribe: 'telemetry.live', device_id: first })).to.deep.equal({
+      subscribed: 'telemetry.live',
+      device_id: first,
+    });
+    publish(second, 1);
+    publish(first, 2);
+    const [, message] = await client.until(2);
+    expect(message).to.deep.include({ channel: 'telemetry.live', device_id: first });
+    expect(message!.point).to.deep.include({
+      device_id: first,
+      timestamp: '2026-09-21T14:13:20Z',
+      numeric_values: { n: 2 },
+      string_values: {},
+      device_type: 'sensor',
+      tags: { site: 'north' },
+    });
+    expect((message!.point as { data_hash: string }).data_hash).to.match(/^[0-9a-f]{64}$/);
+  });
+
+  it('watches several devices and groups, each point once, until told otherwise', async () => {
+    const client = connect('user');
+    await client.opened;
+    await client.say({ subscribe: 'telemetry.live', device_ids: [first, second] });
+    await client.say({ subscribe: 'telemetry.live', group_id: 'g' });
+    for (const id of [first, second, third]) publish(id, 1);
+    expect((await client.until(5)).slice(2).map((message) => message.device_id)).to.deep.equal([first, second, third]);
+    await client.say({ unsubscribe: 'telemetry.live', group_id: 'g' });
+    await client.say({ unsubscribe: 'telemetry.live', device_id: first });
+    for (const id of [first, second, third]) publish(id, 2);
+    expect((await client.until(8)).slice(7).map((message) => message.device_id)).to.deep.equal([second]);
+    await client.say({ unsubscribe: 'telemetry.live' });
+    publish(second, 3);
+    expect(await client.say({ unsubscribe: 'telemetry.live' })).to.deep.equal({ unsubscribed: 'telemetry.live' });
+    expect(live.isWatched).to.equal(false);
+  });
+
+  it('answers what cannot be with an error and stays open', async () => {
+    const client = connect('user');
+    await client.opened;
+    const codeOf = async (message: unknown) => ((await client.say(message))!.error as { code: string }).code;
+    expect(await codeOf({ subscribe: 'telemetry.live', device_id: foreign })).to.equal('NOT_FOUND');
+    expect(await codeOf({ subscribe: 'telemetry.live', device_ids: [first, 'no id'] })).to.equal('NOT_FOUND');
+    expect(await codeOf({ subscribe: 'telemetry.live', group_id: 'other' })).to.equal('NOT_FOUND');
+    expect(await codeOf('{')).to.equal('INVALID_ARGUMENT');
+    expect(live.isWatched).to.equal(false);
+    publish(foreign, 1, 'other');
+    expect(await client.say({ subscribe: 'telemetry.live', device_id: first })).to.have.property('subscribed');
+  });
+
+  const refused: [string, string, { origin?: string; path?: string }, number | string][] = [
+    ['no token', '', {}, 4401],
+    ['an expired token', 'old', {}, 4401],
+    ['an API key', 'sk_live_x', {}, 4403],
+    ['a token without the scope', 'blind', {}, 4403],
+    ['a token from a forbidden address', 'elsewhere', {}, 4403],
+    ['a foreign origin', 'user', { origin: 'https://evil.test' }, 'Unexpected server response: 403'],
+    ['another path', 'user', { path: '/other' }, 'Unexpected server response: 404'],
+  ];
+  for (const [name, token, options, outcome] of refused) {
+    it(`refuses ${name}`, async () => {
+      const client = connect(token, options);
+      client.opened.catch(() => undefined);
+      expect(await client.closed).to.equal(outcome);
+    });
+  }
+
+  it('closes with 4401 when the token ends, and forgets what was watched', async () => {
+    const client = connect('user');
+    await client.opened;
+    await client.say({ subscribe: 'telemetry.live', device_id: first });
+    ends[0]!();
+    expect(await client.closed).to.equal(4401);
+    for (let wait = 0; live.isWatched && wait < 100; wait += 1) await new Promise((resolve) => setTimeout(resolve, 10));
+    expect(live.isWatched).to.equal(false);
+  });
+
+  it('takes a message that comes before the token is judged', async () => {
+    const client = connect('user');
+    client.socket.once('open', () =>
+      client.socket.send(JSON.stringify({ subscribe: 'telemetry.live', device_id: first })),
+    );
+    expect((await client.until(1))[0]).to.have.property('subscribed');
+  });
+});

@@ -1,0 +1,121 @@
+// What the measurements run on: PostgreSQL, NATS and a whole apiserver, started for one run and gone after it.
+import { chmod, mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import pg from 'pg';
+import { natsServerProgram } from '../../e2e/stack/binaries.ts';
+import { startNats } from '../../e2e/stack/nats.ts';
+import { findFreePorts } from '../../e2e/stack/ports.ts';
+import { ensureServiceDatabase, startPostgres } from '../../e2e/stack/postgres.ts';
+import { ed25519PrivateKey, openSecrets, randomPassword } from '../../e2e/stack/secrets.ts';
+import { createSupervisor } from '../../e2e/stack/supervisor.ts';
+import { newId } from '../../apiserver/src/platform/ids.ts';
+import { mintKey } from '../../apiserver/src/auth/api-key-format.ts';
+
+/** A running data plane with one tenant. */
+export interface Environment {
+  /** Base URL of REST. */
+  readonly rest: { readonly host: string; readonly port: number };
+  /** The service's own database URL. */
+  readonly databaseUrl: string;
+  readonly tenantId: string;
+  /** A service key with telemetry:write. */
+  readonly apiKey: string;
+  readonly deviceIds: readonly string[];
+  close(): Promise<void>;
+}
+
+/** A cluster that is not there: nothing measured here needs the Kubernetes API. */
+const kubeconfig = JSON.stringify({
+  apiVersion: 'v1',
+  kind: 'Config',
+  'current-context': 'none',
+  clusters: [{ name: 'none', cluster: { server: 'https://127.0.0.1:1' } }],
+  users: [{ name: 'none', user: {} }],
+  contexts: [{ name: 'none', context: { cluster: 'none', user: 'none' } }],
+});
+
+const tenantId = 'bench';
+
+/** Starts everything. The tenant's rate limit is out of the way: 1,000 requests a minute would measure the limit. */
+export async function startEnvironment(report: (line: string) => void, devices = 1000): Promise<Environment> {
+  const folder = await mkdtemp(join(tmpdir(), 'kellet-bench-'));
+  await chmod(folder, 0o711);
+  const supervisor = createSupervisor({ recordsFolder: join(folder, 'run'), logsFolder: join(folder, 'logs'), report });
+  const close = async () => {
+    await supervisor.stopAll();
+    await rm(folder, { recursive: true, force: true });
+  };
+  try {
+    const [databasePort, natsPort, rest, grpc, control, metrics] = (await findFreePorts(6)) as [
+      number,
+      number,
+      number,
+      number,
+      number,
+      number,
+    ];
+    const program = await natsServerProgram(report);
+    const password = randomPassword();
+    const [{ superuserUrl }, natsUrl] = await Promise.all([
+      startPostgres({ supervisor, folder: join(folder, 'postgres'), port: databasePort, password }),
+      startNats({ supervisor, program, folder: join(folder, 'nats'), port: natsPort }),
+    ]);
+    const databaseUrl = await ensureServiceDatabase(superuserUrl, password);
+    const kubeconfigPath = join(folder, 'kubeconfig');
+    await writeFile(kubeconfigPath, kubeconfig);
+    const secrets = await openSecrets(join(folder, 'secrets'));
+    await supervisor.start({
+      name: 'apiserver',
+      command: process.execPath,
+      args: [join(import.meta.dirname, '../../apiserver/src/main.ts')],
+      environment: {
+        KELLET_ENVIRONMENT: 'development',
+        KELLET_NETWORK: 'local',
+        KELLET_LOG_LEVEL: 'warn',
+        KELLET_LISTEN_HOST: '127.0.0.1',
+        KELLET_REST_PORT: String(rest),
+        KELLET_GRPC_PORT: String(grpc),
+        KELLET_CONTROL_PORT: String(control),
+        KELLET_METRICS_PORT: String(metrics),
+        KELLET_DATABASE_URL: databaseUrl,
+        KELLET_NATS_URL: natsUrl,
+        KELLET_CONTROL_SECRET_FILE: (await secrets('control')).path,
+        KELLET_CALLBACK_HMAC_SECRET_FILE: (await secrets('callback')).path,
+        KELLET_JWT_PRIVATE_KEY_FILE: (await secrets('jwt', ed25519PrivateKey)).path,
+        KUBECONFIG: kubeconfigPath,
+      },
+      isReady: async () => (await fetch(`http://127.0.0.1:${metrics}/readyz`)).status === 200,
+    });
+    const seeded = await seed(databaseUrl, devices);
+    return { rest: { host: '127.0.0.1', port: rest }, databaseUrl, tenantId, ...seeded, close };
+  } catch (error) {
+    await close();
+    throw error;
+  }
+}
+
+async function seed(databaseUrl: string, devices: number): Promise<{ apiKey: string; deviceIds: string[] }> {
+  const client = new pg.Client({ connectionString: databaseUrl });
+  await client.connect();
+  try {
+    await client.query(
+      `INSERT INTO tenants (tenant_id, name, namespace, rate_limit_per_minute) VALUES ($1, $1, $1, 1000000000)`,
+      [tenantId],
+    );
+    const deviceIds = Array.from({ length: devices }, newId);
+    await client.query(
+      `INSERT INTO devices (tenant_id, device_id, name, hardware_id)
+       SELECT $1, device_id, 'device', 'hw-' || device_id FROM unnest($2::uuid[]) AS device_id`,
+      [tenantId, deviceIds],
+    );
+    const { key, hash, prefix, last4 } = mintKey();
+    await client.query(
+      `INSERT INTO api_keys (key_id, tenant_id, key_hash, prefix, last4, scopes) VALUES ($1, $2, $3, $4, $5, $6)`,
+      [newId(), tenantId, hash, prefix, last4, ['telemetry:write']],
+    );
+    return { apiKey: key, deviceIds };
+  } finally {
+    await client.end();
+  }
+}

@@ -1,0 +1,41 @@
+import { expect } from 'chai';
+import { median, runBenchmark } from './harness.ts';
+
+describe('runBenchmark', () => {
+  it('interleaves rounds, leaves the warm-up out and compares medians', async () => {
+    const order: string[] = [];
+    const figures = { ours: [1000, 10, 30, 20], baseline: [1, 40, 50, 60] };
+    const step = (name: 'ours' | 'baseline') => async () => {
+      order.push(name);
+      return figures[name].shift()!;
+    };
+    const result = await runBenchmark(
+      {
+        name: 'x',
+        unit: 'y/s',
+        baseline: 'z',
+        rounds: 3,
+        prepare: async () => ({
+          ours: step('ours'),
+          baseline: step('baseline'),
+          close: async () => void order.push('end'),
+        }),
+      },
+      () => undefined,
+    );
+    expect(result).to.deep.equal({
+      name: 'x',
+      value: 20,
+      unit: 'y/s',
+      baseline: 'z',
+      baseline_value: 50,
+      ratio: 0.4,
+      rounds: 3,
+    });
+    expect(order).to.deep.equal([...Array.from({ length: 4 }, () => ['baseline', 'ours']).flat(), 'end']);
+  });
+});
+
+describe('median', () => {
+  it('is the middle', () => expect([median([3, 1, 2]), median([4, 1, 3, 2])]).to.deep.equal([2, 2.5]));
+});

@@ -1,0 +1,104 @@
+// Measures ours beside a baseline in the same run: rounds are interleaved, so that a machine whose speed drifts treats both
+// alike, and medians are compared.
+import { cpus, totalmem } from 'node:os';
+
+/** One measurement: ours and, where there is one, what it is compared with. Both answer a figure in `unit`. */
+export interface Benchmark {
+  /** API.md, Bench. */
+  readonly name: string;
+  readonly unit: string;
+  /** What the baseline is, in a few words. */
+  readonly baseline: string;
+  readonly rounds: number;
+  /** Prepares; answers what is measured. */
+  readonly prepare: () => Promise<Prepared>;
+}
+
+/** A prepared measurement. */
+export interface Prepared {
+  readonly ours: () => Promise<number>;
+  readonly baseline: () => Promise<number>;
+  /** Further figures of the last round of ours, for a person to read. */
+  readonly remarks?: () => string;
+  readonly close: () => Promise<void>;
+}
+
+/** A line of .kellet/bench.json. */
+export interface Result {
+  readonly name: string;
+  readonly value: number;
+  readonly unit: string;
+  readonly baseline: string;
+  readonly baseline_value: number;
+  /** Ours over the baseline. */
+  readonly ratio: number;
+  readonly rounds: number;
+}
+
+/** The middle of the values; the mean of the two middle ones when their number is even. */
+export function median(values: readonly number[]): number {
+  const sorted = values.toSorted((a, b) => a - b);
+  const middle = sorted.length >> 1;
+  return sorted.length % 2 === 1 ? sorted[middle]! : (sorted[middle - 1]! + sorted[middle]!) / 2;
+}
+
+/** Runs one benchmark. `report` gets a line per step. */
+export async function runBenchmark(benchmark: Benchmark, report: (line: string) => void): Promise<Result> {
+  report(`${benchmark.name}: preparing`);
+  const prepared = await benchmark.prepare();
+  const ours: number[] = [];
+  const baseline: number[] = [];
+  try {
+    // The first round of each warms up and is not counted.
+    for (let round = 0; round <= benchmark.rounds; round += 1) {
+      const figures = { baseline: await prepared.baseline(), ours: await prepared.ours() };
+      const label = round === 0 ? 'warm-up' : `round ${round}/${benchmark.rounds}`;
+      const remarks = prepared.remarks ? `, ${prepared.remarks()}` : '';
+      report(
+        `${benchmark.name}: ${label}: ${format(figures.ours)} ${benchmark.unit}, ` +
+          `${benchmark.baseline} ${format(figures.baseline)}${remarks}`,
+      );
+      if (round === 0) continue;
+      ours.push(figures.ours);
+      baseline.push(figures.baseline);
+    }
+  } finally {
+    await prepared.close();
+  }
+  const value = median(ours);
+  const baselineValue = median(baseline);
+  return {
+    name: benchmark.name,
+    value,
+    unit: benchmark.unit,
+    baseline: benchmark.baseline,
+    baseline_value: baselineValue,
+    ratio: value / baselineValue,
+    rounds: benchmark.rounds,
+  };
+}
+
+/** What the figures were measured on. */
+export const machine = () => ({
+  processor: cpus()[0]?.model ?? 'unknown',
+  processors: cpus().length,
+  memory_bytes: totalmem(),
+  node: process.version,
+});
+
+/** A figure with three significant digits. */
+export const format = (value: number): string =>
+  value >= 1000 ? Math.round(value).toLocaleString('en-US') : value.toPrecision(3);
+
+/** Results as a table. */
+export function table(results: readonly Result[]): string {
+  const rows = results.map((result) => [
+    result.name,
+    `${format(result.value)} ${result.unit}`,
+    `${result.baseline} ${format(result.baseline_value)}`,
+    result.ratio.toFixed(2),
+  ]);
+  const all = [['benchmark', 'ours', 'baseline', 'ratio'], ...rows];
+  const widths = all[0]!.map((_, column) => Math.max(...all.map((row) => row[column]!.length)));
+  return all.map((row) => row.map((cell, column) => cell.padEnd(widths[column]!)).join('  ')).join('\n');
+}

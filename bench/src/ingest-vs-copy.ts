@@ -1,0 +1,103 @@
+// ingest-vs-copy: telemetry over HTTP, 100 points a request, durable and with their places in anchor batches, beside binary
+// COPY of the same rows into the same table without any of that.
+import { fork } from 'node:child_process';
+import { once } from 'node:events';
+import { join } from 'node:path';
+import pg from 'pg';
+import { leafHash } from '../../apiserver/src/telemetry/hashes.ts';
+import { writePayload } from '../../apiserver/src/telemetry/payload.ts';
+import { parseTimestamp, toNanoseconds } from '../../apiserver/src/telemetry/timestamp.ts';
+import { uuidBytes, WireBuffer } from '../../apiserver/src/telemetry/wire-buffer.ts';
+import { sendEncoded } from '../../apiserver/src/telemetry/wire-query.ts';
+import { startEnvironment, type Environment } from './environment.ts';
+import type { Benchmark } from './harness.ts';
+import type { Load, LoadResult } from './load-generator.ts';
+import { samplePoint } from './sample-points.ts';
+
+const pointsPerRequest = 100;
+const requests = 2000;
+const secondsPerRound = 5;
+const copyRows = 200_000;
+
+/** The benchmark. */
+export const ingestVsCopy: Benchmark = {
+  name: 'ingest-vs-copy',
+  unit: 'points/s',
+  baseline: 'binary COPY',
+  rounds: 5,
+  prepare: async () => {
+    const environment = await startEnvironment((line) => console.error(line));
+    let firstPoint = 0;
+    let last: LoadResult | undefined;
+    return {
+      ours: async () => {
+        last = await generateLoad(environment, firstPoint);
+        firstPoint += requests * pointsPerRequest;
+        return last.pointsPerSecond;
+      },
+      baseline: () => copy(environment),
+      remarks: () => `p50 ${last?.p50Milliseconds.toFixed(1)} ms, p99 ${last?.p99Milliseconds.toFixed(1)} ms`,
+      close: () => environment.close(),
+    };
+  },
+};
+
+async function generateLoad({ rest, apiKey, deviceIds }: Environment, firstPoint: number): Promise<LoadResult> {
+  const load: Load = {
+    ...rest,
+    apiKey,
+    deviceIds,
+    pointsPerRequest,
+    connections: 16,
+    seconds: secondsPerRound,
+    requests,
+    firstPoint,
+  };
+  const generator = fork(join(import.meta.dirname, 'load-generator.ts'));
+  const failed = once(generator, 'exit').then(() => Promise.reject(new Error('the load generator has failed')));
+  failed.catch(() => undefined);
+  generator.send(load);
+  const [result] = (await Promise.race([once(generator, 'message'), failed])) as [LoadResult];
+  return result;
+}
+
+/** Rows per second of one COPY. The rows are encoded before the clock starts. */
+async function copy({ databaseUrl, tenantId, deviceIds }: Environment): Promise<number> {
+  const client = new pg.Client({ connectionString: databaseUrl });
+  await client.connect();
+  try {
+    await client.query('CREATE TABLE copied (LIKE telemetry_points)');
+    const rows = encodeRows(tenantId, deviceIds);
+    const started = performance.now();
+    await sendEncoded(client, rows);
+    const elapsed = (performance.now() - started) / 1000;
+    await client.query('DROP TABLE copied');
+    return copyRows / elapsed;
+  } finally {
+    await client.end();
+  }
+}
+
+function encodeRows(tenantId: string, deviceIds: readonly string[]): Buffer {
+  const wire = new WireBuffer(copyRows * 400);
+  wire.query(
+    'COPY copied (time, device_id, batch_id, leaf_index, tenant_id, data_hash, payload) FROM STDIN (FORMAT binary)',
+  );
+  wire.beginCopy();
+  for (let n = 0; n < copyRows; n += 1) {
+    const deviceId = deviceIds[n % deviceIds.length]!;
+    const point = samplePoint(deviceId, n);
+    const time = parseTimestamp(point.timestamp)!;
+    const payload = writePayload({ numericValues: point.numeric_values, stringValues: point.string_values });
+    wire.row(7);
+    wire.int8(toNanoseconds(time));
+    wire.binary(uuidBytes(deviceId));
+    wire.binary(uuidBytes(deviceIds[Math.floor(n / 1000) % deviceIds.length]!));
+    wire.int4(n % 1000);
+    wire.text(tenantId);
+    wire.binary(leafHash(tenantId, deviceId, time.seconds, payload));
+    wire.text(payload);
+  }
+  wire.endCopy();
+  return wire.bytes();
+}

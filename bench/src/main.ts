@@ -1,0 +1,23 @@
+// make bench: measurements of this machine, each beside its baseline in the same run (API.md, Bench).
+//
+//   node bench/src/main.ts [PREFIX]      only the benchmarks whose names begin so; the variable ONLY means the same
+import { mkdir, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { machine, runBenchmark, table, type Result } from './harness.ts';
+import { ingestVsCopy } from './ingest-vs-copy.ts';
+
+const benchmarks = [ingestVsCopy];
+
+const only = process.argv[2] ?? process.env['ONLY'] ?? '';
+const chosen = benchmarks.filter((benchmark) => benchmark.name.startsWith(only));
+if (chosen.length === 0) {
+  console.error(`no benchmark begins with ${only}; there are: ${benchmarks.map(({ name }) => name).join(', ')}`);
+  process.exit(1);
+}
+const results: Result[] = [];
+for (const benchmark of chosen) results.push(await runBenchmark(benchmark, (line) => console.log(line)));
+console.log(`\n${table(results)}`);
+
+const folder = join(import.meta.dirname, '../../.kellet');
+await mkdir(folder, { recursive: true, mode: 0o700 });
+await writeFile(join(folder, 'bench.json'), `${JSON.stringify({ machine: machine(), results }, null, 2)}\n`);
