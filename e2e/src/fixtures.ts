@@ -1,0 +1,162 @@
+// What most e2e tests begin with: signed-in people, profiles, templates, devices, packages. Every call makes things of its
+// own with names that no other test uses.
+import { createHash, randomBytes } from 'node:crypto';
+import { writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import type { DeviceOptions } from '../devices/device.ts';
+import type { SimulatedDevice } from '../devices/device.ts';
+import { Fleet } from '../devices/fleet.ts';
+import { stack } from '../stack/test-stack.ts';
+import { Kubectl } from './kubectl.ts';
+import { Rest } from './rest.ts';
+
+/** A name that is used once. */
+export const unique = (prefix: string): string => `${prefix}-${randomBytes(4).toString('hex')}`;
+
+const sessions = new Map<string, Promise<Rest>>();
+
+/** The API as this person; signs in once a run. */
+function signedIn(account: { email: string; password: string }): Promise<Rest> {
+  const known = sessions.get(account.email) ?? Rest.login(stack().info.rest, account);
+  sessions.set(account.email, known);
+  return known;
+}
+
+/** The API as the administrator of the tenant `demo`. */
+export const admin = (): Promise<Rest> => signedIn(stack().info);
+/** The API as the administrator of the other tenant. */
+export const otherAdmin = (): Promise<Rest> => signedIn(stack().info.other);
+/** The API as the administrator of the installation. */
+export const platformAdmin = (): Promise<Rest> => signedIn(stack().info.platform);
+/** The API without a credential. */
+export const anonymous = (): Rest => new Rest(stack().info.rest);
+
+/** kubectl in the namespace of the tenant `demo`. */
+export const kubectl = async (): Promise<Kubectl> =>
+  new Kubectl(await stack().kubectl(), stack().info.kubeconfig, stack().info.namespace);
+
+/** Makes a user of the tenant and signs in as that user. */
+export async function makeUser(as: Rest, role: 'viewer' | 'operator' | 'tenant_admin') {
+  const account = { email: `${unique(role)}@demo.test`, password: randomBytes(18).toString('base64url') };
+  const user = await as.post<{ user_id: string }>('/api/v1/auth/users', { ...account, name: role, role });
+  return { ...account, ...user, rest: await Rest.login(as.base, account) };
+}
+
+export interface Profile {
+  profile_id: string;
+  name: string;
+  type: string;
+}
+
+/** Makes a profile; `fields` go on top of a name and a type of its own. */
+export async function makeProfile(as: Rest, fields: Record<string, unknown> = {}): Promise<Profile> {
+  const name = unique('profile');
+  return as.post<Profile>('/api/v1/profiles', { name, type: name, anchoring_policy: { mode: 'merkle' }, ...fields });
+}
+
+export interface Template {
+  template_id: string;
+  provision_key: string;
+}
+
+/** Makes a template; any hardware id may claim unless `fields` say otherwise. */
+export async function makeTemplate(
+  as: Rest,
+  profileId: string,
+  fields: Record<string, unknown> = {},
+): Promise<Template> {
+  const body = { name: unique('template'), profile_id: profileId, hardware_id_pattern: '*', ...fields };
+  return as.post<Template>('/api/v1/provisioning/templates', body);
+}
+
+/** Makes a fleet of claimed devices of one profile. */
+export async function makeFleet(
+  as: Rest,
+  profileId: string,
+  count: number,
+  optionsOf: (index: number) => Partial<DeviceOptions> = () => ({}),
+): Promise<Fleet> {
+  const { provision_key } = await makeTemplate(as, profileId);
+  const prefix = unique('hw');
+  const fleet = new Fleet(
+    Array.from({ length: count }, (_, index) => ({
+      base: as.base,
+      name: `${prefix}-${index}`,
+      hardwareId: `${prefix}-${index}`,
+      ...optionsOf(index),
+    })),
+  );
+  await fleet.claim(provision_key);
+  return fleet;
+}
+
+/** Makes a claimed device with a profile of its own. */
+export async function makeDevice(as: Rest, profile: Record<string, unknown> = {}): Promise<SimulatedDevice> {
+  const { profile_id } = await makeProfile(as, profile);
+  const fleet = await makeFleet(as, profile_id, 1);
+  return fleet.devices[0]!;
+}
+
+/** A file under the stack's file server. */
+export interface Artifact {
+  uri: string;
+  sha256: string;
+  sizeBytes: number;
+  bytes: Buffer;
+}
+
+/** Puts a file of this size where packages can fetch it. */
+export async function makeArtifact(sizeBytes = 150_000): Promise<Artifact> {
+  const bytes = randomBytes(sizeBytes);
+  const name = `${unique('artifact')}.bin`;
+  await writeFile(join(stack().artifactsFolder, name), bytes);
+  const sha256 = createHash('sha256').update(bytes).digest('hex');
+  return { uri: `${stack().info.artifacts}/${name}`, sha256, sizeBytes, bytes };
+}
+
+export interface OtaPackage {
+  package_id: string;
+  status: string;
+  checksum_verified?: boolean;
+  signature_verified?: boolean;
+}
+
+/** Makes a package of an artifact; `fields` win. */
+export async function makePackage(
+  as: Rest,
+  fields: Record<string, unknown> & { version: string },
+  artifact?: Artifact,
+): Promise<OtaPackage & { artifact: Artifact }> {
+  const file = artifact ?? (await makeArtifact());
+  const body = {
+    name: unique('package'),
+    type: 'fw',
+    artifact_uri: file.uri,
+    sha256: file.sha256,
+    size_bytes: file.sizeBytes,
+    ...fields,
+  };
+  return { ...(await as.post<OtaPackage>('/api/v1/ota/packages', body)), artifact: file };
+}
+
+/** The spec's fields of a rollout that tests look at (API.md, "Rollouts"). */
+export interface Rollout {
+  rollout_id: string;
+  name: string;
+  status: 'active' | 'paused' | 'rolling_back' | 'completed';
+  outcome?: string;
+  message?: string;
+  scheduled_count?: number;
+  canary_percent: number;
+  effective_percent?: number;
+  failure_percent?: number;
+  pause_reasons?: string[];
+  counts: {
+    eligible?: number;
+    scheduled?: number;
+    sent?: number;
+    succeeded?: number;
+    failed?: number;
+    timed_out?: number;
+  };
+}

@@ -1,0 +1,96 @@
+// Everything at the edge is validated: the spec's status and body, the field named, nothing made.
+import { expect } from 'chai';
+import { admin, anonymous, makeDevice, unique } from '../src/fixtures.ts';
+
+interface ErrorBody {
+  code: string;
+  message: string;
+}
+
+describe('bad input', () => {
+  const name = unique('bad');
+  const valid = { name, type: 'thermometer' };
+
+  for (const [method, path] of [
+    ['GET', '/api/v1/nothing'],
+    ['GET', '/'],
+    ['GET', '/api/v2/profiles'],
+    ['PUT', '/api/v1/profiles'],
+    ['POST', '/api/v1/profiles/'],
+  ] as const) {
+    it(`answers "route not found" to ${method} ${path}, before it asks who calls`, async () => {
+      const { status, body } = await anonymous().send(method, path, method === 'GET' ? {} : { body: {} });
+      expect(status).to.equal(404);
+      expect(body).to.deep.equal({ code: 'NOT_FOUND', message: 'route not found' });
+    });
+  }
+
+  const refused: [what: string, method: string, path: string, body: unknown, message: RegExp][] = [
+    ['JSON that ends too early', 'POST', '/api/v1/profiles', '{"name":', /JSON/],
+    ['no JSON at all', 'POST', '/api/v1/profiles', 'name=x', /JSON/],
+    ['an array for an object', 'POST', '/api/v1/profiles', '[]', /./],
+    ['null', 'POST', '/api/v1/profiles', 'null', /./],
+    ['an unknown field', 'POST', '/api/v1/profiles', { ...valid, colour: 'red' }, /colour/],
+    ['an unknown field further in', 'POST', '/api/v1/profiles', { ...valid, ota_policy: { colour: 1 } }, /colour/],
+    ['a number for a text', 'POST', '/api/v1/profiles', { ...valid, name: 5 }, /name/],
+    ['a text for an object', 'POST', '/api/v1/profiles', { ...valid, default_tags: 'x' }, /default_tags/],
+    ['a number for a tag', 'POST', '/api/v1/profiles', { ...valid, default_tags: { a: 1 } }, /default_tags/],
+    ['an unknown enum value', 'POST', '/api/v1/profiles', { ...valid, anchoring_policy: { mode: 'never' } }, /mode/],
+    ['the same key twice', 'POST', '/api/v1/profiles', `{"name":"${name}","name":"${name}","type":"x"}`, /name/],
+    ['a NUL in a text', 'POST', '/api/v1/profiles', { ...valid, type: 'a\u0000b' }, /type/],
+    ['no name', 'POST', '/api/v1/profiles', { type: 'x' }, /name/],
+    ['a negative page size', 'GET', '/api/v1/profiles?page_size=-1', undefined, /page_size/],
+    ['a page size that is no number', 'GET', '/api/v1/profiles?page_size=many', undefined, /page_size/],
+    ['a page token of nobody', 'GET', '/api/v1/profiles?page_token=bm9ib2R5', undefined, /page_token/],
+    ['an unknown parameter', 'GET', '/api/v1/profiles?colour=red', undefined, /colour/],
+    ['a hash that is none', 'GET', '/api/v1/verify/hash/abc', undefined, /data_hash/],
+    ['telemetry without a list', 'POST', '/api/v1/telemetry', { points: 'x' }, /points/],
+    [
+      'a text for a measured value',
+      'POST',
+      '/api/v1/telemetry',
+      { points: [{ numeric_values: { t: 'x' } }] },
+      /numeric_values/,
+    ],
+    ['too many points', 'POST', '/api/v1/telemetry', { points: Array.from({ length: 5001 }, () => ({})) }, /5,?000/],
+  ];
+  for (const [what, method, path, body, message] of refused) {
+    it(`refuses ${what}`, async () => {
+      const request = body === undefined ? {} : { body };
+      const answer = await (await admin()).send<ErrorBody>(method, path, request);
+      expect({ status: answer.status, code: answer.body.code }).to.deep.equal({
+        status: 400,
+        code: 'INVALID_ARGUMENT',
+      });
+      expect(answer.body.message).to.match(message);
+      expect(Object.keys(answer.body).sort()).to.deep.equal(['code', 'message']);
+    });
+  }
+
+  it('has made nothing of all that', async () => {
+    const profiles = await (await admin()).list<{ name: string }>('/api/v1/profiles', 'profiles', { page_size: 500 });
+    expect(profiles.map((profile) => profile.name)).not.to.include(name);
+  });
+
+  it('answers NOT_FOUND to an id that can be none', async () => {
+    for (const id of ['x', '%00', '00000000-0000-0000-0000-000000000000', "'; DROP TABLE profiles; --"]) {
+      const { status, body } = await (
+        await admin()
+      ).send<ErrorBody>('GET', `/api/v1/profiles/${encodeURIComponent(id)}`);
+      expect({ id, status, code: body.code }).to.deep.equal({ id, status: 404, code: 'NOT_FOUND' });
+    }
+  });
+
+  it('leaks nothing of its insides', async () => {
+    const device = await makeDevice(await admin());
+    const answers = [
+      await device.rest.send<ErrorBody>('POST', '/api/v1/telemetry', { body: '\u0000' }),
+      await device.rest.send<ErrorBody>('GET', '/api/v1/devices/%F0%28%8C%28/ota'),
+      await (await admin()).send<ErrorBody>('POST', '/api/v1/ota/rollouts', { body: { package_id: '\u0000' } }),
+    ];
+    for (const { status, body } of answers) {
+      expect(status).to.be.within(400, 499);
+      expect(JSON.stringify(body)).not.to.match(/node_modules|\.ts|SELECT|postgres|at \//i);
+    }
+  });
+});

@@ -1,0 +1,111 @@
+// A device claims its identity (SPEC "Claim a device").
+import { randomUUID } from 'node:crypto';
+import { expect } from 'chai';
+import type { BrokerEvents } from '../src/broker-events.ts';
+import { followEvents } from '../src/broker-events.ts';
+import { admin, anonymous, makeProfile, makeTemplate, unique } from '../src/fixtures.ts';
+import { stack } from '../stack/test-stack.ts';
+import { waitUntil } from '../stack/wait.ts';
+
+interface Claimed {
+  device_id: string;
+  api_key: string;
+  code?: string;
+}
+
+const claim = (provisionKey: string, hardwareId: string) => {
+  const body = { provision_key: provisionKey, device_name: hardwareId, hardware_id: hardwareId };
+  return anonymous().send<Claimed>('POST', '/api/v1/provision', { body });
+};
+
+describe('claims', () => {
+  let events: BrokerEvents;
+  before(async () => {
+    events = await followEvents(stack().info.natsUrl, 'device.provisioned');
+  });
+  after(() => events.close());
+
+  it('gives a new device an identity and a key, once, and says so on the broker', async () => {
+    const { profile_id } = await makeProfile(await admin(), { default_tags: { site: 'roof' } });
+    const { provision_key } = await makeTemplate(await admin(), profile_id);
+    const hardwareId = unique('hw');
+    const first = await claim(provision_key, hardwareId);
+    expect(first.status).to.equal(200);
+    expect(first.body.api_key).to.match(/^sk_live_/);
+    const again = await claim(provision_key, hardwareId);
+    expect(again.status).to.equal(200);
+    expect(again.body).to.deep.equal({ device_id: first.body.device_id, api_key: '' });
+
+    const device = await (await admin()).get<Record<string, unknown>>(`/api/v1/devices/${first.body.device_id}`);
+    expect(device).to.include({ hardware_id: hardwareId, profile_id, status: 'offline' });
+    expect(device['effective_tags']).to.deep.equal({ site: 'roof' });
+    expect(device).not.to.have.property('last_seen');
+
+    const told = () => events.received.filter(({ data }) => JSON.stringify(data).includes(first.body.device_id));
+    await waitUntil(() => told().length > 0, { what: 'device.provisioned', timeoutMilliseconds: 5000 });
+    // A claim after the repeat has been announced: so would the repeat have been.
+    const later = await claim(provision_key, unique('hw'));
+    await waitUntil(() => events.received.some(({ data }) => JSON.stringify(data).includes(later.body.device_id)), {
+      what: 'the later device.provisioned',
+      timeoutMilliseconds: 5000,
+    });
+    expect(told()).to.have.length(1);
+    expect(told()[0]!.data.tenantid).to.equal(stack().info.tenant);
+  });
+
+  it('refuses every key that does not hold with the same answer', async () => {
+    const { profile_id } = await makeProfile(await admin());
+    const expiring = await makeTemplate(await admin(), profile_id, { expires_in_seconds: 1 });
+    const disabled = await makeTemplate(await admin(), profile_id);
+    await (await admin()).post(`/api/v1/provisioning/templates/${disabled.template_id}/disable`);
+    const fixed = await makeTemplate(await admin(), profile_id, { hardware_id_pattern: 'ws-*' });
+    const once = await makeTemplate(await admin(), profile_id, { one_time: true });
+    const user = unique('hw');
+    expect((await claim(once.provision_key, user)).status).to.equal(200);
+    await new Promise((resolve) => setTimeout(resolve, 1100));
+
+    const answers = {
+      unknown: await claim(`${fixed.provision_key.slice(0, -4)}0000`, unique('ws')),
+      nonsense: await claim(randomUUID(), unique('ws')),
+      expired: await claim(expiring.provision_key, unique('hw')),
+      disabled: await claim(disabled.provision_key, unique('hw')),
+      'another pattern': await claim(fixed.provision_key, unique('hw')),
+      used: await claim(once.provision_key, unique('hw')),
+    };
+    for (const [what, { status, body }] of Object.entries(answers)) {
+      expect({ status, code: body.code }, what).to.deep.equal({ status: 403, code: 'PERMISSION_DENIED' });
+      expect(body, what).to.deep.equal(answers.unknown.body);
+    }
+    expect((await claim(fixed.provision_key, unique('ws'))).status, 'the pattern').to.equal(200);
+    const repeated = await claim(once.provision_key, user);
+    expect({ status: repeated.status, key: repeated.body.api_key }, 'the user of the key').to.deep.equal({
+      status: 200,
+      key: '',
+    });
+  });
+
+  it('lets exactly one of many devices have a one-time key', async () => {
+    const { profile_id } = await makeProfile(await admin());
+    const { provision_key } = await makeTemplate(await admin(), profile_id, { one_time: true });
+    const answers = await Promise.all(Array.from({ length: 8 }, () => claim(provision_key, unique('hw'))));
+    expect(answers.filter(({ status }) => status === 200)).to.have.length(1);
+    expect(answers.filter(({ status }) => status === 403)).to.have.length(7);
+  });
+
+  it('makes one device when the same one claims many times at once', async () => {
+    const { profile_id } = await makeProfile(await admin());
+    const { provision_key } = await makeTemplate(await admin(), profile_id);
+    const hardwareId = unique('hw');
+    const answers = await Promise.all(Array.from({ length: 8 }, () => claim(provision_key, hardwareId)));
+    expect(new Set(answers.map(({ body }) => body.device_id)).size).to.equal(1);
+    expect(answers.filter(({ body }) => body.api_key !== '')).to.have.length(1);
+  });
+
+  it('takes the tenant from the key alone', async () => {
+    const { profile_id } = await makeProfile(await admin());
+    const { provision_key } = await makeTemplate(await admin(), profile_id);
+    const body = { provision_key, device_name: 'x', hardware_id: unique('hw'), tenant_id: stack().info.other.tenant };
+    const { status } = await anonymous().send('POST', '/api/v1/provision', { body });
+    expect(status).to.equal(400);
+  });
+});

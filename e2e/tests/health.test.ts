@@ -1,0 +1,40 @@
+// Liveness and readiness of both servers (SPEC "Gateway-level routes").
+import { expect } from 'chai';
+import { anonymous } from '../src/fixtures.ts';
+import { Rest } from '../src/rest.ts';
+import { stack } from '../stack/test-stack.ts';
+
+describe('health and readiness', () => {
+  const servers = () => ({
+    'the REST port': anonymous(),
+    'the data plane': new Rest(stack().info.metrics),
+    'the operator': new Rest(stack().operatorMetrics),
+  });
+
+  it('answers /healthz and /readyz without a credential, on every server', async () => {
+    for (const [name, rest] of Object.entries(servers())) {
+      for (const path of ['/healthz', '/readyz']) {
+        const { status, headers } = await rest.send('GET', path);
+        expect(status, `${name} ${path}`).to.equal(200);
+        expect(headers.has('x-ratelimit-limit'), `${name} ${path}`).to.equal(false);
+      }
+    }
+  });
+
+  it('maps each dependency of the data plane to its health', async () => {
+    const { body } = await anonymous().send('GET', '/readyz');
+    expect(body).to.deep.equal({ postgres: 'healthy', nats: 'healthy' });
+  });
+
+  it('shows metrics of both servers', async () => {
+    for (const rest of [new Rest(stack().info.metrics), new Rest(stack().operatorMetrics)]) {
+      const { status, body } = await rest.send<string>('GET', '/metrics');
+      expect(status).to.equal(200);
+      expect(body).to.match(/^# TYPE (kellet|svc)_/m);
+    }
+  });
+
+  it('does not show metrics on the public port', async () => {
+    expect((await anonymous().send('GET', '/metrics')).status).to.equal(404);
+  });
+});

@@ -1,0 +1,146 @@
+// Who gets in, with what, and for how long (SPEC "Authentication").
+import { sign } from 'node:crypto';
+import { readFile } from 'node:fs/promises';
+import { dirname, join } from 'node:path';
+import { expect } from 'chai';
+import { admin, anonymous, makeDevice, makeUser, platformAdmin, unique } from '../src/fixtures.ts';
+import type { RestResponse } from '../src/rest.ts';
+import { Rest } from '../src/rest.ts';
+import { stack } from '../stack/test-stack.ts';
+import { waitUntil } from '../stack/wait.ts';
+
+interface Tokens {
+  access_token: string;
+  refresh_token: string;
+  token_type: string;
+  expires_in: number;
+}
+
+interface ErrorBody {
+  code: string;
+  message: string;
+}
+
+const login = (email: string, password: string) =>
+  anonymous().send<Tokens & ErrorBody>('POST', '/api/v1/auth/login', { body: { email, password } });
+const refresh = (refreshToken: string) =>
+  anonymous().send<Tokens & ErrorBody>('POST', '/api/v1/auth/refresh', { body: { refresh_token: refreshToken } });
+const whoAmI = (token: string) => new Rest(stack().info.rest, token).send<ErrorBody>('GET', '/api/v1/profiles');
+
+/** The same token with another expiry, signed with the stack's own key. */
+async function expired(token: string): Promise<string> {
+  const key = await readFile(join(dirname(stack().infoPath), 'secrets/jwt-private-key.pem'), 'utf8');
+  const [header, payload] = token.split('.') as [string, string];
+  const claims = JSON.parse(Buffer.from(payload, 'base64url').toString()) as Record<string, unknown>;
+  const past = Math.floor(Date.now() / 1000) - 60;
+  const changed = Buffer.from(JSON.stringify({ ...claims, iat: past - 900, nbf: past - 900, exp: past })).toString(
+    'base64url',
+  );
+  const signature = sign(null, Buffer.from(`${header}.${changed}`), key).toString('base64url');
+  return `${header}.${changed}.${signature}`;
+}
+
+function expectError({ status, body }: RestResponse<ErrorBody>, http: number, code: string): void {
+  expect({ status, code: body.code }).to.deep.equal({ status: http, code });
+  expect(body.message).to.be.a('string').and.not.equal('');
+}
+
+describe('sign-in', () => {
+  it('answers a short-lived bearer token and a refresh token', async () => {
+    const { email, password } = stack().info;
+    const { status, body } = await login(email, password);
+    expect(status).to.equal(200);
+    expect(body.token_type).to.equal('Bearer');
+    expect(body.expires_in).to.equal(900);
+    expect(body.access_token.split('.')).to.have.length(3);
+    expect((await whoAmI(body.access_token)).status).to.equal(200);
+  });
+
+  it('gives one answer for a wrong password and an unknown address', async () => {
+    const { email } = await makeUser(await admin(), 'viewer');
+    const wrong = await login(email, 'not the password at all');
+    const unknown = await login(`${unique('nobody')}@demo.test`, 'not the password at all');
+    expectError(wrong, 401, 'UNAUTHENTICATED');
+    expect(unknown.body).to.deep.equal(wrong.body);
+    expect(unknown.status).to.equal(401);
+  });
+
+  it('exchanges a refresh token once, and revokes the family when it is used again', async () => {
+    const { email, password } = await makeUser(await admin(), 'viewer');
+    const first = (await login(email, password)).body;
+    const second = (await refresh(first.refresh_token)).body;
+    expect((await whoAmI(second.access_token)).status).to.equal(200);
+    const third = await refresh(second.refresh_token);
+    expect(third.status).to.equal(200);
+
+    expectError(await refresh(first.refresh_token), 401, 'UNAUTHENTICATED');
+    expectError(await refresh(third.body.refresh_token), 401, 'UNAUTHENTICATED');
+    await waitUntil(async () => (await whoAmI(third.body.access_token)).status === 401, {
+      what: 'revocation of the access token',
+      timeoutMilliseconds: 15_000,
+    });
+  });
+
+  it('ends a session at logout', async () => {
+    const { rest } = await makeUser(await admin(), 'viewer');
+    expect((await whoAmI(rest.token)).status).to.equal(200);
+    await rest.post('/api/v1/auth/logout');
+    await waitUntil(async () => (await whoAmI(rest.token)).status === 401, {
+      what: 'logout',
+      timeoutMilliseconds: 15_000,
+    });
+  });
+
+  it('answers 401 without a credential, and for one that is none', async () => {
+    expectError(await anonymous().send<ErrorBody>('GET', '/api/v1/profiles'), 401, 'UNAUTHENTICATED');
+    const { token } = await admin();
+    const forged = token.slice(0, -4) + (token.endsWith('AAAA') ? 'BBBB' : 'AAAA');
+    for (const credential of ['nonsense', 'sk_live_nonsense', `${token}x`, forged]) {
+      expectError(await whoAmI(credential), 401, 'UNAUTHENTICATED');
+    }
+  });
+
+  it('tells whose token has expired where to refresh it', async () => {
+    const answer = await whoAmI(await expired((await admin()).token));
+    expectError(answer, 401, 'UNAUTHENTICATED');
+    expect(answer.body.message).to.contain('/api/v1/auth/refresh');
+  });
+
+  it('answers 403 to a viewer that writes, and to a device outside its own business', async () => {
+    const viewer = await makeUser(await admin(), 'viewer');
+    const body = { name: unique('refused'), type: 'refused' };
+    expectError(await viewer.rest.send('POST', '/api/v1/profiles', { body }), 403, 'PERMISSION_DENIED');
+
+    const device = await makeDevice(await admin());
+    const neighbour = await makeDevice(await admin());
+    expectError(await device.rest.send('GET', '/api/v1/profiles'), 403, 'PERMISSION_DENIED');
+    for (const path of ['ota', 'rpc/pending']) {
+      const answer = await device.rest.send<ErrorBody>('GET', `/api/v1/devices/${neighbour.deviceId}/${path}`);
+      expectError(answer, 403, 'PERMISSION_DENIED');
+    }
+    const command = { body: { method: 'reboot' } };
+    const toItself = await device.rest.send<ErrorBody>('POST', `/api/v1/devices/${device.deviceId}/rpc`, command);
+    expectError(toItself, 403, 'PERMISSION_DENIED');
+  });
+
+  it('knows an API key in either header, with its scopes and nothing beyond', async () => {
+    const body = { name: unique('key'), scopes: ['profiles:read'] };
+    const { api_key } = await (await admin()).post<{ api_key: string }>('/api/v1/auth/api-keys', body);
+    expect(api_key).to.match(/^sk_live_/);
+    const bearer = new Rest(stack().info.rest, api_key);
+    expect((await bearer.send('GET', '/api/v1/profiles')).status).to.equal(200);
+    const headers = { 'x-api-key': api_key };
+    expect((await anonymous().send('GET', '/api/v1/profiles', { headers })).status).to.equal(200);
+    expectError(await bearer.send('GET', '/api/v1/ota/packages'), 403, 'PERMISSION_DENIED');
+  });
+
+  it('keeps the platform administrator out of every tenant', async () => {
+    const rest = await platformAdmin();
+    expectError(await rest.send('GET', '/api/v1/profiles'), 403, 'PERMISSION_DENIED');
+    const { tenants } = await rest.get<{ tenants: { tenant_id: string }[] }>('/api/v1/tenants');
+    expect(tenants.map(({ tenant_id }) => tenant_id)).to.include.members([
+      stack().info.tenant,
+      stack().info.other.tenant,
+    ]);
+  });
+});
