@@ -25,7 +25,7 @@ export const readHistory = (scene: Scene, deviceId: string): Promise<HistoryPoin
 
 /** c. At least 5,000 points; the watched device's arrive at the subscriber. */
 export async function measure(scene: Scene): Promise<void> {
-  const { fleet, terminal, promises, admin } = scene;
+  const { fleet, terminal, promises } = scene;
   const wanted = fleetSize * readingsPerDevice;
   terminal.chapter('c', `The fleet replays ${wanted.toLocaleString('en')} daily observations of Seattle and New York`);
   const stations = weatherStations();

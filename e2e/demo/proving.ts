@@ -44,8 +44,8 @@ export async function prove(scene: Scene): Promise<void> {
   const batches = await waitProven(scene, full, 40);
   const transactions = new Set(batches.map(({ txid }) => txid));
   const isAnchored = sum(batches) >= full && transactions.size === batches.length;
-  const blocks = new Set(batches.map(({ block_height }) => block_height));
-  const what = `${sum(batches).toLocaleString('en')} points in ${batches.length} transactions, ${blocks.size} blocks`;
+  const blocks = new Set(batches.map(({ block_height }) => block_height).sort());
+  const what = `${sum(batches).toLocaleString('en')} points in ${batches.length} transactions, in block ${[...blocks].join(', ')}`;
   promises.observe('anchored', isAnchored, what);
   terminal.say(`   ${what}`);
 
@@ -91,17 +91,18 @@ async function verifyBundle(scene: Scene, path: string): Promise<void> {
   };
   const headers = join(scene.folder, 'headers.txt');
   await writeFile(headers, await fetchHeadersFile(headersUrl, bundle.default.block_header_chain[0]!.height));
-  const shown = (file: string) => `kellet-verify ${relative(checkout, file)} --headers ${relative(checkout, headers)}`;
+  const shortHeaders = relative(checkout, headers);
+  const shown = (file: string) => `kellet-verify ${relative(checkout, file)} --headers ${shortHeaders}`;
 
   terminal.say(`   $ ${shown(path)}`);
-  const sound = await verifyOffline(path, '--headers', headers);
+  const sound = await verifyOffline(path, '--headers', shortHeaders);
   terminal.print(sound.stdout || sound.stderr);
   promises.observe('offline', sound.code === 0, `exit code ${sound.code}`);
 
   const forgedPath = join(scene.folder, 'forged.json');
   await writeFile(forgedPath, forge(bundle.default));
   terminal.say(`   one digit of the values is changed: $ ${shown(forgedPath)}`);
-  const forged = await verifyOffline(forgedPath, '--headers', headers);
+  const forged = await verifyOffline(forgedPath, '--headers', shortHeaders);
   const lastLine = (forged.stdout || forged.stderr).trim().split('\n').at(-1) ?? '';
   terminal.print(lastLine);
   promises.observe('refuted', forged.code === 1, `exit code ${forged.code}: ${lastLine}`);

@@ -28,7 +28,7 @@ export const promiseTexts = {
   offline: 'kellet-verify proves the bundle without network',
   refuted: 'the same bundle with one digit changed is refuted',
   canary: 'a canary of 20 % schedules 10 devices and nobody else',
-  canarySucceeds: 'all of the canary succeed, one over a cut connection',
+  canarySucceeds: 'all of the canary succeed, over connections cut once',
   completed: 'raised to 100 % the rollout completes',
   paused: 'a failing rollout pauses itself past the threshold',
   nobodyElse: 'nobody else is scheduled',

@@ -14,13 +14,13 @@ export interface CommandResult {
 
 function run(args: readonly string[]): Promise<CommandResult> {
   return new Promise((resolve) => {
-    execFile(process.execPath, args, { maxBuffer: 64 << 20 }, (error, stdout, stderr) =>
+    execFile(process.execPath, args, { cwd: checkout, maxBuffer: 64 << 20 }, (error, stdout, stderr) =>
       resolve({ code: error ? Number(error.code ?? 1) : 0, stdout, stderr }),
     );
   });
 }
 
-/** `kellet-verify BUNDLE …` with the network shut off (Node's permission model: files may be read, nothing else). */
+/** `kellet-verify BUNDLE …`, run in the checkout, with the network shut off (Node's permission model: files may be read, nothing else). */
 export function verifyOffline(bundle: string, ...args: readonly string[]): Promise<CommandResult> {
   return run(['--permission', '--allow-fs-read=*', program, bundle, ...args]);
 }
