@@ -191,25 +191,52 @@ describe('custom resources written for REST callers', function () {
     );
   });
 
-  it('loses none of the changes that several callers make at once', async () => {
+  it('loses none of the changes that several callers make at once, also in another process', async () => {
     const { profileId } = await call(profile.createProfile, { name: 'busy', type: 'a', defaultTags: { a: 'b' } });
-    await Promise.all([
-      call(profile.updateProfile, { profileId, type: 'changed', updateMask: mask('type') }),
-      call(profile.updateProfile, { profileId, defaultTags: { c: 'd' }, updateMask: mask('default_tags') }),
-      call(profile.updateProfile, { profileId, offlineAfterSeconds: 77, updateMask: mask('offline_after_seconds') }),
-      call(profile.updateProfile, { profileId, otaPolicy: { maxAttempts: 7 }, updateMask: mask('ota_policy') }),
-      call(profile.updateProfile, { profileId, name: 'Busy!', updateMask: mask('name') }),
-    ]);
-    const object = await read<DeviceProfileSpec>('DeviceProfile', 'busy');
-    expect(object!.spec).to.deep.equal({
-      type: 'changed',
-      defaultTags: { c: 'd' },
-      offlineAfterSeconds: 77,
-      otaPolicy: { maxAttempts: 7 },
-    });
-    const held = await call(profile.getProfile, { profileId });
-    expect(held).to.include({ name: 'Busy!', type: 'changed', offlineAfterSeconds: 77 });
-    expect(held.defaultTags).to.deep.equal({ c: 'd' });
+    const { database } = test;
+    const replica = new ResourceWriter({ database, kubernetes, dispatcher, logger });
+    const there = (spec: DeviceProfileSpec) => replica.patch(context, { kind: 'DeviceProfile', name: 'busy', spec });
+    for (let round = 1; round <= 8; round += 1) {
+      await Promise.all([
+        call(profile.updateProfile, { profileId, type: `type ${round}`, updateMask: mask('type') }),
+        there({ defaultTags: { c: `${round}` } }),
+        call(profile.updateProfile, {
+          profileId,
+          offlineAfterSeconds: round,
+          updateMask: mask('offline_after_seconds'),
+        }),
+        there({ otaPolicy: { maxAttempts: round } }),
+      ]);
+      const object = await read<DeviceProfileSpec>('DeviceProfile', 'busy');
+      expect(object!.spec).to.deep.equal({
+        type: `type ${round}`,
+        defaultTags: { c: `${round}` },
+        offlineAfterSeconds: round,
+        otaPolicy: { maxAttempts: round },
+      });
+      const held = await call(profile.getProfile, { profileId });
+      expect(held).to.include({ type: `type ${round}`, offlineAfterSeconds: round });
+      expect(held.defaultTags).to.deep.equal({ c: `${round}` });
+    }
+  });
+
+  it('shows the last name whatever else is changed at the same moment', async () => {
+    const { profileId } = await call(profile.createProfile, { name: 'named' });
+    for (let round = 1; round <= 8; round += 1) {
+      await Promise.all([
+        call(profile.updateProfile, { profileId, type: `type ${round}`, updateMask: mask('type') }),
+        call(profile.updateProfile, { profileId, name: `Name ${round}`, updateMask: mask('name') }),
+        call(profile.updateProfile, {
+          profileId,
+          offlineAfterSeconds: round,
+          updateMask: mask('offline_after_seconds'),
+        }),
+      ]);
+      expect(await call(profile.getProfile, { profileId })).to.include({
+        name: `Name ${round}`,
+        type: `type ${round}`,
+      });
+    }
   });
 
   it('takes no field from another manager, and says whose it is', async () => {

@@ -29,6 +29,7 @@ import { asApplied, conflictMessage, foreignManager, managerOf, ownedFields } fr
 import { cancelIntent, cancelOverdueIntents, intentState, openIntent, type Intent } from './intents.ts';
 import { applyRequest, metaOf, type ManagedKind, type ManagedSpecs } from './manifest.ts';
 import { resourceName } from './resource-names.ts';
+import { Turns } from './turns.ts';
 
 /** What the data plane answers about a resource that it has taken up. */
 export interface ManagedObserved {
@@ -78,6 +79,7 @@ export class ResourceWriter {
   private readonly dispatcher: Dispatcher;
   private readonly logger: Logger;
   private readonly deadlineMilliseconds: number;
+  private readonly turns = new Turns();
 
   constructor(options: {
     database: Database;
@@ -140,17 +142,26 @@ export class ResourceWriter {
   async patch<K extends ManagedKind>(context: CallContext, change: ResourceChange<K>): Promise<TakenUp<K>> {
     const { kind, name } = change;
     const namespace = await this.namespaceOf(context.tenantId);
+    // In the order in which Kubernetes took the changes the data plane must take them: a change of an annotation raises no
+    // generation by which it could tell.
+    return this.turns.take(`${kind}/${namespace}/${name}`, () => this.patchInTurn(context, namespace, change));
+  }
+
+  private async patchInTurn<K extends ManagedKind>(
+    context: CallContext,
+    namespace: string,
+    change: ResourceChange<K>,
+  ): Promise<TakenUp<K>> {
+    const { kind, name } = change;
     const { before, after } = await this.changed(namespace, change, context.signal);
     const answer = await this.dispatcher.apply(applyRequest(kind, context.tenantId, after));
-    if (answer.refusal) {
-      await this.kubernetes
-        .apply(kind, withChange(before, { kind, name, spec: {} }))
-        .catch((error: unknown) =>
-          this.logger.warn({ err: error, kind, name }, 'a refused change could not be taken back'),
-        );
-      throw refusalError(answer.refusal as Refusal);
-    }
-    return { id: answer.id, name, observed: observedOf(answer) };
+    if (!answer.refusal) return { id: answer.id, name, observed: observedOf(answer) };
+    await this.kubernetes
+      .apply(kind, withChange(before, { kind, name, spec: {} }))
+      .catch((error: unknown) =>
+        this.logger.warn({ err: error, kind, name }, 'a refused change could not be taken back'),
+      );
+    throw refusalError(answer.refusal as Refusal);
   }
 
   /**

@@ -194,8 +194,8 @@ export const ApplyResponseSchema: GenMessage<ApplyResponse> = /*@__PURE__*/
 export type Refusal = Message<"kellet.control.v1.Refusal"> & {
   /**
    * Machine-readable reason in CamelCase, fit for a condition: ReferenceNotFound, ReferenceNotReady, InvalidSpec,
-   * ChecksumMismatch, FetchFailed, SignatureRequired, SignatureInvalid, RolloutInProgress, Immutable, IntentCancelled,
-   * TenantUnknown, Terminated.
+   * ChecksumMismatch, FetchFailed, SignatureRequired, SignatureInvalid, RolloutInProgress, Immutable, InUse,
+   * IntentCancelled, TenantUnknown, Terminated.
    *
    * @generated from field: string reason = 1;
    */

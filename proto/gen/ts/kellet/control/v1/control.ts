@@ -91,8 +91,8 @@ export interface ApplyResponse {
 export interface Refusal {
   /**
    * Machine-readable reason in CamelCase, fit for a condition: ReferenceNotFound, ReferenceNotReady, InvalidSpec,
-   * ChecksumMismatch, FetchFailed, SignatureRequired, SignatureInvalid, RolloutInProgress, Immutable, IntentCancelled,
-   * TenantUnknown, Terminated.
+   * ChecksumMismatch, FetchFailed, SignatureRequired, SignatureInvalid, RolloutInProgress, Immutable, InUse,
+   * IntentCancelled, TenantUnknown, Terminated.
    */
   reason: string;
   /** For people: what is wrong and where. */

@@ -1,0 +1,102 @@
+import { create } from '@bufbuild/protobuf';
+import { ObjectMetaSchema } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
+import { expect } from 'chai';
+import { insertTenant } from '../auth/test-fixtures.ts';
+import type { Transaction } from '../platform/database.ts';
+import { newId } from '../platform/ids.ts';
+import { createTestDatabase, type TestDatabase } from '../platform/test-database.ts';
+import { RefusalError } from './applier.ts';
+import { cancelIntent, cancelOverdueIntents, intentState, openIntent, takeUpIntent } from './intents.ts';
+
+describe('intents', () => {
+  let test: TestDatabase;
+  before(async () => {
+    test = await createTestDatabase();
+    for (const tenant of ['acme', 'other']) await insertTenant(test.database, tenant);
+  });
+  after(() => test.drop());
+
+  const inAcme = <T>(work: (tx: Transaction) => Promise<T>) => test.database.tenant('acme', work);
+  const open = async (milliseconds = 60_000) => {
+    const intent = {
+      tenantId: 'acme',
+      intentId: newId(),
+      kind: 'DeviceProfile',
+      namespace: 'kellet-acme',
+      name: newId(),
+    } as const;
+    await inAcme((tx) => openIntent(tx, intent, milliseconds));
+    return intent;
+  };
+  const metaOf = (intentId: string, tenantId = 'acme') => create(ObjectMetaSchema, { tenantId, intentId });
+  const takeUp = (intentId: string) =>
+    inAcme((tx) => takeUpIntent(tx, metaOf(intentId))).then(
+      () => 'taken up',
+      (error: unknown) => (error instanceof RefusalError ? error.reason : String(error)),
+    );
+  const cancel = (intentId: string) => inAcme((tx) => cancelIntent(tx, 'acme', intentId));
+  const state = (intentId: string) => inAcme((tx) => intentState(tx, 'acme', intentId));
+
+  it('are taken up once and stay so', async () => {
+    const { intentId } = await open();
+    expect(await state(intentId)).to.equal('pending');
+    expect(await takeUp(intentId)).to.equal('taken up');
+    expect(await takeUp(intentId)).to.equal('taken up');
+    expect(await cancel(intentId)).to.equal('active');
+    expect(await state(intentId)).to.equal('active');
+  });
+
+  it('are not taken up once cancelled, also before their deadline', async () => {
+    const { intentId } = await open();
+    expect(await cancel(intentId)).to.equal('cancelled');
+    expect(await takeUp(intentId)).to.equal('IntentCancelled');
+    expect(await cancel(intentId)).to.equal('cancelled');
+  });
+
+  it('are not taken up after their deadline, also when nobody cancelled them yet', async () => {
+    const { intentId } = await open(0);
+    expect(await takeUp(intentId)).to.equal('IntentCancelled');
+    expect(await state(intentId)).to.equal('pending');
+  });
+
+  it('are not taken up by a transaction that fails', async () => {
+    const { intentId } = await open();
+    await inAcme(async (tx) => {
+      await takeUpIntent(tx, metaOf(intentId));
+      throw new Error('the working copy could not be written');
+    }).catch(() => undefined);
+    expect(await cancel(intentId)).to.equal('cancelled');
+  });
+
+  it('belong to their tenant', async () => {
+    const { intentId } = await open();
+    await test.database.tenant('other', (tx) => takeUpIntent(tx, metaOf(intentId, 'other')));
+    expect(await state(intentId)).to.equal('pending');
+  });
+
+  it('let exactly one win when both come at once', async () => {
+    const outcomes = await Promise.all(
+      Array.from({ length: 60 }, async (_, index) => {
+        const { intentId } = await open();
+        const calls = [() => takeUp(intentId), () => cancel(intentId)];
+        if (index % 2) calls.reverse();
+        const answers = await Promise.all(calls.map((call) => call()));
+        return `${answers.toSorted().join(' ')} → ${await state(intentId)}`;
+      }),
+    );
+    for (const outcome of outcomes) {
+      expect(outcome).to.be.oneOf(['active taken up → active', 'IntentCancelled cancelled → cancelled']);
+    }
+  });
+
+  it('that are overdue are cancelled once, whoever opened them', async () => {
+    const [overdue, current] = [await open(-10_000), await open()];
+    const found = await test.database.system((tx) => cancelOverdueIntents(tx));
+    expect(found.map((intent) => intent.intentId))
+      .to.include(overdue.intentId)
+      .and.not.include(current.intentId);
+    expect(found.find((intent) => intent.intentId === overdue.intentId)).to.deep.equal(overdue);
+    expect(await state(overdue.intentId)).to.equal('cancelled');
+    expect(await test.database.system((tx) => cancelOverdueIntents(tx))).to.deep.equal([]);
+  });
+});
