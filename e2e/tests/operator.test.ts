@@ -1,5 +1,6 @@
 // The operator on the whole stack: what is applied with kubectl takes effect in the data plane, what happens there shows in
 // status, in any order, through restarts, and without ever working against the one who applies.
+import { spawn } from 'node:child_process';
 import { createHash, randomBytes, randomUUID } from 'node:crypto';
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -484,6 +485,71 @@ describe('operator', function () {
       await waitUntil(async () => (await reconciles()) > before, { what: 'another reconcile' });
       expect((await get('otaro', name)).metadata.resourceVersion).to.equal(metadata.resourceVersion);
       await kubectl.run(['delete', 'otaro', name, '--timeout=30s']);
+    });
+  });
+
+  describe('outages', () => {
+    it('says that the data plane is away, and catches up by itself when it is back', async () => {
+      const name = unique('away');
+      await stack().stopProcess('apiserver');
+      try {
+        await kubectl.apply(make('DeviceProfile', name, { type: name }));
+        await untilCondition('dprof', name, 'Ready', 'Unknown DataPlaneUnavailable');
+      } finally {
+        await stack().startProcess('apiserver');
+      }
+      await kubectl.wait(`dprof/${name}`, 'condition=Ready', 30);
+    });
+
+    it('catches up after the Kubernetes API was restarted', async () => {
+      const name = unique('restarted');
+      await kubectl.apply(make('DeviceProfile', name, { type: name }));
+      await kubectl.wait(`dprof/${name}`, 'condition=Ready');
+      const pid = stack().info.pids.operator;
+      await stack().kill('kube-apiserver');
+      await stack().waitReady('kube-apiserver');
+      await kubectl.run(['patch', 'dprof', name, '--type=merge', '--patch={"spec":{"offlineAfterSeconds":77}}']);
+      await waitUntil(async () => (await get('dprof', name)).status?.['observedGeneration'] === 2, {
+        what: 'the edit is taken up',
+        timeoutMilliseconds: 60_000,
+      });
+      const id = (await get('dprof', name)).status?.['profileId'] as string;
+      const shown = await admin.get<{ offline_after_seconds: number }>(`/api/v1/profiles/${id}`);
+      expect(shown.offline_after_seconds).to.equal(77);
+      expect(stack().info.pids.operator, 'the operator lives through it').to.equal(pid);
+    });
+
+    it('leaves the work to one of two operators', async () => {
+      const { kubeconfig } = stack().info;
+      const environment = {
+        ...process.env,
+        KUBECONFIG: kubeconfig,
+        KELLET_CONTROL_ADDRESS: '127.0.0.1:1',
+        KELLET_CONTROL_SECRET: 'wrong: a standby must not even try',
+        KELLET_LEASE_NAMESPACE: 'kellet-system',
+        KELLET_LISTEN_HOST: '127.0.0.1',
+        KELLET_METRICS_PORT: '0',
+      };
+      const main = join(import.meta.dirname, '../../operator/src/main.ts');
+      const standby = spawn(process.execPath, [main], { env: environment, stdio: ['ignore', 'ignore', 'pipe'] });
+      try {
+        let log = '';
+        standby.stderr.on('data', (chunk: Buffer) => (log += chunk.toString()));
+        const port = await waitUntil(() => /"port":(\d+)/.exec(log)?.[1], { what: 'the standby serves its health' });
+        await waitUntil(async () => (await fetch(`http://127.0.0.1:${port}/readyz`)).status === 200, {
+          what: 'it is ready',
+        });
+        const name = unique('two');
+        await kubectl.apply(make('DeviceProfile', name, { type: name }));
+        await kubectl.wait(`dprof/${name}`, 'condition=Ready');
+        const metrics = await (await fetch(`http://127.0.0.1:${port}/metrics`)).text();
+        expect(metrics).to.match(/leader_election_master_status\{name="kellet-operator"\} 0/);
+        expect(metrics).to.match(/reconcile_total\{controller="deviceprofile",result="success"\} 0/);
+      } finally {
+        standby.kill('SIGTERM');
+      }
+      const code = await new Promise((resolve) => standby.once('exit', resolve));
+      expect(code, 'a standby stops in good order').to.equal(0);
     });
   });
 

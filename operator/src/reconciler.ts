@@ -86,12 +86,12 @@ export class Reconciler<K extends NamespacedKind> {
     if (!object) return {};
     if (statuses.isStale(object)) return { requeueAfterMs: staleRetryMs };
     if (isBeingDeleted(object)) return this.#remove(object);
+    // Nothing new begins in a namespace that goes; one that is not known yet is heard of in a moment.
+    if (cluster.isTerminating(key.namespace)) return {};
     const tenancy = cluster.tenancyOf(key.namespace);
     if ('problem' in tenancy) {
       return this.#write(object, object.status ?? {}, [fails('Ready', 'NoTenant', tenancy.problem)]);
     }
-    // Nothing new begins in a namespace that goes.
-    if (tenancy.terminating) return {};
     if (!isHeld(object)) object = await statuses.track(object.metadata.uid ?? '', hold(client, object));
     const preparation = await this.#kind.prepare(object, tenancy.tenantId, context);
     if ('blocked' in preparation) {

@@ -45,11 +45,11 @@ describe('decideTenancy', () => {
     ],
     ['no Tenant', { namespace: ours, tenantExists: false, chosen: ours }, 'no such Tenant'],
     ['a second namespace', { namespace: ours, tenantExists: true, chosen: makeNamespace('first') }, 'a tenant has one'],
-    ['its namespace', { namespace: ours, tenantExists: true, chosen: ours }, { tenantId: 'acme', terminating: false }],
+    ['its namespace', { namespace: ours, tenantExists: true, chosen: ours }, { tenantId: 'acme' }],
     [
       'on its way out',
       { namespace: makeNamespace('ns', { tenant: 'acme', deleted: true }), tenantExists: true, chosen: ours },
-      { tenantId: 'acme', terminating: true },
+      { tenantId: 'acme' },
     ],
   ];
   for (const [name, facts, want] of cases) {

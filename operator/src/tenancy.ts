@@ -23,7 +23,7 @@ export function chooseNamespace(
 }
 
 /** The tenant of a namespace, or why it has none. */
-export type Tenancy = { tenantId: string; terminating: boolean } | { problem: string };
+export type Tenancy = { tenantId: string } | { problem: string };
 
 /** What the decision looks at. */
 export interface TenancyFacts {
@@ -44,5 +44,5 @@ export function decideTenancy({ namespace, tenantExists, chosen }: TenancyFacts)
   if (chosen && chosen.metadata.name !== name) {
     return { problem: `the namespace of tenant ${tenantId} is ${chosen.metadata.name}; a tenant has one` };
   }
-  return { tenantId, terminating: isBeingDeleted(namespace) };
+  return { tenantId };
 }
