@@ -27,6 +27,7 @@ import { failedPrecondition, invalidArgument, notFound } from '../../platform/er
 import { isId, randomToken } from '../../platform/ids.ts';
 import type { Paging } from '../../platform/paging.ts';
 import type { CallContext } from '../../platform/rpc.ts';
+import { windowManifest } from '../provisioning/profile-manifest.ts';
 import { cancelUndelivered, finishRolloutCommands, rescheduleCommands } from '../rpc/commands.ts';
 import { coverage } from './cohort.ts';
 import { toRollout } from './observed.ts';
@@ -96,14 +97,7 @@ export class Rollouts {
         approval: step.approval,
       }));
     }
-    if (request.window) {
-      spec.window = {
-        start: request.window.start,
-        end: request.window.end,
-        ...(request.window.days.length > 0 ? { days: request.window.days } : {}),
-        ...(request.window.timeZone ? { timeZone: request.window.timeZone } : {}),
-      } as RolloutManifest['window'];
-    }
+    if (request.window) spec.window = windowManifest(request.window);
     if (request.deviceTimeoutSeconds > 0) spec.deviceTimeoutSeconds = request.deviceTimeoutSeconds;
     if (request.maxPerMinute > 0) spec.maxPerMinute = request.maxPerMinute;
     if (request.maxAttempts > 0) spec.maxAttempts = request.maxAttempts;
