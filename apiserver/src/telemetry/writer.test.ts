@@ -1,4 +1,5 @@
 import { expect } from 'chai';
+import pg from 'pg';
 import { systemClock } from '../platform/clock.ts';
 import { createLogger } from '../platform/logger.ts';
 import { createTestDatabase, type TestDatabase } from '../platform/test-database.ts';
@@ -184,6 +185,49 @@ describe('TelemetryWriter', () => {
     expect(committed).to.have.length(sent);
     const identities = await query<{ n: bigint }>('SELECT count(*) AS n FROM telemetry_writers');
     expect(Number(identities[0]!.n)).to.be.greaterThan(5);
+  });
+
+  describe('while the database is away', () => {
+    async function setAway(away: boolean): Promise<void> {
+      const name = new URL(test.url).pathname.slice(1);
+      const server = new pg.Client({ connectionString: process.env['KELLET_TEST_DATABASE_URL'] });
+      await server.connect();
+      await server.query(`ALTER DATABASE ${name} ALLOW_CONNECTIONS ${!away}`);
+      if (away) await server.query('SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1', [name]);
+      await server.end();
+    }
+
+    it('holds requests, and stores them when it is back', async () => {
+      const writer = startWriter({ holdMilliseconds: 15_000 });
+      await writer.append(points(3));
+      await setAway(true);
+      let answered = false;
+      const held = writer.append(points(3, 'merkle', 1, 10)).finally(() => (answered = true));
+      await new Promise((resolve) => setTimeout(resolve, 500));
+      expect(answered).to.equal(false);
+      await setAway(false);
+      await held;
+      await stop(writer);
+      expect((await expectSound()).rows).to.equal(6);
+    });
+
+    it('answers UNAVAILABLE when it stays away, and does not store later what was refused', async () => {
+      const writer = startWriter({ holdMilliseconds: 400 });
+      await writer.append(points(3));
+      await setAway(true);
+      const refused = await writer.append(points(3, 'merkle', 1, 10)).catch((error: unknown) => error);
+      expect(refused).to.have.property('code', 'UNAVAILABLE');
+      await setAway(false);
+      for (let attempt = 0; attempt < 20; attempt += 1) {
+        const stored = await writer.append(points(3, 'merkle', 1, 20)).then(
+          () => true,
+          () => false,
+        );
+        if (stored) break;
+      }
+      await stop(writer);
+      expect((await expectSound()).rows).to.equal(6);
+    });
   });
 
   it('refuses flushes of a writer that was taken over, and places the points again', async () => {
