@@ -54,6 +54,9 @@ export class Database {
   private async transaction<T>(begin: string, work: (tx: Transaction) => Promise<T>): Promise<T> {
     const client = await this.connect();
     let broken: Error | undefined;
+    // The pool listens on idle connections only; an error that nobody hears would end the process.
+    const lost = (error: Error) => (broken = error);
+    client.on('error', lost);
     try {
       await client.query(begin);
       const result = await work({ query: (text, values) => client.query(text, values as unknown[]) });
@@ -63,6 +66,7 @@ export class Database {
       await client.query('ROLLBACK').catch((failure: Error) => (broken = failure));
       throw isConnectionError(error) ? unavailable('the database is unavailable', error) : error;
     } finally {
+      client.off('error', lost);
       client.release(broken);
     }
   }
