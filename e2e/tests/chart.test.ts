@@ -1,0 +1,135 @@
+// The Helm chart, against the real API server: what it renders is taken as it is, with no more rights than are needed.
+import { expect } from 'chai';
+import { execFile } from 'node:child_process';
+import { readFile } from 'node:fs/promises';
+import path from 'node:path';
+import { promisify } from 'node:util';
+import { parseAllDocuments } from 'yaml';
+import { Kubectl } from '../src/kubectl.ts';
+import { helmProgram, kubectlProgram } from '../stack/binaries.ts';
+import { stack } from '../stack/test-stack.ts';
+
+const execute = promisify(execFile);
+const root = path.resolve(import.meta.dirname, '../..');
+const chart = path.join(root, 'charts/kellet');
+const everything = ['--set', 'networkPolicy.enabled=true,apiserver.autoscaling.enabled=true'];
+
+interface Rule {
+  apiGroups: string[];
+  resources: string[];
+  verbs: string[];
+}
+interface Manifest {
+  kind: string;
+  metadata: { name: string; annotations?: Record<string, string> };
+  rules?: Rule[];
+  spec?: { template?: { spec: PodSpec } };
+}
+interface PodSpec {
+  securityContext: { runAsNonRoot: boolean };
+  containers: {
+    env: { name: string; value?: string; valueFrom?: { secretKeyRef?: { name: string } } }[];
+    securityContext: { readOnlyRootFilesystem: boolean; allowPrivilegeEscalation: boolean };
+  }[];
+}
+
+const manifestsOf = (text: string): Manifest[] =>
+  parseAllDocuments(text)
+    .map((document) => document.toJS() as Manifest | null)
+    .filter((manifest): manifest is Manifest => manifest !== null);
+
+describe('the chart', function () {
+  this.timeout(120_000);
+  let helm: string;
+  const run = async (...args: string[]) => (await execute(helm, args, { maxBuffer: 64 << 20 })).stdout;
+  const render = (...args: string[]) => run('template', 'release', chart, '--namespace', 'kellet-system', ...args);
+
+  before(async () => {
+    helm = await helmProgram(() => undefined);
+  });
+
+  it('has nothing to lint', async () => {
+    expect(await run('lint', '--strict', chart)).to.contain('0 chart(s) failed');
+  });
+
+  for (const [name, args] of [
+    ['with its defaults', []],
+    ['with everything switched on', everything],
+  ] as const) {
+    it(`renders manifests that the API server takes, ${name}`, async () => {
+      const kubectl = new Kubectl(await kubectlProgram(() => undefined), stack().info.kubeconfig, 'default');
+      const manifests = manifestsOf(await render(...args));
+      // The definitions are installed on this cluster by their own manager; what the chart says of them is the same file.
+      const taken = await kubectl.run(
+        ['apply', '--server-side', '--force-conflicts', '--dry-run=server', '--filename', '-'],
+        manifests.map((manifest) => JSON.stringify(manifest)).join('\n---\n'),
+      );
+      expect(taken.trim().split('\n')).to.have.length(manifests.length);
+    });
+  }
+
+  it('refuses values that mean nothing, in words', async () => {
+    for (const [value, words] of [
+      ['apiserver.replicas=-1', 'replicas'],
+      ['network=moon', 'network'],
+      ['image.nonsense=1', 'nonsense'],
+      ['existingSecret=', 'existingSecret'],
+    ] as const) {
+      const failure = await render('--set', value).then(
+        () => '',
+        (error: { stderr: string }) => error.stderr,
+      );
+      expect(failure, value).to.contain(words);
+    }
+  });
+
+  it('keeps secrets out of itself: each comes from the Secret that is named', async () => {
+    const deployments = manifestsOf(await render('--set', 'existingSecret=mine')).filter(
+      (manifest) => manifest.kind === 'Deployment',
+    );
+    expect(deployments).to.have.length(2);
+    for (const { spec } of deployments) {
+      const pod = spec!.template!.spec;
+      expect(pod.securityContext.runAsNonRoot).to.equal(true);
+      for (const container of pod.containers) {
+        expect(container.securityContext).to.include({ readOnlyRootFilesystem: true, allowPrivilegeEscalation: false });
+        for (const variable of container.env.filter(({ name }) =>
+          /SECRET|KEY$|TOKEN|PASSWORD|DATABASE_URL|NATS_URL/.test(name),
+        )) {
+          expect(variable.valueFrom?.secretKeyRef?.name, variable.name).to.equal('mine');
+          expect(variable.value, variable.name).to.equal(undefined);
+        }
+      }
+    }
+  });
+
+  it('gives the operator the rights that its code names, and the data plane four kinds', async () => {
+    const roles = manifestsOf(await render()).filter(({ kind }) => kind === 'ClusterRole' || kind === 'Role');
+    const named = manifestsOf(await readFile(path.join(root, 'operator/rbac.yaml'), 'utf8'));
+    const rulesOf = (manifests: Manifest[], kind: string, part: string) =>
+      manifests.find((manifest) => manifest.kind === kind && manifest.metadata.name.includes(part))!.rules;
+    expect(rulesOf(roles, 'ClusterRole', 'operator')).to.deep.equal(rulesOf(named, 'ClusterRole', 'operator'));
+    expect(rulesOf(roles, 'Role', 'operator')).to.deep.equal(rulesOf(named, 'Role', 'operator'));
+    expect(rulesOf(roles, 'ClusterRole', 'apiserver')).to.deep.equal([
+      {
+        apiGroups: ['kellet.dev'],
+        resources: ['deviceprofiles', 'provisioningtemplates', 'otapackages', 'otarollouts'],
+        verbs: ['get', 'create', 'patch', 'delete'],
+      },
+    ]);
+  });
+
+  it('carries the definitions, and keeps them when it goes', async () => {
+    const definitions = manifestsOf(await render()).filter(({ kind }) => kind === 'CustomResourceDefinition');
+    expect(definitions.map(({ metadata }) => metadata.name)).to.have.members([
+      'deviceprofiles.kellet.dev',
+      'provisioningtemplates.kellet.dev',
+      'otapackages.kellet.dev',
+      'otarollouts.kellet.dev',
+      'tenants.kellet.dev',
+    ]);
+    for (const { metadata } of definitions)
+      expect(metadata.annotations).to.include({ 'helm.sh/resource-policy': 'keep' });
+    expect(await render('--set', 'crds.enabled=false')).not.to.contain('CustomResourceDefinition');
+  });
+});
