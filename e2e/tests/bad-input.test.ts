@@ -21,7 +21,7 @@ describe('bad input', () => {
     it(`answers "route not found" to ${method} ${path}, before it asks who calls`, async () => {
       const { status, body } = await anonymous().send(method, path, method === 'GET' ? {} : { body: {} });
       expect(status).to.equal(404);
-      expect(body).to.deep.equal({ code: 'NOT_FOUND', message: 'route not found' });
+      expect(body).to.include({ code: 'NOT_FOUND', message: 'route not found' });
     });
   }
 
@@ -35,9 +35,15 @@ describe('bad input', () => {
     ['a number for a text', 'POST', '/api/v1/profiles', { ...valid, name: 5 }, /name/],
     ['a text for an object', 'POST', '/api/v1/profiles', { ...valid, default_tags: 'x' }, /default_tags/],
     ['a number for a tag', 'POST', '/api/v1/profiles', { ...valid, default_tags: { a: 1 } }, /default_tags/],
-    ['an unknown enum value', 'POST', '/api/v1/profiles', { ...valid, anchoring_policy: { mode: 'never' } }, /mode/],
+    [
+      'an unknown enum value',
+      'POST',
+      '/api/v1/profiles',
+      { ...valid, anchoring_policy: { mode: 'never' } },
+      /anchoring_policy/,
+    ],
     ['the same key twice', 'POST', '/api/v1/profiles', `{"name":"${name}","name":"${name}","type":"x"}`, /name/],
-    ['a NUL in a text', 'POST', '/api/v1/profiles', { ...valid, type: 'a\u0000b' }, /type/],
+    ['a NUL in a text', 'POST', '/api/v1/profiles', { ...valid, type: 'a\u0000b' }, /NUL/],
     ['no name', 'POST', '/api/v1/profiles', { type: 'x' }, /name/],
     ['a negative page size', 'GET', '/api/v1/profiles?page_size=-1', undefined, /page_size/],
     ['a page size that is no number', 'GET', '/api/v1/profiles?page_size=many', undefined, /page_size/],
@@ -63,7 +69,7 @@ describe('bad input', () => {
         code: 'INVALID_ARGUMENT',
       });
       expect(answer.body.message).to.match(message);
-      expect(Object.keys(answer.body).sort()).to.deep.equal(['code', 'message']);
+      expect(Object.keys(answer.body).sort()).to.deep.equal(['code', 'message', 'request_id']);
     });
   }
 
