@@ -98,6 +98,8 @@ export async function startOperator(options: OperatorOptions): Promise<void> {
       KELLET_CONTROL_SECRET_FILE: controlSecret.path,
       KELLET_METRICS_PORT: String(metricsPort),
       KELLET_LEASE_NAMESPACE: systemNamespace,
+      // The supervisor runs one operator at a time: a new one need not wait for the lease of the one that was killed.
+      KELLET_IDENTITY: 'local-stack',
     },
     stopTimeoutMilliseconds: 35_000,
     isReady: async () => (await httpStatus(`http://127.0.0.1:${metricsPort}/readyz`)) === 200,

@@ -9,6 +9,11 @@ describe('readConfig', () => {
     expect(readConfig({ ...least, KELLET_LEADER_ELECTION: 'false' }, 'id').leaderElection).to.equal(false);
   });
 
+  it('is itself again where its place has a name, and somebody new otherwise', () => {
+    expect(readConfig({ ...least, KELLET_IDENTITY: 'pod-1' }, 'id').identity).to.equal('pod-1');
+    expect(readConfig(least, 'a').identity).not.to.equal(readConfig(least, 'b').identity);
+  });
+
   it('names everything that is wrong at once', () => {
     const wrong = { KELLET_METRICS_PORT: 'x', KELLET_LOG_LEVEL: 'loud', KELLET_CONTROL_SECRET_FILE: '/nonexistent' };
     expect(() => readConfig(wrong, 'id')).to.throw(

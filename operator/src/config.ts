@@ -15,7 +15,10 @@ export interface Config {
   /** Namespace of the Lease. */
   leaseNamespace: string;
   logLevel: string;
-  /** Unique to this process, for the Lease and for Events. */
+  /**
+   * Who we are, for the Lease and for Events. KELLET_IDENTITY names a place that holds one process at a time (a pod): what
+   * starts there anew is the holder that died, and leads on without waiting for the lease to run out.
+   */
   identity: string;
 }
 
@@ -46,7 +49,7 @@ export function readConfig(environment: Environment, uniqueId: string): Config {
     leaderElection: election === 'true' || election === '1',
     leaseNamespace: environment['KELLET_LEASE_NAMESPACE'] || ownNamespace() || 'kellet-system',
     logLevel,
-    identity: `${hostname()}_${uniqueId}`,
+    identity: environment['KELLET_IDENTITY'] || `${hostname()}_${uniqueId}`,
   };
 }
 

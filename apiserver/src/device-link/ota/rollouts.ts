@@ -19,6 +19,7 @@ import {
 import type { OtaRolloutSpec as RolloutManifest } from '@kellet/crds';
 import { refusalError, RefusalError } from '../../control/applier.ts';
 import type { ResourceWriter } from '../../control/resource-writer.ts';
+import { checkWindow } from '../../device-registry/policies.ts';
 import type { ProfileReader } from '../../device-registry/profile-reader.ts';
 import type { Clock } from '../../platform/clock.ts';
 import type { Database, Transaction } from '../../platform/database.ts';
@@ -114,6 +115,7 @@ export class Rollouts {
   private async resolve(request: CreateRolloutRequest, tenantId: string) {
     const problem = rolloutProblem(request);
     if (problem) throw invalidArgument(problem);
+    if (request.window) checkWindow('window', request.window);
     const profile = isId(request.targetProfileId)
       ? await this.profiles.get(tenantId, request.targetProfileId)
       : undefined;

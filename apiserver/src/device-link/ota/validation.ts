@@ -1,7 +1,6 @@
 // What may be asked of packages and rollouts: pure, each answers the first thing that is wrong, naming the field.
 import type { CreatePackageRequest, CreateRolloutRequest } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { OtaPackage_Type } from '@kellet/proto/es/kellet/v1/ota_pb';
-import type { Window } from '@kellet/proto/es/kellet/v1/common_pb';
 import { uriProblem } from './artifact-fetch.ts';
 import { isVersion } from './version.ts';
 
@@ -65,30 +64,5 @@ export function rolloutProblem(request: CreateRolloutRequest): string | undefine
     }
     last = step.percent;
   }
-  return request.window && windowProblem(request.window);
-}
-
-/** What is wrong with a delivery window, or undefined. */
-export function windowProblem(window: Window): string | undefined {
-  for (const [field, time] of [
-    ['start', window.start],
-    ['end', window.end],
-  ] as const) {
-    if (!/^([01]\d|2[0-3]):[0-5]\d$/.test(time)) return `window.${field} must be a time HH:MM`;
-  }
-  const unknown = window.days.find((day) => !['mon', 'tue', 'wed', 'thu', 'fri', 'sat', 'sun'].includes(day));
-  if (unknown !== undefined)
-    return `window.days: ${JSON.stringify(unknown)} is no day (mon, tue, wed, thu, fri, sat, sun)`;
-  if (window.timeZone !== '' && !isTimeZone(window.timeZone))
-    return 'window.time_zone must be an IANA name (Europe/Vienna)';
   return undefined;
-}
-
-function isTimeZone(name: string): boolean {
-  try {
-    new Intl.DateTimeFormat('en-US', { timeZone: name });
-    return true;
-  } catch {
-    return false;
-  }
 }
