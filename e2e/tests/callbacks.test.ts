@@ -1,0 +1,62 @@
+// The transaction processor's callback (SPEC "Transaction-processor callback").
+import { createHmac, randomBytes } from 'node:crypto';
+import { expect } from 'chai';
+import { followEvents } from '../src/broker-events.ts';
+import { anonymous } from '../src/fixtures.ts';
+import { Rest } from '../src/rest.ts';
+import { stack } from '../stack/test-stack.ts';
+import { waitUntil } from '../stack/wait.ts';
+
+const sign = (body: string, secret = stack().info.callbackSecret) =>
+  `sha256=${createHmac('sha256', secret).update(body).digest('hex')}`;
+
+const post = (body: string, signature?: string) =>
+  anonymous().send<{ code: string; message: string }>('POST', '/api/v1/callbacks/arc', {
+    body,
+    headers: signature === undefined ? {} : { 'x-arc-signature': signature },
+  });
+
+const rejections = async () => {
+  const { body } = await new Rest(stack().info.metrics).send<string>('GET', '/metrics');
+  const line = /rejected_total\{[^}]*reason="invalid_signature"[^}]*\} (\d+)/.exec(body);
+  return Number(line?.[1] ?? 0);
+};
+
+describe('callbacks of the transaction processor', () => {
+  const payload = () => JSON.stringify({ txid: randomBytes(32).toString('hex'), txStatus: 'SEEN_ON_NETWORK' });
+
+  it('reach the broker untouched when their signature holds, and do not when it does not', async () => {
+    const events = await followEvents(stack().info.natsUrl, 'arc.callbacks');
+    try {
+      const before = await rejections();
+      const refused = [payload(), payload(), payload(), payload()] as const;
+      const answers = [
+        await post(refused[0]),
+        await post(refused[1], sign(refused[1], 'another secret')),
+        await post(refused[2], sign(refused[3])),
+        await post(refused[3], sign(refused[3]).slice('sha256='.length)),
+      ];
+      for (const { status, body } of answers) {
+        expect({ status, code: body.code }).to.deep.equal({ status: 401, code: 'UNAUTHENTICATED' });
+      }
+      expect((await rejections()) - before).to.equal(4);
+
+      const accepted = payload();
+      expect((await post(accepted, sign(accepted))).status).to.equal(200);
+      const received = () => events.received.map(({ data }) => JSON.stringify(data));
+      await waitUntil(() => received().includes(accepted), { what: 'the callback', timeoutMilliseconds: 5000 });
+      for (const body of refused) expect(received()).not.to.include(body);
+    } finally {
+      await events.close();
+    }
+  });
+
+  it('are refused when they are no JSON, once the signature has been judged', async () => {
+    const malformed = await post('{"txid":', sign('{"txid":'));
+    expect({ status: malformed.status, code: malformed.body.code }).to.deep.equal({
+      status: 400,
+      code: 'INVALID_ARGUMENT',
+    });
+    expect((await post('{"txid":')).status).to.equal(401);
+  });
+});

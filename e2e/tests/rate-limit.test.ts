@@ -1,0 +1,63 @@
+// The tenant's window of requests (SPEC "Limits").
+import { randomBytes } from 'node:crypto';
+import { expect } from 'chai';
+import { anonymous, unique } from '../src/fixtures.ts';
+import type { RestResponse } from '../src/rest.ts';
+import { Rest } from '../src/rest.ts';
+import { openResources } from '../stack/resources.ts';
+import { stack } from '../stack/test-stack.ts';
+
+const limit = 8;
+
+describe('rate limit', () => {
+  let rest: Rest;
+  before(async () => {
+    const tenant = unique('limited');
+    const account = { tenant, email: `admin@${tenant}.test`, password: randomBytes(18).toString('base64url') };
+    await openResources(stack().info.kubeconfig).applyTenant({ ...account, rateLimitPerMinute: limit });
+    rest = await Rest.login(stack().info.rest, account);
+  });
+
+  const header = ({ headers }: RestResponse, name: string) => Number(headers.get(`x-ratelimit-${name}`) ?? NaN);
+
+  it('counts down in the headers, then refuses until the window is over', async () => {
+    // The window is a minute of the database's clock: a sequence that meets its end begins anew.
+    const sequence = async (): Promise<RestResponse[]> => {
+      const answers: RestResponse[] = [];
+      for (let index = 0; index < limit + 2; index++) answers.push(await rest.send('GET', '/api/v1/profiles'));
+      const windows = new Set(answers.map((answer) => header(answer, 'reset')));
+      return windows.size === 1 && header(answers[0]!, 'remaining') === limit - 1 ? answers : [];
+    };
+    let answers = await sequence();
+    for (let attempt = 0; attempt < 2 && answers.length === 0; attempt++) {
+      await new Promise((resolve) => setTimeout(resolve, 60_000 - (Date.now() % 60_000) + 500));
+      answers = await sequence();
+    }
+
+    expect(answers.map(({ status }) => status)).to.deep.equal([...Array<number>(limit).fill(200), 429, 429]);
+    expect(answers.map((answer) => header(answer, 'remaining'))).to.deep.equal([7, 6, 5, 4, 3, 2, 1, 0, 0, 0]);
+    for (const answer of answers) {
+      expect(header(answer, 'limit')).to.equal(limit);
+      expect(header(answer, 'reset') % 60).to.equal(0);
+    }
+    const refused = answers.at(-1)!;
+    expect(refused.body).to.include({ code: 429, message: 'rate limit exceeded' });
+    expect(Number(refused.headers.get('retry-after'))).to.be.within(1, 60);
+    expect(answers[0]!.headers.has('retry-after')).to.equal(false);
+
+    const metrics = await new Rest(stack().info.metrics).send<string>('GET', '/metrics');
+    expect(metrics.body).to.match(/^svc_gateway_rate_limited_total\{tenant="limited-[0-9a-f]+"\} [1-9]/m);
+  });
+
+  it('has no part in routes without a credential, nor in health', async () => {
+    for (const [method, path] of [
+      ['GET', '/healthz'],
+      ['GET', '/readyz'],
+      ['POST', '/api/v1/callbacks/arc'],
+      ['POST', '/api/v1/auth/login'],
+    ] as const) {
+      const { headers } = await anonymous().send(method, path, method === 'POST' ? { body: {} } : {});
+      expect(headers.has('x-ratelimit-limit'), path).to.equal(false);
+    }
+  });
+});
