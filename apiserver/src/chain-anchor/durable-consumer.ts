@@ -35,8 +35,9 @@ export function consumeDurably(
       max_deliver: maximumDeliveries,
     });
     const consumer = await connection.jetstream().consumers.get(streamName, durable);
+    if (closing.signal.aborted) return;
     messages = await consumer.consume({ max_messages: 64 });
-    if (closing.signal.aborted) await messages.close();
+    if (closing.signal.aborted) return void messages.close();
     for await (const message of messages) {
       try {
         await handle(message);
@@ -63,7 +64,8 @@ export function consumeDurably(
   return {
     async stop() {
       closing.abort();
-      await messages?.close();
+      // The iteration ends by itself once the subscription is closed; closing need not be waited for when the broker is away.
+      void messages?.close();
       await running;
     },
   };

@@ -22,7 +22,8 @@ export interface ProcessorOptions {
   readonly callbackUrl: string;
 }
 
-/** The processor waits up to five seconds for the network before it answers a submission. */
+/** How long the processor may wait for the network before it answers a submission, in seconds. */
+const networkSeconds = '2';
 const answerMilliseconds = 15_000;
 const policyMilliseconds = 600_000;
 
@@ -50,7 +51,7 @@ export class Processor {
   }
 
   private async post(raw: Uint8Array, callbackUrl: string): Promise<Submission> {
-    const headers: Record<string, string> = { 'content-type': 'application/json' };
+    const headers: Record<string, string> = { 'content-type': 'application/json', 'x-maxtimeout': networkSeconds };
     if (callbackUrl !== '') headers['x-callbackurl'] = callbackUrl;
     const { status, body } = await this.request('/v1/tx', {
       method: 'POST',

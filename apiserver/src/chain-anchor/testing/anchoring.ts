@@ -14,6 +14,7 @@ import { insertTenant } from '../../auth/test-fixtures.ts';
 import { readConfig } from '../../config.ts';
 import { startTestGateway, type TestGateway } from '../../gateway/test-gateway.ts';
 import { systemClock } from '../../platform/clock.ts';
+import type { Broker } from '../../platform/broker.ts';
 import type { Database } from '../../platform/database.ts';
 import { newId } from '../../platform/ids.ts';
 import { createLogger } from '../../platform/logger.ts';
@@ -24,20 +25,8 @@ import { Paging } from '../../platform/paging.ts';
 import { internalContext, publicCaller, ServiceRegistry, type CallContext } from '../../platform/rpc.ts';
 import { createChainAnchor } from '../service.ts';
 import type { AnchorMode } from '../store.ts';
-import type { Timing } from '../timing.ts';
+import { quickTiming } from './quick-timing.ts';
 import { startDevchain, type DevchainProcess } from './devchain-process.ts';
-
-/** A pace at which a test does not wait: troubles are looked into after a fraction of a second. */
-export const quickTiming: Partial<Timing> = {
-  submitMilliseconds: 50,
-  pollMilliseconds: 100,
-  watchMilliseconds: 50,
-  headerMilliseconds: 50,
-  walletMilliseconds: 50,
-  patience: { rejectedMilliseconds: 100, orphanMilliseconds: 300, staleMilliseconds: 400 },
-  lowWater: 10,
-  refill: 30,
-};
 
 export const tenantId = 'acme';
 
@@ -55,8 +44,12 @@ export interface Anchoring {
   readonly registry: ServiceRegistry;
   readonly devchain: DevchainProcess;
   readonly gateway: TestGateway;
-  /** Starts a further chain-anchor, as another process would. */
-  another(environment?: Record<string, string>): ServiceModule;
+  /** The settings that everything here runs on, by environment names. */
+  readonly settings: Readonly<Record<string, string>>;
+  /** Ends the chain-anchor that was started with the rest. */
+  halt(): Promise<void>;
+  /** Makes a further chain-anchor, as another process would, on another broker if wanted. */
+  another(environment?: Record<string, string>, broker?: Broker): ServiceModule;
   stop(): Promise<void>;
 }
 
@@ -69,24 +62,23 @@ export async function startAnchoring(environment: Record<string, string> = {}): 
   await insertTenant(database, 'other');
   const walletKey = randomBytes(32).toString('hex');
   const logger = createLogger(process.env['KELLET_TEST_LOG_LEVEL'] ?? 'silent');
+  const settings = (more: Record<string, string>) => ({
+    KELLET_DATABASE_URL: gateway.testDatabase.url,
+    KELLET_NATS_URL: process.env['KELLET_TEST_NATS_URL']!,
+    KELLET_CONTROL_SECRET: 'control',
+    KELLET_JWT_PRIVATE_KEY: 'unused here',
+    KELLET_CALLBACK_HMAC_SECRET: 'callback secret',
+    KELLET_NETWORK: 'local',
+    KELLET_ARC_URL: devchain.url,
+    KELLET_HEADERS_URL: devchain.url,
+    KELLET_FUNDING_URL: `${devchain.url}/dev/fund`,
+    KELLET_WALLET_KEY: walletKey,
+    KELLET_CALLBACK_URL: `${gateway.rest}/api/v1/callbacks/arc`,
+    ...environment,
+    ...more,
+  });
   const platformWith = (more: Record<string, string>): Platform => ({
-    config: readConfig(
-      {
-        KELLET_DATABASE_URL: gateway.testDatabase.url,
-        KELLET_NATS_URL: 'nats://unused',
-        KELLET_CONTROL_SECRET: 'control',
-        KELLET_JWT_PRIVATE_KEY: 'unused here',
-        KELLET_CALLBACK_HMAC_SECRET: 'callback secret',
-        KELLET_NETWORK: 'local',
-        KELLET_ARC_URL: devchain.url,
-        KELLET_HEADERS_URL: devchain.url,
-        KELLET_FUNDING_URL: `${devchain.url}/dev/fund`,
-        KELLET_WALLET_KEY: walletKey,
-        KELLET_CALLBACK_URL: `${gateway.rest}/api/v1/callbacks/arc`,
-        ...more,
-      },
-      [],
-    ),
+    config: readConfig(settings(more), []),
     clock: systemClock,
     logger,
     metrics: createMetrics(),
@@ -96,7 +88,7 @@ export async function startAnchoring(environment: Record<string, string> = {}): 
     paging: new Paging(Buffer.alloc(32, 7)),
   });
   const outbox = new OutboxRelay(database, gateway.broker, logger);
-  const platform = platformWith(environment);
+  const platform = platformWith({});
   const registry = new ServiceRegistry();
   const module = createChainAnchor(platform, quickTiming);
   module.register(registry);
@@ -106,7 +98,9 @@ export async function startAnchoring(environment: Record<string, string> = {}): 
     registry,
     devchain,
     gateway,
-    another: (more = {}) => createChainAnchor(platformWith({ ...environment, ...more }), quickTiming),
+    another: (more = {}, broker = gateway.broker) => createChainAnchor({ ...platformWith(more), broker }, quickTiming),
+    settings: settings({}),
+    halt: () => module.stop!(),
     async stop() {
       await module.stop!();
       await outbox.close();

@@ -1,0 +1,163 @@
+// Everything that processor, network and broker can do to a batch: each test ends with every batch confirmed exactly once.
+import { expect } from 'chai';
+import { eventually } from '../auth/test-fixtures.ts';
+import { Broker } from '../platform/broker.ts';
+import { newId } from '../platform/ids.ts';
+import { createVerifier } from '../verifier/service.ts';
+import { newPoint, sealBatch, startAnchoring, type Anchoring, type TestBatch } from './testing/anchoring.ts';
+import { expectAnchored, reaches } from './testing/expect-anchored.ts';
+
+describe('chain-anchor under faults', function () {
+  this.timeout(90_000);
+  let anchoring: Anchoring;
+  before(async () => {
+    anchoring = await startAnchoring();
+    createVerifier(anchoring.platform).register(anchoring.registry);
+  });
+  after(() => anchoring?.stop());
+  afterEach(() => anchoring?.devchain.clearFaults());
+
+  const seal = async (count = 1): Promise<TestBatch[]> => {
+    const batches: TestBatch[] = [];
+    for (let i = 0; i < count; i += 1) {
+      batches.push(await sealBatch(anchoring.platform.database, [newPoint(newId()), newPoint(newId())]));
+    }
+    return batches;
+  };
+  const rowOf = async ({ batchId }: TestBatch) => {
+    const { rows } = await anchoring.platform.database.system((tx) =>
+      tx.query<{
+        attempts: number;
+        error: string;
+        block_hash: string | null;
+        block_height: number | null;
+        txid: string;
+      }>('SELECT attempts, error, block_hash, block_height, txid FROM anchor_batches WHERE batch_id = $1', [batchId]),
+    );
+    return rows[0]!;
+  };
+  /** How many blocks a reorganisation must replace to reach the batch's. */
+  const depthOf = async (batch: TestBatch) =>
+    ((await anchoring.devchain.state())['height'] as number) - (await rowOf(batch)).block_height! + 1;
+  const coins = async (state: string) => {
+    const { rows } = await anchoring.platform.database.system((tx) =>
+      tx.query<{ count: number }>('SELECT count(*)::int4 AS count FROM wallet_outputs WHERE state = $1', [state]),
+    );
+    return rows[0]!.count;
+  };
+
+  it('does without callbacks', async () => {
+    await anchoring.devchain.control('faults', { drop_callbacks: true });
+    await expectAnchored(anchoring, await seal(5));
+  });
+
+  it('takes callbacks many times', async () => {
+    await anchoring.devchain.control('faults', { duplicate_callbacks: 4 });
+    await expectAnchored(anchoring, await seal(5));
+  });
+
+  it('waits for a processor that is away', async () => {
+    await anchoring.devchain.control('faults', { unavailable_ms: 1500 });
+    const batches = await seal(3);
+    for (const batch of batches) await reaches(anchoring, batch, 'submitted');
+    await expectAnchored(anchoring, batches);
+    for (const batch of batches) expect((await rowOf(batch)).attempts).to.equal(1);
+  });
+
+  it('tries a rejected transaction again with the same coin', async () => {
+    const lost = await coins('lost');
+    await anchoring.devchain.control('faults', { reject_next: 3 });
+    const batches = await seal(2);
+    for (const batch of batches) await reaches(anchoring, batch, 'seen');
+    await expectAnchored(anchoring, batches);
+    const attempts = await Promise.all(batches.map(async (batch) => (await rowOf(batch)).attempts));
+    expect(attempts[0]! + attempts[1]!).to.equal(2 + 3);
+    expect(await coins('lost')).to.equal(lost);
+  });
+
+  it('takes another coin once somebody else has spent the first', async () => {
+    const lost = await coins('lost');
+    await anchoring.devchain.control('faults', { double_spend_next: 1 });
+    const [batch] = await seal(1);
+    await eventually(
+      async () => (await rowOf(batch!)).error.includes('another transaction spends the same coin'),
+      10_000,
+    );
+    // Not before the other one is in a block.
+    await new Promise((resolve) => setTimeout(resolve, 1000));
+    expect((await rowOf(batch!)).attempts).to.equal(1);
+    await expectAnchored(anchoring, [batch!]);
+    expect((await rowOf(batch!)).attempts).to.equal(2);
+    expect(await coins('lost')).to.equal(lost + 1);
+  });
+
+  it('helps an orphan, and is not confused when it finds its parents after all', async () => {
+    await anchoring.devchain.control('faults', { orphan_next: 1 });
+    const [batch] = await seal(1);
+    await eventually(async () => (await rowOf(batch!)).attempts === 2, 10_000);
+    await reaches(anchoring, batch!, 'seen');
+    await anchoring.devchain.clearFaults();
+    await expectAnchored(anchoring, [batch!]);
+  });
+
+  it('moves a proof to the block that has overtaken its own', async () => {
+    const batches = await seal(3);
+    await expectAnchored(anchoring, batches);
+    const before = await rowOf(batches[0]!);
+    await anchoring.devchain.control('reorg', { depth: await depthOf(batches[0]!) });
+    await eventually(async () => {
+      const { block_hash } = await rowOf(batches[0]!);
+      return block_hash !== null && block_hash !== before.block_hash;
+    }, 10_000);
+    await expectAnchored(anchoring, batches);
+    expect((await rowOf(batches[0]!)).txid).to.equal(before.txid);
+  });
+
+  it('withdraws a proof whose block was overtaken until it is mined again', async () => {
+    const batches = await seal(2);
+    await expectAnchored(anchoring, batches);
+    await anchoring.devchain.control('faults', { pause_mining: true });
+    const depth =
+      ((await anchoring.devchain.state())['height'] as number) - (await rowOf(batches[0]!)).block_height! + 1;
+    await anchoring.devchain.control('reorg', { depth });
+    for (const batch of batches) await reaches(anchoring, batch, 'seen');
+    expect(await rowOf(batches[0]!)).to.include({ block_hash: null, block_height: null });
+    await anchoring.devchain.clearFaults();
+    await expectAnchored(anchoring, batches);
+  });
+
+  it('anchors a batch anew whose transaction lost its coin in a reorganisation', async () => {
+    const batches = await seal(2);
+    for (const batch of batches) await reaches(anchoring, batch, 'seen');
+    await anchoring.devchain.control('mine', { count: 1 });
+    for (const batch of batches) await reaches(anchoring, batch, 'confirmed');
+    await anchoring.devchain.control('reorg', { depth: 1, double_spends: 1 });
+    await eventually(async () => {
+      const rows = await Promise.all(batches.map(rowOf));
+      return rows.some(({ attempts }) => attempts > 1);
+    }, 20_000);
+    await expectAnchored(anchoring, batches);
+  });
+
+  it('shares the work between processes', async () => {
+    const others = [anchoring.another(), anchoring.another()];
+    for (const other of others) await other.start!();
+    const batches = await seal(40);
+    await expectAnchored(anchoring, batches);
+    for (const batch of batches) expect((await rowOf(batch)).attempts).to.equal(1);
+    for (const other of others) await other.stop!();
+  });
+
+  it('does without the broker', async () => {
+    await anchoring.halt();
+    const broker = new Broker('nats://127.0.0.1:1', anchoring.platform.logger);
+    const alone = anchoring.another({}, broker);
+    try {
+      await alone.start!();
+      await expectAnchored(anchoring, await seal(3));
+    } finally {
+      await alone.stop!();
+      await broker.close();
+    }
+  });
+});

@@ -1,0 +1,32 @@
+// For tests: chain-anchor as a process of its own, to be killed. Settings come from the environment as in production; the pace is that
+// of the other tests. Prints a line once it runs.
+import { readConfig } from '../../config.ts';
+import { Broker } from '../../platform/broker.ts';
+import { systemClock } from '../../platform/clock.ts';
+import { Database } from '../../platform/database.ts';
+import { createLogger } from '../../platform/logger.ts';
+import { createMetrics } from '../../platform/metrics.ts';
+import { OutboxRelay } from '../../platform/outbox.ts';
+import { Paging } from '../../platform/paging.ts';
+import { createChainAnchor } from '../service.ts';
+import { quickTiming } from './quick-timing.ts';
+
+const config = readConfig(process.env, []);
+const logger = createLogger(config.logLevel);
+const database = new Database(config.databaseUrl, logger);
+const broker = new Broker(config.natsUrl, logger);
+const module = createChainAnchor(
+  {
+    config,
+    clock: systemClock,
+    logger,
+    metrics: createMetrics(),
+    database,
+    broker,
+    outbox: new OutboxRelay(database, broker, logger),
+    paging: new Paging(Buffer.alloc(32)),
+  },
+  quickTiming,
+);
+await module.start!();
+process.stdout.write('started\n');

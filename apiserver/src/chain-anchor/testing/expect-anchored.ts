@@ -1,0 +1,66 @@
+// For tests: the state in which every fault test must end.
+import { create, toJson } from '@bufbuild/protobuf';
+import {
+  VerifierService,
+  VerifyHashRequestSchema,
+  VerifyHashResponseSchema,
+} from '@kellet/proto/es/kellet/v1/verifier_pb.ts';
+import { fetchHeaders, pinsOfHeaders, toHex, verifyBundle } from '@kellet/verify';
+import { expect } from 'chai';
+import { eventually } from '../../auth/test-fixtures.ts';
+import { checkAnchoring } from '../fsck.ts';
+import { asAdmin, type Anchoring, type TestBatch } from './anchoring.ts';
+
+/** The batch's status now. */
+export async function statusOf({ platform }: Anchoring, batchId: string): Promise<string | undefined> {
+  const { rows } = await platform.database.system((tx) =>
+    tx.query<{ status: string }>('SELECT status FROM anchor_batches WHERE batch_id = $1', [batchId]),
+  );
+  return rows[0]?.status;
+}
+
+/** Waits until the batch has that status. */
+export async function reaches(anchoring: Anchoring, batch: TestBatch, status: string): Promise<void> {
+  await eventually(async () => (await statusOf(anchoring, batch.batchId)) === status, 20_000);
+}
+
+/**
+ * Mines until the batches are confirmed, and checks: each of them exactly once on the chain, as the processor sees it too; the database
+ * agrees with itself; a bundle of each proves a point to somebody who trusts the headers alone.
+ */
+export async function expectAnchored(anchoring: Anchoring, batches: readonly TestBatch[]): Promise<void> {
+  const { devchain, platform, registry } = anchoring;
+  await eventually(async () => {
+    await devchain.control('mine', { count: 1 });
+    const statuses = await Promise.all(batches.map(({ batchId }) => statusOf(anchoring, batchId)));
+    await new Promise((resolve) => setTimeout(resolve, 100));
+    return statuses.every((status) => status === 'confirmed');
+  }, 30_000);
+  expect(await checkAnchoring(platform.database)).to.deep.equal([]);
+  const { height } = (await devchain.state()) as { height: number };
+  const pins = pinsOfHeaders(await fetchHeaders(devchain.url, 90, height - 89), 'headers');
+  for (const batch of batches) {
+    expect(await minedAttempts(anchoring, batch.batchId), 'attempts on the chain').to.have.length(1);
+    const answer = await registry.unary(
+      VerifierService.method.verifyHash,
+      create(VerifyHashRequestSchema, { dataHashHex: toHex(batch.leaves[0]!), includeBundle: true }),
+      asAdmin(batch.points[0]!.tenantId),
+    );
+    const document = toJson(VerifyHashResponseSchema, answer, { alwaysEmitImplicit: true, useProtoFieldName: true });
+    const verdict = verifyBundle(document, { pins });
+    expect(verdict.verdict, verdict.reason).to.equal('proven');
+  }
+}
+
+/** Transactions of a batch that the processor calls mined. */
+async function minedAttempts({ platform, devchain }: Anchoring, batchId: string): Promise<string[]> {
+  const { rows } = await platform.database.system((tx) =>
+    tx.query<{ txid: string }>('SELECT txid FROM chain_transactions WHERE batch_id = $1', [batchId]),
+  );
+  const mined: string[] = [];
+  for (const { txid } of rows) {
+    const answer = (await (await fetch(`${devchain.url}/v1/tx/${txid}`)).json()) as { txStatus?: string };
+    if (answer.txStatus === 'MINED') mined.push(txid);
+  }
+  return mined;
+}
