@@ -1,0 +1,48 @@
+// The database goes away at every moment of a transaction: its caller is told, and the process lives on.
+import { expect } from 'chai';
+import { KelletError } from './errors.ts';
+import { createTestDatabase, type TestDatabase } from './test-database.ts';
+
+describe('a database connection that is lost', () => {
+  let test: TestDatabase;
+
+  before(async () => {
+    test = await createTestDatabase();
+  });
+  after(() => test.drop());
+
+  const endBackend = (pid: number) =>
+    test.database.system((tx) => tx.query('SELECT pg_terminate_backend($1)', [pid]));
+  const backendOf = 'SELECT pg_backend_pid() AS pid';
+
+  it('between two statements of a transaction is UNAVAILABLE to its caller, and ends nothing else', async () => {
+    const lost = test.database.system(async (tx) => {
+      const { rows } = await tx.query<{ pid: number }>(backendOf);
+      await endBackend(rows[0]!.pid);
+      // Long enough for the loss to arrive while no statement of this transaction runs.
+      await new Promise((resolve) => setTimeout(resolve, 200));
+      await tx.query('SELECT 1');
+    });
+    const error: unknown = await lost.then(
+      () => undefined,
+      (thrown: unknown) => thrown,
+    );
+    expect(error).to.be.instanceOf(KelletError);
+    expect((error as KelletError).code).to.equal('UNAVAILABLE');
+    await test.database.ping();
+  });
+
+  it('while a statement runs is UNAVAILABLE too', async () => {
+    const lost = test.database.system(async (tx) => {
+      const { rows } = await tx.query<{ pid: number }>(backendOf);
+      setTimeout(() => void endBackend(rows[0]!.pid), 50);
+      await tx.query('SELECT pg_sleep(10)');
+    });
+    const error: unknown = await lost.then(
+      () => undefined,
+      (thrown: unknown) => thrown,
+    );
+    expect((error as KelletError).code).to.equal('UNAVAILABLE');
+    await test.database.ping();
+  });
+});
