@@ -73,7 +73,9 @@ CREATE TABLE telemetry_segments (
 CREATE INDEX telemetry_segments_by_writer ON telemetry_segments (writer_id);
 CREATE INDEX telemetry_segments_unfinished ON telemetry_segments (segment_id) WHERE state IN ('open', 'sealed');
 
--- Makes the table of a new segment.
+-- Makes the tables of a new segment: its points, and the places of the leaves that are sealed while it is open. Kept up row by
+-- row, the indexes of leaf_index would take half of a writer's throughput; here they are built once, when the segment is
+-- complete. Leaves outlive points: a segment that turns cold keeps leaf_index_N.
 CREATE FUNCTION telemetry_open_segment(writer uuid) RETURNS int8 LANGUAGE plpgsql AS $$
 DECLARE
   segment int8;
@@ -81,8 +83,9 @@ BEGIN
   INSERT INTO telemetry_segments (writer_id, state) VALUES (writer, 'open') RETURNING segment_id INTO segment;
   EXECUTE format('CREATE TABLE telemetry_segment_%s () INHERITS (telemetry_points) WITH (autovacuum_enabled = false)', segment);
   EXECUTE format('ALTER TABLE telemetry_segment_%s ALTER COLUMN data_hash SET STORAGE PLAIN', segment);
-  EXECUTE format('GRANT INSERT ON telemetry_segment_%s TO kellet_ingest', segment);
-  EXECUTE format('GRANT SELECT ON telemetry_segment_%s TO kellet_maintenance', segment);
+  EXECUTE format('CREATE TABLE leaf_index_%s () INHERITS (leaf_index) WITH (autovacuum_enabled = false)', segment);
+  EXECUTE format('GRANT INSERT ON telemetry_segment_%s, leaf_index_%s TO kellet_ingest', segment, segment);
+  EXECUTE format('GRANT SELECT ON telemetry_segment_%s, leaf_index_%s TO kellet_maintenance', segment, segment);
   RETURN segment;
 END
 $$;

@@ -33,7 +33,7 @@ export interface FlushContent {
   readonly number: bigint;
   readonly points: readonly AcceptedPoint[];
   readonly placement: Placement;
-  /** Where the points go; undefined only when there are none. */
+  /** The open segment, where points and sealed leaves go; undefined only when there are no points. */
   readonly segmentId: bigint | undefined;
   readonly finishedSegment: FinishedSegment | undefined;
   readonly idempotency: readonly IdempotencyRow[];
@@ -58,7 +58,14 @@ export function encodeFlush(content: FlushContent): Buffer {
   }
   const sealed = [...placement.opened, ...placement.continued].filter((batch) => batch.sealed);
   if (sealed.length > 0) {
-    statements.push(`NOTIFY ${batchChannel}`, ...sealed.map(leafIndexStatement));
+    statements.push(`NOTIFY ${batchChannel}`);
+    if (content.segmentId === undefined) statements.push(...sealed.map(leafIndexStatement));
+    else {
+      statements.push(
+        `COPY leaf_index_${content.segmentId} (tenant_id, prefix, batch_id, leaf_index, device_id)
+         FROM STDIN (FORMAT binary)`,
+      );
+    }
   }
   if (points.length > 0) {
     statements.push(
@@ -68,24 +75,34 @@ export function encodeFlush(content: FlushContent): Buffer {
   }
   const wire = new WireBuffer(64 * 1024 + points.length * 512);
   wire.query(statements.join(';\n'));
+  if (sealed.length > 0 && content.segmentId !== undefined) writeLeafIndex(wire, sealed);
   if (points.length > 0) writePoints(wire, points, placement);
   return wire.bytes();
 }
 
+function writeLeafIndex(wire: WireBuffer, batches: readonly Batch[]): void {
+  wire.beginCopy();
+  for (const batch of batches) {
+    for (let leaf = 0; leaf < batch.leaves.length; leaf += 1) {
+      wire.row(5);
+      wire.text(batch.tenantId);
+      wire.binary(batch.leaves[leaf]!.slice(0, 8));
+      wire.binary(uuidBytes(batch.batchId));
+      wire.int4(leaf);
+      wire.binary(uuidBytes(batch.leafDevices[leaf]!));
+    }
+  }
+  wire.endCopy();
+}
+
 function writePoints(wire: WireBuffer, points: readonly AcceptedPoint[], placement: Placement): void {
-  const ids = new Map<string, string>();
-  const bytesOf = (id: string): string => {
-    let bytes = ids.get(id);
-    if (bytes === undefined) ids.set(id, (bytes = uuidBytes(id)));
-    return bytes;
-  };
   wire.beginCopy();
   for (let index = 0; index < points.length; index += 1) {
     const point = points[index]!;
     wire.row(7);
     wire.int8(toNanoseconds(point.time));
-    wire.binary(bytesOf(point.device.deviceId));
-    wire.binary(bytesOf(placement.batches[index]!.batchId));
+    wire.binary(uuidBytes(point.device.deviceId));
+    wire.binary(uuidBytes(placement.batches[index]!.batchId));
     wire.int4(placement.leafIndexes[index]!);
     wire.text(point.tenantId);
     wire.binary(point.dataHash);
@@ -97,7 +114,7 @@ function writePoints(wire: WireBuffer, points: readonly AcceptedPoint[], placeme
 /** The first eight bytes of a hash as leaf_index keeps them: big-endian, signed. */
 export const hashPrefix = (hash: HashText): bigint => Buffer.from(hash.slice(0, 8), 'latin1').readBigInt64BE();
 
-/** The entries of a sealed batch. (COPY does not work on a table with row-level security.) */
+/** The entries of a batch that is sealed while no segment is open. (COPY does not work under row-level security.) */
 function leafIndexStatement(batch: Batch): string {
   return `INSERT INTO leaf_index (tenant_id, batch_id, prefix, leaf_index, device_id)
     SELECT '${batch.tenantId}', '${batch.batchId}', prefix, ordinality - 1, device_id

@@ -41,13 +41,22 @@ function isBefore(a: AcceptedPoint['time'], b: AcceptedPoint['time']): boolean {
   return a.seconds < b.seconds || (a.seconds === b.seconds && a.nanoseconds < b.nanoseconds);
 }
 
-/** Whether the segment is complete: at so many rows, or so long after it was opened. */
-export function isComplete(
-  segment: OpenSegment,
-  limits: { segmentRows: number; segmentSeconds: number },
-  nowMilliseconds: number,
-): boolean {
-  return segment.rows >= limits.segmentRows || nowMilliseconds >= segment.openedAt + limits.segmentSeconds * 1000;
+/** When a segment is complete. */
+export interface SegmentLimits {
+  /** At so many rows; */
+  readonly segmentRows: number;
+  /** so long after it was opened, when it is worth an index of its own (a tenth of the rows); */
+  readonly segmentSeconds: number;
+  /** and in any case after so long. A small segment is read quickly without an index, and many of them are a burden. */
+  readonly segmentMostSeconds: number;
+}
+
+/** Milliseconds since 1970 at which the segment is complete; Infinity while it is empty. */
+export function completeAt(segment: OpenSegment, limits: SegmentLimits): number {
+  if (segment.rows === 0) return Infinity;
+  if (segment.rows >= limits.segmentRows) return 0;
+  const seconds = segment.rows >= limits.segmentRows / 10 ? limits.segmentSeconds : limits.segmentMostSeconds;
+  return segment.openedAt + seconds * 1000;
 }
 
 /** The segment as the flush after its last one records it. */

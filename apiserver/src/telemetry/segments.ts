@@ -1,4 +1,4 @@
-// Looks after complete segments: each gets its index once nothing is written to it any more.
+// Looks after complete segments: each gets its indexes once nothing is written to it any more.
 import type { Database } from '../platform/database.ts';
 import { sleep } from '../platform/clock.ts';
 import type { Logger } from '../platform/logger.ts';
@@ -14,7 +14,9 @@ export function indexNextSegment(database: Database): Promise<boolean> {
     if (id === undefined) return false;
     // Readers go on meanwhile; nobody writes to a complete segment.
     await tx.query(`CREATE INDEX ON telemetry_segment_${id} (device_id, time)`);
-    await tx.query(`ANALYZE telemetry_segment_${id}`);
+    await tx.query(`CREATE INDEX ON leaf_index_${id} (tenant_id, prefix)`);
+    await tx.query(`CREATE INDEX ON leaf_index_${id} (tenant_id, device_id)`);
+    await tx.query(`ANALYZE telemetry_segment_${id}, leaf_index_${id}`);
     await tx.query(`UPDATE telemetry_segments SET state = 'indexed', indexed_at = now() WHERE segment_id = $1`, [id]);
     return true;
   });

@@ -23,7 +23,7 @@ export interface Usage {
 /** Points that name no device of the tenant are counted here. */
 const noDevice = '00000000-0000-0000-0000-000000000000';
 const devicesPerTransaction = 1000;
-const writeEveryMilliseconds = 500;
+const writeEveryMilliseconds = 800;
 
 interface DeviceChanges {
   readonly tenantId: string;

@@ -136,12 +136,13 @@ async function completeSegments(tx: Transaction, writerId: string): Promise<void
     [writerId],
   );
   for (const { segment_id: id } of segments) {
-    const counted = await tx.query<{ rows: bigint; least: bigint | null; greatest: bigint | null }>(
-      `SELECT count(*) AS rows, min(time) AS least, max(time) AS greatest FROM telemetry_segment_${id}`,
+    const counted = await tx.query<{ rows: bigint; least: bigint | null; greatest: bigint | null; leaves: boolean }>(
+      `SELECT count(*) AS rows, min(time) AS least, max(time) AS greatest,
+         EXISTS (SELECT FROM leaf_index_${id}) AS leaves FROM telemetry_segment_${id}`,
     );
-    const { rows, least, greatest } = counted.rows[0]!;
-    if (rows === 0n) {
-      await tx.query(`DROP TABLE telemetry_segment_${id}`);
+    const { rows, least, greatest, leaves } = counted.rows[0]!;
+    if (rows === 0n && !leaves) {
+      await tx.query(`DROP TABLE telemetry_segment_${id}, leaf_index_${id}`);
       await tx.query('DELETE FROM telemetry_segments WHERE segment_id = $1', [id]);
     } else {
       await tx.query(

@@ -93,5 +93,17 @@ export class WireBuffer {
   }
 }
 
+// Ids repeat from flush to flush; reading one costs as much as writing the rest of its row.
+const mostKnownIds = 200_000;
+const knownIds = new Map<string, string>();
+
 /** The 16 bytes of a UUID as a string of one character a byte. */
-export const uuidBytes = (id: string): string => Buffer.from(id.replaceAll('-', ''), 'hex').toString('latin1');
+export function uuidBytes(id: string): string {
+  let bytes = knownIds.get(id);
+  if (bytes === undefined) {
+    bytes = Buffer.from(id.replaceAll('-', ''), 'hex').toString('latin1');
+    if (knownIds.size >= mostKnownIds) knownIds.clear();
+    knownIds.set(id, bytes);
+  }
+  return bytes;
+}

@@ -10,18 +10,22 @@ import { chainKey, OpenBatches, type Placement } from './batches.ts';
 import { encodeFlush, type IdempotencyRow } from './flush.ts';
 import { flushFailure } from './flush-failure.ts';
 import { FlushQueue, type FlushGroup } from './flush-queue.ts';
-import { emptySegment, finished, isComplete, withPoints, type OpenSegment } from './open-segment.ts';
+import {
+  completeAt,
+  emptySegment,
+  finished,
+  withPoints,
+  type OpenSegment,
+  type SegmentLimits,
+} from './open-segment.ts';
 import type { AcceptedPoint } from './validate.ts';
 import { WriterSession } from './writer-session.ts';
 
 /** How a writer behaves. */
-export interface WriterOptions {
+export interface WriterOptions extends SegmentLimits {
   /** KELLET_BATCH_POINTS and KELLET_BATCH_SECONDS. */
   readonly batchPoints: number;
   readonly batchSeconds: number;
-  /** When a segment is complete. */
-  readonly segmentRows: number;
-  readonly segmentSeconds: number;
   /** How long a request waits for the database before it is answered UNAVAILABLE. */
   readonly holdMilliseconds: number;
   /** Points that may wait; beyond them requests are answered UNAVAILABLE at once. */
@@ -32,6 +36,7 @@ export interface WriterOptions {
 export const writerDefaults: Omit<WriterOptions, 'batchPoints' | 'batchSeconds'> = {
   segmentRows: 1_000_000,
   segmentSeconds: 600,
+  segmentMostSeconds: 86_400,
   holdMilliseconds: 5000,
   mostWaitingPoints: 200_000,
 };
@@ -181,7 +186,7 @@ export class TelemetryWriter {
   /** Milliseconds until a batch must be sealed or the segment completed. */
   private dueIn({ batches, segment }: Identity): number {
     const batchDue = (batches.oldestOpenedAt() ?? Infinity) + this.options.batchSeconds * 1000;
-    const segmentDue = segment && segment.rows > 0 ? segment.openedAt + this.options.segmentSeconds * 1000 : Infinity;
+    const segmentDue = segment ? completeAt(segment, this.options) : Infinity;
     return Math.min(batchDue, segmentDue) - this.clock.now();
   }
 
@@ -196,7 +201,7 @@ export class TelemetryWriter {
     const points = group.parts.flatMap((part) => part.points);
     const now = this.clock.now();
     const segmentBefore = identity.segment;
-    const complete = segmentBefore && isComplete(segmentBefore, this.options, now) ? segmentBefore : undefined;
+    const complete = segmentBefore && completeAt(segmentBefore, this.options) <= now ? segmentBefore : undefined;
     let segment = complete ? undefined : segmentBefore;
     try {
       if (points.length > 0) segment ??= await this.openSegment(identity.session.writerId);
