@@ -27,6 +27,8 @@ export interface KubernetesClient {
   /** Server-side apply, taking over fields that another manager set. */
   apply(object: KubernetesResource): Promise<KubernetesResource>;
   read(object: Pick<KubernetesResource, 'apiVersion' | 'kind' | 'metadata'>): Promise<KubernetesResource>;
+  /** A token of a service account, good for a year. */
+  createToken(namespace: string, serviceAccount: string): Promise<string>;
 }
 
 const fieldManager = 'kellet-stack';
@@ -37,6 +39,10 @@ const collections: Record<string, string> = {
   Namespace: 'namespaces',
   Secret: 'secrets',
   ServiceAccount: 'serviceaccounts',
+  ClusterRole: 'clusterroles',
+  ClusterRoleBinding: 'clusterrolebindings',
+  Role: 'roles',
+  RoleBinding: 'rolebindings',
   Tenant: 'tenants',
 };
 
@@ -63,7 +69,7 @@ export function openKubernetes(kubeconfig: string): KubernetesClient {
     options.headers = {
       ...options.headers,
       accept: 'application/json',
-      'content-type': 'application/apply-patch+yaml',
+      'content-type': method === 'PATCH' ? 'application/apply-patch+yaml' : 'application/json',
     };
     return new Promise((resolve, reject) => {
       const outgoing = request(server + path, options, (response) => {
@@ -85,5 +91,16 @@ export function openKubernetes(kubeconfig: string): KubernetesClient {
   return {
     apply: (object) => call('PATCH', `${resourcePath(object)}?fieldManager=${fieldManager}&force=true`, object),
     read: (object) => call('GET', resourcePath(object)),
+    createToken: async (namespace, name) => {
+      const path = `${resourcePath({ apiVersion: 'v1', kind: 'ServiceAccount', metadata: { name, namespace } })}/token`;
+      const request = {
+        apiVersion: 'authentication.k8s.io/v1',
+        kind: 'TokenRequest',
+        spec: { expirationSeconds: 31_536_000 },
+      };
+      const { status } = (await call('POST', path, request)) as { status?: { token?: string } };
+      if (!status?.token) throw new Error(`no token for ${name}`);
+      return status.token;
+    },
   };
 }

@@ -20,6 +20,7 @@ import { endRecordedProcesses } from './process-table.ts';
 import { openResources, systemNamespace } from './resources.ts';
 import { ed25519PrivateKey, openSecrets, randomHexKey } from './secrets.ts';
 import { Stopping, startOrStop } from './stopping.ts';
+import { serviceAccountKubeconfig, type ServiceName } from './service-accounts.ts';
 import type { Supervisor } from './supervisor.ts';
 import { createSupervisor } from './supervisor.ts';
 
@@ -248,28 +249,41 @@ async function bringUp(options: StackOptions, stopping: Stopping): Promise<Stack
     const resources = openResources(cluster.kubeconfig);
     await resources.applyDefinitions();
     await resources.applyNamespace(systemNamespace);
-    return { kubeconfig: cluster.kubeconfig, resources };
+    const identity = (service: ServiceName) =>
+      serviceAccountKubeconfig(cluster.kubeconfig, join(stateFolder, 'secrets'), service);
+    const [apiserverKubeconfig, operatorKubeconfig] = await Promise.all([identity('apiserver'), identity('operator')]);
+    return { kubeconfig: cluster.kubeconfig, apiserverKubeconfig, operatorKubeconfig, resources };
   };
   const artifactsFolder = join(stateFolder, 'artifacts');
   const artifacts = await serveArtifacts(artifactsFolder, ports.artifacts);
   await stopping.add(() => artifacts.close());
 
-  const [databaseUrl, natsUrl, devchain, { kubeconfig, resources }] = await Promise.all([
-    step('PostgreSQL', database()),
-    step('NATS', broker()),
-    step('devchain', chain()),
-    step('Kubernetes API', kubernetes()),
-  ]);
+  const [databaseUrl, natsUrl, devchain, { kubeconfig, apiserverKubeconfig, operatorKubeconfig, resources }] =
+    await Promise.all([
+      step('PostgreSQL', database()),
+      step('NATS', broker()),
+      step('devchain', chain()),
+      step('Kubernetes API', kubernetes()),
+    ]);
 
   const platform = { email: platformEmail, password: await secret('platform-admin-password') };
   const walletKeyFile = environment.KELLET_WALLET_KEY_FILE || (await secret('wallet-key', randomHexKey)).path;
   const apiserver = startApiserver({
-    ...{ supervisor, ports, kubeconfig, databaseUrl, natsUrl, controlSecret, callbackSecret, walletKeyFile },
+    ...{
+      supervisor,
+      ports,
+      kubeconfig: apiserverKubeconfig,
+      databaseUrl,
+      natsUrl,
+      controlSecret,
+      callbackSecret,
+      walletKeyFile,
+    },
     ...{ platform, devchain, environment, jwtPrivateKey: await secret('jwt-private-key.pem', ed25519PrivateKey) },
   });
   await step('apiserver', apiserver);
   const operator = { supervisor, metricsPort: ports.operatorMetrics, controlPort: ports.control };
-  await step('operator', startOperator({ ...operator, kubeconfig, controlSecret }));
+  await step('operator', startOperator({ ...operator, kubeconfig: operatorKubeconfig, controlSecret }));
 
   const account = async (tenant: string) => ({
     tenant,

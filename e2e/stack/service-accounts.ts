@@ -1,0 +1,57 @@
+// The identities of Kellet's processes in the cluster: each runs with exactly the rights that its rbac.yaml names, so that a
+// missing right shows here and not in somebody's cluster.
+import { readFile, rename, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { parse, parseAllDocuments, stringify } from 'yaml';
+import { openKubernetes, type KubernetesResource } from './kubernetes-client.ts';
+import { checkout } from './paths.ts';
+import { systemNamespace } from './resources.ts';
+
+/** The processes that have an identity. */
+export type ServiceName = 'apiserver' | 'operator';
+
+interface Kubeconfig {
+  users: { name: string; user: object }[];
+  contexts: { context: { user: string } }[];
+}
+
+/**
+ * Makes the service account of a process with the rights of `<process>/rbac.yaml`, and answers the path of a kubeconfig with
+ * its token. Making it again renews the token.
+ */
+export async function serviceAccountKubeconfig(
+  adminKubeconfig: string,
+  folder: string,
+  service: ServiceName,
+): Promise<string> {
+  const client = openKubernetes(adminKubeconfig);
+  const account = { kind: 'ServiceAccount', name: `kellet-${service}`, namespace: systemNamespace };
+  await client.apply({
+    apiVersion: 'v1',
+    kind: account.kind,
+    metadata: { name: account.name, namespace: account.namespace },
+  });
+  const roles = parseAllDocuments(await readFile(join(checkout, service, 'rbac.yaml'), 'utf8')).map(
+    (document) => document.toJS() as KubernetesResource,
+  );
+  for (const role of roles) {
+    await client.apply(role);
+    const binding = {
+      apiVersion: role.apiVersion,
+      kind: `${role.kind}Binding`,
+      metadata: role.metadata,
+      roleRef: { apiGroup: 'rbac.authorization.k8s.io', kind: role.kind, name: role.metadata.name },
+      subjects: [account],
+    };
+    await client.apply(binding);
+  }
+  const token = await client.createToken(account.namespace, account.name);
+  const kubeconfig = parse(await readFile(adminKubeconfig, 'utf8')) as Kubeconfig;
+  const user = account.name;
+  for (const context of kubeconfig.contexts) context.context.user = user;
+  kubeconfig.users = [{ name: user, user: { token } }];
+  const path = join(folder, `${service}.kubeconfig`);
+  await writeFile(`${path}.new`, stringify(kubeconfig), { mode: 0o600 });
+  await rename(`${path}.new`, path);
+  return path;
+}
