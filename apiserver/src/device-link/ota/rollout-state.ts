@@ -174,9 +174,8 @@ export function complete(state: RolloutState, outcome: 'succeeded' | 'rolled_bac
   return 'completed';
 }
 
-/** An operator's cancel: what was delivered goes on by itself, nothing else happens. Rolling back is not cancelled. */
-export function cancel(state: RolloutState): RolloutEvent | undefined {
-  if (state.phase === 'completed' && state.outcome === 'cancelled') return undefined;
+/** An operator's cancel: what was delivered goes on by itself, nothing else happens. A way back is not cancelled. */
+export function cancel(state: RolloutState): RolloutEvent {
   refuseEnded(state, 'cancelled');
   return complete(state, 'cancelled');
 }

@@ -350,6 +350,27 @@ describe('rollouts on a database', () => {
     expect((await apply()).observed!.counts).to.include({ scheduled: 1, removed: 1 });
   });
 
+  it('takes each verb once, a repeat without effect, and none after the end', async () => {
+    const { id } = await start();
+    const status = async () => (await rollouts.get(tenant, id)).status;
+    await rollouts.pause(context, id);
+    const paused = await rollouts.get(tenant, id);
+    expect(await rollouts.pause(context, id)).to.deep.equal(paused);
+    await rollouts.resume(context, id, undefined);
+    const active = await rollouts.get(tenant, id);
+    expect(await rollouts.resume(context, id, undefined)).to.deep.equal(active);
+    expect(await refusal(rollouts.raise(context, id, 10))).to.equal('FAILED_PRECONDITION');
+    expect(await refusal(rollouts.raise(context, id, 101))).to.equal('INVALID_ARGUMENT');
+    await rollouts.cancel(context, id);
+    expect(await status()).to.equal(4);
+    const [member] = await members(id);
+    expect(await delivery.take(tenant, member!)).to.deep.equal([]);
+    for (const verb of [rollouts.pause, rollouts.rollback, rollouts.approve, rollouts.cancel]) {
+      expect(await refusal(verb(context, id))).to.equal('FAILED_PRECONDITION');
+    }
+    expect(await refusal(rollouts.resume(context, id, undefined))).to.equal('FAILED_PRECONDITION');
+  });
+
   it('holds what the manifest holds: a resume cannot lift spec.paused', async () => {
     const { id, apply, observed } = await start({ paused: true });
     expect(observed).to.include({ phase: 'paused' });

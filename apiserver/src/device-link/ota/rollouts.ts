@@ -252,7 +252,7 @@ export class Rollouts {
   cancel = (context: CallContext, rolloutId: string): Promise<Rollout> =>
     this.change(context, rolloutId, async (tx, state) => {
       const event = cancel(state);
-      if (event) await cancelUndelivered(tx, state.tenantId, state.rolloutId);
+      await cancelUndelivered(tx, state.tenantId, state.rolloutId);
       return event;
     });
 
