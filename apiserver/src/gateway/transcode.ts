@@ -15,6 +15,7 @@ import { FieldMaskSchema } from '@bufbuild/protobuf/wkt';
 import { HttpBodySchema } from '@kellet/proto/es/google/api/httpbody_pb';
 import type { HttpBody } from '@kellet/proto/es/google/api/httpbody_pb';
 import { invalidArgument } from '../platform/errors.ts';
+import { describeFailure } from './decode-failure.ts';
 import type { Match, Route } from './routes.ts';
 import { addQuery, fieldFromText } from './query.ts';
 import { checkText, parseStrictJson } from './strict-json.ts';
@@ -100,31 +101,6 @@ function decodeJson(schema: DescMessage, object: JsonObject): Message {
     return fromJson(schema, object);
   } catch (error) {
     throw invalidArgument(describeFailure(schema, object, (error as Error).message).slice(0, 300));
-  }
-}
-
-/**
- * "cannot decode field kellet.v1.LoginRequest.email from JSON: expected string …" → "email: expected string …". Well-known
- * types fail without saying which field held them, so the culprit is found by decoding the fields one by one.
- */
-function describeFailure(schema: DescMessage, object: JsonObject, message: string): string {
-  const match = /^cannot decode (\w+) (\S+) from JSON: ([^]*)$/.exec(message);
-  if (!match) return message;
-  const [, kind, name = '', reason = ''] = match;
-  const culprit = Object.keys(object).find((key) => !decodes(schema, { [key]: object[key]! }));
-  const unknown = /^key "([^]*)" is unknown$/.exec(reason)?.[1];
-  const within = culprit !== undefined && culprit !== unknown ? `${culprit}: ` : '';
-  if (unknown !== undefined) return `${within}unknown field ${JSON.stringify(unknown)}`;
-  const field = kind === 'field' ? name.slice(name.lastIndexOf('.') + 1) : '';
-  return `${within}${field && field !== culprit ? `${field}: ` : ''}${reason}`;
-}
-
-function decodes(schema: DescMessage, object: JsonObject): boolean {
-  try {
-    fromJson(schema, object);
-    return true;
-  } catch {
-    return false;
   }
 }
 
