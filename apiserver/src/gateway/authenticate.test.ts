@@ -78,6 +78,11 @@ describe("what ValidateToken's answer stands for", () => {
   ] as const) {
     it(`refuses ${what}`, () => expect(caller(answer)).to.contain(want));
   }
+
+  it('sends the holder of an expired API key to no refresh, which keys do not have', () => {
+    const refused = identityOf(create(ValidateTokenResponseSchema, { reason: Reason.expired }), 'hash', true);
+    expect((refused as KelletError).message).to.equal('a valid credential is required');
+  });
 });
 
 describe('remembering credentials', () => {

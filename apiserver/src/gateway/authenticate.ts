@@ -128,7 +128,7 @@ export class Authenticator {
       internalContext(publicCaller, { address }),
     );
     const now = this.clock.now();
-    const outcome = identityOf(answer, credentialHash);
+    const outcome = identityOf(answer, credentialHash, credential.startsWith('sk_live_'));
     if (outcome instanceof KelletError) {
       remember({ refusal: outcome, until: now + rememberRefusalMilliseconds });
       throw outcome;
@@ -164,9 +164,13 @@ const callerKinds = new Map<Kind | undefined, CallerKind>([
   [Kind.platform_admin, 'platform'],
 ]);
 
-/** ValidateToken's answer as a caller, or as the error that refuses it. */
-export function identityOf(answer: ValidateTokenResponse, credentialHash: string): Identity | KelletError {
-  if (!answer.valid) return refusalOf(answer.reason);
+/** ValidateToken's answer as a caller, or as the error that refuses it; `isKey`: the credential is an API key. */
+export function identityOf(
+  answer: ValidateTokenResponse,
+  credentialHash: string,
+  isKey = false,
+): Identity | KelletError {
+  if (!answer.valid) return refusalOf(answer.reason, isKey);
   const kind = callerKinds.get(answer.kind);
   if (kind === undefined) return unauthenticated();
   return {
@@ -186,8 +190,9 @@ export function identityOf(answer: ValidateTokenResponse, credentialHash: string
   };
 }
 
-function refusalOf(reason: Reason | undefined): KelletError {
-  if (reason === Reason.expired) {
+/** Only an access token has a refresh token beside it. */
+function refusalOf(reason: Reason | undefined, isKey: boolean): KelletError {
+  if (reason === Reason.expired && !isKey) {
     return unauthenticated('the token has expired; exchange the refresh token at POST /api/v1/auth/refresh');
   }
   return unauthenticated();
