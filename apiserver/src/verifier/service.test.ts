@@ -275,6 +275,7 @@ describe('verifier', function () {
     );
     expect(await refusal(list({ limit: -1 }))).to.equal('INVALID_ARGUMENT');
     expect(await refusal(list({ offset: -1 }))).to.equal('INVALID_ARGUMENT');
+    expect(await refusal(list({ deviceId: newId() }))).to.equal('NOT_FOUND');
   });
 
   it('shows the same proofs to a reader by SQL, and each tenant its own', async () => {

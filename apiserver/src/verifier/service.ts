@@ -14,6 +14,7 @@ import {
   type MerkleStep,
 } from '@kellet/verify';
 import { storedHeaders, storedTip } from '../chain-anchor/header-chain.ts';
+import { findDevice } from '../device-registry/devices.ts';
 import {
   failedPrecondition,
   invalidArgument,
@@ -138,11 +139,13 @@ export function createVerifier(platform: Platform): ServiceModule {
       if (offset < 0) throw invalidArgument('offset must not be negative');
       const size = Math.min(limit === 0 ? defaultLimit : limit, maximumLimit);
       const device = request.deviceId === '' ? undefined : idField('device_id', request.deviceId);
-      const { leaves, total } = await database.tenant(tenantId, (tx) =>
-        device === undefined
-          ? pageOfLeaves(tx, tenantId, offset, size)
-          : pageOfDeviceLeaves(tx, tenantId, device, offset, size),
-      );
+      const { leaves, total } = await database.tenant(tenantId, async (tx) => {
+        if (device === undefined) return pageOfLeaves(tx, tenantId, offset, size);
+        const page = await pageOfDeviceLeaves(tx, tenantId, device, offset, size);
+        // A deleted device keeps its proofs; one without any has to exist.
+        if (page.total === 0 && !(await findDevice(tx, tenantId, device))) throw notFound('device_id');
+        return page;
+      });
       const provers = new Map<string, ReturnType<typeof createProver>>();
       const proofs = leaves.map((leaf) => {
         let prover = provers.get(leaf.batch.batchId);

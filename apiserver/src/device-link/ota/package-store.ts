@@ -67,6 +67,15 @@ export async function getPackage(
   return row;
 }
 
+/** Whether the tenant has, or once had, a package of this id. */
+export async function packageEverExisted(tx: Transaction, tenantId: string, packageId: string): Promise<boolean> {
+  const { rowCount } = await tx.query(`SELECT 1 FROM ota_packages WHERE tenant_id = $1 AND package_id = $2`, [
+    tenantId,
+    packageId,
+  ]);
+  return rowCount === 1;
+}
+
 /** The row of this id, deleted or not, locked until the transaction ends. */
 export async function lockPackage(
   tx: Transaction,
@@ -93,21 +102,22 @@ export async function findPackageByName(
   return rows[0];
 }
 
-/** Packages of a tenant in order of creation, one more than the page. */
+/** Packages of a tenant in order of creation, one more than the page; `after` is the id of the last one shown. */
 export async function listPackages(
   tx: Transaction,
   tenantId: string,
   filter: { type?: string; status?: string },
-  after: [string, string] | undefined,
+  after: string | undefined,
   size: number,
 ): Promise<PackageRow[]> {
   const { rows } = await tx.query<Row>(
     `SELECT * FROM ota_packages
      WHERE tenant_id = $1 AND deleted_at IS NULL
        AND ($2::text IS NULL OR type = $2) AND ($3::text IS NULL OR status = $3)
-       AND ($4::timestamptz IS NULL OR (created_at, package_id) > ($4, $5::uuid))
-     ORDER BY created_at, package_id LIMIT $6`,
-    [tenantId, filter.type, filter.status, after?.[0], after?.[1], size + 1],
+       AND ($4::uuid IS NULL OR (created_at, package_id) >
+         (SELECT created_at, package_id FROM ota_packages WHERE tenant_id = $1 AND package_id = $4))
+     ORDER BY created_at, package_id LIMIT $5`,
+    [tenantId, filter.type, filter.status, after, size + 1],
   );
   return rows;
 }

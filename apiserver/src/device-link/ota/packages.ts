@@ -102,7 +102,8 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
         throw invalidArgument('signature is not one of the artifact by any of the tenant’s trusted signing keys');
       }
     });
-    await this.store(context.tenantId, request.artifactUri, sha256, request.sizeBytes, context.signal).catch(
+    // Also when the tenant's store holds such an artifact: the address must serve what the checksum says.
+    await this.fetch(context.tenantId, request.artifactUri, sha256, request.sizeBytes, context.signal).catch(
       (error: unknown) => {
         throw error instanceof ArtifactError ? invalidArgument(error.message) : error;
       },
@@ -113,7 +114,7 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
       artifact: {
         uri: request.artifactUri,
         sha256: request.sha256.toLowerCase(),
-        sizeBytes: request.sizeBytes,
+        ...(request.sizeBytes !== 0 ? { sizeBytes: request.sizeBytes } : {}),
         ...(request.signature !== '' ? { signature: request.signature } : {}),
       },
       ...(request.releaseNotes !== '' ? { releaseNotes: request.releaseNotes } : {}),
@@ -146,14 +147,11 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
       status: enumName(OtaPackage_StatusSchema, request.status),
     };
     const scope = [tenantId, 'packages', filter];
-    const page = this.paging.open<[string, string]>(request, scope);
+    const page = this.paging.open<string>(request, scope);
     const found = await this.database.tenant(tenantId, (tx) =>
       listPackages(tx, tenantId, filter, page.after, page.size),
     );
-    const { rows, nextPageToken } = this.paging.close(found, page, scope, (row) => [
-      row.created_at.toISOString(),
-      row.package_id,
-    ]);
+    const { rows, nextPageToken } = this.paging.close(found, page, scope, (row) => row.package_id);
     return { packages: rows.map(toPackage), nextPageToken };
   }
 
@@ -293,6 +291,17 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
       }
       return;
     }
+    await this.fetch(tenantId, uri, sha256, sizeBytes, signal);
+  }
+
+  /** Fetches an artifact and puts it into the content store once it has proved to be the one declared. */
+  private async fetch(
+    tenantId: string,
+    uri: string,
+    sha256: Buffer,
+    sizeBytes: number,
+    signal: AbortSignal,
+  ): Promise<void> {
     const artifact = await fetchArtifact(uri, { sha256, sizeBytes }, { allowLocal: this.allowLocal, signal });
     try {
       await putArtifact(this.database, tenantId, sha256, artifact.sizeBytes, artifact.content());

@@ -115,12 +115,12 @@ export async function lockRollout(tx: Transaction, tenantId: string, rolloutId: 
   return state;
 }
 
-/** Rollouts of a tenant in order of creation, one more than the page. */
+/** Rollouts of a tenant in order of creation, one more than the page; `after` is the id of the last one shown. */
 export async function listRollouts(
   tx: Transaction,
   tenantId: string,
   filter: { phase?: string; packageId?: string; profileId?: string },
-  after: [string, string] | undefined,
+  after: string | undefined,
   size: number,
 ): Promise<RolloutState[]> {
   const { rows } = await tx.query<RolloutRow & Record<string, unknown>>(
@@ -129,9 +129,10 @@ export async function listRollouts(
        AND ($2::text IS NULL OR phase = $2)
        AND ($3::uuid IS NULL OR package_id = $3)
        AND ($4::uuid IS NULL OR profile_id = $4)
-       AND ($5::timestamptz IS NULL OR (created_at, rollout_id) > ($5, $6::uuid))
-     ORDER BY created_at, rollout_id LIMIT $7`,
-    [tenantId, filter.phase, filter.packageId, filter.profileId, after?.[0], after?.[1], size + 1],
+       AND ($5::uuid IS NULL OR (created_at, rollout_id) >
+         (SELECT created_at, rollout_id FROM ota_rollouts WHERE tenant_id = $1 AND rollout_id = $5))
+     ORDER BY created_at, rollout_id LIMIT $6`,
+    [tenantId, filter.phase, filter.packageId, filter.profileId, after, size + 1],
   );
   return rows.map(toState);
 }

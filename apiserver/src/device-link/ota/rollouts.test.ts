@@ -5,7 +5,13 @@ import {
   ObjectMetaSchema,
   OtaRolloutSpecSchema,
 } from '@kellet/proto/es/kellet/control/v1/control_pb';
-import { GetChunkRequestSchema, OtaReport_Status, OtaReportSchema } from '@kellet/proto/es/kellet/v1/ota_pb';
+import {
+  GetChunkRequestSchema,
+  ListRolloutsRequestSchema,
+  OtaReport_Status,
+  OtaReportSchema,
+  Rollout_Status,
+} from '@kellet/proto/es/kellet/v1/ota_pb';
 import { expect } from 'chai';
 import { createHash } from 'node:crypto';
 import { RefusalError } from '../../control/applier.ts';
@@ -423,6 +429,35 @@ describe('rollouts on a database', () => {
     const begun = await begin();
     expect(begun.applied).to.equal(true);
     expect(begun.observed!.counts!.scheduled).to.equal(5);
+  });
+
+  it('lists rollouts page by page, each once, whatever the size of a page', async () => {
+    const { id } = await start();
+    await rollouts.cancel(context, id);
+    await start();
+    const list = (pageSize: number, pageToken = '', filter: { packageId?: string; targetProfileId?: string } = {}) =>
+      rollouts.list(create(ListRolloutsRequestSchema, { pageSize, pageToken, ...filter }), tenant);
+    const all = (await list(500)).rollouts!.map((rollout) => rollout.rolloutId);
+    expect(all.length).to.be.greaterThan(1);
+    for (const size of [1, 2]) {
+      const listed: (string | undefined)[] = [];
+      let token = '';
+      do {
+        const page = await list(size, token);
+        listed.push(...page.rollouts!.map((rollout) => rollout.rolloutId));
+        token = page.nextPageToken!;
+      } while (token !== '' && listed.length <= all.length);
+      expect(listed).to.deep.equal(all);
+    }
+    expect(await refusal(list(0, '', { packageId: newId() }))).to.equal('NOT_FOUND');
+    expect(await refusal(list(0, '', { targetProfileId: newId() }))).to.equal('NOT_FOUND');
+    expect((await list(0, '', { packageId: namedId(tenant, 'package', 'one') })).rollouts).to.deep.equal([]);
+  });
+
+  it('cancels once: a completed rollout takes no verb', async () => {
+    const { id } = await start();
+    expect(await rollouts.cancel(context, id)).to.include({ status: Rollout_Status.completed });
+    expect(await refusal(rollouts.cancel(context, id))).to.equal('FAILED_PRECONDITION');
   });
 
   it('retries and skips what failed, so that a tolerated failure need not keep it open', async () => {

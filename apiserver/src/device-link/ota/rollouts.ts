@@ -32,7 +32,7 @@ import { windowManifest } from '../provisioning/profile-manifest.ts';
 import { cancelUndelivered, finishRolloutCommands, rescheduleCommands } from '../rpc/commands.ts';
 import { coverage } from './cohort.ts';
 import { toRollout } from './observed.ts';
-import { findPackage, getPackage } from './package-store.ts';
+import { findPackage, getPackage, packageEverExisted } from './package-store.ts';
 import type { RolloutApplier } from './rollout-applier.ts';
 import { listRolloutDevices, updateRolloutDevice } from './rollout-devices.ts';
 import {
@@ -181,14 +181,19 @@ export class Rollouts {
       if (id !== undefined && !isId(id)) throw notFound(field);
     }
     const scope = [tenantId, 'rollouts', filter];
-    const page = this.paging.open<[string, string]>(request, scope);
-    const found = await this.database.tenant(tenantId, (tx) =>
-      listRollouts(tx, tenantId, filter, page.after, page.size),
-    );
-    const { rows, nextPageToken } = this.paging.close(found, page, scope, (state) => [
-      state.createdAt.toISOString(),
-      state.rolloutId,
-    ]);
+    const page = this.paging.open<string>(request, scope);
+    const found = await this.database.tenant(tenantId, async (tx) => {
+      const states = await listRollouts(tx, tenantId, filter, page.after, page.size);
+      // Something of the tenant's without rollouts is an empty list, something else is not there (API.md).
+      if (states.length === 0 && filter.packageId && !(await packageEverExisted(tx, tenantId, filter.packageId))) {
+        throw notFound('package_id');
+      }
+      return states;
+    });
+    if (found.length === 0 && filter.profileId && !(await this.profiles.get(tenantId, filter.profileId))) {
+      throw notFound('target_profile_id');
+    }
+    const { rows, nextPageToken } = this.paging.close(found, page, scope, (state) => state.rolloutId);
     return { rollouts: rows.map(toRollout), nextPageToken };
   }
 

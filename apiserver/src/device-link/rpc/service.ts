@@ -150,23 +150,21 @@ async function list(
   const { tenantId } = context;
   const status = enumName(RpcRecord_StatusSchema, request.status);
   const scope = [tenantId, 'commands', request.deviceId, status];
-  const page = paging.open<[string, string]>(request, scope);
+  const page = paging.open<string>(request, scope);
   const found = await database.tenant(tenantId, async (tx) => {
     if (!isId(request.deviceId) || !(await findDevice(tx, tenantId, request.deviceId))) throw notFound('device_id');
     const { rows } = await tx.query<CommandRow & Record<string, unknown>>(
       `SELECT * FROM (SELECT *, CASE WHEN status IN ('queued', 'scheduled', 'sent') AND expires_at <= now() THEN 'expired'
                         ELSE status END AS told FROM device_commands WHERE tenant_id = $1 AND device_id = $2) c
        WHERE ($3::text IS NULL OR told = $3)
-         AND ($4::timestamptz IS NULL OR (created_at, correlation_id) > ($4, $5::uuid))
-       ORDER BY created_at, correlation_id LIMIT $6`,
-      [tenantId, request.deviceId, status, page.after?.[0], page.after?.[1], page.size + 1],
+         AND ($4::uuid IS NULL OR (created_at, correlation_id) >
+           (SELECT created_at, correlation_id FROM device_commands WHERE tenant_id = $1 AND correlation_id = $4))
+       ORDER BY created_at, correlation_id LIMIT $5`,
+      [tenantId, request.deviceId, status, page.after, page.size + 1],
     );
     return rows.map((row) => ({ ...row, status: row['told'] as CommandStatus }));
   });
-  const { rows, nextPageToken } = paging.close(found, page, scope, (row) => [
-    row.created_at.toISOString(),
-    row.correlation_id,
-  ]);
+  const { rows, nextPageToken } = paging.close(found, page, scope, (row) => row.correlation_id);
   return { commands: rows.map(toRecord), nextPageToken };
 }
 

@@ -1,0 +1,102 @@
+// What API.md says of every list, id and package, walked over the real port where a unit cannot show it.
+import { expect } from 'chai';
+import { admin, makeArtifact, makeDevice, makePackage, makeProfile, unique } from '../src/fixtures.ts';
+
+interface ErrorBody {
+  code: string;
+  message: string;
+}
+type Page = Record<string, Record<string, unknown>[]> & { next_page_token: string };
+
+describe('conformance to the API', () => {
+  describe('lists', () => {
+    /** The ids of a list, taken in pages of this size; ends early when a page repeats itself. */
+    async function walk(path: string, field: string, id: string, size: number, most: number): Promise<unknown[]> {
+      const ids: unknown[] = [];
+      let token = '';
+      do {
+        const page = await (await admin()).get<Page>(`/api/v1/${path}`, { page_size: size, page_token: token });
+        ids.push(...page[field]!.map((item) => item[id]));
+        token = page.next_page_token;
+      } while (token !== '' && ids.length <= most);
+      return ids;
+    }
+
+    const lists: [path: () => Promise<string>, field: string, id: string, make: () => Promise<unknown>][] = [
+      [
+        async () => 'ota/packages',
+        'packages',
+        'package_id',
+        async () => makePackage(await admin(), { version: '1.0.0' }),
+      ],
+      [async () => 'ota/rollouts', 'rollouts', 'rollout_id', makeRollout],
+      [async () => 'profiles', 'profiles', 'profile_id', async () => makeProfile(await admin())],
+      [async () => 'devices', 'devices', 'device_id', async () => makeDevice(await admin())],
+      [async () => `devices/${await someDevice()}/rpc`, 'commands', 'correlation_id', sendCommand],
+    ];
+    let device: string | undefined;
+    const someDevice = async (): Promise<string> => (device ??= (await makeDevice(await admin())).deviceId);
+    async function sendCommand(): Promise<void> {
+      await (await admin()).post(`/api/v1/devices/${await someDevice()}/rpc`, { method: 'blink' });
+    }
+    async function makeRollout(): Promise<void> {
+      const [{ package_id }, { profile_id }] = [
+        await makePackage(await admin(), { version: '1.0.0' }),
+        await makeProfile(await admin()),
+      ];
+      const body = { package_id, target_profile_id: profile_id, canary_percent: 10 };
+      await (await admin()).post('/api/v1/ota/rollouts', body);
+    }
+
+    for (const [path, field, id, make] of lists) {
+      it(`shows each of the ${field} once, and ends after an exactly full last page`, async () => {
+        for (let made = 0; made < 3; made += 1) await make();
+        const all = await walk(await path(), field, id, 500, 500);
+        expect(new Set(all).size).to.equal(all.length).and.to.be.at.least(3);
+        for (const size of [1, 2, all.length]) {
+          expect(await walk(await path(), field, id, size, all.length), `pages of ${size}`).to.deep.equal(all);
+        }
+      });
+    }
+
+    const nobody = '0192aaaa-bbbb-7ccc-8ddd-eeeeeeeeeeee';
+    for (const [path, parameter] of [
+      ['devices', 'profile_id'],
+      ['ota/rollouts', 'package_id'],
+      ['ota/rollouts', 'target_profile_id'],
+      ['verify/proofs', 'device_id'],
+    ] as const) {
+      it(`answers NOT_FOUND where ${parameter} of ${path} is the id of nothing, naming it`, async () => {
+        for (const value of [nobody, 'none']) {
+          const query = { [parameter]: value };
+          const { status, body } = await (await admin()).send<ErrorBody>('GET', `/api/v1/${path}`, { query });
+          expect({ status, code: body.code }).to.deep.equal({ status: 404, code: 'NOT_FOUND' });
+          expect(body.message).to.contain(parameter);
+        }
+      });
+    }
+  });
+
+  describe('packages', () => {
+    const create = async (fields: Record<string, unknown>) =>
+      (await admin()).send<ErrorBody & { size_bytes: number }>('POST', '/api/v1/ota/packages', {
+        body: { name: unique('package'), type: 'fw', version: '1.0.0', ...fields },
+      });
+
+    it('are fetched from their own address, also when another package has the same checksum', async () => {
+      const { artifact } = await makePackage(await admin(), { version: '1.0.0' });
+      const other = await makeArtifact();
+      for (const uri of [other.uri, `${other.uri}.missing`]) {
+        const { status, body } = await create({ artifact_uri: uri, sha256: artifact.sha256 });
+        expect({ status, code: body.code }).to.deep.equal({ status: 400, code: 'INVALID_ARGUMENT' });
+      }
+    });
+
+    it('say the size of an artifact whose size was not stated', async () => {
+      const artifact = await makeArtifact();
+      const { status, body } = await create({ artifact_uri: artifact.uri, sha256: artifact.sha256 });
+      expect(status, body.message).to.equal(200);
+      expect(body.size_bytes).to.equal(artifact.sizeBytes);
+    });
+  });
+});
