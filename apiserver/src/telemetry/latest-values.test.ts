@@ -1,12 +1,14 @@
 import { expect } from 'chai';
 import {
   fromDocument,
+  LatestBuilder,
   mergeLatest,
   mergePoint,
   noLatestValues,
   toDocument,
   type LatestDocument,
 } from './latest-values.ts';
+import { seededRandom } from './test-values.ts';
 
 const point = (numericValues: Record<string, number>, stringValues: Record<string, string> = {}) => ({
   numericValues,
@@ -53,3 +55,40 @@ describe('latest values', () => {
     expect(toDocument(fromDocument(JSON.parse(text) as LatestDocument))).to.equal(text);
   });
 });
+
+describe('LatestBuilder', () => {
+  it('has the values that merging point by point has, in any order of times and keys', () => {
+    const random = seededRandom(11);
+    for (let round = 0; round < 500; round += 1) {
+      const builder = new LatestBuilder();
+      const expected = noLatestValues();
+      for (let count = 0; count < 12; count += 1) {
+        const keys = ['a', 'b', 'c'].filter(() => random() < 0.7);
+        const values = point(
+          Object.fromEntries(keys.map((key) => [key, count])),
+          random() < 0.5 ? { s: `${count}` } : {},
+        );
+        const time = BigInt(Math.floor(random() * 6));
+        builder.add(values, time);
+        mergePoint(expected, values, time);
+        if (random() < 0.2) builder.latest();
+      }
+      expect(sorted(builder.latest())).to.deep.equal(sorted(expected));
+    }
+  });
+
+  it('takes in what arrived earlier', () => {
+    const builder = new LatestBuilder();
+    builder.add(point({ a: 2 }), 10n);
+    const older = noLatestValues();
+    mergePoint(older, point({ a: 1, b: 1 }), 10n);
+    mergePoint(older, point({ a: 9 }), 11n);
+    builder.addOlder(older);
+    expect(read(builder.latest()).numeric).to.deep.equal({ a: [9, '11'], b: [1, '10'] });
+  });
+});
+
+const sorted = (latest: ReturnType<typeof noLatestValues>) => {
+  const { time, numeric, string } = read(latest);
+  return { time, numeric: Object.entries(numeric).sort(), string: Object.entries(string).sort() };
+};

@@ -57,3 +57,45 @@ export function toDocument(latest: LatestValues): string {
     Object.fromEntries([...values].map(([key, { value, time }]) => [key, [value, String(time)]]));
   return JSON.stringify({ time: String(latest.time), numeric: timed(latest.numeric), string: timed(latest.text) });
 }
+
+/**
+ * Takes points in one after another. The newest is kept whole: as long as each next one is newer and has the same keys, as in
+ * a device's every report, it takes the place of the one before without a look at the values.
+ */
+export class LatestBuilder {
+  private readonly merged = noLatestValues();
+  private newest: { readonly values: PointValues; readonly time: bigint } | undefined;
+
+  add(values: PointValues, time: bigint): void {
+    const { newest } = this;
+    if (newest && time < newest.time) return mergePoint(this.merged, values, time);
+    if (newest && !haveSameKeys(newest.values, values)) mergePoint(this.merged, newest.values, newest.time);
+    this.newest = { values, time };
+  }
+
+  /** Takes in what arrived before all of this. */
+  addOlder(older: LatestValues): void {
+    const later = this.latest();
+    mergeLatest(older, later);
+    mergeLatest(this.merged, older);
+  }
+
+  /** The latest values of all points so far. */
+  latest(): LatestValues {
+    if (this.newest) mergePoint(this.merged, this.newest.values, this.newest.time);
+    return this.merged;
+  }
+}
+
+function haveSameKeys(a: PointValues, b: PointValues): boolean {
+  return sameKeys(a.numericValues, b.numericValues) && sameKeys(a.stringValues, b.stringValues);
+}
+
+/** Whether two objects have the same keys in the same order. */
+function sameKeys(a: object, b: object): boolean {
+  const first = Object.keys(a);
+  const second = Object.keys(b);
+  if (first.length !== second.length) return false;
+  for (let index = 0; index < first.length; index += 1) if (first[index] !== second[index]) return false;
+  return true;
+}

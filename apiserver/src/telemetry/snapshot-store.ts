@@ -3,8 +3,8 @@ import type { Database, Transaction } from '../platform/database.ts';
 import type { Logger } from '../platform/logger.ts';
 import {
   fromDocument,
+  LatestBuilder,
   mergeLatest,
-  mergePoint,
   noLatestValues,
   toDocument,
   type LatestDocument,
@@ -28,7 +28,7 @@ const writeEveryMilliseconds = 800;
 interface DeviceChanges {
   readonly tenantId: string;
   readonly deviceId: string;
-  readonly latest: LatestValues;
+  readonly points: LatestBuilder;
   accepted: number;
   rejected: number;
   storedBytes: number;
@@ -65,7 +65,7 @@ export class SnapshotStore {
   accept(points: readonly AcceptedPoint[]): void {
     for (const point of points) {
       const changes = this.changesOf(point.tenantId, point.device.deviceId);
-      mergePoint(changes.latest, point, toNanoseconds(point.time));
+      changes.points.add(point, toNanoseconds(point.time));
       changes.accepted += 1;
       // The payload is text of mostly one byte a character; 32 are its hash.
       changes.storedBytes += point.payload.length + 32;
@@ -81,7 +81,7 @@ export class SnapshotStore {
     const key = `${tenantId}/${deviceId}`;
     let changes = this.changes.get(key);
     if (!changes) {
-      changes = { tenantId, deviceId, latest: noLatestValues(), accepted: 0, rejected: 0, storedBytes: 0 };
+      changes = { tenantId, deviceId, points: new LatestBuilder(), accepted: 0, rejected: 0, storedBytes: 0 };
       this.changes.set(key, changes);
     }
     return changes;
@@ -99,7 +99,7 @@ export class SnapshotStore {
     // What was in memory when the row was read may be in both: merging it again changes nothing.
     for (const changes of [this.writing, this.changes]) {
       const own = changes.get(`${tenantId}/${deviceId}`);
-      if (own) mergeLatest(merged, own.latest);
+      if (own) mergeLatest(merged, own.points.latest());
     }
     return merged.time < 0n ? undefined : merged;
   }
@@ -142,9 +142,7 @@ export class SnapshotStore {
 
   private keep(older: DeviceChanges): void {
     const newer = this.changesOf(older.tenantId, older.deviceId);
-    const latest = older.latest;
-    mergeLatest(latest, newer.latest);
-    mergeLatest(newer.latest, latest);
+    newer.points.addOlder(older.points.latest());
     newer.accepted += older.accepted;
     newer.rejected += older.rejected;
     newer.storedBytes += older.storedBytes;
@@ -172,7 +170,7 @@ async function writeChanges(tx: Transaction, all: readonly DeviceChanges[]): Pro
   const inserted = await tx.query<{ device_id: string }>(
     `INSERT INTO telemetry_latest (tenant_id, device_id, document)
      SELECT * FROM unnest($1::text[], $2::uuid[], $3::jsonb[]) ON CONFLICT DO NOTHING RETURNING device_id`,
-    [tenants, devices, measured.map((changes) => toDocument(changes.latest))],
+    [tenants, devices, measured.map((changes) => toDocument(changes.points.latest()))],
   );
   const isNew = new Set(inserted.rows.map((row) => row.device_id));
   const known = devices.filter((id) => !isNew.has(id));
@@ -181,7 +179,7 @@ async function writeChanges(tx: Transaction, all: readonly DeviceChanges[]): Pro
     'SELECT device_id, document FROM telemetry_latest WHERE device_id = ANY($1) ORDER BY device_id FOR UPDATE',
     [known],
   );
-  const byDevice = new Map(measured.map((changes) => [changes.deviceId, changes.latest]));
+  const byDevice = new Map(measured.map((changes) => [changes.deviceId, changes.points.latest()]));
   const merged = held.rows.map((row) => {
     const latest = fromDocument(row.document);
     mergeLatest(latest, byDevice.get(row.device_id)!);
