@@ -11,8 +11,7 @@ describe('a database connection that is lost', () => {
   });
   after(() => test.drop());
 
-  const endBackend = (pid: number) =>
-    test.database.system((tx) => tx.query('SELECT pg_terminate_backend($1)', [pid]));
+  const endBackend = (pid: number) => test.database.system((tx) => tx.query('SELECT pg_terminate_backend($1)', [pid]));
   const backendOf = 'SELECT pg_backend_pid() AS pid';
 
   it('between two statements of a transaction is UNAVAILABLE to its caller, and ends nothing else', async () => {
