@@ -34,6 +34,8 @@ export interface FetchedArtifact {
 const maximumBytes = 2 ** 32 - 1;
 const maximumRedirects = 5;
 const idleMilliseconds = 30_000;
+/** However slowly its server answers, a fetch ends after this long. */
+const fetchMilliseconds = 30 * 60_000;
 
 // Addresses of this machine and of private networks: an artifact_uri must not make the data plane speak to its neighbours.
 const privateAddresses = new BlockList();
@@ -96,8 +98,10 @@ export function uriProblem(uri: string, allowLocal: boolean): string | undefined
 export async function fetchArtifact(
   uri: string,
   declared: { sha256: Buffer; sizeBytes: number },
-  options: { allowLocal: boolean; signal: AbortSignal },
+  given: { allowLocal: boolean; signal: AbortSignal; timeoutMilliseconds?: number },
 ): Promise<FetchedArtifact> {
+  const timeout = AbortSignal.timeout(given.timeoutMilliseconds ?? fetchMilliseconds);
+  const options = { allowLocal: given.allowLocal, signal: AbortSignal.any([given.signal, timeout]) };
   const file = path.join(os.tmpdir(), `kellet-artifact-${randomUUID()}`);
   const dispose = () => rm(file, { force: true });
   try {
@@ -145,13 +149,14 @@ function open(
         const status = response.statusCode ?? 0;
         const location = response.headers.location;
         if (status >= 300 && status < 400 && location) {
-          response.resume();
+          // Its body is of no interest, and may have no end.
+          response.destroy();
           if (redirects === 0) reject(new ArtifactError('too many redirects', true));
           else open(new URL(location, url), options, redirects - 1).then(resolve, reject);
         } else if (status === 200) {
           resolve(response);
         } else {
-          response.resume();
+          response.destroy();
           reject(new ArtifactError(`the artifact's server answered ${status}`, status >= 400 && status < 500));
         }
       },
