@@ -5,6 +5,7 @@ import type { ResourceWriter } from '../../control/resource-writer.ts';
 import { findDevice } from '../../device-registry/devices.ts';
 import type { ProfileReader } from '../../device-registry/profile-reader.ts';
 import { failedPrecondition, invalidArgument, notFound, permissionDenied } from '../../platform/errors.ts';
+import { idField } from '../../platform/fields.ts';
 import type { Platform, ServiceModule } from '../../platform/module.ts';
 import type { ServiceRegistry } from '../../platform/rpc.ts';
 import { assign, deleteOverride, listAssignments } from './assignments.ts';
@@ -35,7 +36,7 @@ export function createOta(platform: Platform, profiles: ProfileReader, writer: R
   /** The device exists in the tenant; NOT_FOUND otherwise. */
   const requireDevice = (tenantId: string, deviceId: string): Promise<void> =>
     database.tenant(tenantId, async (tx) => {
-      if (!(await findDevice(tx, tenantId, deviceId))) throw notFound('device_id');
+      if (!(await findDevice(tx, tenantId, idField('device_id', deviceId)))) throw notFound('device_id');
     });
 
   const register = (registry: ServiceRegistry): void =>
