@@ -35,11 +35,6 @@ export class Database {
       application_name: 'kellet-apiserver',
     });
     this.pool.on('error', (error) => logger.warn({ err: error }, 'idle database connection lost'));
-    // The pool listens only while a connection is idle: one that is lost between two statements of a transaction would end
-    // the process. The next statement says so to whoever runs it.
-    this.pool.on('connect', (client) => {
-      client.on('error', (error) => logger.debug({ err: error }, 'database connection lost'));
-    });
   }
 
   /**

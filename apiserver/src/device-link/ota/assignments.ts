@@ -52,6 +52,16 @@ export async function unassign(
   ]);
 }
 
+/** Takes back what a rollout assigned to devices that its command has not reached; the way back stays. */
+export async function unassignUndelivered(tx: Transaction, tenantId: string, rolloutId: string): Promise<void> {
+  await tx.query(
+    `DELETE FROM ota_assignments a USING ota_rollout_devices m
+     WHERE a.tenant_id = $1 AND a.rollout_id = $2 AND m.tenant_id = $1 AND m.rollout_id = $2
+       AND m.device_id = a.device_id AND m.state = 'scheduled' AND NOT m.rolling_back`,
+    [tenantId, rolloutId],
+  );
+}
+
 /** Removes a device's override; answers whether there was one. */
 export async function deleteOverride(tx: Transaction, tenantId: string, deviceId: string): Promise<boolean> {
   const { rowCount } = await tx.query(

@@ -14,6 +14,7 @@ import type { Clock } from '../../platform/clock.ts';
 import type { Database, Transaction } from '../../platform/database.ts';
 import { namedId, rolloutId } from '../../platform/ids.ts';
 import { cancelUndelivered } from '../rpc/commands.ts';
+import { unassignUndelivered } from './assignments.ts';
 import { observe } from './observed.ts';
 import { findPackage, type PackageRow } from './package-store.ts';
 import { phaseOf } from './progress.ts';
@@ -250,6 +251,7 @@ export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
       for (const row of rows) {
         const state = await lockRollout(tx, meta.tenantId, row.rollout_id);
         await cancelUndelivered(tx, meta.tenantId, row.rollout_id);
+        await unassignUndelivered(tx, meta.tenantId, row.rollout_id);
         await saveRollout(tx, state, this.clock, complete(state, 'cancelled'));
       }
     });

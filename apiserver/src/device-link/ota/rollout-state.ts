@@ -194,22 +194,41 @@ export function countMove(
   now: Date,
 ): void {
   if (from === 'scheduled' && to !== 'scheduled' && to !== 'skipped') state.sent += 1;
-  count(state, from, -1, inCurrentStage);
-  count(state, to, 1, inCurrentStage);
+  count(state, from, -1);
+  count(state, to, 1);
+  if (isFailure(to) && !isFailure(from) && inCurrentStage) state.stageFailed += 1;
+  if (isFailure(from) && !isFailure(to)) leaveFailures(state, inCurrentStage);
   if (to !== 'sent' && to !== 'downloading' && to !== 'scheduled') state.lastTerminalAt = now;
 }
 
-function count(state: RolloutState, device: DeviceState, by: 1 | -1, inCurrentStage: boolean): void {
+const isFailure = (device: DeviceState): boolean => device === 'failure' || device === 'timed_out';
+
+function count(state: RolloutState, device: DeviceState, by: 1 | -1): void {
   if (device === 'successful') state.succeeded += by;
   else if (device === 'failure') state.failed += by;
   else if (device === 'timed_out') state.timedOut += by;
   else if (device === 'skipped') state.skipped += by;
-  if (inCurrentStage && (device === 'failure' || device === 'timed_out')) state.stageFailed += by;
+}
+
+/**
+ * A failed device is tried again, skipped or deleted. Failures that a resume has acknowledged are the first to leave, so that
+ * none of them hides a later failure, the same device's among them.
+ */
+function leaveFailures(state: RolloutState, inCurrentStage: boolean): void {
+  if (state.acknowledgedFailures > 0) {
+    state.acknowledgedFailures -= 1;
+    state.acknowledgedScheduled -= 1;
+  }
+  if (!inCurrentStage) return;
+  // A resume took the stage's failures out of both of its counts: the device is back in the one.
+  if (state.stageFailed > 0) state.stageFailed -= 1;
+  else state.stageScheduled += 1;
 }
 
 /** Takes a deleted device out of every count. */
 export function countRemoval(state: RolloutState, from: DeviceState, inCurrentStage: boolean): void {
-  count(state, from, -1, inCurrentStage);
+  count(state, from, -1);
+  if (isFailure(from)) leaveFailures(state, inCurrentStage);
   state.scheduled -= 1;
   if (from !== 'scheduled' && from !== 'skipped') state.sent -= 1;
   if (inCurrentStage) state.stageScheduled -= 1;

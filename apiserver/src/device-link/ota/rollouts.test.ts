@@ -289,6 +289,41 @@ describe('rollouts on a database', () => {
     expect((await rollouts.get(tenant, id)).pauseReasons).to.deep.equal([]);
   });
 
+  it('pauses again when the devices that were tried again fail again', async () => {
+    const { id } = await start({ canaryPercent: 100, failureThresholdPercent: 10 });
+    const [first, second, third] = await members(id);
+    for (const member of [first!, second!]) await delivery.take(tenant, member);
+    for (const member of [first!, second!]) await report(member, id, false);
+    await rollouts.resume(context, id, undefined);
+    await rollouts.retry(context, id, []);
+    expect((await rollouts.get(tenant, id)).counts).to.include({ scheduled: 10, sent: 0, failed: 0 });
+    for (const member of [first!, second!]) {
+      await delivery.take(tenant, member);
+      await report(member, id, false);
+    }
+    expect((await rollouts.get(tenant, id)).pauseReasons).to.have.length(1);
+
+    // Nor does a failure that was acknowledged and is gone make room for another.
+    await rollouts.resume(context, id, undefined);
+    await rollouts.skip(context, id, [first!, second!]);
+    await report(third!, id, false);
+    expect((await rollouts.get(tenant, id)).pauseReasons).to.deep.equal([]);
+    await report((await members(id))[3]!, id, false);
+    expect((await rollouts.get(tenant, id)).pauseReasons).to.have.length(1);
+  });
+
+  it('leaves no package assigned to whom a cancelled rollout did not reach, nor to whom it skipped', async () => {
+    const { id } = await start({ canaryPercent: 50 });
+    const [reached, skipped, unreached] = await members(id);
+    await delivery.take(tenant, reached!);
+    await rollouts.skip(context, id, [skipped!]);
+    expect(await refusal(assignedPackage(test.database, tenant, skipped!))).to.equal('NOT_FOUND');
+    expect(await assignedPackage(test.database, tenant, unreached!)).to.include({ rolloutId: id });
+    await rollouts.cancel(context, id);
+    expect(await refusal(assignedPackage(test.database, tenant, unreached!))).to.equal('NOT_FOUND');
+    expect(await assignedPackage(test.database, tenant, reached!)).to.include({ rolloutId: id });
+  });
+
   it('counts a hundred reports at once exactly', async () => {
     const { id } = await start({ canaryPercent: 100, failureThresholdPercent: 100 });
     const all = await members(id);

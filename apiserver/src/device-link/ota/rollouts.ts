@@ -30,6 +30,7 @@ import type { Paging } from '../../platform/paging.ts';
 import type { CallContext } from '../../platform/rpc.ts';
 import { windowManifest } from '../provisioning/profile-manifest.ts';
 import { cancelUndelivered, finishRolloutCommands, rescheduleCommands } from '../rpc/commands.ts';
+import { unassign, unassignUndelivered } from './assignments.ts';
 import { coverage } from './cohort.ts';
 import { toRollout } from './observed.ts';
 import { findPackage, getPackage, packageEverExisted } from './package-store.ts';
@@ -258,6 +259,7 @@ export class Rollouts {
     this.change(context, rolloutId, async (tx, state) => {
       const event = cancel(state);
       await cancelUndelivered(tx, state.tenantId, state.rolloutId);
+      await unassignUndelivered(tx, state.tenantId, state.rolloutId);
       return event;
     });
 
@@ -316,6 +318,12 @@ export class Rollouts {
         state.tenantId,
         devices.map((device) => device.correlation_id),
         'cancelled',
+      );
+      await unassign(
+        tx,
+        state.tenantId,
+        devices.filter((device) => device.state === 'scheduled').map((device) => device.device_id),
+        state.rolloutId,
       );
     });
 
