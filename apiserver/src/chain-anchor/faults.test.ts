@@ -4,6 +4,7 @@ import { eventually } from '../auth/test-fixtures.ts';
 import { Broker } from '../platform/broker.ts';
 import { newId } from '../platform/ids.ts';
 import { createVerifier } from '../verifier/service.ts';
+import { startDevchain } from './testing/devchain-process.ts';
 import { newPoint, sealBatch, startAnchoring, type Anchoring, type TestBatch } from './testing/anchoring.ts';
 import { expectAnchored, reaches } from './testing/expect-anchored.ts';
 
@@ -146,6 +147,40 @@ describe('chain-anchor under faults', function () {
     await expectAnchored(anchoring, batches);
     for (const batch of batches) expect((await rowOf(batch)).attempts).to.equal(1);
     for (const other of others) await other.stop!();
+  });
+
+  it('confirms nothing that the headers of another chain do not have', async () => {
+    const own = await startAnchoring();
+    const elsewhere = await startDevchain();
+    createVerifier(own.platform).register(own.registry);
+    const settled = await sealBatch(own.platform.database, [newPoint(newId())]);
+    await expectAnchored(own, [settled]);
+    await own.halt();
+    // Both chains have blocks at the batches' heights.
+    const { height } = (await own.devchain.state()) as { height: number };
+    const { height: other } = (await elsewhere.state()) as { height: number };
+    await elsewhere.control('mine', { count: height + 5 - other });
+    const batch = await sealBatch(own.platform.database, [newPoint(newId())]);
+    const confused = own.another({ KELLET_HEADERS_URL: elsewhere.url });
+    await confused.start!();
+    await reaches(own, batch, 'seen');
+    await own.devchain.control('mine', { count: 1 });
+    const error = async () => {
+      const { rows } = await own.platform.database.system((tx) =>
+        tx.query<{ error: string }>('SELECT error FROM anchor_batches WHERE batch_id = $1', [batch.batchId]),
+      );
+      return rows[0]!.error;
+    };
+    await eventually(async () => (await error()).includes('no independent header confirms'), 10_000);
+    // Nor does an old proof hold on that chain.
+    await reaches(own, settled, 'seen');
+    await confused.stop!();
+    const sound = own.another();
+    await sound.start!();
+    await expectAnchored(own, [settled, batch]);
+    await sound.stop!();
+    await elsewhere.stop();
+    await own.stop();
   });
 
   it('does without the broker', async () => {

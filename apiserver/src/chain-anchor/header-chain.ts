@@ -41,6 +41,7 @@ export async function storedHeaders(tx: Transaction, from: number, count: number
 export class HeaderChain {
   private readonly database: Database;
   private readonly baseUrl: string;
+  private queue: Promise<unknown> = Promise.resolve();
 
   constructor(database: Database, baseUrl: string) {
     this.database = database;
@@ -52,13 +53,20 @@ export class HeaderChain {
    * behind changes nothing; one on another branch replaces what it contradicts. Does nothing while another process does it.
    * @throws when the source cannot be read, or serves something that is no chain
    */
-  async follow(): Promise<void> {
-    await this.database.system(async (tx) => {
+  follow(): Promise<void> {
+    return this.alone(async (tx) => {
       const { rows } = await tx.query<{ locked: boolean }>('SELECT pg_try_advisory_xact_lock($1) AS locked', [
         headersLock,
       ]);
       if (rows[0]!.locked) await this.followLocked(tx);
     });
+  }
+
+  /** One change of the stored chain at a time in this process: a slow source holds one connection and not all of them. */
+  private alone(work: (tx: Transaction) => Promise<void>): Promise<void> {
+    const result = this.queue.then(() => this.database.system(work));
+    this.queue = result.catch(() => undefined);
+    return result;
   }
 
   private async followLocked(tx: Transaction): Promise<void> {
@@ -101,21 +109,25 @@ export class HeaderChain {
   async header(height: number): Promise<StoredHeader | undefined> {
     const found = await this.stored(height);
     if (found) return found;
-    await this.database.system(async (tx) => {
+    await this.alone(async (tx) => {
       await tx.query('SELECT pg_advisory_xact_lock($1)', [headersLock]);
-      const { rows } = await tx.query<{ lowest: number | null }>('SELECT min(height) AS lowest FROM block_headers');
-      const lowest = rows[0]!.lowest;
-      if (lowest === null || height > lowest) return this.followLocked(tx);
-      return this.extendDown(tx, height, lowest);
+      // Whoever was before us in the queue may have fetched it.
+      const [first] = await storedHeaders(tx, height, 1);
+      if (first?.height === height) return;
+      if (first) return this.extendDown(tx, height);
+      await this.followLocked(tx);
+      await this.extendDown(tx, height);
     });
     return this.stored(height);
   }
 
-  private async extendDown(tx: Transaction, from: number, lowest: number): Promise<void> {
-    const headers = await this.fetchRange(from, lowest - 1);
-    const [next] = await storedHeaders(tx, lowest, 1);
-    if (headers.length !== lowest - from || !next) return;
-    const chain = checkHeaderChain([...headers, { height: lowest, raw: next.raw }]);
+  /** Adds the headers from a height up to the lowest stored one, when they lead there. */
+  private async extendDown(tx: Transaction, from: number): Promise<void> {
+    const [lowest] = await storedHeaders(tx, from, 1);
+    if (!lowest || lowest.height === from) return;
+    const headers = await this.fetchRange(from, lowest.height - 1);
+    if (headers.length !== lowest.height - from) return;
+    const chain = checkHeaderChain([...headers, { height: lowest.height, raw: lowest.raw }]);
     await insertHeaders(tx, headers, chain.headers.slice(0, -1));
   }
 

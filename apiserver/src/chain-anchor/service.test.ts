@@ -130,6 +130,28 @@ describe('chain-anchor', function () {
     await waitFor(batch.batchId, AnchorBatch_Status.confirmed);
   });
 
+  it('lets batches wait for the next day once anchors_per_day are used up, but for per_event ones', async () => {
+    const { database } = anchoring.platform;
+    await database.system((tx) =>
+      tx.query(`UPDATE tenants SET quotas = '{"anchors_per_day":2}' WHERE tenant_id = 'other'`),
+    );
+    const seal = (mode: 'merkle' | 'chain' | 'per_event') => sealBatch(database, [newPoint(newId(), 'other')], mode);
+    const statusOf = async (batchId: string) => (await getBatch(batchId, 'other')).status;
+    const seen = (batchId: string) =>
+      eventually(async () => (await statusOf(batchId)) === AnchorBatch_Status.seen, 10_000);
+    await seen((await seal('merkle')).batchId);
+    await seen((await seal('chain')).batchId);
+    const late = await seal('merkle');
+    await seen((await seal('per_event')).batchId);
+    expect(await statusOf(late.batchId)).to.equal(AnchorBatch_Status.sealed);
+    expect(await anchoring.platform.metrics.metrics()).to.include('kellet_anchor_quota_waiting 1');
+    await database.system((tx) =>
+      tx.query(`UPDATE anchor_batches SET submitted_at = submitted_at - interval '1 day' WHERE tenant_id = 'other'`),
+    );
+    await seen(late.batchId);
+    await database.system((tx) => tx.query(`UPDATE tenants SET quotas = '{}' WHERE tenant_id = 'other'`));
+  });
+
   it('counts what it does', async () => {
     const text = await anchoring.platform.metrics.metrics();
     expect(text).to.match(/kellet_anchor_batches\{status="sealed"\} 0/);

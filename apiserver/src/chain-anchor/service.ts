@@ -15,7 +15,7 @@ import { overtakenTransactions, settleDeep } from './store.ts';
 import { timingOf, type Timing } from './timing.ts';
 
 /** Sealed batches that one process takes to the processor at once. */
-const submitConcurrency = 8;
+const submitConcurrency = 16;
 
 /**
  * Makes the service. Without a processor or a wallet key sealed batches wait; without a header source mined ones wait for their

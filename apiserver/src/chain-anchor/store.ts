@@ -308,9 +308,12 @@ export async function overtakenTransactions(
   return rows.map((row) => ({ txid: row.txid, blockHash: row.block_hash }));
 }
 
-/** Mined transactions that lie deep enough are settled for good. */
+/** Mined transactions whose block lies deep enough in the chain of headers are settled for good. */
 export async function settleDeep(tx: Transaction, tip: number, depth: number): Promise<void> {
-  await tx.query(`UPDATE chain_transactions SET state = 'final' WHERE state = 'mined' AND block_height <= $1`, [
-    tip - depth,
-  ]);
+  await tx.query(
+    `UPDATE chain_transactions AS made SET state = 'final' FROM block_headers AS header
+     WHERE made.state = 'mined' AND made.block_height <= $1
+       AND header.height = made.block_height AND header.block_hash = made.block_hash`,
+    [tip - depth],
+  );
 }
