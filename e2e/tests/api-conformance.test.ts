@@ -1,6 +1,15 @@
 // What API.md says of every list, id and package, walked over the real port where a unit cannot show it.
 import { expect } from 'chai';
-import { admin, makeArtifact, makeDevice, makePackage, makeProfile, unique } from '../src/fixtures.ts';
+import {
+  admin,
+  kubectl,
+  makeArtifact,
+  makeDevice,
+  makePackage,
+  makeProfile,
+  otherAdmin,
+  unique,
+} from '../src/fixtures.ts';
 
 interface ErrorBody {
   code: string;
@@ -90,6 +99,46 @@ describe('conformance to the API', () => {
         const { status, body } = await create({ artifact_uri: uri, sha256: artifact.sha256 });
         expect({ status, code: body.code }).to.deep.equal({ status: 400, code: 'INVALID_ARGUMENT' });
       }
+    });
+
+    it('change in what is said of them, here and in the cluster, and not in what they are', async () => {
+      const made = await makePackage(await admin(), { version: '1.0.0', compatibility: { device_type: 'lamp' } });
+      const other = await makePackage(await admin(), { version: '1.0.0' });
+      const path = `/api/v1/ota/packages/${made.package_id}`;
+      const patch = async (body: object) => (await admin()).send<ErrorBody>('PATCH', path, { body });
+      const name = unique('renamed');
+      expect((await patch({ name, release_notes: 'quieter', status: 'deprecated' })).body).to.deep.include({
+        package_id: made.package_id,
+        name,
+        release_notes: 'quieter',
+        status: 'deprecated',
+        version: '1.0.0',
+        compatibility: { device_type: 'lamp', min_version: '', max_version: '', hardware_id_pattern: '' },
+      });
+      const listed = await (
+        await kubectl()
+      ).json<{ items: { spec: object; status?: { packageId?: string } }[] }>(['get', 'otapkg']);
+      const resource = listed.items.find(({ status }) => status?.packageId === made.package_id);
+      expect(resource?.spec).to.include({ releaseNotes: 'quieter' });
+      expect((await patch({ compatibility: {}, status: 'available' })).body).to.deep.include({
+        release_notes: 'quieter',
+        status: 'available',
+        compatibility: { device_type: '', min_version: '', max_version: '', hardware_id_pattern: '' },
+      });
+      const { name: taken } = await (await admin()).get<{ name: string }>(`/api/v1/ota/packages/${other.package_id}`);
+      const refused: [object, number, RegExp][] = [
+        [{ version: '2.0.0' }, 400, /version/],
+        [{ status: 'uploading' }, 400, /status/],
+        [{ compatibility: { min_version: 'x' } }, 400, /min_version/],
+        [{ name: '' }, 400, /name/],
+        [{ name: taken }, 409, /exists/],
+      ];
+      for (const [body, status, message] of refused) {
+        const answer = await patch(body);
+        expect({ body, status: answer.status }).to.deep.equal({ body, status });
+        expect(answer.body.message).to.match(message);
+      }
+      expect((await (await otherAdmin()).send('PATCH', path, { body: { name } })).status).to.equal(404);
     });
 
     it('say the size of an artifact whose size was not stated', async () => {

@@ -89,15 +89,16 @@ export async function lockPackage(
   return rows[0];
 }
 
-/** The package that a custom resource of this name made, if it has not been deleted. */
-export async function findPackageByName(
+/** The package that a custom resource of this name made, or that goes by this name, if it has not been deleted. */
+export async function findNamesake(
   tx: Transaction,
   tenantId: string,
-  name: string,
+  resourceName: string,
+  displayName: string,
 ): Promise<PackageRow | undefined> {
   const { rows } = await tx.query<Row>(
-    `SELECT * FROM ota_packages WHERE tenant_id = $1 AND name = $2 AND deleted_at IS NULL`,
-    [tenantId, name],
+    `SELECT * FROM ota_packages WHERE tenant_id = $1 AND (name = $2 OR display_name = $3) AND deleted_at IS NULL`,
+    [tenantId, resourceName, displayName],
   );
   return rows[0];
 }
@@ -191,6 +192,20 @@ export async function setPackageStatus(
      WHERE tenant_id = $1 AND package_id = $2
        AND (status, checksum_verified, signature_verified, message) IS DISTINCT FROM ($3, $4, $5, $6)`,
     [tenantId, packageId, result.status, result.checksumVerified, result.signatureVerified, result.message],
+  );
+}
+
+/** Deprecates a usable package, or takes that back. */
+export async function setPackageAvailability(
+  tx: Transaction,
+  tenantId: string,
+  packageId: string,
+  status: 'available' | 'deprecated',
+): Promise<void> {
+  await tx.query(
+    `UPDATE ota_packages SET status = $3, updated_at = now()
+     WHERE tenant_id = $1 AND package_id = $2 AND status IN ('available', 'deprecated') AND status <> $3`,
+    [tenantId, packageId, status],
   );
 }
 

@@ -16,6 +16,7 @@ import {
   type ListPackagesRequest,
   type ListPackagesResponseSchema,
   type OtaPackageSchema,
+  type UpdatePackageRequest,
 } from '@kellet/proto/es/kellet/v1/ota_pb';
 import type { OtaPackageSpec as PackageManifestSpec } from '@kellet/crds';
 import { RefusalError, type Applied, type Applier, type Refusal } from '../../control/applier.ts';
@@ -33,8 +34,8 @@ import type { CallContext } from '../../platform/rpc.ts';
 import { ArtifactError, fetchArtifact } from './artifact-fetch.ts';
 import { artifactSize, putArtifact } from './artifact-store.ts';
 import {
+  findNamesake,
   findPackage,
-  findPackageByName,
   getPackage,
   listPackages,
   lockPackage,
@@ -46,6 +47,7 @@ import {
   upsertPackage,
   type PackageRow,
 } from './package-store.ts';
+import { manifestCompatibility, updatePackage } from './package-update.ts';
 import { verifySignature } from './signature.ts';
 import { packageProblem } from './validation.ts';
 
@@ -92,7 +94,7 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
     const displayName = request.name || [type, request.version, deviceType].filter((part) => part !== '').join('-');
     const sha256 = Buffer.from(request.sha256, 'hex');
     await this.database.tenant(context.tenantId, async (tx) => {
-      if (await findPackageByName(tx, context.tenantId, resourceName(displayName))) {
+      if (await findNamesake(tx, context.tenantId, resourceName(displayName), displayName)) {
         throw alreadyExists(`a package named ${displayName} exists`);
       }
       if (
@@ -119,15 +121,8 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
       },
       ...(request.releaseNotes !== '' ? { releaseNotes: request.releaseNotes } : {}),
     };
-    const compatibility = Object.fromEntries(
-      Object.entries({
-        deviceType,
-        minVersion: request.compatibility?.minVersion ?? '',
-        maxVersion: request.compatibility?.maxVersion ?? '',
-        hardwareIdPattern: request.compatibility?.hardwareIdPattern ?? '',
-      }).filter(([, value]) => value !== ''),
-    );
-    if (Object.keys(compatibility).length > 0) spec.compatibility = compatibility;
+    const compatibility = manifestCompatibility(request.compatibility);
+    if (compatibility) spec.compatibility = compatibility;
     const { id } = await this.writer.create(context, { kind: 'OtaPackage', displayName, spec });
     return this.get(context.tenantId, id);
   }
@@ -153,6 +148,16 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
     );
     const { rows, nextPageToken } = this.paging.close(found, page, scope, (row) => row.package_id);
     return { packages: rows.map(toPackage), nextPageToken };
+  }
+
+  /** Changes what is said of a package. */
+  async update(request: UpdatePackageRequest, context: CallContext): Promise<OtaPackage> {
+    await updatePackage(
+      { database: this.database, writer: this.writer, allowLocal: this.allowLocal },
+      request,
+      context,
+    );
+    return this.get(context.tenantId, request.packageId);
   }
 
   /** Deletes the resource; FAILED_PRECONDITION while a rollout uses the package. */

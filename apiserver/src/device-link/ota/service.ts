@@ -44,6 +44,7 @@ export function createOta(platform: Platform, profiles: ProfileReader, writer: R
       createPackage: (request, context) => packages.create(request, context),
       getPackage: (request, context) => packages.get(context.tenantId, request.packageId),
       listPackages: (request, context) => packages.list(request, context.tenantId),
+      updatePackage: (request, context) => packages.update(request, context),
       deletePackage: async (request, context) => {
         await packages.delete(request.packageId, context);
         return {};
