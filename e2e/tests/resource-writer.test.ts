@@ -11,6 +11,7 @@ import {
 import {
   apiVersion,
   displayNameAnnotation,
+  finalizer,
   intentAnnotation,
   type DeviceProfileSpec,
   type ProvisioningTemplateSpec,
@@ -237,6 +238,15 @@ describe('custom resources written for REST callers', function () {
         type: `type ${round}`,
       });
     }
+  });
+
+  it('makes resources that nobody can delete unheard, also after a change', async () => {
+    const { profileId } = await call(profile.createProfile, { name: 'held', type: 'a' });
+    expect((await read('DeviceProfile', 'held'))!.metadata.finalizers).to.deep.equal([finalizer]);
+    await call(profile.updateProfile, { profileId, type: 'b', updateMask: mask('type') });
+    expect((await read('DeviceProfile', 'held'))!.metadata.finalizers).to.deep.equal([finalizer]);
+    await call(profile.deleteProfile, { profileId });
+    expect(await read('DeviceProfile', 'held')).to.equal(undefined);
   });
 
   it('takes no field from another manager, and says whose it is', async () => {

@@ -1,6 +1,13 @@
 // Creation, change and deletion of custom resources on behalf of REST and gRPC callers (DECISIONS 13, 19).
 import { create, type MessageShape } from '@bufbuild/protobuf';
-import { createdByApi, createdByLabel, displayNameAnnotation, intentAnnotation, type ObjectMeta } from '@kellet/crds';
+import {
+  createdByApi,
+  createdByLabel,
+  displayNameAnnotation,
+  finalizer,
+  intentAnnotation,
+  type ObjectMeta,
+} from '@kellet/crds';
 import {
   RemoveRequestSchema,
   type ApplyResponse,
@@ -179,6 +186,7 @@ export class ResourceWriter {
     const request = create(RemoveRequestSchema, { meta, kind: kindNumbers[kind], detach: false });
     const { refusal } = await this.dispatcher.remove(request);
     if (refusal) throw refusalError(refusal as Refusal);
+    await this.release(kind, namespace, name, object.metadata.uid);
     return true;
   }
 
@@ -275,6 +283,23 @@ export class ResourceWriter {
     }
   }
 
+  /**
+   * Takes the finalizer off a resource that is being deleted, so that it goes without waiting for the operator. Best effort: the
+   * operator releases what stays.
+   */
+  private async release(kind: ManagedKind, namespace: string, name: string, uid: string | undefined): Promise<void> {
+    try {
+      const object = await this.kubernetes.get(kind, namespace, name);
+      if (!object?.metadata.deletionTimestamp || object.metadata.uid !== uid) return;
+      const { resourceVersion, finalizers = [] } = object.metadata;
+      await this.kubernetes.mergePatch(kind, namespace, name, {
+        metadata: { resourceVersion, finalizers: finalizers.filter((held) => held !== finalizer) },
+      });
+    } catch (error) {
+      this.logger.debug({ err: error, kind, name }, 'a deleted resource waits for the operator');
+    }
+  }
+
   /** Best effort: what is left here the operator deletes, since applying it is refused as IntentCancelled. */
   private async deleteCancelled(intent: Intent): Promise<void> {
     const kind = intent.kind as ManagedKind;
@@ -283,6 +308,7 @@ export class ResourceWriter {
       const uid = object?.metadata.uid;
       if (!uid || object.metadata.annotations?.[intentAnnotation] !== intent.intentId) return;
       await this.kubernetes.delete(kind, intent.namespace, intent.name, uid);
+      await this.release(kind, intent.namespace, intent.name, uid);
     } catch (error) {
       this.logger.warn({ err: error, kind, name: intent.name }, 'the resource of a cancelled creation stays for now');
     }
@@ -295,6 +321,8 @@ function metadataOf(intent: Intent, displayName: string): ObjectMeta {
     namespace,
     name,
     labels: { [createdByLabel]: createdByApi },
+    // From the first moment: a deletion that comes before the operator has seen the resource must be heard of.
+    finalizers: [finalizer],
     annotations: {
       [intentAnnotation]: intentId,
       ...(displayName === name ? {} : { [displayNameAnnotation]: displayName }),
@@ -315,6 +343,8 @@ function withChange<K extends ManagedKind>(
   if (namespace !== undefined) metadata.namespace = namespace;
   if (Object.keys(labels).length > 0) metadata.labels = labels;
   if (Object.keys(annotations).length > 0) metadata.annotations = annotations;
+  // What we stated once and state no more would be taken away.
+  if (object.metadata.finalizers?.includes(finalizer)) metadata.finalizers = [finalizer];
   const spec: unknown = { ...ours(object, object.spec as Record<string, unknown>, 'spec'), ...change.spec };
   return resourceOf(change.kind, metadata, spec as ManagedSpecs[K]);
 }
