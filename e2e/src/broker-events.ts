@@ -1,5 +1,5 @@
 // Follows the events of the platform on the broker (JetStream stream KELLET).
-import { connect, DeliverPolicy } from 'nats';
+import { connect, consumerOpts } from 'nats';
 
 /** An event as it was received. */
 export interface BrokerEvent {
@@ -14,8 +14,12 @@ export interface BrokerEvents {
   close(): Promise<void>;
 }
 
-/** Receives the events under a subject (wildcards allowed) from now on. */
-export async function followEvents(natsUrl: string, subject: string): Promise<BrokerEvents> {
+/** Receives the events under a subject (wildcards allowed): from now on, or all that the stream still has. */
+export async function followEvents(
+  natsUrl: string,
+  subject: string,
+  { fromTheBeginning = false } = {},
+): Promise<BrokerEvents> {
   const url = new URL(natsUrl);
   const connection = await connect({
     servers: url.host,
@@ -25,20 +29,20 @@ export async function followEvents(natsUrl: string, subject: string): Promise<Br
         ? { token: decodeURIComponent(url.username) }
         : {}),
   });
-  const consumer = await connection
-    .jetstream()
-    .consumers.get('KELLET', { filterSubjects: subject, deliver_policy: DeliverPolicy.New });
-  const messages = await consumer.consume();
+  const options = consumerOpts().orderedConsumer();
+  if (fromTheBeginning) options.deliverAll();
+  else options.deliverNew();
+  const messages = await connection.jetstream().subscribe(subject, options);
   const received: BrokerEvent[] = [];
   const reading = (async () => {
     for await (const message of messages) {
-      received.push({ subject: message.subject, data: message.json() });
+      received.push({ subject: message.subject, data: message.json<BrokerEvent['data']>() });
     }
   })();
   return {
     received,
     close: async () => {
-      await messages.close();
+      messages.unsubscribe();
       await reading;
       await connection.close();
     },

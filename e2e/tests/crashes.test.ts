@@ -1,0 +1,157 @@
+// kill -9 in the middle: no acknowledged point is lost, every one is proven in the end, and rollouts go on.
+import { expect } from 'chai';
+import type { SimulatedDevice } from '../devices/device.ts';
+import type { Rollout } from '../src/fixtures.ts';
+import { admin, kubectl, makeFleet, makePackage, makeProfile, unique } from '../src/fixtures.ts';
+import { stack } from '../stack/test-stack.ts';
+import { waitUntil } from '../stack/wait.ts';
+
+interface Point {
+  timestamp: string;
+  anchored?: boolean;
+}
+
+/** Sends ten points at a time until it is told to stop; answers the times of those that were acknowledged. */
+async function sendUntil(
+  stop: AbortSignal,
+  device: SimulatedDevice,
+): Promise<{ acknowledged: number[]; failures: number }> {
+  const acknowledged: number[] = [];
+  let failures = 0;
+  for (let next = Date.UTC(2026, 0, 1); !stop.aborted;) {
+    const times = Array.from({ length: 10 }, () => (next += 1000));
+    const readings = times.map((time, index) => ({
+      timestamp: new Date(time).toISOString(),
+      numeric_values: { value: index },
+      string_values: {},
+    }));
+    try {
+      const { accepted } = await device.send(readings);
+      expect(accepted).to.equal(10);
+      acknowledged.push(...times);
+    } catch {
+      // Not acknowledged: it may be stored or not, and the next ten are other points.
+      failures++;
+      await new Promise((resolve) => setTimeout(resolve, 50));
+    }
+  }
+  return { acknowledged, failures };
+}
+
+const historyOf = async (device: SimulatedDevice) =>
+  (await admin()).list<Point>(`/api/v1/telemetry/${device.deviceId}`, 'points', { page_size: 10_000 });
+
+const getRollout = async (id: string) => (await admin()).get<Rollout>(`/api/v1/ota/rollouts/${id}`);
+
+/** Waits for completion; a data plane that is away is waited for too. */
+const waitCompleted = (id: string) =>
+  waitUntil(async () => ((await getRollout(id)).status === 'completed' ? getRollout(id) : undefined), {
+    what: 'completion of the rollout',
+    timeoutMilliseconds: 60_000,
+    intervalMilliseconds: 500,
+  });
+
+describe('crashes', function () {
+  this.timeout(180_000);
+  afterEach(async () => {
+    await stack().waitReady('apiserver');
+    await stack().waitReady('operator');
+  });
+
+  it('of the data plane in the middle of ingest lose no acknowledged point, and all are proven', async () => {
+    const { profile_id } = await makeProfile(await admin());
+    const { devices } = await makeFleet(await admin(), profile_id, 4);
+    const stop = new AbortController();
+    const sending = Promise.all(devices.map((device) => sendUntil(stop.signal, device)));
+    for (let crash = 0; crash < 2; crash++) {
+      await new Promise((resolve) => setTimeout(resolve, 1000));
+      await stack().kill('apiserver');
+      await stack().waitReady('apiserver');
+    }
+    await new Promise((resolve) => setTimeout(resolve, 500));
+    stop.abort();
+    const sent = await sending;
+    expect(
+      sent.every(({ failures }) => failures > 0),
+      'the crashes were noticed',
+    ).to.equal(true);
+
+    const missing = async (kept: (point: Point) => boolean) => {
+      let count = 0;
+      for (const [index, device] of devices.entries()) {
+        const points = await historyOf(device);
+        const times = new Set(points.filter(kept).map(({ timestamp }) => Date.parse(timestamp)));
+        expect(new Set(points.map(({ timestamp }) => timestamp)).size, 'no point twice').to.equal(points.length);
+        count += sent[index]!.acknowledged.filter((time) => !times.has(time)).length;
+      }
+      return count;
+    };
+    expect(sent.reduce((total, { acknowledged }) => total + acknowledged.length, 0)).to.be.above(200);
+    expect(await missing(() => true), 'acknowledged points that history does not hold').to.equal(0);
+    await waitUntil(async () => (await missing(({ anchored }) => anchored === true)) === 0, {
+      what: 'proofs of all acknowledged points',
+      timeoutMilliseconds: 60_000,
+      intervalMilliseconds: 1000,
+    });
+  });
+
+  for (const name of ['apiserver', 'operator'] as const) {
+    it(`of the ${name} in the middle of a rollout do not stop it`, async () => {
+      const policy = { ota_policy: { device_timeout_seconds: 5, max_attempts: 10 } };
+      const profile = await makeProfile(await admin(), policy);
+      const fleet = await makeFleet(await admin(), profile.profile_id, 20);
+      const { package_id } = await makePackage(await admin(), {
+        version: '1.0.0',
+        compatibility: { device_type: profile.type },
+      });
+      const body = { package_id, target_profile_id: profile.profile_id, canary_percent: 50, name: unique('crash') };
+      const { rollout_id } = await (await admin()).post<Rollout>('/api/v1/ota/rollouts', body);
+      fleet.start();
+      try {
+        await waitUntil(() => fleet.devices.some(({ updates }) => updates.length > 0), { what: 'the first update' });
+        await stack().kill(name);
+        await stack().waitReady(name);
+        await waitUntil(async () => (await getRollout(rollout_id)).counts.succeeded === 10, {
+          what: 'the canary',
+          timeoutMilliseconds: 60_000,
+          intervalMilliseconds: 500,
+        });
+        const raised = (await admin()).patch(`/api/v1/ota/rollouts/${rollout_id}`, { canary_percent: 100 });
+        await raised;
+        await stack().kill(name);
+        const done = await waitCompleted(rollout_id);
+        expect(done).to.include({ outcome: 'succeeded' });
+        expect(done.counts).to.include({ scheduled: 20, succeeded: 20 });
+      } finally {
+        await fleet.stop();
+      }
+      expect(fleet.devices.map(({ firmwareVersion }) => firmwareVersion)).to.deep.equal(Array(20).fill('1.0.0'));
+      const phase = ['get', 'otaro', '-o', `jsonpath={.items[?(@.status.rolloutId=="${rollout_id}")].status.phase}`];
+      await waitUntil(async () => (await (await kubectl()).run(phase)) === 'Completed', {
+        what: 'status',
+        timeoutMilliseconds: 30_000,
+      });
+    });
+  }
+
+  it('of the operator do not hold back a pause', async () => {
+    const profile = await makeProfile(await admin());
+    const behaviour = { kind: 'fails' as const, versions: ['1.0.0'] };
+    const fleet = await makeFleet(await admin(), profile.profile_id, 4, () => ({ behaviour }));
+    const { package_id } = await makePackage(await admin(), {
+      version: '1.0.0',
+      compatibility: { device_type: profile.type },
+    });
+    await stack().stopProcess('operator');
+    try {
+      const body = { package_id, target_profile_id: profile.profile_id, canary_percent: 25, name: unique('pause') };
+      const { rollout_id } = await (await admin()).post<Rollout>('/api/v1/ota/rollouts', body);
+      fleet.start();
+      await waitUntil(async () => (await getRollout(rollout_id)).status === 'paused', { what: 'the pause' });
+      expect((await getRollout(rollout_id)).counts).to.include({ scheduled: 1, failed: 1 });
+    } finally {
+      await fleet.stop();
+      await stack().startProcess('operator');
+    }
+  });
+});
