@@ -18,7 +18,7 @@ import { Gateway } from './gateway/gateway.ts';
 import { Health } from './gateway/health.ts';
 import { Broker } from './platform/broker.ts';
 import { sleep, systemClock } from './platform/clock.ts';
-import { Database, migrate } from './platform/database.ts';
+import { Database, isConnectionError, migrate } from './platform/database.ts';
 import { KubernetesApi, loadKubeConfig } from './platform/kubernetes.ts';
 import { createLogger, type Logger } from './platform/logger.ts';
 import { createMetrics } from './platform/metrics.ts';
@@ -52,8 +52,7 @@ async function migrateWhenReachable(database: Database, logger: Logger, signal: 
     try {
       return await migrate(database, logger);
     } catch (error) {
-      const code = error instanceof Error && 'code' in error ? error.code : undefined;
-      if (typeof code === 'string' && /^\d/.test(code) && !code.startsWith('57') && !code.startsWith('08')) throw error;
+      if (!isConnectionError(error)) throw error;
       logger.warn({ err: error }, 'the database is not reachable, trying again');
       await sleep(delay, signal);
     }

@@ -1,6 +1,8 @@
 // The database goes away at every moment of a transaction: its caller is told, and the process lives on.
 import { expect } from 'chai';
+import { migrate } from './database.ts';
 import { KelletError } from './errors.ts';
+import { createLogger } from './logger.ts';
 import { createTestDatabase, type TestDatabase } from './test-database.ts';
 
 describe('a database connection that is lost', () => {
@@ -43,5 +45,36 @@ describe('a database connection that is lost', () => {
     );
     expect((error as KelletError).code).to.equal('UNAVAILABLE');
     await test.database.ping();
+  });
+});
+
+describe('migrations', () => {
+  let test: TestDatabase;
+
+  before(async () => {
+    test = await createTestDatabase();
+  });
+  after(() => test.drop());
+
+  const applied = () =>
+    test.database.system((tx) =>
+      tx.query<{ name: string; applied_at: Date }>('SELECT name, applied_at FROM schema_migrations'),
+    );
+
+  it('run once, also when several processes start together', async () => {
+    const before = await applied();
+    await Promise.all([1, 2, 3].map(() => migrate(test.database, createLogger('silent'))));
+    expect((await applied()).rows).to.deep.equal(before.rows);
+  });
+
+  it('refuse a database that another version of one of them has made, and say which', async () => {
+    await test.database.system((tx) =>
+      tx.query(`UPDATE schema_migrations SET checksum = 'other' WHERE name = '0002_auth.sql'`),
+    );
+    const failure = await migrate(test.database, createLogger('silent')).then(
+      () => '',
+      (error: Error) => error.message,
+    );
+    expect(failure).to.contain('0002_auth.sql');
   });
 });
