@@ -3,6 +3,7 @@
 import { createPrivateKey, hkdfSync } from 'node:crypto';
 import { createAuth } from './auth/service.ts';
 import { createChainAnchor } from './chain-anchor/service.ts';
+import { runWalletCommand } from './chain-anchor/wallet-command.ts';
 import { configHelp, readConfig, type Config } from './config.ts';
 import { createControl } from './control/service.ts';
 import { attachWebSocket } from './dashboard-bff/web-socket.ts';
@@ -33,6 +34,7 @@ import { createVerifier } from './verifier/service.ts';
 const usage = `kellet-apiserver: the data plane of Kellet
 
 usage: kellet-apiserver [--target=all] [flags]
+       kellet-apiserver wallet address|balance|split|import
 
 Every setting is a flag, or an environment variable; a secret is a variable or a file named by the variable with _FILE.
 KUBECONFIG names the Kubernetes API; inside a cluster it is found by itself.
@@ -153,18 +155,32 @@ async function run(config: Config): Promise<void> {
   logger.info('stopped');
 }
 
-async function main(): Promise<void> {
+/** `kellet-apiserver wallet …`: with the same settings as the server. Answers the exit code. */
+async function wallet(config: Config, args: readonly string[]): Promise<number> {
+  const logger = createLogger('warn', { process: 'kellet-apiserver wallet' });
+  const database = new Database(config.databaseUrl, logger, { maximumConnections: 2 });
+  try {
+    await migrate(database, logger);
+    return await runWalletCommand(args, { config, database, logger, write: (line) => console.log(line) });
+  } finally {
+    await database.close();
+  }
+}
+
+/** Answers the exit code. */
+async function main(): Promise<number> {
   const [first, ...rest] = process.argv.slice(2);
   if (first === '--help' || first === '-h' || first === 'help') {
-    process.stdout.write(usage);
-    return;
+    console.log(usage);
+    return 0;
   }
+  if (first === 'wallet') return wallet(readConfig(process.env, []), rest);
   await run(readConfig(process.env, first === undefined ? [] : [first, ...rest]));
+  return 0;
 }
 
 try {
-  await main();
-  process.exit(0);
+  process.exit(await main());
 } catch (error) {
   process.stderr.write(`kellet-apiserver: ${error instanceof Error ? error.message : String(error)}\n`);
   process.exit(1);
