@@ -230,6 +230,25 @@ describe('TelemetryWriter', () => {
     });
   });
 
+  it('stops in time when the database refuses every flush, and what was stored is sealed later', async () => {
+    const writer = startWriter({ holdMilliseconds: 300 });
+    await writer.append(points(3));
+    await query('ALTER TABLE anchor_batches RENAME TO anchor_batches_away');
+    const refused = await writer.append(points(20, 'merkle', 2)).then(
+      () => 'stored',
+      (error: { code?: string }) => error.code,
+    );
+    expect(refused).to.equal('UNAVAILABLE');
+    const started = Date.now();
+    await stop(writer);
+    expect(Date.now() - started).to.be.lessThan(5000);
+    await query('ALTER TABLE anchor_batches_away RENAME TO anchor_batches');
+    for (let wait = 0; wait < 40 && (await takeOverDeadWriters(test.database, logger)) === 0; wait += 1) {
+      await new Promise((resolve) => setTimeout(resolve, 50));
+    }
+    expect(await expectSound()).to.include({ rows: 3, sealedBatches: 1 });
+  });
+
   it('refuses flushes of a writer that was taken over, and places the points again', async () => {
     const writer = startWriter();
     await writer.append(points(3));

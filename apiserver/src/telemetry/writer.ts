@@ -126,7 +126,7 @@ export class TelemetryWriter {
     }
   }
 
-  /** Writes what waits, seals what is open, and ends the identity. With the database away, gives up after the hold time. */
+  /** Writes what waits, seals what is open, and ends the identity. With the database away, or refusing, gives up after the hold time. */
   async stop(): Promise<void> {
     this.stopping = true;
     this.wake();
@@ -137,6 +137,9 @@ export class TelemetryWriter {
   private async run(): Promise<void> {
     let giveUpAt = Infinity;
     for (;;) {
+      // A database that answers and refuses every flush is as good as away.
+      if (this.stopping) giveUpAt = Math.min(giveUpAt, this.clock.now() + this.options.holdMilliseconds);
+      if (this.clock.now() > giveUpAt) return this.identity?.session.abandon();
       try {
         if (this.stopping && this.isIdle() && !this.identity) return;
         const identity = (this.identity ??= await this.openIdentity());
@@ -147,8 +150,6 @@ export class TelemetryWriter {
         }
       } catch (error) {
         this.logger.warn({ err: error }, 'the telemetry writer waits for the database');
-        if (this.stopping) giveUpAt = Math.min(giveUpAt, this.clock.now() + this.options.holdMilliseconds);
-        if (this.clock.now() > giveUpAt) return this.identity?.session.abandon();
         await sleep(retryMilliseconds);
       }
     }
