@@ -1,5 +1,5 @@
 import { expect } from 'chai';
-import { exceedsThreshold, failurePercent, mayMove, phaseOf, reportedState } from './progress.ts';
+import { exceedsThreshold, failurePercent, mayMove, phaseOf, reportedState, stateOnWayBack } from './progress.ts';
 
 describe('rollout progress', () => {
   const counts = {
@@ -115,5 +115,26 @@ describe('rollout progress', () => {
       ['skipped', 'failure', false],
     ];
     for (const [from, to, want] of table) expect(mayMove(from, to), `${from} → ${to}`).to.equal(want);
+  });
+
+  it('takes a late report of the update for no answer to the way back', () => {
+    const table: [string, boolean, string, 'rolled_back' | 'failure' | undefined][] = [
+      ['scheduled', true, '2.0.0', undefined],
+      ['scheduled', false, '1.5.0', undefined],
+      ['scheduled', true, '1.0.0', 'rolled_back'],
+      ['sent', true, '1.0.0', 'rolled_back'],
+      ['downloading', true, '2.0.0', undefined],
+      ['downloading', true, '1.5.0', 'failure'],
+      ['sent', false, '2.0.0', 'failure'],
+      ['failure', true, '1.0.0', 'rolled_back'],
+      ['timed_out', true, '1.0.0', 'rolled_back'],
+      ['timed_out', false, '2.0.0', undefined],
+      ['rolled_back', true, '1.0.0', undefined],
+      ['rolled_back', false, '1.0.0', undefined],
+    ];
+    for (const [from, success, firmwareVersion, want] of table) {
+      const report = { from, success, firmwareVersion, updateVersion: '2.0.0', rollbackVersion: '1.0.0' };
+      expect(stateOnWayBack(report), JSON.stringify(report)).to.equal(want);
+    }
   });
 });

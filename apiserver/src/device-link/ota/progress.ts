@@ -85,3 +85,27 @@ export function mayMove(from: string, to: 'successful' | 'failure'): boolean {
   if (['scheduled', 'sent', 'downloading', 'timed_out'].includes(from)) return true;
   return from === 'successful' && to === 'failure';
 }
+
+/** A report of a device on its way back. */
+export interface ReportOnWayBack {
+  /** The device's state on the way back; `scheduled`: it has not got the command yet. */
+  readonly from: string;
+  readonly success: boolean;
+  readonly firmwareVersion: string;
+  readonly updateVersion: string;
+  readonly rollbackVersion: string;
+}
+
+/**
+ * The state that a report leads to once a rollback has begun; undefined when it changes none. A device that was in the middle
+ * of the update when the rollback began still reports on the update: that is news of its version, and no answer to a command
+ * that it has not got or not carried out yet.
+ */
+export function stateOnWayBack(report: ReportOnWayBack): 'rolled_back' | 'failure' | undefined {
+  if (report.success && report.firmwareVersion === report.rollbackVersion) {
+    return report.from === 'rolled_back' ? undefined : 'rolled_back';
+  }
+  const delivered = report.from === 'sent' || report.from === 'downloading';
+  if (!delivered || (report.success && report.firmwareVersion === report.updateVersion)) return undefined;
+  return 'failure';
+}

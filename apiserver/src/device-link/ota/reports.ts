@@ -10,7 +10,7 @@ import { invalidArgument, notFound } from '../../platform/errors.ts';
 import { finishRolloutCommands } from '../rpc/commands.ts';
 import { listAssignments } from './assignments.ts';
 import { findPackage } from './package-store.ts';
-import { mayMove, reportedState } from './progress.ts';
+import { mayMove, reportedState, stateOnWayBack } from './progress.ts';
 import { findRolloutDevice, updateRolloutDevice, type RolloutDeviceRow } from './rollout-devices.ts';
 import { countMove, pauseIfExceeded, settlePhase, type DeviceState, type RolloutState } from './rollout-state.ts';
 import { lockRollout, saveRollout } from './rollout-store.ts';
@@ -106,8 +106,7 @@ export class Reports {
           answers.push(notFound('rollout_id'));
           continue;
         }
-        const expected = (device.rolling_back ? back?.version : update?.version) ?? '';
-        const next = await this.applyOne(tx, state, device, report, expected);
+        const next = await this.applyOne(tx, state, device, report, update?.version ?? '', back?.version ?? '');
         if (report.firmwareVersion !== '') {
           await setFirmwareVersion(tx, tenantId, deviceId, update?.type ?? 'fw', report.firmwareVersion);
         }
@@ -125,38 +124,38 @@ export class Reports {
     state: RolloutState,
     device: RolloutDeviceRow,
     report: OtaReport,
-    expectedVersion: string,
+    updateVersion: string,
+    rollbackVersion: string,
   ): Promise<DeviceState> {
     const now = new Date(this.clock.now());
     const write = (change: Parameters<typeof updateRolloutDevice>[4]) =>
       updateRolloutDevice(tx, state.tenantId, state.rolloutId, device.device_id, change);
     const running = device.state === 'scheduled' || device.state === 'sent' || device.state === 'downloading';
     if (report.status === undefined) {
-      if (!running) return device.state;
+      // Progress of a way back that has not been delivered is progress of the update before it.
+      if (!running || (device.rolling_back && device.state === 'scheduled')) return device.state;
       if (!device.rolling_back) countMove(state, device.state, 'downloading', false, now);
       await write({ state: 'downloading', progressPercent: report.progressPercent });
       return 'downloading';
     }
-    const reported = reportedState({
-      success: report.status === OtaReport_Status.success,
-      firmwareVersion: report.firmwareVersion,
-      expectedVersion,
-    });
+    const success = report.status === OtaReport_Status.success;
+    const { firmwareVersion } = report;
     if (device.rolling_back) {
-      if (!running) return device.state;
-      const next = reported.state === 'successful' ? 'rolled_back' : 'failure';
-      await write({
-        state: next,
-        deadlineAt: null,
-        firmwareVersion: report.firmwareVersion,
-        error: reported.error || report.error,
-      });
-      await finishRolloutCommands(tx, state.tenantId, [device.correlation_id], reported.state);
+      const next = stateOnWayBack({ from: device.state, success, firmwareVersion, updateVersion, rollbackVersion });
+      if (!next) return device.state;
+      await write({ state: next, deadlineAt: null, firmwareVersion, error: next === 'failure' ? report.error : '' });
+      await finishRolloutCommands(
+        tx,
+        state.tenantId,
+        [device.correlation_id],
+        next === 'failure' ? 'failure' : 'successful',
+      );
       // Not a count of the update, but the operator waits for it.
       state.lastTerminalAt = now;
       settlePhase(state);
       return next;
     }
+    const reported = reportedState({ success, firmwareVersion, expectedVersion: updateVersion });
     if (!mayMove(device.state, reported.state)) return device.state;
     countMove(state, device.state, reported.state, device.stage_percent === stageOf(state), now);
     await write({

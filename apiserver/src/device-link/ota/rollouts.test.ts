@@ -367,6 +367,23 @@ describe('rollouts on a database', () => {
     ]);
   });
 
+  it('takes a report of the update that comes after the rollback began for what it is', async () => {
+    const { id } = await start({ canaryPercent: 10 });
+    const [late] = await members(id);
+    await delivery.take(tenant, late!);
+    await rollouts.rollback(context, id);
+    // It was in the middle of the update: its success is no answer to the way back, which it has not got yet.
+    await report(late!, id, true, '2.0.0');
+    const finish = () => advance(id, { case: 'finishRollback', value: {} });
+    expect((await finish()).applied).to.equal(false);
+    const [command] = await delivery.take(tenant, late!);
+    expect(command!.params).to.include({ version: '1.0.0' });
+    await report(late!, id, true, '2.0.0');
+    expect((await finish()).applied).to.equal(false);
+    await report(late!, id, true, '1.0.0');
+    expect((await finish()).observed).to.include({ phase: 'completed', outcome: 'rolled_back' });
+  });
+
   it('counts a silent device as timed out after its attempts, and pauses over it', async () => {
     const { id } = await start({ deviceTimeoutSeconds: 60, maxAttempts: 2 });
     const [silent] = await members(id);
