@@ -1,5 +1,6 @@
 // The key that pays for anchors: its address, its locking script, and its signatures.
-import { Utils } from '@bsv/sdk';
+// One module of the SDK: the whole of it takes a second to load and reaches for a browser's storage.
+import { toBase58Check } from '@bsv/sdk/primitives/utils';
 import { concatBytes, sha256, toHex } from '@kellet/verify';
 import { secp256k1 } from '@noble/curves/secp256k1.js';
 import { ripemd160 } from '@noble/hashes/legacy.js';
@@ -33,7 +34,7 @@ export function createWalletKey(hex: string, network: AddressNetwork): WalletKey
     publicKey,
     publicKeyHex: toHex(publicKey),
     lockingScript: concatBytes(Uint8Array.of(0x76, 0xa9, 0x14), hash, Uint8Array.of(0x88, 0xac)),
-    address: Utils.toBase58Check([...hash], [network === 'main' ? 0x00 : 0x6f]),
+    address: toBase58Check([...hash], [network === 'main' ? 0x00 : 0x6f]),
     sign: (digest) => secp256k1.sign(digest, secret, { prehash: false, lowS: true, format: 'der' }),
   };
 }
