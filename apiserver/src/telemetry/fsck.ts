@@ -26,6 +26,11 @@ interface Row {
   data_hash: Buffer;
 }
 
+interface IndexRow {
+  batch_id: string;
+  prefix: bigint;
+}
+
 interface StoredBatch {
   batch_id: string;
   tenant_id: string;
@@ -48,9 +53,11 @@ export function fsck(database: Database): Promise<FsckReport> {
     const check = new Check();
     const { rows: batches } = await tx.query<{ batch_id: string }>('SELECT batch_id FROM anchor_batches');
     const withoutRows = new Set(batches.map((batch) => batch.batch_id));
-    for await (const rows of rowsByBatch(tx)) {
-      withoutRows.delete(rows[0]!.batch_id);
-      check.batch(await storedBatch(tx, rows[0]!.batch_id), rows, await indexEntries(tx, rows[0]!.batch_id));
+    const leaves = new IndexedLeaves(byBatch<IndexRow>(tx, 'leaf_index'));
+    for await (const rows of byBatch<Row>(tx, 'telemetry_points')) {
+      const id = rows[0]!.batch_id;
+      withoutRows.delete(id);
+      check.batch(await storedBatch(tx, id), rows, await leaves.of(id));
     }
     for (const id of withoutRows) check.problem(`batch ${id} has no rows`);
     check.chains(await chainEnds(tx));
@@ -58,12 +65,12 @@ export function fsck(database: Database): Promise<FsckReport> {
   });
 }
 
-/** The rows of each batch, by leaf. */
-async function* rowsByBatch(tx: Transaction): AsyncIterable<Row[]> {
-  await tx.query('DECLARE fsck_rows CURSOR FOR SELECT * FROM telemetry_points ORDER BY batch_id, leaf_index');
-  let batch: Row[] = [];
+/** The rows of a table by batch, in the order of batches, and in each by leaf. */
+async function* byBatch<T extends { batch_id: string }>(tx: Transaction, table: string): AsyncGenerator<T[], void> {
+  await tx.query(`DECLARE fsck_${table} CURSOR FOR SELECT * FROM ${table} ORDER BY batch_id, leaf_index`);
+  let batch: T[] = [];
   for (;;) {
-    const { rows } = await tx.query<Row>(`FETCH ${rowsAtOnce} FROM fsck_rows`);
+    const { rows } = await tx.query<T>(`FETCH ${rowsAtOnce} FROM fsck_${table}`);
     for (const row of rows) {
       if (batch.length > 0 && batch[0]!.batch_id !== row.batch_id) {
         yield batch;
@@ -76,6 +83,24 @@ async function* rowsByBatch(tx: Transaction): AsyncIterable<Row[]> {
   if (batch.length > 0) yield batch;
 }
 
+/** leaf_index, read beside the points. */
+class IndexedLeaves {
+  private readonly batches: AsyncGenerator<IndexRow[], void>;
+  private next: IteratorResult<IndexRow[], void> | undefined;
+
+  constructor(batches: AsyncGenerator<IndexRow[], void>) {
+    this.batches = batches;
+  }
+
+  /** The prefixes of a batch's leaves, in order. Batches are asked for in their order. */
+  async of(batchId: string): Promise<bigint[]> {
+    this.next ??= await this.batches.next();
+    while (this.next.value && this.next.value[0]!.batch_id < batchId) this.next = await this.batches.next();
+    const rows = this.next.value;
+    return rows && rows[0]!.batch_id === batchId ? rows.map((row) => row.prefix) : [];
+  }
+}
+
 async function storedBatch(tx: Transaction, batchId: string): Promise<StoredBatch | undefined> {
   const { rows } = await tx.query<StoredBatch>(
     `SELECT batch_id, tenant_id, anchor_mode, status, count, leaves, merkle_root, segments FROM anchor_batches
@@ -83,15 +108,6 @@ async function storedBatch(tx: Transaction, batchId: string): Promise<StoredBatc
     [batchId],
   );
   return rows[0];
-}
-
-/** Prefixes that leaf_index has for a batch, by leaf. */
-async function indexEntries(tx: Transaction, batchId: string): Promise<bigint[]> {
-  const { rows } = await tx.query<{ prefix: bigint }>(
-    'SELECT prefix FROM leaf_index WHERE batch_id = $1 ORDER BY leaf_index',
-    [batchId],
-  );
-  return rows.map((row) => row.prefix);
 }
 
 async function chainEnds(tx: Transaction): Promise<Map<string, { head: HashText; length: number }>> {
