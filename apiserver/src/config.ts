@@ -41,6 +41,11 @@ const settings = {
   dashboardOrigin: { type: 'string', fallback: '', help: 'the only origin that gets cross-origin access' },
   batchPoints: { type: 'integer', fallback: '1000', help: 'points after which an anchor batch is sealed' },
   batchSeconds: { type: 'integer', fallback: '30', help: 'seconds after which an anchor batch is sealed' },
+  publishPoints: {
+    type: 'string',
+    fallback: '',
+    help: 'tenants whose points are published on NATS, separated by commas; *: all',
+  },
   network: { type: ['main', 'test', 'local'], fallback: 'main', help: 'chain network' },
   arcUrl: { type: 'string', fallback: '', help: "base URL of the transaction processor's API" },
   arcToken: { type: 'string', secret: true, fallback: '', help: 'its bearer token' },

@@ -44,7 +44,6 @@ describe('TelemetryService', () => {
   let registry: ServiceRegistry;
   let devices: TestDevices;
   let seen: string[];
-  let publishing: boolean;
   let caller: Caller;
 
   beforeEach(async () => {
@@ -60,18 +59,17 @@ describe('TelemetryService', () => {
     devices.add('acme', testDevice(testDeviceId(2)));
     devices.add('other', testDevice(testDeviceId(3)));
     seen = [];
-    publishing = false;
     caller = { ...publicCaller, kind: 'service', tenantId: 'acme', credentialHash: 'a'.repeat(64) };
     await startService();
   });
 
   async function startService() {
-    platform = testPlatform(test.database, broker, { KELLET_BATCH_POINTS: '10' });
+    platform = testPlatform(test.database, broker, { KELLET_BATCH_POINTS: '10', KELLET_PUBLISH_POINTS: 'other, acme' });
     telemetry = createTelemetry(
       platform,
       devices,
       { seen: (tenantId, id) => seen.push(`${tenantId}/${id}`) },
-      { writer: { segmentRows: 50 }, publishPoints: () => publishing, maintenanceMilliseconds: 3_600_000 },
+      { writer: { segmentRows: 50 }, maintenanceMilliseconds: 3_600_000 },
     );
     registry = new ServiceRegistry();
     telemetry.register(registry);
@@ -349,8 +347,6 @@ describe('TelemetryService', () => {
     const subscription = nats.subscribe('telemetry.points.>', { max: 1 });
     await nats.flush();
     await broker.ping().catch(() => new Promise((resolve) => broker.whenConnected(() => resolve(undefined))));
-    await send([point(0, 1)]);
-    publishing = true;
     await send([point(1, 2), point(2, 3)]);
     for await (const message of subscription) {
       expect(message.subject).to.equal(`telemetry.points.acme.${deviceId}`);
@@ -364,6 +360,21 @@ describe('TelemetryService', () => {
         [at(2), 'sensor'],
       ]);
     }
+  });
+
+  it('publishes a large request in several messages', async () => {
+    const received: number[] = [];
+    const subscription = nats.subscribe('telemetry.points.acme.>', {
+      callback: (_error, message) => received.push(message.json<{ data: { points: object[] } }>().data.points.length),
+    });
+    await nats.flush();
+    await broker.ping().catch(() => new Promise((resolve) => broker.whenConnected(() => resolve(undefined))));
+    await send(Array.from({ length: 3000 }, (_, n) => point(n, n)));
+    const count = () => received.reduce((sum, points) => sum + points, 0);
+    for (let wait = 0; count() < 3000 && wait < 100; wait += 1) await new Promise((resolve) => setTimeout(resolve, 20));
+    expect(count()).to.equal(3000);
+    expect(received.length).to.be.greaterThan(1);
+    subscription.unsubscribe();
   });
 
   it('shows a tenant nothing of another, and segments to no tenant at all', async () => {

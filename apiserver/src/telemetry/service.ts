@@ -18,7 +18,6 @@ import type {
   LatestTelemetry,
 } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { invalidArgument, notFound } from '../platform/errors.ts';
-import { newId } from '../platform/ids.ts';
 import { Counter, Histogram } from '../platform/metrics.ts';
 import type { Platform, ServiceModule } from '../platform/module.ts';
 import type { Page } from '../platform/paging.ts';
@@ -27,8 +26,9 @@ import type { Devices, Liveness, TelemetryDevice } from './devices.ts';
 import { readBuckets, readPoints, type Aggregation, type HistoryRange, type PointCursor } from './history.ts';
 import { forgetOldResponses } from './idempotency.ts';
 import { Ingest } from './ingest.ts';
-import { byDevice, LiveHub, livePointJson } from './live.ts';
+import { byDevice, LiveHub } from './live.ts';
 import type { PointValues } from './payload.ts';
+import { publishPoints } from './publish.ts';
 import { Rates } from './rate.ts';
 import { indexSegments } from './segments.ts';
 import { SnapshotStore } from './snapshot-store.ts';
@@ -46,8 +46,6 @@ export interface TelemetryModule extends ServiceModule {
 /** What may be set besides the configuration. */
 export interface TelemetryOptions {
   readonly writer?: Partial<WriterOptions>;
-  /** Whether the tenant's points are published on NATS as telemetry.points.{tenant}.{device}. */
-  readonly publishPoints?: (tenantId: string) => boolean;
   /** Milliseconds between looks for dead writers and complete segments. */
   readonly maintenanceMilliseconds?: number;
 }
@@ -76,6 +74,8 @@ class Telemetry implements TelemetryModule {
   private readonly writer: TelemetryWriter;
   private readonly ingest: Ingest;
   private readonly rates = new Rates();
+  /** Tenants whose points are published as telemetry.points.{tenant}.{device}; `*`: all. */
+  private readonly published: ReadonlySet<string>;
   private readonly pointsTotal: Counter<'result'>;
   private readonly ingestSeconds: Histogram;
   private readonly closing = new AbortController();
@@ -87,6 +87,7 @@ class Telemetry implements TelemetryModule {
     this.devices = devices;
     this.liveness = liveness;
     this.options = options;
+    this.published = new Set(platform.config.publishPoints.split(',').map((tenantId) => tenantId.trim()));
     this.snapshots = new SnapshotStore(platform.database, platform.logger);
     const { batchPoints, batchSeconds } = platform.config;
     const writerOptions = { ...writerDefaults, batchPoints, batchSeconds, ...options.writer };
@@ -167,36 +168,19 @@ class Telemetry implements TelemetryModule {
 
   /** After the commit: latest values, liveness, the live feed, events. */
   private committed(points: readonly AcceptedPoint[]): void {
-    const now = this.platform.clock.now();
+    const { broker, clock } = this.platform;
+    const now = clock.now();
     this.pointsTotal.inc({ result: 'accepted' }, points.length);
     this.snapshots.accept(points);
-    const publishes = this.options.publishPoints;
     for (const group of byDevice(points)) {
       const { tenantId, device } = group[0]!;
       this.liveness.seen(tenantId, device.deviceId, now, 'telemetry');
       this.rates.add(tenantId, group.length, now);
       this.rates.add(`${tenantId}/${device.deviceId}`, group.length, now);
       if (this.live.isWatched) this.live.publish(tenantId, device.deviceId, group);
-      if (publishes?.(tenantId)) this.publish(tenantId, device.deviceId, group, now);
+      if (this.published.has('*') || this.published.has(tenantId))
+        publishPoints(broker, tenantId, device.deviceId, group, now);
     }
-  }
-
-  /** One message per device and flush, best effort (DECISIONS 25). */
-  private publish(tenantId: string, deviceId: string, points: readonly AcceptedPoint[], now: number): void {
-    const subject = `telemetry.points.${tenantId}.${deviceId}`;
-    const envelope = {
-      specversion: '1.0',
-      id: newId(),
-      source: '/kellet',
-      type: subject,
-      subject: deviceId,
-      time: new Date(now).toISOString(),
-      datacontenttype: 'application/json',
-      tenantid: tenantId,
-    };
-    const data = `{"device_id":"${deviceId}","points":[${points.map(livePointJson).join(',')}]}`;
-    const payload = `${JSON.stringify(envelope).slice(0, -1)},"data":${data}}`;
-    this.platform.broker.publishLive(subject, Buffer.from(payload));
   }
 
   private async device(deviceId: string, context: CallContext): Promise<TelemetryDevice> {

@@ -88,7 +88,7 @@ export class TelemetryWriter {
   private running: Promise<void> | undefined;
   private sweeper: NodeJS.Timeout | undefined;
 
-  /** `committed` is called with the points of each committed flush, in order; it must not throw. */
+  /** `committed` is called with the points of each committed flush, in order. */
   constructor(
     dependencies: { database: Database; logger: Logger; clock: Clock },
     options: WriterOptions,
@@ -268,7 +268,12 @@ export class TelemetryWriter {
   private commit(flight: Flight): void {
     this.flights.shift();
     this.fruitlessIdentities = 0;
-    if (flight.points.length > 0) this.committed(flight.points);
+    try {
+      if (flight.points.length > 0) this.committed(flight.points);
+    } catch (error) {
+      // The points are durable whatever those who follow them make of it.
+      this.logger.error({ err: error }, 'committed points could not be passed on');
+    }
     for (const part of flight.group.parts) part.append.partCommitted();
   }
 
