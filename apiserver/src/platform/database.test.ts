@@ -1,6 +1,6 @@
 // The database goes away at every moment of a transaction: its caller is told, and the process lives on.
 import { expect } from 'chai';
-import { migrate } from './database.ts';
+import { Database, migrate } from './database.ts';
 import { KelletError } from './errors.ts';
 import { createLogger } from './logger.ts';
 import { createTestDatabase, type TestDatabase } from './test-database.ts';
@@ -45,6 +45,38 @@ describe('a database connection that is lost', () => {
     );
     expect((error as KelletError).code).to.equal('UNAVAILABLE');
     await test.database.ping();
+  });
+});
+
+describe('a database that hangs', () => {
+  let test: TestDatabase;
+  let hurried: Database;
+
+  before(async () => {
+    test = await createTestDatabase();
+    hurried = new Database(test.url, createLogger('silent'), { maximumConnections: 1, statementMilliseconds: 100 });
+  });
+  after(async () => {
+    await hurried.close();
+    await test.drop();
+  });
+
+  it('holds no caller for ever, and its connection is not used again', async () => {
+    const hangs = hurried.tenant('acme', (tx) => tx.query('SELECT pg_sleep(5)'));
+    const error: unknown = await hangs.then(
+      () => undefined,
+      (thrown: unknown) => thrown,
+    );
+    expect((error as KelletError).code).to.equal('UNAVAILABLE');
+    const { rows } = await hurried.tenant('acme', (tx) => tx.query<{ one: number }>('SELECT 1 AS one'));
+    expect(rows).to.deep.equal([{ one: 1 }]);
+  });
+
+  it('lets the work of the data plane itself take its time', async () => {
+    const { rows } = await hurried.system((tx) =>
+      tx.query<{ slept: boolean }>('SELECT true AS slept FROM pg_sleep(0.3)'),
+    );
+    expect(rows).to.deep.equal([{ slept: true }]);
   });
 });
 

@@ -18,17 +18,26 @@ export interface Transaction {
 /** Called when a listening connection was lost (true) and when it is back (false). */
 export type ListenerState = (lost: boolean) => void;
 
+/** A database that hangs must not hold a caller for ever: no statement of a request takes a fraction of this. */
+const defaultStatementMilliseconds = 15_000;
+
 /** The database of the data plane. */
 export class Database {
   readonly pool: pg.Pool;
   private readonly url: string;
   private readonly logger: Logger;
+  private readonly statementMilliseconds: number;
   private readonly closing = new AbortController();
   private readonly listeners = new Set<Promise<void>>();
 
-  constructor(url: string, logger: Logger, options: { maximumConnections?: number } = {}) {
+  constructor(
+    url: string,
+    logger: Logger,
+    options: { maximumConnections?: number; statementMilliseconds?: number } = {},
+  ) {
     this.url = url;
     this.logger = logger;
+    this.statementMilliseconds = options.statementMilliseconds ?? defaultStatementMilliseconds;
     this.pool = new pg.Pool({
       connectionString: url,
       max: options.maximumConnections ?? 20,
@@ -44,28 +53,38 @@ export class Database {
    */
   tenant<T>(tenantId: string, work: (tx: Transaction) => Promise<T>): Promise<T> {
     if (!/^[a-z0-9]([-a-z0-9]*[a-z0-9])?$/.test(tenantId)) throw new Error('not a tenant id');
-    return this.transaction(`BEGIN; SET LOCAL ROLE kellet_tenant; SET LOCAL kellet.tenant_id = '${tenantId}'`, work);
+    return this.transaction(
+      `BEGIN; SET LOCAL ROLE kellet_tenant; SET LOCAL kellet.tenant_id = '${tenantId}'`,
+      work,
+      this.statementMilliseconds,
+    );
   }
 
   /** Runs `work` in one transaction across tenants: for the loops of the data plane, never for a caller's request. */
   system<T>(work: (tx: Transaction) => Promise<T>): Promise<T> {
-    return this.transaction('BEGIN', work);
+    return this.transaction('BEGIN', work, 0);
   }
 
-  private async transaction<T>(begin: string, work: (tx: Transaction) => Promise<T>): Promise<T> {
+  private async transaction<T>(begin: string, work: (tx: Transaction) => Promise<T>, timeout: number): Promise<T> {
     const client = await this.connect();
     let broken: Error | undefined;
     // The pool listens on idle connections only; an error that nobody hears would end the process.
     const lost = (error: Error) => (broken = error);
     client.on('error', lost);
     try {
-      await client.query(begin);
-      const result = await work({ query: (text, values) => client.query(text, values as unknown[]) });
-      await client.query('COMMIT');
+      const query = <Row extends pg.QueryResultRow>(text: string, values?: readonly unknown[]) =>
+        client.query<Row>({ text, values: values as unknown[], query_timeout: timeout } as pg.QueryConfig);
+      await query(begin);
+      const result = await work({ query });
+      await query('COMMIT');
       return result;
     } catch (error) {
+      if (isConnectionError(error)) {
+        broken = error as Error;
+        throw unavailable('the database is unavailable', error);
+      }
       await client.query('ROLLBACK').catch((failure: Error) => (broken = failure));
-      throw isConnectionError(error) ? unavailable('the database is unavailable', error) : error;
+      throw error;
     } finally {
       client.off('error', lost);
       client.release(broken);
@@ -151,7 +170,7 @@ export function isConnectionError(error: unknown): boolean {
   return (
     /^(08...|57P0[123]|53300)$/.test(code) ||
     ['ECONNREFUSED', 'ECONNRESET', 'EPIPE', 'ETIMEDOUT', 'ENOENT'].includes(code) ||
-    /Connection terminated|timeout exceeded when trying to connect|Client has encountered a connection error/.test(
+    /Connection terminated|Query read timeout|timeout exceeded when trying to connect|Client has encountered a connection error/.test(
       error.message,
     )
   );
