@@ -86,14 +86,16 @@ describe('updates by REST', () => {
       const name = unique('package');
       const made = await makePackage(await admin(), { name, version: '1.2.3' });
       expect(made).to.include({ status: 'available', checksum_verified: true });
-      const { items } = await (
-        await kubectl()
-      ).json<{ items: { status?: { packageId?: string }; metadata: { labels?: Record<string, string> } }[] }>([
-        'get',
-        'otapkg',
-      ]);
-      const resource = items.find(({ status }) => status?.packageId === made.package_id);
-      expect(resource?.metadata.labels).to.include({ 'kellet.dev/created-by': 'api' });
+      interface Found {
+        items: { status?: { packageId?: string }; metadata: { labels?: Record<string, string> } }[];
+      }
+      // The operator writes the status a moment after the answer.
+      const find = async () => {
+        const { items } = await (await kubectl()).json<Found>(['get', 'otapkg']);
+        return items.find(({ status }) => status?.packageId === made.package_id);
+      };
+      const resource = await waitUntil(find, { what: 'the resource', timeoutMilliseconds: 10_000 });
+      expect(resource.metadata.labels).to.include({ 'kellet.dev/created-by': 'api' });
     });
 
     it('leave nothing when the checksum, the size or the place is wrong', async () => {
@@ -355,6 +357,24 @@ describe('updates by REST', () => {
       expect(
         fleet.devices.filter(({ updates }) => updates.some(({ version }) => version === '2.0.0')).length,
       ).to.be.at.most(4);
+    });
+
+    it('bring a device back that finishes the update when the rollback has begun', async () => {
+      const { profile, fleet, makeVersion } = await makeScene(1);
+      const device = fleet.devices[0]!;
+      const [first, second] = [await makeVersion('1.0.0'), await makeVersion('2.0.0')];
+      const good = await startRollout(profile, first.package_id);
+      await withFleet(fleet, () => waitRollout(good.rollout_id, 'v1', ({ status }) => status === 'completed'));
+      const bad = await startRollout(profile, second.package_id, { rollback_package_id: first.package_id });
+      await acknowledge(device);
+      await (await admin()).post(`/api/v1/ota/rollouts/${bad.rollout_id}/rollback`);
+      expect((await report(device, bad.rollout_id, 'success', '2.0.0')).status, 'the late report').to.equal(200);
+      expect(await (await admin()).get(`/api/v1/devices/${device.deviceId}`)).to.include({ firmware_version: '2.0.0' });
+      await withFleet(fleet, () => waitRollout(bad.rollout_id, 'the rollback', ({ status }) => status === 'completed'));
+      expect(device.firmwareVersion).to.equal('1.0.0');
+      const devices = `/api/v1/ota/rollouts/${bad.rollout_id}/devices`;
+      const [member] = await (await admin()).list<{ state: string }>(devices, 'devices');
+      expect(member!.state).to.equal('rolled_back');
     });
 
     it('pause and resume by hand, the same verb twice changing nothing', async () => {

@@ -10,8 +10,8 @@ import { startParams } from './scheduling.ts';
 
 /**
  * Begins the rollback of a rollout whose state has just turned to rolling_back. The row is locked; the caller saves the state.
- * Devices that already report the rollback package's version, and devices that the update never reached, get nothing; the
- * time of all others runs from now, so that a device that never comes back cannot keep the rollout from ending.
+ * Devices that have told their result and run the rollback package's version get nothing, nor do devices that the update never
+ * reached; the time of all others runs from now, so that a device that never comes back cannot keep the rollout from ending.
  */
 export async function beginRollback(
   tx: Transaction,
@@ -46,11 +46,13 @@ export async function beginRollback(
       .map((member) => member.correlation_id),
     'cancelled',
   );
+  // Only a device that has told its result tells what it runs: one still under way may finish the update at any moment.
+  const settled = reached.filter((member) => member.state === 'successful' || member.state === 'failure');
   const already = await devicesOnVersion(
     tx,
     tenantId,
     rollback,
-    reached.map((member) => member.device_id),
+    settled.map((member) => member.device_id),
   );
   const back = reached.filter((member) => !already.has(member.device_id));
   const commands = back.map((member) => ({ deviceId: member.device_id, correlationId: newId(), notBefore: now }));
