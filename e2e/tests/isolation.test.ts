@@ -88,6 +88,7 @@ describe('isolation of tenants', () => {
     ['latest values', 'GET', 'telemetry/{device}/latest'],
     ['history', 'GET', 'telemetry/{device}'],
     ['a package', 'GET', 'ota/packages/{package}'],
+    ['a package', 'PATCH', 'ota/packages/{package}', { release_notes: 'stolen' }],
     ['a package', 'DELETE', 'ota/packages/{package}'],
     ['a rollout', 'GET', 'ota/rollouts/{rollout}'],
     ['a rollout', 'GET', 'ota/rollouts/{rollout}/devices'],
