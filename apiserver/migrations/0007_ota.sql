@@ -81,6 +81,8 @@ CREATE TABLE ota_rollouts (
   step_index int4 NOT NULL DEFAULT -1,
   approved_step_index int4 NOT NULL DEFAULT -1,
   eligible int4 NOT NULL DEFAULT 0,
+  -- In the stage with which the rollout began, and in all so far.
+  scheduled_initially int4 NOT NULL DEFAULT 0,
   scheduled int4 NOT NULL DEFAULT 0,
   sent int4 NOT NULL DEFAULT 0,
   succeeded int4 NOT NULL DEFAULT 0,

@@ -79,7 +79,7 @@ export function toRollout(state: RolloutState): MessageInitShape<typeof RolloutS
     failureThresholdPercent: state.spec.failureThresholdPercent,
     rollbackPackageId: state.rollbackPackageId ?? '',
     status: Rollout_Status[state.phase],
-    scheduledCount: state.scheduled,
+    scheduledCount: state.scheduledInitially,
     window: state.spec.window && {
       start: state.spec.window.start,
       end: state.spec.window.end,

@@ -21,7 +21,9 @@ import { phaseOf } from './progress.ts';
 import { beginRollback } from './rollback.ts';
 import { deviceTimeout } from './policy.ts';
 import {
+  beginStage,
   complete,
+  effectivePercent,
   pauseIfExceeded,
   requestRollback,
   settlePhase,
@@ -179,7 +181,9 @@ export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
     let changed = await removeDeletedDevices(tx, state);
     if (!equals(OtaRolloutSpecSchema, state.spec, spec)) {
       const wasHeld = state.spec.paused;
+      const covered = effectivePercent(state);
       state.spec = spec;
+      if (effectivePercent(state) > covered) beginStage(state);
       changed = true;
       if (spec.rollbackPackageName && !state.rollbackPackageId) {
         const rollback = await findPackage(

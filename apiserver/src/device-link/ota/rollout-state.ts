@@ -26,6 +26,7 @@ export interface RolloutState {
   stepIndex: number;
   approvedStepIndex: number;
   eligible: number;
+  scheduledInitially: number;
   scheduled: number;
   sent: number;
   succeeded: number;
@@ -135,8 +136,8 @@ export function beginStep(state: RolloutState, index: number): void {
   beginStage(state);
 }
 
-/** A new stage: its share of failures is counted from nothing. */
-function beginStage(state: RolloutState): void {
+/** A new stage, by a step, a raise or a manifest that covers more: its share of failures is counted from nothing. */
+export function beginStage(state: RolloutState): void {
   state.stageScheduled = 0;
   state.stageFailed = 0;
 }

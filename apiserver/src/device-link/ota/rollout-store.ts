@@ -31,6 +31,7 @@ interface RolloutRow {
   step_index: number;
   approved_step_index: number;
   eligible: number;
+  scheduled_initially: number;
   scheduled: number;
   sent: number;
   succeeded: number;
@@ -69,6 +70,7 @@ function toState(row: RolloutRow): RolloutState {
     stepIndex: row.step_index,
     approvedStepIndex: row.approved_step_index,
     eligible: row.eligible,
+    scheduledInitially: row.scheduled_initially,
     scheduled: row.scheduled,
     sent: row.sent,
     succeeded: row.succeeded,
@@ -205,7 +207,7 @@ export async function saveRollout(
        acknowledged_failures = $9, acknowledged_scheduled = $10, rollback_requested_at = $11, rollback_requested_by = $12,
        step_index = $13, approved_step_index = $14, eligible = $15, scheduled = $16, sent = $17, succeeded = $18,
        failed = $19, timed_out = $20, skipped = $21, removed = $22, stage_scheduled = $23, stage_failed = $24,
-       last_terminal_at = $25, next_send_at = $26, revision = revision + 1, updated_at = now()
+       last_terminal_at = $25, next_send_at = $26, scheduled_initially = $27, revision = revision + 1, updated_at = now()
      WHERE tenant_id = $1 AND rollout_id = $2`,
     [
       state.tenantId,
@@ -234,6 +236,7 @@ export async function saveRollout(
       state.stageFailed,
       state.lastTerminalAt,
       state.nextSendAt,
+      state.scheduledInitially,
     ],
   );
   state.revision += 1n;

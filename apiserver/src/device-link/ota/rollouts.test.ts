@@ -245,12 +245,15 @@ describe('rollouts on a database', () => {
     const { id, apply } = await start();
     for (const member of await members(id)) await report(member, id, true);
     expect((await advance(id, { case: 'complete', value: {} })).applied).to.equal(false);
+    expect((await rollouts.get(tenant, id)).scheduledCount).to.equal(2);
     await rollouts.raise(context, id, 100);
     const scheduled = await advance(id, {
       case: 'scheduleDevices',
       value: {},
     });
     expect(scheduled.observed!.counts!.scheduled).to.equal(10);
+    // What was scheduled initially stays what it was (SPEC, OTA rollout).
+    expect((await rollouts.get(tenant, id)).scheduledCount).to.equal(2);
     await Promise.all((await members(id)).map((member) => report(member, id, true)));
     const done = await advance(id, { case: 'complete', value: {} });
     expect(done).to.have.property('applied', true);
@@ -435,6 +438,24 @@ describe('rollouts on a database', () => {
     expect(observed.counts!.scheduled).to.equal(0);
     expect(await refusal(rollouts.resume(context, id, undefined))).to.equal('FAILED_PRECONDITION');
     expect((await apply({ paused: false })).observed!.phase).to.equal('active');
+  });
+
+  it('counts the failures of what a manifest adds by themselves', async () => {
+    const { id, apply } = await start({ failureThresholdPercent: 40 });
+    for (const member of await members(id)) await report(member, id, true);
+    await apply({ canaryPercent: 40, failureThresholdPercent: 40 });
+    await advance(id, { case: 'scheduleDevices', value: {} });
+    const added = (
+      await rollouts.listDevices(
+        { $typeName: 'kellet.v1.ListRolloutDevicesRequest', rolloutId: id, pageSize: 0, pageToken: '', state: 1 },
+        tenant,
+      )
+    ).devices!;
+    expect(added).to.have.length(2);
+    // One of four in all, but one of the two of this stage.
+    await report(added[0]!.deviceId!, id, false);
+    expect((await rollouts.get(tenant, id)).pauseReasons).to.have.length(1);
+    expect((await rollouts.get(tenant, id)).scheduledCount).to.equal(2);
   });
 
   it('refuses what a manifest cannot have', async () => {

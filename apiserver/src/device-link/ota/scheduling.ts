@@ -128,6 +128,8 @@ export async function scheduleDevices(
     package_.package_id,
     state.rolloutId,
   );
+  // Nobody was scheduled in an earlier stage: this is the one with which the rollout began.
+  if (state.stageScheduled === state.scheduled) state.scheduledInitially += chosen.length;
   state.scheduled += chosen.length;
   state.stageScheduled += chosen.length;
   return all.length - chosen.length;

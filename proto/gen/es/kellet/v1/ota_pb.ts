@@ -502,7 +502,7 @@ export type Rollout = Message<"kellet.v1.Rollout"> & {
   status?: Rollout_Status | undefined;
 
   /**
-   * Devices scheduled so far.
+   * Devices scheduled initially; `counts` has those scheduled so far.
    *
    * @generated from field: uint32 scheduled_count = 9;
    */
