@@ -135,6 +135,10 @@ try {
 } catch (error) {
   terminal.say(`the story broke off: ${error instanceof Error ? error.message : String(error)}`);
 }
+if (interruption.signal.aborted) {
+  await stage?.stop();
+  process.exit(130);
+}
 terminal.chapter('h', 'What was promised');
 terminal.print(promises.table());
 await stage?.stop();

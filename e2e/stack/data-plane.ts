@@ -72,7 +72,8 @@ export async function startApiserver(options: ApiserverOptions): Promise<void> {
     command: process.execPath,
     args: [join(checkout, 'apiserver/src/main.ts'), '--target=all'],
     environment: apiserverEnvironment(options),
-    stopTimeoutMilliseconds: 20_000,
+    // Longer than its own drain: what was acknowledged is written before the end.
+    stopTimeoutMilliseconds: 45_000,
     isReady: async () => (await httpStatus(`http://127.0.0.1:${ports.metrics}/readyz`)) === 200,
   });
 }

@@ -15,6 +15,21 @@ import { createMetrics } from './runtime/metrics.ts';
 const drainMs = 30_000;
 const leaseName = 'kellet-operator';
 
+const usage = `kellet-operator: turns Kellet's custom resources into the data plane's working copy
+
+usage: kellet-operator
+
+  KUBECONFIG                the Kubernetes API; inside a cluster it is found by itself
+  KELLET_CONTROL_ADDRESS    host:port of the data plane's control service (required)
+  KELLET_CONTROL_SECRET     the secret shared with it, or KELLET_CONTROL_SECRET_FILE (required)
+  KELLET_LISTEN_HOST        address of /metrics, /healthz, /readyz (default 0.0.0.0)
+  KELLET_METRICS_PORT       their port (default 9464)
+  KELLET_LEADER_ELECTION    whether one of several replicas leads (default true)
+  KELLET_LEASE_NAMESPACE    namespace of the Lease (default: the pod's own, else kellet-system)
+  KELLET_IDENTITY           name of a place that holds one process at a time, for the Lease
+  KELLET_LOG_LEVEL          trace, debug, info, warn, error, fatal or silent (default info)
+`;
+
 /** Runs the operator until the signal aborts. @returns the exit code: not 0 when the lease was lost */
 async function run(config: Config, logger: Logger, signal: AbortSignal): Promise<number> {
   const metrics = createMetrics();
@@ -81,11 +96,21 @@ async function lead(
 }
 
 async function main(): Promise<void> {
+  const [argument] = process.argv.slice(2);
+  if (argument === '--help' || argument === '-h') {
+    console.log(usage);
+    return;
+  }
+  if (argument !== undefined) {
+    console.error(`kellet-operator: unexpected argument ${argument}; kellet-operator --help shows the settings`);
+    process.exitCode = 2;
+    return;
+  }
   let config: Config;
   try {
     config = readConfig(process.env, randomUUID().slice(0, 8));
   } catch (error) {
-    console.error((error as Error).message);
+    console.error(`kellet-operator: ${(error as Error).message}`);
     process.exitCode = 2;
     return;
   }
