@@ -15,7 +15,9 @@ describe('docs/promises.md', () => {
       expect(existsSync(path.join(root, file)), `${file} does not exist`).to.equal(true);
       const source = readFileSync(path.join(root, file), 'utf8');
       expect(
-        source.includes(`it('${title}'`) || source.includes(`it("${title}"`),
+        ['it', 'describe'].some((kind) =>
+          [`'`, `"`].some((quote) => source.includes(`${kind}(${quote}${title}${quote}`)),
+        ),
         `no test "${title}" in ${file}`,
       ).to.equal(true);
     });

@@ -1,7 +1,7 @@
 import { chmod, mkdir, readFile, readdir, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { expect } from 'chai';
-import { findOnPath, isAtLeast, stagingReplacements } from './binaries.ts';
+import { findOnPath, isAtLeast, stagingReplacements, statedReplacements } from './binaries.ts';
 import type { GoProgram } from './go-build.ts';
 import { buildPrograms, cachedProgram } from './go-build.ts';
 import { withFolder } from './testing.ts';
@@ -18,6 +18,23 @@ replace (
     expect(stagingReplacements(goMod)).to.deep.equal([
       'k8s.io/api=k8s.io/api@v0.35.4',
       'k8s.io/cli-runtime=k8s.io/cli-runtime@v0.35.4',
+    ]);
+  });
+
+  it('takes over the replacements of a module that name a version, and no folders', () => {
+    const goMod = `
+replace github.com/one => github.com/other v1.2.3
+replace (
+\tk8s.io/api => k8s.io/api v0.34.0
+\tgithub.com/two v1.0.0 => github.com/two v1.0.1
+\tgithub.com/three => ./three
+)
+require github.com/four v1.0.0
+`;
+    expect(statedReplacements(goMod)).to.deep.equal([
+      'github.com/one=github.com/other@v1.2.3',
+      'k8s.io/api=k8s.io/api@v0.34.0',
+      'github.com/two@v1.0.0=github.com/two@v1.0.1',
     ]);
   });
 

@@ -22,6 +22,13 @@ export function stagingReplacements(goMod: string): string[] {
   );
 }
 
+/** The replacements that a go.mod states for itself and that count only in a main module, except those by a folder. */
+export function statedReplacements(goMod: string): string[] {
+  return [...goMod.matchAll(/^(?:replace)?\s*(\S+)(?: (v\S+))? => ([^\s.]\S*) (v\S+)/gm)].map(
+    ([, from, fromVersion, to, toVersion]) => `${from}${fromVersion ? `@${fromVersion}` : ''}=${to}@${toVersion}`,
+  );
+}
+
 /** A program of k8s.io/kubernetes, told its own version: Helm, kubectl and feature gates ask for it. */
 function kubernetesProgram(name: string): GoProgram {
   const minor = kubernetesVersion.split('.')[1]!;
@@ -60,6 +67,15 @@ const helm: GoProgram = {
   module: 'helm.sh/helm/v4',
   package: 'helm.sh/helm/v4/cmd/helm',
   variables: { 'helm.sh/helm/v4/internal/version.version': 'v4.3.1' },
+};
+// The last line that builds from its published module alone: later ones replace gitops-engine by a folder.
+const argocd: GoProgram = {
+  name: 'argocd',
+  version: 'v3.2.11',
+  module: 'github.com/argoproj/argo-cd/v3',
+  package: 'github.com/argoproj/argo-cd/v3/cmd',
+  variables: { 'github.com/argoproj/argo-cd/v3/common.version': '3.2.11' },
+  replacements: statedReplacements,
 };
 const kubectl = kubernetesProgram('kubectl');
 const controlPlane = [etcd, kubernetesProgram('kube-apiserver'), kubernetesProgram('kube-controller-manager')];
@@ -120,6 +136,13 @@ export async function kubectlProgram(report: Report, signal?: AbortSignal): Prom
 export async function helmProgram(report: Report, signal?: AbortSignal): Promise<string> {
   if (await fileExists(cachedProgram(cacheFolder(), helm))) return cachedProgram(cacheFolder(), helm);
   return (await recentProgram('helm', ['version', '--short'], [4, 0])) ?? (await build([helm], report, signal)).helm!;
+}
+
+/** Argo CD, whose own evaluator judges the health checks that only a test needs: from $PATH when it is 3.x, else built. */
+export async function argocdProgram(report: Report, signal?: AbortSignal): Promise<string> {
+  if (await fileExists(cachedProgram(cacheFolder(), argocd))) return cachedProgram(cacheFolder(), argocd);
+  const found = await recentProgram('argocd', ['version', '--client', '--short'], [3, 0]);
+  return found ?? (await build([argocd], report, signal)).argocd!;
 }
 
 /** etcd, kube-apiserver and kube-controller-manager: from $KUBEBUILDER_ASSETS as far as it has them, else built. */

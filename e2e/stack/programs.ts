@@ -1,5 +1,5 @@
 // Makes sure that every program the tests run is there, so that no test has to wait for a build.
-import { controlPlanePrograms, helmProgram, kubectlProgram, natsServerProgram } from './binaries.ts';
+import { argocdProgram, controlPlanePrograms, helmProgram, kubectlProgram, natsServerProgram } from './binaries.ts';
 
 const report = (line: string) => console.log(`    ${line}`);
 
@@ -7,3 +7,4 @@ await natsServerProgram(report);
 await controlPlanePrograms(report);
 await kubectlProgram(report);
 await helmProgram(report);
+await argocdProgram(report);

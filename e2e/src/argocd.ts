@@ -1,0 +1,35 @@
+// Argo CD's own judgement of a resource's health, with the settings that the chart carries; needs no cluster.
+import { execFile } from 'node:child_process';
+import { randomUUID } from 'node:crypto';
+import { rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join, resolve } from 'node:path';
+import { promisify } from 'node:util';
+import { argocdProgram } from '../stack/binaries.ts';
+
+const execute = promisify(execFile);
+const settings = resolve(import.meta.dirname, '../../charts/kellet/argocd/argocd-cm.yaml');
+
+/** Healthy, Progressing, Suspended, Degraded …, with the message that its user interface shows. */
+export interface ResourceHealth {
+  status: string;
+  message: string;
+}
+
+/** What Argo CD says of a resource. */
+export async function argocdHealth(resource: object): Promise<ResourceHealth> {
+  const file = join(tmpdir(), `kellet-health-${randomUUID()}.json`);
+  await writeFile(file, JSON.stringify(resource));
+  try {
+    const { stdout } = await execute(
+      await argocdProgram(() => undefined),
+      ['admin', 'settings', 'resource-overrides', 'health', file, '--argocd-cm-path', settings],
+      { env: { ...process.env, KUBECONFIG: '/dev/null' } },
+    );
+    const [, status = '', message = ''] = /^STATUS: (.*)\nMESSAGE: ?(.*)/m.exec(stdout) ?? [];
+    if (status === '') throw new Error(`argocd answered: ${stdout}`);
+    return { status, message: message.trim() };
+  } finally {
+    await rm(file, { force: true });
+  }
+}
