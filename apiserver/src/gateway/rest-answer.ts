@@ -3,6 +3,7 @@ import type { ServerResponse } from 'node:http';
 import { codes, toKelletError, type KelletError } from '../platform/errors.ts';
 import type { Logger } from '../platform/logger.ts';
 import { RateLimitExceeded } from './rate-limit.ts';
+import { RangeNotSatisfiable } from './raw-chunk.ts';
 
 /** Writes a whole answer. */
 export function answer(
@@ -30,7 +31,11 @@ export function answerError(
 ): KelletError {
   const error = toKelletError(thrown);
   if (error.code === 'INTERNAL') logger.error({ err: error.cause ?? error, request_id: requestId }, 'request failed');
-  const { http } = codes[error.code];
+  let { http }: { http: number } = codes[error.code];
+  if (error instanceof RangeNotSatisfiable) {
+    http = 416;
+    response.setHeader('content-range', `bytes */${error.size}`);
+  }
   // The spec's one numeric code.
   const code = error instanceof RateLimitExceeded ? http : error.code;
   if (error.retryAfterSeconds !== undefined) response.setHeader('retry-after', error.retryAfterSeconds);

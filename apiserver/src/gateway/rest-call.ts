@@ -7,8 +7,7 @@ import { requestMetadata } from './metadata.ts';
 /** Reads a body. Throws INVALID_ARGUMENT when it is longer than `limit` bytes or compressed. */
 export async function readBody(request: IncomingMessage, limit: number): Promise<Uint8Array> {
   const tooLong = () => invalidArgument(`the body is longer than ${limit} bytes`);
-  const encoding = request.headers['content-encoding'];
-  if (encoding !== undefined && encoding !== 'identity') throw invalidArgument('compressed bodies are not accepted');
+  refuseCompressed(request);
   if (Number(request.headers['content-length'] ?? 0) > limit) throw tooLong();
   return new Promise((resolve, reject) => {
     const chunks: Uint8Array[] = [];
@@ -27,6 +26,22 @@ export async function readBody(request: IncomingMessage, limit: number): Promise
     request.once('error', () => reject(invalidArgument('the body ended early')));
     request.once('close', () => reject(invalidArgument('the body ended early')));
   });
+}
+
+/** The body as it arrives, for a handler that takes it piece by piece. Throws INVALID_ARGUMENT when it ends early. */
+export async function* streamBody(request: IncomingMessage): AsyncGenerator<Uint8Array> {
+  refuseCompressed(request);
+  try {
+    // A handler that does not want the rest must still be able to answer: the socket stays.
+    yield* request.iterator({ destroyOnReturn: false }) as AsyncIterable<Uint8Array>;
+  } catch {
+    throw invalidArgument('the body ended early');
+  }
+}
+
+function refuseCompressed(request: IncomingMessage): void {
+  const encoding = request.headers['content-encoding'];
+  if (encoding !== undefined && encoding !== 'identity') throw invalidArgument('compressed bodies are not accepted');
 }
 
 /** The context of a call over REST. Costly parts are made when a handler asks for them. */

@@ -2,6 +2,7 @@
 import { getOption, hasOption, type DescField, type DescMethod, type DescService } from '@bufbuild/protobuf';
 import { http } from '@kellet/proto/es/google/api/annotations_pb';
 import type { HttpRule } from '@kellet/proto/es/google/api/http_pb';
+import { HttpBodySchema } from '@kellet/proto/es/google/api/httpbody_pb';
 import { access, type Access } from '@kellet/proto/es/kellet/v1/options_pb';
 import { capture, parseTemplate, type Template } from './path-template.ts';
 
@@ -47,7 +48,7 @@ export class RouteTable {
   private readonly root = newNode();
   private readonly customVerbs = new Set<string>();
 
-  /** Reads every unary method of the services that carries an HTTP rule. Throws when two rules mean the same route. */
+  /** Reads every method of the services that carries an HTTP rule. Throws when two rules mean the same route. */
   constructor(services: readonly DescService[]) {
     this.routes = services.flatMap((service) => service.methods).flatMap(routesOf);
     for (const route of this.routes) this.add(route);
@@ -125,9 +126,19 @@ function decoded(segment: string): string {
 
 function routesOf(method: DescMethod): Route[] {
   if (!hasOption(method, http)) return [];
-  if (method.methodKind !== 'unary') throw new Error(`${method.name} streams: it cannot have an HTTP rule`);
   const rule = getOption(method, http);
-  return [rule, ...rule.additionalBindings].map((binding) => toRoute(method, binding));
+  const routes = [rule, ...rule.additionalBindings].map((binding) => toRoute(method, binding));
+  const isPossible =
+    method.methodKind === 'client_streaming' ? routes.every(rawBodyField) : method.methodKind === 'unary';
+  if (!isPossible) throw new Error(`${method.name} streams messages: an HTTP rule can stream bytes alone`);
+  return routes;
+}
+
+/** The field that takes the body's bytes as they are, when the route's body is a google.api.HttpBody. */
+export function rawBodyField(route: Route): DescField | undefined {
+  if (route.body === '' || route.body === '*') return undefined;
+  const field = route.method.input.fields.find((candidate) => candidate.name === route.body);
+  return field?.fieldKind === 'message' && field.message.typeName === HttpBodySchema.typeName ? field : undefined;
 }
 
 function toRoute(method: DescMethod, rule: HttpRule): Route {

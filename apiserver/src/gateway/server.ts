@@ -1,6 +1,7 @@
 // REST on port 8080. The order of the steps is the contract: preflight → route → authenticate → rate limit → authorise →
 // call; everything else here is how an HTTP connection is held.
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
+import { create, type Message } from '@bufbuild/protobuf';
 import { notFoundRoute } from './cold-routes.ts';
 import type { Admission } from './admission.ts';
 import { credentialOf, type Authenticator, type Invoker } from './authenticate.ts';
@@ -11,9 +12,10 @@ import { plainAddress } from './authorize.ts';
 import { requestIdOf } from './metadata.ts';
 import type { CallMetrics } from './call-metrics.ts';
 import { answer, answerError } from './rest-answer.ts';
-import { readBody, RestContext } from './rest-call.ts';
+import { rawChunk, wantsRawChunk } from './raw-chunk.ts';
+import { readBody, RestContext, streamBody } from './rest-call.ts';
 import type { Match, Route, RouteTable } from './routes.ts';
-import { decodeRequest, encodeResponse } from './transcode.ts';
+import { bodyMessages, decodeRequest, encodeResponse } from './transcode.ts';
 import { unauthenticated, unavailable } from '../platform/errors.ts';
 
 /** Greatest body of a telemetry request (API.md, telemetry) and of any other, in bytes. */
@@ -75,17 +77,24 @@ async function handle(parts: RestParts, request: IncomingMessage, response: Serv
     const { route } = match;
     const caller = await parts.admission.admit(route.access, credential, address, extra);
 
-    const body = await readBody(request, bodyLimitOf(route));
+    const streamsBody = route.method.methodKind === 'client_streaming';
+    const body = streamsBody ? new Uint8Array() : await readBody(request, bodyLimitOf(route));
     const query = mark < 0 ? '' : url.slice(mark + 1);
     const message = decodeRequest(match, { query, body, contentType: headers['content-type'] ?? '' });
     await parts.admission.admitDevice(route.access, route.method, message, caller);
 
     const context = new RestContext(request, response, { caller, requestId, address, responseMetadata: extra });
-    const result = await whileCredentialHolds(parts, route, credential, context, () =>
-      parts.invoker.unary(route.method, message, context),
+    const call = async (input: Message): Promise<Message> => {
+      if (!streamsBody) return parts.invoker.unary(route.method, input, context);
+      const handler = parts.invoker.stream(route.method);
+      const messages = bodyMessages(route, input, streamBody(request));
+      return create(route.method.output, await (handler(messages, context) as Promise<Message>));
+    };
+    const encoded = await whileCredentialHolds(parts, route, credential, context, async () =>
+      wantsRawChunk(route, headers) ? rawChunk(message, headers, call) : encodeResponse(route, await call(message)),
     );
-    const encoded = encodeResponse(route, result);
-    answer(response, 200, extra, encoded.contentType, encoded.body);
+    for (const [name, value] of encoded.headers ?? []) extra.set(name, value);
+    answer(response, encoded.status ?? 200, extra, encoded.contentType, encoded.body);
     parts.metrics.observe(route.method, 'rest', 'OK', started);
   } catch (thrown) {
     const error = answerError(response, thrown, requestId, extra, parts.logger);
@@ -96,7 +105,7 @@ async function handle(parts: RestParts, request: IncomingMessage, response: Serv
 const bodyLimitOf = (route: Route): number =>
   route.method.input.typeName === 'kellet.v1.IngestRequest' ? telemetryBodyLimit : bodyLimit;
 
-/** A call that may wait for a minute ends when its credential is revoked or the process stops; others are over by then. */
+/** A call that may take minutes ends when its credential is revoked or the process stops; others are over by then. */
 async function whileCredentialHolds<T>(
   parts: RestParts,
   route: Route,
@@ -104,8 +113,9 @@ async function whileCredentialHolds<T>(
   context: RestContext,
   call: () => Promise<T>,
 ): Promise<T> {
-  const isLongPoll = route.method.input.fields.some((field) => field.name === 'wait_seconds');
-  if (!isLongPoll || credential === undefined) return call();
+  const mayWait =
+    route.method.methodKind !== 'unary' || route.method.input.fields.some((field) => field.name === 'wait_seconds');
+  if (!mayWait || credential === undefined) return call();
   let end: (error: Error) => void = () => undefined;
   const ended = new Promise<never>((_resolve, reject) => {
     end = (error) => {

@@ -16,7 +16,7 @@ import { HttpBodySchema } from '@kellet/proto/es/google/api/httpbody_pb';
 import type { HttpBody } from '@kellet/proto/es/google/api/httpbody_pb';
 import { invalidArgument } from '../platform/errors.ts';
 import { describeFailure } from './decode-failure.ts';
-import type { Match, Route } from './routes.ts';
+import { rawBodyField, type Match, type Route } from './routes.ts';
 import { addQuery, fieldFromText } from './query.ts';
 import { checkText, parseStrictJson } from './strict-json.ts';
 import { hasUpdateMask, takeMask } from './update-mask.ts';
@@ -30,8 +30,10 @@ export interface RestRequest {
   readonly contentType: string;
 }
 
-/** An HTTP answer. */
+/** An HTTP answer: 200, unless it says otherwise. */
 export interface RestResponse {
+  readonly status?: number;
+  readonly headers?: readonly (readonly [string, string])[];
   readonly contentType: string;
   readonly body: Uint8Array | string;
 }
@@ -65,6 +67,24 @@ export function decodeRequest(match: Match, request: RestRequest): Message {
     message[rawField.localName] = create(HttpBodySchema, { contentType: request.contentType, data: request.body });
   }
   return message;
+}
+
+/**
+ * The messages of a request whose body is streamed (google.api.HttpBody): `first` is the request as it decodes without its
+ * body, every other carries the next bytes alone.
+ */
+export async function* bodyMessages(
+  route: Route,
+  first: Message,
+  body: AsyncIterable<Uint8Array>,
+): AsyncGenerator<Message> {
+  yield first;
+  const field = rawBodyField(route)!;
+  for await (const data of body) {
+    const message = create(route.method.input) as Message & Record<string, unknown>;
+    message[field.localName] = create(HttpBodySchema, { data });
+    yield message;
+  }
 }
 
 /** Encodes a response: proto names, unpopulated scalars shown; google.api.HttpBody as its own bytes. */
@@ -149,13 +169,6 @@ function setPath(
       fields = field.message.fields;
     }
   }
-}
-
-/** The field that takes the body's bytes as they are, when the route's body is a google.api.HttpBody. */
-function rawBodyField(route: Route): DescField | undefined {
-  if (route.body === '' || route.body === '*') return undefined;
-  const field = route.method.input.fields.find((candidate) => candidate.name === route.body);
-  return field?.fieldKind === 'message' && field.message.typeName === HttpBodySchema.typeName ? field : undefined;
 }
 
 const isObject = (value: JsonValue | undefined): value is JsonObject =>

@@ -31,7 +31,10 @@ export interface FetchedArtifact {
 }
 
 /** Sizes in the contract are uint32. */
-const maximumBytes = 2 ** 32 - 1;
+export const maximumArtifactBytes = 2 ** 32 - 1;
+
+/** The artifact_uri of an artifact that is uploaded instead of fetched (API.md, OTA packages). */
+export const uploadUri = 'upload://';
 const maximumRedirects = 5;
 const idleMilliseconds = 30_000;
 /** However slowly its server answers, a fetch ends after this long. */
@@ -72,17 +75,23 @@ export function isPrivateAddress(address: string): boolean {
 }
 
 /**
- * Checks an artifact_uri: https, or http when local fetching is allowed. Answers what is wrong with it, or undefined.
+ * Checks an artifact_uri: https, http when local fetching is allowed, or exactly upload://. Answers what is wrong with it, or
+ * undefined.
  */
 export function uriProblem(uri: string, allowLocal: boolean): string | undefined {
+  return uri === uploadUri ? undefined : addressProblem(uri, allowLocal);
+}
+
+/** What is wrong with an address from which an artifact would be fetched, or undefined. */
+function addressProblem(uri: string, allowLocal: boolean): string | undefined {
   let url: URL;
   try {
     url = new URL(uri);
   } catch {
     return 'artifact_uri must be a URL';
   }
-  if (url.protocol === 'upload:' || url.protocol === 's3:')
-    return `artifact_uri: ${url.protocol}// is not available yet`;
+  if (url.protocol === 'upload:') return `artifact_uri must be exactly ${uploadUri} for an artifact that is uploaded`;
+  if (url.protocol === 's3:') return 'artifact_uri: s3:// is not available yet';
   if (url.protocol !== 'https:' && !(url.protocol === 'http:' && allowLocal))
     return 'artifact_uri must be an https URL';
   if (url.username !== '' || url.password !== '') return 'artifact_uri must not carry a user or a password';
@@ -105,7 +114,7 @@ export async function fetchArtifact(
   const file = path.join(os.tmpdir(), `kellet-artifact-${randomUUID()}`);
   const dispose = () => rm(file, { force: true });
   try {
-    const limit = declared.sizeBytes || maximumBytes;
+    const limit = declared.sizeBytes || maximumArtifactBytes;
     const hash = createHash('sha256');
     let received = 0;
     const meter = new Transform({
@@ -138,7 +147,7 @@ function open(
   options: { allowLocal: boolean; signal: AbortSignal },
   redirects: number,
 ): Promise<http.IncomingMessage> {
-  const problem = uriProblem(url.href, options.allowLocal);
+  const problem = addressProblem(url.href, options.allowLocal);
   if (problem) return Promise.reject(new ArtifactError(problem, true));
   const client = url.protocol === 'https:' ? https : http;
   return new Promise((resolve, reject) => {

@@ -2,6 +2,7 @@
 import type { Transaction } from '../../platform/database.ts';
 import { notFound } from '../../platform/errors.ts';
 import { isId } from '../../platform/ids.ts';
+import { dropPieces } from './upload-store.ts';
 
 /** What a build may be installed on, as stored: kellet.v1.Compatibility in proto names. */
 export interface CompatibilityJson {
@@ -34,6 +35,8 @@ export interface PackageRow {
   readonly message: string;
   readonly fetch_attempts: number;
   readonly fetch_failed_at: Date | null;
+  /** Bytes received of an artifact that is uploaded. */
+  readonly uploaded_bytes: bigint;
   readonly deleted_at: Date | null;
   readonly created_at: Date;
   readonly updated_at: Date;
@@ -226,10 +229,11 @@ export async function noteFetchFailure(
 /** Marks a package deleted; its row stays, so that its id is bound to its checksum for life. */
 export async function markPackageDeleted(tx: Transaction, tenantId: string, packageId: string): Promise<void> {
   await tx.query(
-    `UPDATE ota_packages SET deleted_at = now(), updated_at = now()
+    `UPDATE ota_packages SET deleted_at = now(), updated_at = now(), uploaded_bytes = 0
      WHERE tenant_id = $1 AND package_id = $2 AND deleted_at IS NULL`,
     [tenantId, packageId],
   );
+  await dropPieces(tx, tenantId, packageId);
 }
 
 /** Name of a rollout that is not completed and uses the package, as its update or as its way back. */

@@ -17,6 +17,7 @@ import {
   type ListPackagesResponseSchema,
   type OtaPackageSchema,
   type UpdatePackageRequest,
+  type UploadArtifactRequest,
 } from '@kellet/proto/es/kellet/v1/ota_pb';
 import type { OtaPackageSpec as PackageManifestSpec } from '@kellet/crds';
 import { RefusalError, type Applied, type Applier, type Refusal } from '../../control/applier.ts';
@@ -31,7 +32,7 @@ import { namedId } from '../../platform/ids.ts';
 import type { Logger } from '../../platform/logger.ts';
 import type { Paging } from '../../platform/paging.ts';
 import type { CallContext } from '../../platform/rpc.ts';
-import { ArtifactError, fetchArtifact } from './artifact-fetch.ts';
+import { ArtifactError, fetchArtifact, uploadUri } from './artifact-fetch.ts';
 import { artifactSize, putArtifact } from './artifact-store.ts';
 import {
   findNamesake,
@@ -49,6 +50,7 @@ import {
 } from './package-store.ts';
 import { manifestCompatibility, updatePackage } from './package-update.ts';
 import { verifySignature } from './signature.ts';
+import { Uploads } from './uploads.ts';
 import { packageProblem } from './validation.ts';
 
 type OtaPackage = MessageInitShape<typeof OtaPackageSchema>;
@@ -64,6 +66,7 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
   private readonly paging: Paging;
   private readonly logger: Logger;
   private readonly allowLocal: boolean;
+  private readonly uploads: Uploads;
   private readonly closing = new AbortController();
   /** Fetches under way in this process, by tenant and package. */
   private readonly fetches = new Map<string, Promise<void>>();
@@ -80,11 +83,12 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
     this.paging = parts.paging;
     this.logger = parts.logger;
     this.allowLocal = parts.allowLocalFetch;
+    this.uploads = new Uploads(parts.database, (tx, tenantId, packageId) => this.judge(tx, tenantId, packageId));
   }
 
   /**
    * Fetches and checks the artifact, then writes the custom resource: a mismatch is INVALID_ARGUMENT and leaves nothing (SPEC,
-   * OTA, rule 1).
+   * OTA, rule 1). A package whose artifact is uploaded is made at once and waits for it.
    */
   async create(request: CreatePackageRequest, context: CallContext): Promise<OtaPackage> {
     const problem = packageProblem(request, this.allowLocal);
@@ -104,12 +108,14 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
         throw invalidArgument('signature is not one of the artifact by any of the tenant’s trusted signing keys');
       }
     });
-    // Also when the tenant's store holds such an artifact: the address must serve what the checksum says.
-    await this.fetch(context.tenantId, request.artifactUri, sha256, request.sizeBytes, context.signal).catch(
-      (error: unknown) => {
-        throw error instanceof ArtifactError ? invalidArgument(error.message) : error;
-      },
-    );
+    if (request.artifactUri !== uploadUri) {
+      // Also when the tenant's store holds such an artifact: the address must serve what the checksum says.
+      await this.fetch(context.tenantId, request.artifactUri, sha256, request.sizeBytes, context.signal).catch(
+        (error: unknown) => {
+          throw error instanceof ArtifactError ? invalidArgument(error.message) : error;
+        },
+      );
+    }
     const spec: PackageManifestSpec = {
       type: type === 'fw' ? 'Firmware' : 'Software',
       version: request.version,
@@ -158,6 +164,11 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
       context,
     );
     return this.get(context.tenantId, request.packageId);
+  }
+
+  /** Takes bytes of an artifact that is uploaded. */
+  async upload(requests: AsyncIterable<UploadArtifactRequest>, context: CallContext): Promise<OtaPackage> {
+    return toPackage(await this.uploads.receive(requests, context));
   }
 
   /** Deletes the resource; FAILED_PRECONDITION while a rollout uses the package. */
@@ -226,7 +237,7 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
       await this.judge(tx, tenantId, packageId);
       return getPackage(tx, tenantId, packageId);
     });
-    if (row.status === 'uploading') this.startFetch(meta, row);
+    if (row.status === 'uploading' && row.artifact_uri !== uploadUri) this.startFetch(meta, row);
     return { id: packageId, observed: observedOf(row), refusal: refusalOf(row) };
   }
 
@@ -396,6 +407,7 @@ export function toPackage(row: PackageRow): OtaPackage {
     status: OtaPackage_Status[row.status],
     checksumVerified: row.checksum_verified,
     signatureVerified: row.signature_verified,
+    uploadedBytes: Number(row.checksum_verified ? row.size_bytes : row.uploaded_bytes),
     createdAt: timestampFromDate(row.created_at),
     updatedAt: timestampFromDate(row.updated_at),
   };

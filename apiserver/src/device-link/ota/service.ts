@@ -49,6 +49,7 @@ export function createOta(platform: Platform, profiles: ProfileReader, writer: R
         await packages.delete(request.packageId, context);
         return {};
       },
+      uploadArtifact: (requests, context) => packages.upload(requests, context),
       createRollout: (request, context) => rollouts.create(request, context),
       planRollout: (request, context) => rollouts.plan(request, context.tenantId),
       getRollout: (request, context) => rollouts.get(context.tenantId, request.rolloutId),
