@@ -1,17 +1,27 @@
 // The configuration of kellet-apiserver: one table from which environment, flags and help are read.
 import { readFileSync } from 'node:fs';
+import { allTargets, parseAddresses, parseTargets, remoteTargets, type Target } from './targets.ts';
+
+/** Who answers calls that page or signs tokens; the gateway alone holds no key of its own. */
+const services = allTargets.filter((target) => target !== 'gateway' && target !== 'dashboard-bff');
 
 interface Setting {
   readonly type: 'string' | 'integer' | 'boolean' | readonly string[];
   readonly fallback?: string;
   /** Never shown; may be given as a file by the name with _FILE. */
   readonly secret?: boolean;
-  readonly required?: boolean;
+  /** Needed by every target, or by these. */
+  readonly required?: boolean | readonly Target[];
   readonly help: string;
 }
 
 const settings = {
-  target: { type: ['all'], fallback: 'all', help: 'services to run in this process' },
+  target: { type: 'string', fallback: 'all', help: `services of this process: all, or any of ${allTargets.join(',')}` },
+  serviceAddresses: {
+    type: 'string',
+    fallback: '',
+    help: 'internal ports of the services of other processes, as telemetry=host:9091,*=host:9091',
+  },
   environment: {
     type: ['development', 'production'],
     fallback: 'production',
@@ -20,7 +30,7 @@ const settings = {
   listenHost: { type: 'string', fallback: '0.0.0.0', help: 'address to listen on' },
   restPort: { type: 'integer', fallback: '8080', help: 'REST and /ws; 0: any free port' },
   grpcPort: { type: 'integer', fallback: '9090', help: 'public gRPC' },
-  controlPort: { type: 'integer', fallback: '9091', help: 'internal gRPC for the operator' },
+  controlPort: { type: 'integer', fallback: '9091', help: 'internal gRPC, for the operator and other targets' },
   metricsPort: { type: 'integer', fallback: '9464', help: '/metrics, /healthz, /readyz' },
   logLevel: {
     type: ['trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent'],
@@ -29,11 +39,11 @@ const settings = {
   },
   databaseUrl: { type: 'string', secret: true, required: true, help: 'PostgreSQL connection URL' },
   natsUrl: { type: 'string', secret: true, required: true, help: 'NATS URL' },
-  controlSecret: { type: 'string', secret: true, required: true, help: 'shared secret of operator and data plane' },
+  controlSecret: { type: 'string', secret: true, required: true, help: 'shared secret of the internal port' },
   jwtPrivateKey: {
     type: 'string',
     secret: true,
-    required: true,
+    required: services,
     help: 'Ed25519 key that signs access tokens, PKCS#8 PEM',
   },
   platformAdminEmail: { type: 'string', fallback: '', help: 'account made at start when it is missing' },
@@ -53,7 +63,7 @@ const settings = {
   fundingUrl: { type: 'string', fallback: '', help: 'pays the wallet by itself; local network only' },
   walletKey: { type: 'string', secret: true, fallback: '', help: 'private key that pays for anchors, 64 hex digits' },
   callbackUrl: { type: 'string', fallback: '', help: 'URL at which the processor reaches /api/v1/callbacks/arc' },
-  callbackHmacSecret: { type: 'string', secret: true, required: true, help: 'key of X-ARC-Signature' },
+  callbackHmacSecret: { type: 'string', secret: true, required: ['gateway'], help: 'key of X-ARC-Signature' },
   callbackSkipValidation: { type: 'boolean', fallback: 'false', help: 'accept unsigned callbacks; local network only' },
   allowLocalFetch: {
     type: 'boolean',
@@ -71,7 +81,12 @@ type Value<S extends Setting> = S['type'] extends 'integer'
       : string;
 
 /** The configuration, every value checked. */
-export type Config = { readonly [K in keyof typeof settings]: Value<(typeof settings)[K]> };
+export type Config = { readonly [K in keyof typeof settings]: Value<(typeof settings)[K]> } & {
+  /** What `target` says. */
+  readonly targets: ReadonlySet<Target>;
+  /** Where the targets are that this process calls and does not run. */
+  readonly addresses: ReadonlyMap<Target, string>;
+};
 
 /** KELLET_REST_PORT for restPort. */
 const environmentName = (key: string): string =>
@@ -86,6 +101,16 @@ export function readConfig(environment: Record<string, string | undefined>, flag
   const problems: string[] = [];
   const given = parseFlags(flags, problems);
   const values: Record<string, unknown> = {};
+  const attempt = <T>(name: string, read: () => T, fallback: T): T => {
+    try {
+      return read();
+    } catch (error) {
+      problems.push(`${name}: ${(error as Error).message}`);
+      return fallback;
+    }
+  };
+  const targetText = given.get('target') ?? environment['KELLET_TARGET'] ?? 'all';
+  const targets = attempt('KELLET_TARGET', () => parseTargets(targetText), new Set(allTargets));
   for (const [key, setting] of Object.entries<Setting>(settings)) {
     const name = environmentName(key);
     let text = given.get(key) ?? environment[name];
@@ -99,9 +124,18 @@ export function readConfig(environment: Record<string, string | undefined>, flag
       }
     }
     text ??= setting.fallback;
-    if (text === undefined || (setting.required && text === '')) problems.push(`${name} is required: ${setting.help}`);
-    else values[key] = parse(name, setting, text, problems);
+    const isRequired = Array.isArray(setting.required)
+      ? setting.required.some((target: Target) => targets.has(target))
+      : setting.required === true;
+    if (isRequired && !text) problems.push(`${name} is required: ${setting.help}`);
+    else values[key] = parse(name, setting, text ?? '', problems);
   }
+  values['targets'] = targets;
+  values['addresses'] = attempt(
+    'KELLET_SERVICE_ADDRESSES',
+    () => parseAddresses(values['serviceAddresses'] as string, remoteTargets(targets)),
+    new Map(),
+  );
   if (problems.length > 0) throw new Error(`configuration:\n  ${problems.join('\n  ')}`);
   const config = values as unknown as Config;
   refuseUnsafe(config);

@@ -1,39 +1,33 @@
 #!/usr/bin/env node
 // kellet-apiserver: configuration → parts → start in order → drain in the opposite order. Read this first.
-import { createPrivateKey, hkdfSync } from 'node:crypto';
-import { createAuth } from './auth/service.ts';
-import { createChainAnchor } from './chain-anchor/service.ts';
+import { createPrivateKey, hkdfSync, randomBytes } from 'node:crypto';
+import { chainChecks } from './chain-anchor/readiness.ts';
 import { runWalletCommand } from './chain-anchor/wallet-command.ts';
 import { configHelp, readConfig, type Config } from './config.ts';
-import { createControl } from './control/service.ts';
+import { createServices } from './create-services.ts';
 import { attachWebSocket } from './dashboard-bff/web-socket.ts';
-import { createOta } from './device-link/ota/service.ts';
-import { countRolloutsOfProfile } from './device-link/ota/usage.ts';
-import { createProfileReader } from './device-link/provisioning/profiles.ts';
-import { createProvisioning } from './device-link/provisioning/service.ts';
-import { createRpc } from './device-link/rpc/service.ts';
-import { countDevicesOfProfile } from './device-registry/devices.ts';
+import type { DeviceDirectory } from './device-registry/directory.ts';
 import { groupMembers } from './device-registry/group-members.ts';
-import { createDeviceRegistry } from './device-registry/service.ts';
 import { Gateway } from './gateway/gateway.ts';
-import { Health } from './gateway/health.ts';
+import { Health, type Check } from './gateway/health.ts';
+import { TargetInvoker } from './internal/invoker.ts';
+import { InternalServer } from './internal/server.ts';
 import { Broker } from './platform/broker.ts';
 import { sleep, systemClock } from './platform/clock.ts';
 import { Database, isConnectionError, migrate } from './platform/database.ts';
-import { KubernetesApi, loadKubeConfig } from './platform/kubernetes.ts';
+import { addHealth } from './platform/grpc-health.ts';
 import { createLogger, type Logger } from './platform/logger.ts';
 import { createMetrics } from './platform/metrics.ts';
-import type { Platform, ServiceModule } from './platform/module.ts';
+import type { Platform } from './platform/module.ts';
 import { OutboxRelay } from './platform/outbox.ts';
 import { Paging } from './platform/paging.ts';
-import { ServiceRegistry } from './platform/rpc.ts';
+import type { ServiceRegistry } from './platform/rpc.ts';
 import { ProcessServer } from './process-server.ts';
-import { createTelemetry } from './telemetry/service.ts';
-import { createVerifier } from './verifier/service.ts';
+import { LiveHub } from './telemetry/live.ts';
 
 const usage = `kellet-apiserver: the data plane of Kellet
 
-usage: kellet-apiserver [--target=all] [flags]
+usage: kellet-apiserver [--target=all|gateway,auth,…] [flags]
        kellet-apiserver wallet address|balance|split|import
 
 Every setting is a flag, or an environment variable; a secret is a variable or a file named by the variable with _FILE.
@@ -44,6 +38,8 @@ ${configHelp()}
 
 /** Key of the page tokens: the same in every replica, and of no use for anything else. */
 function pagingKey(config: Config): Buffer {
+  // The gateway alone pages nothing.
+  if (config.jwtPrivateKey === '') return randomBytes(32);
   const secret = createPrivateKey(config.jwtPrivateKey).export({ type: 'pkcs8', format: 'der' });
   return Buffer.from(hkdfSync('sha256', secret, '', 'kellet page tokens', 32));
 }
@@ -61,37 +57,14 @@ async function migrateWhenReachable(database: Database, logger: Logger, signal: 
   }
 }
 
-/** Every service of this process, in the order in which they start. */
-function createServices(platform: Platform, logger: Logger) {
-  const { database } = platform;
-  const auth = createAuth(platform);
-  const profiles = createProfileReader(database);
-  const deviceRegistry = createDeviceRegistry(platform, profiles);
-  const { directory, liveness } = deviceRegistry;
-  const control = createControl(platform, new KubernetesApi(loadKubeConfig(process.env['KUBECONFIG']), logger));
-  const provisioning = createProvisioning(platform, control, async (tx, tenantId, profileId) => ({
-    devices: await countDevicesOfProfile(tx, tenantId, profileId),
-    rollouts: await countRolloutsOfProfile(tx, tenantId, profileId),
-  }));
-  const ota = createOta(platform, profiles, control.writer);
-  control.addApplier('tenant', auth.tenantApplier);
-  control.addApplier('otaPackage', ota.packages);
-  control.addApplier('otaRollout', ota.rolloutApplier);
-  control.setRolloutDriver(ota.rolloutDriver);
-  const rpc = createRpc(platform, profiles, (tenantId, deviceId, at) => liveness.seen(tenantId, deviceId, at, 'poll'));
-  const telemetry = createTelemetry(platform, directory, liveness);
-  const modules: ServiceModule[] = [
-    auth,
-    deviceRegistry,
-    provisioning,
-    ota,
-    rpc,
-    telemetry,
-    createChainAnchor(platform),
-    createVerifier(platform),
-    control,
-  ];
-  return { modules, auth, directory, telemetry };
+/** What a process of these targets needs to serve; what it only makes use of is told by metrics. */
+function checksOf(config: Config, database: Database, broker: Broker): Record<string, Check> {
+  const { targets } = config;
+  const checks: Record<string, Check> = { postgres: () => database.ping() };
+  if (targets.has('gateway') || targets.has('chain-anchor')) checks['nats'] = () => broker.ping();
+  // Beside other services the chain must not take them out of service.
+  if (targets.has('chain-anchor') && targets.size === 1) Object.assign(checks, chainChecks(config));
+  return checks;
 }
 
 async function run(config: Config): Promise<void> {
@@ -109,7 +82,9 @@ async function run(config: Config): Promise<void> {
   const metrics = createMetrics();
   const database = new Database(config.databaseUrl, logger);
   const broker = new Broker(config.natsUrl, logger);
-  const health = new Health({ postgres: () => database.ping(), nats: () => broker.ping() });
+  const { targets } = config;
+  const isGateway = targets.has('gateway');
+  const health = new Health(checksOf(config, database, broker));
   const processServer = new ProcessServer(health, metrics);
   await processServer.listen(config.listenHost, config.metricsPort);
   await migrateWhenReachable(database, logger, stopping.signal);
@@ -117,19 +92,64 @@ async function run(config: Config): Promise<void> {
   const outbox = new OutboxRelay(database, broker, logger);
   const paging = new Paging(pagingKey(config));
   const platform: Platform = { config, clock: systemClock, logger, metrics, database, broker, outbox, paging };
-  const { modules, directory, telemetry } = createServices(platform, logger);
-  const registry = new ServiceRegistry();
-  for (const module of modules) module.register(registry);
+  const live = new LiveHub();
+  const internal = new InternalServer(config.controlSecret, logger);
+  const { modules, registry, directory } = createServices(platform, targets, internal, live);
+  const services = new TargetInvoker(registry, config.addresses, config.controlSecret);
+  // Nobody can be let in without it; what else is away, fails by itself.
+  if (services.remoteTargets.includes('auth')) health.add('auth', () => services.checkTarget('auth'));
+  internal.addServicesOf(registry);
+  addHealth(internal, {
+    services: registry.services().map((service) => service.typeName),
+    isServing: async () => (await health.readiness()).isReady,
+    stopping: internal.stopping,
+  });
   for (const module of modules) if (!stopping.signal.aborted) await module.start?.();
+  if (modules.length > 0) await internal.listen(config.listenHost, config.controlPort);
+  const entrance = isGateway ? await openGateway(platform, { services, registry, directory, live, health }) : undefined;
+  processServer.started();
+  logger.info({ ...entrance?.ports, targets: [...targets] }, 'serving');
+
+  if (!stopping.signal.aborted) {
+    await new Promise((resolve) => stopping.signal.addEventListener('abort', resolve, { once: true }));
+  }
+  logger.info('draining');
+  health.drain();
+  await entrance?.close();
+  await internal.close();
+  services.close();
+  for (const module of modules.toReversed()) await module.stop?.();
+  await outbox.close();
+  await broker.close();
+  await database.close();
+  processServer.close();
+  logger.info('stopped');
+}
+
+/** The public ports with the live feed. */
+async function openGateway(
+  platform: Platform,
+  parts: {
+    readonly services: TargetInvoker;
+    readonly registry: ServiceRegistry;
+    readonly directory: DeviceDirectory;
+    readonly live: LiveHub;
+    readonly health: Health;
+  },
+) {
+  const { config, database, logger, metrics } = platform;
+  const { services, directory, live, health } = parts;
   const gateway = new Gateway(platform, {
-    invoker: registry,
+    // In one process a call is a function call.
+    invoker: services.remoteTargets.length === 0 ? parts.registry : services,
     health,
+    isServing: (typeName) => services.isServing(typeName),
     isGatewayOf: async (tenantId, gatewayDeviceId, deviceId) =>
       (await directory.lookup(tenantId, [deviceId])).get(deviceId)?.gatewayDeviceId === gatewayDeviceId,
   });
   const liveFeed = attachWebSocket(gateway.httpServer, {
     devices: directory,
-    live: telemetry.live,
+    live,
     groupMembers: (tenantId, groupId) => groupMembers(database, tenantId, groupId),
     authenticate: async (token, address) => (await gateway.authenticator.authenticate(token, address)).caller,
     watch: (token, caller, address, end) => gateway.authenticator.watch(token, caller, address, end),
@@ -137,22 +157,13 @@ async function run(config: Config): Promise<void> {
     logger,
     metrics,
   });
-  const ports = await gateway.start();
-  processServer.started();
-  logger.info({ ...ports, target: config.target }, 'serving');
-
-  if (!stopping.signal.aborted) {
-    await new Promise((resolve) => stopping.signal.addEventListener('abort', resolve, { once: true }));
-  }
-  logger.info('draining');
-  liveFeed.close();
-  await gateway.stop();
-  for (const module of modules.toReversed()) await module.stop?.();
-  await outbox.close();
-  await broker.close();
-  await database.close();
-  processServer.close();
-  logger.info('stopped');
+  return {
+    ports: await gateway.start(),
+    close: async () => {
+      liveFeed.close();
+      await gateway.stop();
+    },
+  };
 }
 
 /** `kellet-apiserver wallet …`: with the same settings as the server. Answers the exit code. */

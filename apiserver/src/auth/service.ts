@@ -24,7 +24,6 @@ import { sessionHandlers } from './session-list.ts';
 import { revokeSessions, Sessions, type TokenPair } from './sessions.ts';
 import { SignIn } from './sign-in.ts';
 import { findAccount, insertUser } from './store.ts';
-import { TenantApplier } from './tenant-applier.ts';
 import { tenantHandlers } from './tenants.ts';
 import { userHandlers } from './users.ts';
 
@@ -38,8 +37,6 @@ export interface AuthModule extends ServiceModule {
    * used from this address, UNAVAILABLE when the database is away.
    */
   authenticate(credential: string, address: string): Promise<Caller>;
-  /** For the control service. */
-  readonly tenantApplier: TenantApplier;
 }
 
 /** Builds the service. Throws when the configured signing key is no Ed25519 key. */
@@ -103,7 +100,6 @@ export function createAuth(platform: AuthPlatform): AuthModule {
   };
 
   return {
-    tenantApplier: new TenantApplier(platform),
     register: (registry) => registry.register(AuthService, implementation),
     start: async () => {
       await makePlatformAdmin();

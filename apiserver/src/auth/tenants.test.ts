@@ -10,6 +10,7 @@ import { createTestDatabase, type TestDatabase } from '../platform/test-database
 import { mintDeviceKey } from './device-keys.ts';
 import { revocationChannel } from './revocations.ts';
 import { createAuth, type AuthModule } from './service.ts';
+import { TenantApplier } from './tenant-applier.ts';
 import { changedSettings } from './tenant-applier.ts';
 import { eventually } from './test-fixtures.ts';
 import { MovableClock, testPlatform } from './test-platform.ts';
@@ -21,12 +22,15 @@ const password = 'correct horse battery';
 describe('tenants', () => {
   let test: TestDatabase;
   let auth: AuthModule;
+  let applier: TenantApplier;
   const registry = new ServiceRegistry();
   const heard: string[] = [];
 
   before(async () => {
     test = await createTestDatabase();
-    auth = createAuth(testPlatform(test.database, new MovableClock()));
+    const platform = testPlatform(test.database, new MovableClock());
+    auth = createAuth(platform);
+    applier = new TenantApplier(platform);
     auth.register(registry);
     let listening = false;
     test.database.listen(
@@ -39,12 +43,11 @@ describe('tenants', () => {
   after(() => test.drop());
 
   const apply = (tenantId: string, spec: MessageInitShape<typeof TenantSpecSchema> = {}) =>
-    auth.tenantApplier.apply(
+    applier.apply(
       create(ObjectMetaSchema, { tenantId, name: tenantId }),
       create(TenantSpecSchema, { adminEmail: `admin@${tenantId}.test`, adminPassword: password, ...spec }),
     );
-  const remove = (tenantId: string) =>
-    auth.tenantApplier.remove(create(ObjectMetaSchema, { tenantId, name: tenantId }), false);
+  const remove = (tenantId: string) => applier.remove(create(ObjectMetaSchema, { tenantId, name: tenantId }), false);
   const call = <M extends (typeof method)[keyof typeof method]>(
     of: M,
     request: MessageInitShape<M['input']>,

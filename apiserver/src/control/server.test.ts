@@ -15,6 +15,7 @@ import {
 } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
 import { expect } from 'chai';
 import { eventually, insertTenant } from '../auth/test-fixtures.ts';
+import { InternalServer } from '../internal/server.ts';
 import { KelletError } from '../platform/errors.ts';
 import { grpcService } from '../platform/grpc-service.ts';
 import { createLogger } from '../platform/logger.ts';
@@ -29,7 +30,7 @@ const secret = 'a control secret';
 
 describe('control over gRPC', () => {
   let test: TestDatabase;
-  let server: ControlServer;
+  let server: InternalServer;
   let client: Client;
   let applied: string[];
   let driven: string[];
@@ -60,7 +61,8 @@ describe('control over gRPC', () => {
         return { applied: true };
       },
     });
-    server = new ControlServer(secret, { dispatcher, changes, rolloutDriver }, logger);
+    server = new InternalServer(secret, logger);
+    new ControlServer(server, { dispatcher, changes, rolloutDriver }, logger);
     const port = await server.listen('127.0.0.1', 0);
     client = new Client(`127.0.0.1:${port}`, credentials.createInsecure());
   });

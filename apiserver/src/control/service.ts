@@ -1,5 +1,6 @@
 // Control: the internal service through which the operator, and REST creations, turn custom resources into the data plane's
 // working copies. Construction and life cycle; each part is a file of its own.
+import type { InternalServer } from '../internal/server.ts';
 import { sleep } from '../platform/clock.ts';
 import type { KubernetesApi } from '../platform/kubernetes.ts';
 import type { Platform, ServiceModule } from '../platform/module.ts';
@@ -18,26 +19,23 @@ export interface ControlModule extends ServiceModule {
   readonly changes: ChangeCoalescer;
   addApplier<Case extends keyof Appliers>(specCase: Case, applier: Appliers[Case]): void;
   setRolloutDriver(driver: RolloutDriver): void;
-  /** The port of the internal gRPC server, once started. */
-  readonly port: number;
 }
 
-/** Makes the control service. Without the Kubernetes API everything but writing custom resources works. */
-export function createControl(platform: Platform, kubernetes: KubernetesApi): ControlModule {
-  const { config, database } = platform;
+/** Makes the control service, on the internal port. Without the Kubernetes API everything but writing custom resources works. */
+export function createControl(platform: Platform, kubernetes: KubernetesApi, server: InternalServer): ControlModule {
+  const { database } = platform;
   const logger = platform.logger.child({ service: 'control' });
   const dispatcher = new Dispatcher(database);
   const writer = new ResourceWriter({ database, kubernetes, dispatcher, logger });
   const changes = new ChangeCoalescer(database, logger);
   let rolloutDriver: RolloutDriver | undefined;
-  const server = new ControlServer(
-    config.controlSecret,
+  new ControlServer(
+    server,
     { dispatcher, changes: new ChangeFeed(database, logger), rolloutDriver: () => rolloutDriver },
     logger,
   );
   const closing = new AbortController();
   let sweeping: Promise<void> = Promise.resolve();
-  let port = 0;
 
   const sweepLoop = async () => {
     while (!closing.signal.aborted) {
@@ -51,18 +49,13 @@ export function createControl(platform: Platform, kubernetes: KubernetesApi): Co
     changes,
     addApplier: (specCase, applier) => dispatcher.addApplier(specCase, applier),
     setRolloutDriver: (driver) => (rolloutDriver = driver),
-    get port() {
-      return port;
-    },
     // ControlService is internal: nothing of it is registered for the gateway.
     register: () => undefined,
     async start() {
-      port = await server.listen(config.listenHost, config.controlPort);
       sweeping = sweepLoop();
     },
     async stop() {
       closing.abort();
-      await server.close();
       await changes.close();
       await sweeping;
       kubernetes.close();

@@ -14,7 +14,7 @@ import { revocationChannel, sessionPayload } from '../auth/revocations.ts';
 import type { Clock } from '../platform/clock.ts';
 import type { Database } from '../platform/database.ts';
 import { KelletError, unauthenticated } from '../platform/errors.ts';
-import { internalContext, publicCaller, type Caller, type CallerKind, type ServiceRegistry } from '../platform/rpc.ts';
+import { internalContext, publicCaller, type Caller, type CallerKind, type Invoker } from '../platform/rpc.ts';
 import { BoundedMap } from './bounded-map.ts';
 
 const rememberMilliseconds = 10_000;
@@ -27,9 +27,6 @@ export interface Identity {
   /** The tenant's requests per minute; 0: the default. */
   readonly rateLimitPerMinute: number;
 }
-
-/** What the authenticator asks; a ServiceRegistry is one. */
-export type Invoker = Pick<ServiceRegistry, 'unary' | 'stream'>;
 
 /** The credential of a request's headers or metadata, or undefined when there is none. `Authorization` wins over `X-API-Key`. */
 export function credentialOf(authorization: string | undefined, apiKey: string | undefined): string | undefined {

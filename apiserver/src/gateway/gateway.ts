@@ -3,15 +3,18 @@ import { once } from 'node:events';
 import type { Server as HttpServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { ServerCredentials, type Server as GrpcServer } from '@grpc/grpc-js';
+import { Health as HealthService } from '@kellet/proto/es/grpc/health/v1/health_pb';
 import { sleep } from '../platform/clock.ts';
+import { addHealth } from '../platform/grpc-health.ts';
 import type { Platform } from '../platform/module.ts';
+import type { Invoker } from '../platform/rpc.ts';
 import { Admission, type IsGatewayOf } from './admission.ts';
-import { Authenticator, type Invoker } from './authenticate.ts';
+import { Authenticator } from './authenticate.ts';
 import { CallMetrics } from './call-metrics.ts';
 import { Callbacks } from './callbacks.ts';
 import { coldRoutes } from './cold-routes.ts';
 import { createGrpcServer } from './grpc.ts';
-import { addStandardServices } from './grpc-standard.ts';
+import { addReflection } from './grpc-reflection.ts';
 import type { Health } from './health.ts';
 import { PostgresRateCounter } from './rate-counter.ts';
 import { RateLimiter } from './rate-limit.ts';
@@ -28,6 +31,8 @@ export interface GatewayOptions {
   readonly health: Health;
   /** Whether one device is another's connected gateway; without it a device key names no device but its own. */
   readonly isGatewayOf?: IsGatewayOf;
+  /** Whether a service, by its full name, can be called, for grpc.health.v1; without it all of them can. */
+  readonly isServing?: (typeName: string) => Promise<boolean>;
 }
 
 /** Milliseconds that running requests get to finish when the process stops. */
@@ -73,7 +78,13 @@ export class Gateway {
       cold: coldRoutes(options.health, this.callbacks, logger),
     });
     this.grpcServer = createGrpcServer({ ...shared, services: publicServices });
-    addStandardServices(this.grpcServer, publicServices, options.health);
+    const { health, isServing = () => Promise.resolve(true) } = options;
+    addHealth(this.grpcServer, {
+      services: publicServices.map((service) => service.typeName),
+      isServing: async (service) => (await health.readiness()).isReady && (await isServing(service)),
+      stopping: this.stopping.signal,
+    });
+    addReflection(this.grpcServer, [...publicServices, HealthService], this.stopping.signal);
   }
 
   /** Listens on both ports; answers which ones, also when any free port was asked for. */

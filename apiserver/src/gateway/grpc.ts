@@ -11,23 +11,17 @@ import {
   type sendUnaryData,
 } from '@grpc/grpc-js';
 import { unauthenticated, unavailable } from '../platform/errors.ts';
+import { writeAnswers } from '../platform/grpc-answers.ts';
+import { GrpcContext, metadataEntries, metadataText, toMetadata, type GrpcCall } from '../platform/grpc-context.ts';
 import { grpcService } from '../platform/grpc-service.ts';
 import type { Logger } from '../platform/logger.ts';
-import type { CallContext, Caller } from '../platform/rpc.ts';
+import type { CallContext, Caller, Invoker } from '../platform/rpc.ts';
 import type { Admission } from './admission.ts';
-import { credentialOf, type Authenticator, type Invoker } from './authenticate.ts';
+import { credentialOf, type Authenticator } from './authenticate.ts';
 import type { CallMetrics } from './call-metrics.ts';
 import { accessOf } from './routes.ts';
-import {
-  checkRequest,
-  GrpcContext,
-  grpcRequestId,
-  metadataText,
-  peerAddress,
-  toMetadata,
-  toStatus,
-  type GrpcCall,
-} from './grpc-call.ts';
+import { checkRequest, grpcRequestId, peerAddress, toStatus } from './grpc-call.ts';
+import { requestMetadata } from './metadata.ts';
 
 /** What the gRPC server is made of. */
 export interface GrpcParts {
@@ -81,6 +75,15 @@ async function admitted(
   return { caller, credential };
 }
 
+const contextOf = (call: GrpcCall, caller: Caller, headers: Map<string, string>): GrpcContext =>
+  new GrpcContext(call, {
+    caller,
+    requestId: headers.get('x-request-id')!,
+    address: peerAddress(call.getPeer()),
+    metadata: requestMetadata(metadataEntries(call.metadata)),
+    responseMetadata: headers,
+  });
+
 async function answerUnary(
   parts: GrpcParts,
   method: DescMethod,
@@ -94,7 +97,7 @@ async function answerUnary(
     const { caller } = await admitted(parts, method, call, headers);
     checkRequest(method, call.request);
     await parts.admission.admitDevice(accessOf(method), method, call.request, caller);
-    context = new GrpcContext(call, caller, headers.get('x-request-id')!, headers);
+    context = contextOf(call, caller, headers);
     const result = await parts.invoker.unary(method, call.request, context);
     call.sendMetadata(toMetadata(headers));
     done(null, result);
@@ -121,7 +124,7 @@ async function answerStream(
   let context: GrpcContext | undefined;
   try {
     const { caller, credential } = await admitted(parts, method, call, headers);
-    const opened = (context = new GrpcContext(call, caller, headers.get('x-request-id')!, headers));
+    const opened = (context = contextOf(call, caller, headers));
     const ended = new Promise<never>((_resolve, reject) => {
       const end = (error: Error): void => {
         opened.abort();
@@ -169,12 +172,7 @@ async function run(
     return;
   }
   const writable = call as ServerWritableStream<Message, Message>;
-  writable.sendMetadata(toMetadata(context.responseMetadata));
-  for await (const message of result as AsyncIterable<Message>) {
-    if (context.signal.aborted) return;
-    if (!writable.write(create(method.output, message))) await drained(writable, context.signal);
-  }
-  writable.end();
+  await writeAnswers(writable, method.output, result as AsyncIterable<Message>, context);
 }
 
 async function* checkedRequests(method: DescMethod, call: Readable): AsyncIterable<Message> {
@@ -183,17 +181,4 @@ async function* checkedRequests(method: DescMethod, call: Readable): AsyncIterab
     checkRequest(method, message);
     yield message;
   }
-}
-
-/** Waits until a slow client has taken what was written, or is gone. */
-function drained(stream: ServerWritableStream<Message, Message>, signal: AbortSignal): Promise<void> {
-  return new Promise((resolve) => {
-    const finish = (): void => {
-      stream.off('drain', finish);
-      signal.removeEventListener('abort', finish);
-      resolve();
-    };
-    stream.once('drain', finish);
-    signal.addEventListener('abort', finish, { once: true });
-  });
 }

@@ -15,13 +15,18 @@ const defaultTimeoutMilliseconds = 1000;
 
 /** The dependencies of a process, and whether it is on its way out. */
 export class Health {
-  private readonly checks: ReadonlyMap<string, Check>;
+  private readonly checks: Map<string, Check>;
   private readonly timeoutMilliseconds: number;
   private isDraining = false;
 
   constructor(checks: Readonly<Record<string, Check>>, timeoutMilliseconds = defaultTimeoutMilliseconds) {
     this.checks = new Map(Object.entries(checks));
     this.timeoutMilliseconds = timeoutMilliseconds;
+  }
+
+  /** Adds a dependency. */
+  add(name: string, check: Check): void {
+    this.checks.set(name, check);
   }
 
   /** From now on the process is not ready: load balancers stop sending before it stops serving. */

@@ -4,10 +4,11 @@ import { createServer, type IncomingMessage, type Server, type ServerResponse } 
 import { create, type Message } from '@bufbuild/protobuf';
 import { notFoundRoute } from './cold-routes.ts';
 import type { Admission } from './admission.ts';
-import { credentialOf, type Authenticator, type Invoker } from './authenticate.ts';
+import { credentialOf, type Authenticator } from './authenticate.ts';
 import { corsHeaders, isPreflight, preflightHeaders } from './cors.ts';
 import { newId } from '../platform/ids.ts';
 import type { Logger } from '../platform/logger.ts';
+import type { Invoker } from '../platform/rpc.ts';
 import { plainAddress } from './authorize.ts';
 import { requestIdOf } from './metadata.ts';
 import type { CallMetrics } from './call-metrics.ts';

@@ -8,6 +8,8 @@ import {
 import type { MessageInitShape } from '@bufbuild/protobuf';
 import type { ValidateTokenResponseSchema } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { readConfig } from '../config.ts';
+import { RemoteInvoker } from '../internal/remote-invoker.ts';
+import { InternalServer } from '../internal/server.ts';
 import { Broker } from '../platform/broker.ts';
 import { systemClock } from '../platform/clock.ts';
 import { createLogger } from '../platform/logger.ts';
@@ -76,6 +78,8 @@ export async function startTestGateway(
   options: {
     environment?: Record<string, string>;
     isGatewayOf?: (tenantId: string, gatewayDeviceId: string, deviceId: string) => Promise<boolean>;
+    /** The handlers are called through the internal port, as those of another process (KELLET_TEST_SPLIT=1 for all tests). */
+    split?: boolean;
   } = {},
 ): Promise<TestGateway> {
   const testDatabase = await createTestDatabase();
@@ -110,9 +114,20 @@ export async function startTestGateway(
   });
   register(registry);
   const health = new Health({ postgres: () => testDatabase.database.ping(), nats: () => broker.ping() });
+  const internal = new InternalServer(config.controlSecret, logger);
+  internal.addServicesOf(registry);
+  const remote = new RemoteInvoker(
+    'services',
+    `127.0.0.1:${await internal.listen('127.0.0.1', 0)}`,
+    config.controlSecret,
+  );
   const gateway = new Gateway(
     { config, clock: systemClock, logger, metrics, database: testDatabase.database, broker },
-    { invoker: registry, health, isGatewayOf: options.isGatewayOf },
+    {
+      invoker: (options.split ?? process.env['KELLET_TEST_SPLIT'] === '1') ? remote : registry,
+      health,
+      isGatewayOf: options.isGatewayOf,
+    },
   );
   const { restPort, grpcPort } = await gateway.start();
   return {
@@ -127,6 +142,8 @@ export async function startTestGateway(
     broker,
     stop: async () => {
       await gateway.stop();
+      remote.close();
+      await internal.close();
       await broker.close();
       await testDatabase.drop();
     },

@@ -59,9 +59,11 @@ export interface CallContext {
   readonly address: string;
   /** Aborts when the client goes away or the deadline passes. */
   readonly signal: AbortSignal;
+  /** Milliseconds since 1970 after which nobody waits for the answer; undefined: the client named none. */
+  readonly deadline?: number | undefined;
   /** Request headers or metadata, lower-case names; credentials and `x-tenant-id` kin are not among them. */
   readonly metadata: ReadonlyMap<string, string>;
-  /** Headers (REST) or initial metadata (gRPC) of the response. */
+  /** Headers (REST) or initial metadata (gRPC) of the response; what a stream sets after its first message becomes trailers. */
   readonly responseMetadata: Map<string, string>;
   /** Runs once the response has been written to the client (or the connection has died). */
   afterResponse(run: () => void): void;
@@ -98,14 +100,28 @@ export type Handler<M extends DescMethod> =
 export type Implementation<S extends DescService> = { [K in keyof S['method']]?: Handler<S['method'][K]> };
 
 type AnyUnary = (request: MessageShape<DescMessage>, context: CallContext) => Promise<MessageInitShape<DescMessage>>;
-type AnyStream = (
+
+/** The handler of a streaming method of any of the three kinds. */
+export type StreamHandler = (
   request: MessageShape<DescMessage> | AsyncIterable<MessageShape<DescMessage>>,
   context: CallContext,
 ) => AsyncIterable<MessageInitShape<DescMessage>> | Promise<MessageInitShape<DescMessage>>;
 
+/** Finds the handler of a method, in this process or in another one, and calls it. */
+export interface Invoker {
+  /** Throws what the handler throws, UNIMPLEMENTED when there is none, UNAVAILABLE when its process is away. */
+  unary<M extends DescMethod>(
+    method: M,
+    request: MessageShape<M['input']>,
+    context: CallContext,
+  ): Promise<MessageShape<M['output']>>;
+  /** The handler of a streaming method. */
+  stream(method: DescMethod): StreamHandler;
+}
+
 /** The services of this process. The one place where a method without a handler answers UNIMPLEMENTED. */
-export class ServiceRegistry {
-  private readonly handlers = new Map<string, AnyUnary | AnyStream>();
+export class ServiceRegistry implements Invoker {
+  private readonly handlers = new Map<string, AnyUnary | StreamHandler>();
   private readonly registered = new Set<DescService>();
 
   /** Takes a service in; a service is registered once, by one or several partial implementations. */
@@ -133,11 +149,11 @@ export class ServiceRegistry {
   }
 
   /** Calls a streaming method in this process: the handler's own iterable or promise comes back. */
-  stream(method: DescMethod): AnyStream {
-    return this.handler(method) as AnyStream;
+  stream(method: DescMethod): StreamHandler {
+    return this.handler(method) as StreamHandler;
   }
 
-  private handler(method: DescMethod): AnyUnary | AnyStream {
+  private handler(method: DescMethod): AnyUnary | StreamHandler {
     const handler = this.handlers.get(methodKey(method));
     if (!handler) throw new KelletError('UNIMPLEMENTED', `${method.parent.typeName}/${method.name} is not implemented`);
     return handler;

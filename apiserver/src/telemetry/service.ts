@@ -46,6 +46,8 @@ export interface TelemetryModule extends ServiceModule {
 /** What may be set besides the configuration. */
 export interface TelemetryOptions {
   readonly writer?: Partial<WriterOptions>;
+  /** Who watches which device, in this process and elsewhere. */
+  readonly live?: LiveHub;
   /** Milliseconds between looks for dead writers and complete segments. */
   readonly maintenanceMilliseconds?: number;
 }
@@ -65,7 +67,7 @@ const nanosecondsPerSecond = 1_000_000_000n;
 const mostNanoseconds = 2n ** 63n - 1n;
 
 class Telemetry implements TelemetryModule {
-  readonly live = new LiveHub();
+  readonly live: LiveHub;
   private readonly platform: Platform;
   private readonly devices: Devices;
   private readonly liveness: Liveness;
@@ -87,6 +89,7 @@ class Telemetry implements TelemetryModule {
     this.devices = devices;
     this.liveness = liveness;
     this.options = options;
+    this.live = options.live ?? new LiveHub();
     this.published = new Set(platform.config.publishPoints.split(',').map((tenantId) => tenantId.trim()));
     this.snapshots = new SnapshotStore(platform.database, platform.logger);
     const { batchPoints, batchSeconds } = platform.config;

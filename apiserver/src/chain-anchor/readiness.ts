@@ -1,0 +1,23 @@
+// What anchoring depends on outside of Kellet, for the readiness of a process that does nothing else (API.md, open routes).
+import type { Config } from '../config.ts';
+
+const answerMilliseconds = 900;
+
+/** A check per configured dependency: each resolves when it answers with success, and rejects with the reason otherwise. */
+export function chainChecks(
+  config: Pick<Config, 'arcUrl' | 'arcToken' | 'headersUrl'>,
+): Record<string, () => Promise<void>> {
+  const checks: Record<string, () => Promise<void>> = {};
+  if (config.arcUrl !== '') checks['processor'] = () => answers(config.arcUrl, '/v1/policy', config.arcToken);
+  if (config.headersUrl !== '') checks['headers'] = () => answers(config.headersUrl, '/tip', '');
+  return checks;
+}
+
+async function answers(baseUrl: string, path: string, token: string): Promise<void> {
+  const response = await fetch(baseUrl.replace(/\/+$/, '') + path, {
+    headers: token === '' ? {} : { authorization: `Bearer ${token}` },
+    signal: AbortSignal.timeout(answerMilliseconds),
+  });
+  await response.body?.cancel();
+  if (!response.ok) throw new Error(`it answers ${response.status}`);
+}

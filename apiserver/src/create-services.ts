@@ -1,0 +1,79 @@
+// The services of a process, wired: each reaches another through that service's interface. Facts of devices and profiles are
+// read from the database wherever they are needed, as in every replica; only the gateway's calls cross processes.
+import { createAuth } from './auth/service.ts';
+import { TenantApplier } from './auth/tenant-applier.ts';
+import { createChainAnchor } from './chain-anchor/service.ts';
+import { createControl } from './control/service.ts';
+import { createOta } from './device-link/ota/service.ts';
+import { countRolloutsOfProfile } from './device-link/ota/usage.ts';
+import { createProfileReader } from './device-link/provisioning/profiles.ts';
+import { createProvisioning } from './device-link/provisioning/service.ts';
+import { createRpc } from './device-link/rpc/service.ts';
+import { countDevicesOfProfile } from './device-registry/devices.ts';
+import type { DeviceDirectory } from './device-registry/directory.ts';
+import { createDeviceRegistry } from './device-registry/service.ts';
+import type { InternalServer } from './internal/server.ts';
+import { KubernetesApi, loadKubeConfig } from './platform/kubernetes.ts';
+import type { Platform, ServiceModule } from './platform/module.ts';
+import { ServiceRegistry } from './platform/rpc.ts';
+import type { Target } from './targets.ts';
+import type { LiveHub } from './telemetry/live.ts';
+import { createTelemetry } from './telemetry/service.ts';
+import { createVerifier } from './verifier/service.ts';
+
+/** What the targets of a process consist of. */
+export interface ProcessServices {
+  /** In the order in which they start. */
+  readonly modules: readonly ServiceModule[];
+  /** Their handlers. */
+  readonly registry: ServiceRegistry;
+  readonly directory: DeviceDirectory;
+}
+
+/** Makes the services of the targets; control adds itself to the internal server. */
+export function createServices(
+  platform: Platform,
+  targets: ReadonlySet<Target>,
+  internal: InternalServer,
+  live: LiveHub,
+): ProcessServices {
+  const { database, logger } = platform;
+  const registry = new ServiceRegistry();
+  const modules: ServiceModule[] = [];
+  const serve = <M extends ServiceModule>(module: M): M => {
+    module.register(registry);
+    modules.push(module);
+    return module;
+  };
+
+  if (targets.has('auth')) serve(createAuth(platform));
+
+  const profiles = createProfileReader(database);
+  const deviceRegistry = createDeviceRegistry(platform, profiles);
+  const { directory, liveness } = deviceRegistry;
+  if (targets.has('device-registry')) serve(deviceRegistry);
+  // Who hears devices writes down that they live.
+  else if (targets.has('telemetry') || targets.has('device-link')) modules.push(deviceRegistry);
+
+  if (targets.has('device-link')) {
+    const kubernetes = new KubernetesApi(loadKubeConfig(process.env['KUBECONFIG']), logger);
+    const control = createControl(platform, kubernetes, internal);
+    serve(
+      createProvisioning(platform, control, async (tx, tenantId, profileId) => ({
+        devices: await countDevicesOfProfile(tx, tenantId, profileId),
+        rollouts: await countRolloutsOfProfile(tx, tenantId, profileId),
+      })),
+    );
+    const ota = serve(createOta(platform, profiles, control.writer));
+    control.addApplier('tenant', new TenantApplier(platform));
+    control.addApplier('otaPackage', ota.packages);
+    control.addApplier('otaRollout', ota.rolloutApplier);
+    control.setRolloutDriver(ota.rolloutDriver);
+    serve(createRpc(platform, profiles, (tenantId, deviceId, at) => liveness.seen(tenantId, deviceId, at, 'poll')));
+    serve(control);
+  }
+  if (targets.has('telemetry')) serve(createTelemetry(platform, directory, liveness, { live }));
+  if (targets.has('chain-anchor')) serve(createChainAnchor(platform));
+  if (targets.has('verifier')) serve(createVerifier(platform));
+  return { modules, registry, directory };
+}

@@ -1,0 +1,60 @@
+// Finds the handler of a method: here, or in the process that runs its target.
+import type { DescMethod, DescService, MessageShape } from '@bufbuild/protobuf';
+import type { CallContext, Invoker, ServiceRegistry, StreamHandler } from '../platform/rpc.ts';
+import { servicesOf, type Target } from '../targets.ts';
+import { RemoteInvoker } from './remote-invoker.ts';
+
+const checkMilliseconds = 900;
+
+/** The services of this process and of the others. Without others the registry alone does the same. */
+export class TargetInvoker implements Invoker {
+  private readonly local: ServiceRegistry;
+  private readonly remotes = new Map<Target, RemoteInvoker>();
+  private readonly byService = new Map<DescService, RemoteInvoker>();
+
+  constructor(local: ServiceRegistry, addresses: ReadonlyMap<Target, string>, secret: string) {
+    this.local = local;
+    for (const [target, address] of addresses) {
+      const remote = new RemoteInvoker(target, address, secret);
+      this.remotes.set(target, remote);
+      for (const service of servicesOf[target]) this.byService.set(service, remote);
+    }
+  }
+
+  unary<M extends DescMethod>(
+    method: M,
+    request: MessageShape<M['input']>,
+    context: CallContext,
+  ): Promise<MessageShape<M['output']>> {
+    return (this.byService.get(method.parent) ?? this.local).unary(method, request, context);
+  }
+
+  stream(method: DescMethod): StreamHandler {
+    return (this.byService.get(method.parent) ?? this.local).stream(method);
+  }
+
+  /** The targets that other processes run. */
+  get remoteTargets(): readonly Target[] {
+    return [...this.remotes.keys()];
+  }
+
+  /** Rejects unless the process of the target says that it serves. */
+  async checkTarget(target: Target): Promise<void> {
+    await this.remotes.get(target)!.check('', checkMilliseconds);
+  }
+
+  /** Whether a service can be called, by its full name; those of this process always can. */
+  async isServing(typeName: string): Promise<boolean> {
+    const remote = [...this.byService].find(([service]) => service.typeName === typeName)?.[1];
+    if (!remote) return true;
+    return remote.check(typeName, checkMilliseconds).then(
+      () => true,
+      () => false,
+    );
+  }
+
+  /** Closes the connections. */
+  close(): void {
+    for (const remote of this.remotes.values()) remote.close();
+  }
+}

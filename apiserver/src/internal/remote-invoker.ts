@@ -1,0 +1,179 @@
+// Calls services of another process over its internal port. The connection is made when it is needed and comes back by itself;
+// while there is none a call fails at once with UNAVAILABLE.
+import { once } from 'node:events';
+import { create, type DescMethod, type DescService, type Message, type MessageShape } from '@bufbuild/protobuf';
+import {
+  Client,
+  credentials,
+  Metadata,
+  status,
+  type ClientDuplexStream,
+  type MethodDefinition,
+  type ServiceError,
+} from '@grpc/grpc-js';
+import {
+  Health as HealthService,
+  HealthCheckRequestSchema,
+  HealthCheckResponse_ServingStatus as ServingStatus,
+  type HealthCheckResponse,
+} from '@kellet/proto/es/grpc/health/v1/health_pb';
+import { KelletError, unavailable } from '../platform/errors.ts';
+import { metadataEntries } from '../platform/grpc-context.ts';
+import { grpcService } from '../platform/grpc-service.ts';
+import type { CallContext, Invoker, StreamHandler } from '../platform/rpc.ts';
+import { fromInternalStatus } from './call-error.ts';
+import { callHeader, encodeContext } from './call-header.ts';
+import { bidirectional, internalOptions } from './server.ts';
+
+type Call = ClientDuplexStream<Message, Message>;
+type Definition = MethodDefinition<Message, Message>;
+
+/** The services of one target in another process. */
+export class RemoteInvoker implements Invoker {
+  private readonly client: Client;
+  private readonly target: string;
+  private readonly authorization: string;
+  private readonly definitions = new Map<DescService, Readonly<Record<string, Definition>>>();
+
+  /** `target` is what errors call the other side, `address` its host:port or any name that gRPC resolves. */
+  constructor(target: string, address: string, secret: string) {
+    this.target = target;
+    this.authorization = `Bearer ${secret}`;
+    this.client = new Client(address, credentials.createInsecure(), {
+      ...internalOptions,
+      'grpc.initial_reconnect_backoff_ms': 100,
+      'grpc.max_reconnect_backoff_ms': 1000,
+      // A peer whose machine is gone says nothing: it is missed after these.
+      'grpc.keepalive_time_ms': 10_000,
+      'grpc.keepalive_timeout_ms': 5_000,
+      'grpc.keepalive_permit_without_calls': 1,
+      // Every address behind the name gets its share: replicas of a target are reached through a headless Service.
+      'grpc.service_config': JSON.stringify({ loadBalancingConfig: [{ round_robin: {} }] }),
+    });
+  }
+
+  async unary<M extends DescMethod>(
+    method: M,
+    request: MessageShape<M['input']>,
+    context: CallContext,
+  ): Promise<MessageShape<M['output']>> {
+    const call = this.open(method, context);
+    return new Promise((resolve, reject) => {
+      call.once('data', (answer: Message) => {
+        // The other side runs its afterResponse when this side ends.
+        context.afterResponse(() => call.end());
+        resolve(answer as MessageShape<M['output']>);
+      });
+      call.once('error', (failure: ServiceError) => reject(fromInternalStatus(failure, this.target)));
+      call.once('end', () => reject(unavailable(`${this.target} ended the call without an answer`)));
+      call.write(request);
+    });
+  }
+
+  stream(method: DescMethod): StreamHandler {
+    return (input, context) => {
+      const call = this.open(method, context);
+      // What the source of the requests throws (one of them is refused) is the outcome of the call.
+      const refused: { error?: unknown } = {};
+      if (method.methodKind === 'server_streaming') call.end(input as Message);
+      else
+        send(call, input as AsyncIterable<Message>).catch((error: unknown) => {
+          refused.error = error;
+          call.cancel();
+        });
+      const answers = this.answers(call, refused);
+      return method.methodKind === 'client_streaming' ? this.only(answers) : answers;
+    };
+  }
+
+  /** Whether the other side says that it serves this service. Rejects when it does not, or does not answer in time. */
+  async check(service: string, timeoutMilliseconds: number): Promise<void> {
+    const { path, requestSerialize, responseDeserialize } = grpcService(HealthService)['Check'] as Definition;
+    const metadata = new Metadata();
+    metadata.set('authorization', this.authorization);
+    const request = create(HealthCheckRequestSchema, { service });
+    const deadline = Date.now() + timeoutMilliseconds;
+    const answer = await new Promise<HealthCheckResponse>((resolve, reject) => {
+      this.client.makeUnaryRequest(
+        path,
+        requestSerialize,
+        responseDeserialize,
+        request,
+        metadata,
+        { deadline },
+        (error, response) => (error ? reject(new Error(status[error.code])) : resolve(response as HealthCheckResponse)),
+      );
+    });
+    if (answer.status !== ServingStatus.SERVING) throw new Error('not serving');
+  }
+
+  /** Ends the connection; calls under way fail. */
+  close(): void {
+    this.client.close();
+  }
+
+  private open(method: DescMethod, context: CallContext): Call {
+    const { path, requestSerialize, responseDeserialize } = this.definition(method);
+    const metadata = new Metadata();
+    metadata.set('authorization', this.authorization);
+    metadata.set(callHeader, encodeContext(context));
+    const options = context.deadline === undefined ? {} : { deadline: context.deadline };
+    const call = this.client.makeBidiStreamRequest(path, requestSerialize, responseDeserialize, metadata, options);
+    const take = (received: Metadata): void => {
+      for (const [name, value] of metadataEntries(received)) {
+        if (isOfTheService(name)) context.responseMetadata.set(name, value);
+      }
+    };
+    call.on('metadata', take);
+    call.on('status', ({ metadata: trailers }: { metadata: Metadata }) => take(trailers));
+    // Whoever waits for the answer hears of the failure; one that comes afterwards concerns nobody.
+    call.on('error', () => undefined);
+    const cancel = (): void => call.cancel();
+    context.signal.addEventListener('abort', cancel, { once: true });
+    call.once('close', () => context.signal.removeEventListener('abort', cancel));
+    if (context.signal.aborted) cancel();
+    return call;
+  }
+
+  private definition(method: DescMethod): Definition {
+    let methods = this.definitions.get(method.parent);
+    if (!methods) {
+      methods = bidirectional(method.parent);
+      this.definitions.set(method.parent, methods);
+    }
+    return methods[method.name]!;
+  }
+
+  private async *answers(call: Call, refused: { readonly error?: unknown }): AsyncIterable<Message> {
+    try {
+      for await (const answer of call) yield answer as Message;
+    } catch (thrown) {
+      if ('error' in refused) throw refused.error;
+      throw isServiceError(thrown) ? fromInternalStatus(thrown, this.target) : thrown;
+    } finally {
+      call.cancel();
+    }
+  }
+
+  private async only(answers: AsyncIterable<Message>): Promise<Message> {
+    let answer: Message | undefined;
+    for await (const message of answers) answer = message;
+    if (!answer) throw new KelletError('INTERNAL', 'internal error', { cause: new Error(`${this.target}: no answer`) });
+    return answer;
+  }
+}
+
+async function send(call: Call, requests: AsyncIterable<Message>): Promise<void> {
+  for await (const request of requests) {
+    if (call.destroyed || call.writableEnded) return;
+    if (!call.write(request)) await Promise.race([once(call, 'drain'), once(call, 'close')]);
+  }
+  call.end();
+}
+
+const isServiceError = (thrown: unknown): thrown is ServiceError =>
+  thrown instanceof Error && 'code' in thrown && typeof thrown.code === 'number';
+
+/** Not what gRPC itself adds on the way. */
+const isOfTheService = (name: string): boolean =>
+  !name.startsWith('grpc-') && !['content-type', 'date', 'kellet-error-bin'].includes(name);

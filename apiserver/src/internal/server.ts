@@ -1,0 +1,201 @@
+// The internal port (9091): nobody gets past the shared secret. Services of this process answer calls of other processes here,
+// and control answers the operator.
+import { createHash, timingSafeEqual } from 'node:crypto';
+import type { DescMessage, DescMethod, DescService, Message, MessageInitShape } from '@bufbuild/protobuf';
+import { create } from '@bufbuild/protobuf';
+import {
+  Server,
+  ServerCredentials,
+  ServerInterceptingCall,
+  status,
+  type Metadata,
+  type MethodDefinition,
+  type ServerDuplexStream,
+  type ServerInterceptor,
+  type ServiceDefinition,
+  type UntypedServiceImplementation,
+} from '@grpc/grpc-js';
+import { unavailable } from '../platform/errors.ts';
+import { writeAnswers } from '../platform/grpc-answers.ts';
+import { GrpcContext, toMetadata } from '../platform/grpc-context.ts';
+import { grpcService } from '../platform/grpc-service.ts';
+import type { Logger } from '../platform/logger.ts';
+import type { ServiceRegistry } from '../platform/rpc.ts';
+import { toInternalStatus } from './call-error.ts';
+import { callHeader, decodeContext } from './call-header.ts';
+
+/** Milliseconds that running calls get to finish when the process stops. */
+const drainMilliseconds = 10_000;
+
+/** Sizes are judged at the public ports; a window of 64 KiB would hold large messages back. */
+export const internalOptions = {
+  'grpc.max_receive_message_length': -1,
+  'grpc.max_send_message_length': -1,
+  'grpc-node.flow_control_window': 4 * 1024 * 1024,
+} as const;
+
+type Call = ServerDuplexStream<Message, Message>;
+
+/** The gRPC server of the internal port. */
+export class InternalServer {
+  private readonly server: Server;
+  private readonly logger: Logger;
+  private readonly stop = new AbortController();
+
+  constructor(secret: string, logger: Logger) {
+    this.logger = logger;
+    this.server = new Server({ ...internalOptions, interceptors: [secretInterceptor(digest(secret))] });
+  }
+
+  /** Aborts when the server closes: open streams are to be ended then. */
+  get stopping(): AbortSignal {
+    return this.stop.signal;
+  }
+
+  /** Adds a service whose methods are gRPC handlers. */
+  addService(definition: ServiceDefinition, implementation: UntypedServiceImplementation): void {
+    this.server.addService(definition, implementation);
+  }
+
+  /** Adds every service of the registry, for the RemoteInvoker of another process. */
+  addServicesOf(registry: ServiceRegistry): void {
+    for (const service of registry.services()) {
+      this.server.addService(bidirectional(service), this.handlersOf(service, registry));
+    }
+  }
+
+  /** Listens; answers the port, which the system chooses when 0 is asked for. */
+  listen(host: string, port: number): Promise<number> {
+    const address = `${host.includes(':') ? `[${host}]` : host}:${port}`;
+    return new Promise((resolve, reject) => {
+      this.server.bindAsync(address, ServerCredentials.createInsecure(), (error, bound) =>
+        error ? reject(error) : resolve(bound),
+      );
+    });
+  }
+
+  /** Ends streams and calls that wait, lets the others finish, and closes. */
+  async close(): Promise<void> {
+    this.stop.abort();
+    const force = setTimeout(() => this.server.forceShutdown(), drainMilliseconds);
+    await new Promise<void>((resolve) => this.server.tryShutdown(() => resolve()));
+    clearTimeout(force);
+  }
+
+  private handlersOf(service: DescService, registry: ServiceRegistry): UntypedServiceImplementation {
+    return Object.fromEntries(
+      service.methods.map((method) => [method.name, (call: Call) => void this.answer(method, call, registry)]),
+    );
+  }
+
+  private async answer(method: DescMethod, call: Call, registry: ServiceRegistry): Promise<void> {
+    // A stream that is destroyed says so by an error that nobody waits for.
+    call.on('error', () => undefined);
+    let context: GrpcContext | undefined;
+    let end: () => void = () => undefined;
+    try {
+      const facts = { ...decodeContext(call.metadata.get(callHeader)[0] as Buffer), responseMetadata: new Map() };
+      const opened = (context = new GrpcContext(call, facts));
+      const stopped = new Promise<never>((_resolve, reject) => {
+        end = () => {
+          opened.abort();
+          reject(unavailable('the server is stopping'));
+        };
+      });
+      if (waits(method)) this.stopping.addEventListener('abort', end);
+      if (waits(method) && this.stopping.aborted) end();
+      const run = method.methodKind === 'unary' ? runUnary : runStream;
+      await Promise.race([run(method, call, registry, context), stopped]);
+    } catch (thrown) {
+      const failure = toInternalStatus(thrown);
+      if (failure.error.code === 'INTERNAL') {
+        const request_id = context?.requestId;
+        this.logger.error({ err: failure.error.cause, request_id, method: method.name }, 'internal call failed');
+      }
+      call.emit('error', failure);
+    } finally {
+      this.stopping.removeEventListener('abort', end);
+      context?.finish();
+    }
+  }
+}
+
+/**
+ * A unary call. Its caller keeps its side of the call open until the client has the answer, so that what waits for the end of
+ * the response (CallContext.afterResponse) waits across processes too.
+ */
+async function runUnary(method: DescMethod, call: Call, registry: ServiceRegistry, context: GrpcContext) {
+  const request = await new Promise<Message>((resolve, reject) => {
+    call.once('data', resolve);
+    call.once('close', () => reject(unavailable('the call ended without a request')));
+  });
+  const over = new Promise<void>((resolve) => {
+    call.once('end', resolve);
+    if (call.readableEnded || context.signal.aborted) resolve();
+    context.signal.addEventListener('abort', () => resolve(), { once: true });
+  });
+  const answer = await registry.unary(method, request, context);
+  call.sendMetadata(toMetadata(context.responseMetadata));
+  call.write(answer);
+  await over;
+  context.finish();
+  call.end();
+}
+
+async function runStream(method: DescMethod, call: Call, registry: ServiceRegistry, context: GrpcContext) {
+  // Leaving an ordinary loop over a stream destroys it, and with it the answer that is still to come.
+  const requests = call.iterator({ destroyOnReturn: false }) as AsyncIterable<Message>;
+  const handler = registry.stream(method);
+  if (method.methodKind === 'server_streaming') {
+    for await (const request of requests) {
+      return writeAnswers(call, method.output, answersOf(handler(request, context)), context);
+    }
+    return;
+  }
+  const result = handler(requests, context);
+  if (method.methodKind === 'bidi_streaming') {
+    return writeAnswers(call, method.output, answersOf(result), context);
+  }
+  const answer = create(method.output, await (result as Promise<Message>));
+  call.sendMetadata(toMetadata(context.responseMetadata));
+  call.write(answer);
+  call.end();
+}
+
+const answersOf = (result: unknown) => result as AsyncIterable<MessageInitShape<DescMessage>>;
+
+/** Streams, and calls that may wait for a minute: they do not outlive the server's stop. */
+const waits = (method: DescMethod): boolean =>
+  method.methodKind !== 'unary' || method.input.fields.some((field) => field.name === 'wait_seconds');
+
+/** On the wire a unary call is a stream of one message: taken as a stream, its end is seen. */
+export function bidirectional(service: DescService): ServiceDefinition {
+  return Object.fromEntries(
+    Object.entries(grpcService(service)).map(([name, method]) => [
+      name,
+      { ...(method as MethodDefinition<Message, Message>), requestStream: true, responseStream: true },
+    ]),
+  );
+}
+
+const digest = (text: string): Buffer => createHash('sha256').update(text).digest();
+
+/** The secret is compared as a digest, so that neither its content nor its length shows in the time taken. */
+function knows(metadata: Metadata, secret: Buffer): boolean {
+  const given = metadata.get('authorization')[0];
+  const token = typeof given === 'string' && given.startsWith('Bearer ') ? given.slice('Bearer '.length) : '';
+  return timingSafeEqual(digest(token), secret);
+}
+
+const secretInterceptor =
+  (secret: Buffer): ServerInterceptor =>
+  (_method, call) =>
+    new ServerInterceptingCall(call, {
+      start: (next) =>
+        next({
+          onReceiveMetadata: (metadata, proceed) => {
+            if (knows(metadata, secret)) proceed(metadata);
+            else call.sendStatus({ code: status.UNAUTHENTICATED, details: 'the control secret is required' });
+          },
+        }),
+    });

@@ -1,0 +1,76 @@
+// grpc.health.v1.Health, for the public port and the internal one.
+import { create, type Message } from '@bufbuild/protobuf';
+import {
+  status,
+  type sendUnaryData,
+  type ServerUnaryCall,
+  type ServerWritableStream,
+  type ServiceDefinition,
+  type UntypedServiceImplementation,
+} from '@grpc/grpc-js';
+import {
+  Health as HealthService,
+  HealthCheckResponse_ServingStatus as ServingStatus,
+  HealthCheckResponseSchema,
+  HealthListResponseSchema,
+  type HealthCheckRequest,
+} from '@kellet/proto/es/grpc/health/v1/health_pb';
+import { grpcService } from './grpc-service.ts';
+
+const watchMilliseconds = 500;
+
+/** A gRPC server as far as services are added to it. */
+export interface ServiceHost {
+  addService(definition: ServiceDefinition, implementation: UntypedServiceImplementation): void;
+}
+
+/** What the service tells. */
+export interface HealthParts {
+  /** Full names of the services; the empty name, the server as a whole, is always known. */
+  readonly services: readonly string[];
+  /** Whether a service of that name, or for the empty name the server, serves at this moment. */
+  readonly isServing: (service: string) => Promise<boolean>;
+  /** Aborts when the server stops: watches are told and ended then. */
+  readonly stopping: AbortSignal;
+}
+
+/** Adds the service. */
+export function addHealth(server: ServiceHost, parts: HealthParts): void {
+  const names = new Set(['', ...parts.services]);
+  const stateOf = async (name: string): Promise<ServingStatus> => {
+    if (!names.has(name)) return ServingStatus.SERVICE_UNKNOWN;
+    if (parts.stopping.aborted) return ServingStatus.NOT_SERVING;
+    return (await parts.isServing(name)) ? ServingStatus.SERVING : ServingStatus.NOT_SERVING;
+  };
+  server.addService(grpcService(HealthService), {
+    Check: (call: ServerUnaryCall<HealthCheckRequest, Message>, done: sendUnaryData<Message>) => {
+      const name = call.request.service;
+      if (!names.has(name)) return done({ code: status.NOT_FOUND, details: 'unknown service' });
+      void stateOf(name).then((state) => done(null, create(HealthCheckResponseSchema, { status: state })));
+    },
+    List: (_call: ServerUnaryCall<Message, Message>, done: sendUnaryData<Message>) => {
+      const entries = [...names].map(async (name) => [name, { status: await stateOf(name) }] as const);
+      void Promise.all(entries).then((statuses) =>
+        done(null, create(HealthListResponseSchema, { statuses: Object.fromEntries(statuses) })),
+      );
+    },
+    Watch: (call: ServerWritableStream<HealthCheckRequest, Message>) => {
+      let last: ServingStatus | undefined;
+      const look = async (): Promise<void> => {
+        const state = await stateOf(call.request.service);
+        if (state !== last && !call.cancelled) call.write(create(HealthCheckResponseSchema, { status: state }));
+        last = state;
+      };
+      const timer = setInterval(() => void look(), watchMilliseconds);
+      const stop = (): void => void look().then(() => call.end());
+      const leave = (): void => {
+        clearInterval(timer);
+        parts.stopping.removeEventListener('abort', stop);
+      };
+      parts.stopping.addEventListener('abort', stop, { once: true });
+      call.once('cancelled', leave);
+      call.once('close', leave);
+      void look();
+    },
+  });
+}
