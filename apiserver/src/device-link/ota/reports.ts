@@ -12,9 +12,16 @@ import { listAssignments } from './assignments.ts';
 import { findPackage } from './package-store.ts';
 import { mayMove, reportedState, stateOnWayBack } from './progress.ts';
 import { findRolloutDevice, updateRolloutDevice, type RolloutDeviceRow } from './rollout-devices.ts';
-import { countMove, pauseIfExceeded, settlePhase, type DeviceState, type RolloutState } from './rollout-state.ts';
+import {
+  countMove,
+  noPlace,
+  pauseIfExceeded,
+  settlePhase,
+  type DeviceState,
+  type RolloutState,
+} from './rollout-state.ts';
 import { lockRollout, saveRollout } from './rollout-store.ts';
-import { stageOf } from './scheduling.ts';
+import { placeOf } from './scheduling.ts';
 
 type ReportAnswer = MessageInitShape<typeof ReportOtaResponseSchema>;
 
@@ -134,7 +141,7 @@ export class Reports {
     if (report.status === undefined) {
       // Progress of a way back that has not been delivered is progress of the update before it.
       if (!running || (device.rolling_back && device.state === 'scheduled')) return device.state;
-      if (!device.rolling_back) countMove(state, device.state, 'downloading', false, now);
+      if (!device.rolling_back) countMove(state, device.state, 'downloading', noPlace, now);
       await write({ state: 'downloading', progressPercent: report.progressPercent });
       return 'downloading';
     }
@@ -157,7 +164,7 @@ export class Reports {
     }
     const reported = reportedState({ success, firmwareVersion, expectedVersion: updateVersion });
     if (!mayMove(device.state, reported.state)) return device.state;
-    countMove(state, device.state, reported.state, device.stage_percent === stageOf(state), now);
+    countMove(state, device.state, reported.state, placeOf(state, device), now);
     await write({
       state: reported.state,
       deadlineAt: null,

@@ -5,7 +5,7 @@ import { cancelUndelivered, enqueueRolloutCommands, finishRolloutCommands } from
 import { assign, unassign } from './assignments.ts';
 import type { PackageRow } from './package-store.ts';
 import { listRolloutDevices, updateRolloutDevice } from './rollout-devices.ts';
-import { countMove, type RolloutState } from './rollout-state.ts';
+import { countMove, noPlace, type RolloutState } from './rollout-state.ts';
 import { startParams } from './scheduling.ts';
 
 /**
@@ -25,7 +25,7 @@ export async function beginRollback(
   const members = await listRolloutDevices(tx, tenantId, rolloutId, {}, undefined, undefined);
   const untouched = members.filter((member) => member.state === 'scheduled');
   for (const member of untouched) {
-    countMove(state, 'scheduled', 'skipped', false, now);
+    countMove(state, 'scheduled', 'skipped', noPlace, now);
     await updateRolloutDevice(tx, tenantId, rolloutId, member.device_id, {
       state: 'skipped',
       error: 'rolled back before delivery',

@@ -1,6 +1,6 @@
 // Rows of the devices of a rollout.
 import type { Transaction } from '../../platform/database.ts';
-import type { DeviceState } from './rollout-state.ts';
+import { isFailure, type DeviceState } from './rollout-state.ts';
 
 /** A device of a rollout. */
 export interface RolloutDeviceRow {
@@ -13,6 +13,8 @@ export interface RolloutDeviceRow {
   readonly firmware_version: string;
   readonly progress_percent: number | null;
   readonly error: string;
+  /** A resume has acknowledged its failure. */
+  readonly acknowledged: boolean;
   readonly correlation_id: string;
   readonly updated_at: Date;
 }
@@ -77,6 +79,8 @@ export async function updateRolloutDevice(
   const columns: [string, unknown][] = [];
   const set = (column: string, value: unknown) => value !== undefined && columns.push([column, value]);
   set('state', change.state);
+  // What fails anew is a new failure.
+  if (change.state !== undefined && !isFailure(change.state)) set('acknowledged', false);
   set('rolling_back', change.rollingBack);
   set('attempts', change.attempts);
   set('deadline_at', change.deadlineAt);
@@ -89,5 +93,14 @@ export async function updateRolloutDevice(
        updated_at = now()
      WHERE tenant_id = $1 AND rollout_id = $2 AND device_id = $3`,
     [tenantId, rolloutId, deviceId, ...columns.map(([, value]) => value)],
+  );
+}
+
+/** Marks the failures so far as acknowledged (rollout-state.ts, resume). */
+export async function acknowledgeFailures(tx: Transaction, tenantId: string, rolloutId: string): Promise<void> {
+  await tx.query(
+    `UPDATE ota_rollout_devices SET acknowledged = true
+     WHERE tenant_id = $1 AND rollout_id = $2 AND state IN ('failure', 'timed_out') AND NOT acknowledged`,
+    [tenantId, rolloutId],
   );
 }

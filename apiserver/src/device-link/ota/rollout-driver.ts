@@ -24,7 +24,7 @@ import {
   type RolloutState,
 } from './rollout-state.ts';
 import { getRollout, lockRollout, saveRollout } from './rollout-store.ts';
-import { removeDeletedDevices, stageOf } from './scheduling.ts';
+import { placeOf, removeDeletedDevices } from './scheduling.ts';
 
 type Response = MessageInitShape<typeof AdvanceRolloutResponseSchema>;
 type Action = AdvanceRolloutRequest['action'];
@@ -142,7 +142,7 @@ export class RolloutDriver implements RolloutDriverContract {
         continue;
       }
       if (!device.rolling_back) {
-        countMove(state, device.state, 'timed_out', device.stage_percent === stageOf(state), now);
+        countMove(state, device.state, 'timed_out', placeOf(state, device), now);
       }
       await updateRolloutDevice(tx, state.tenantId, state.rolloutId, device.device_id, {
         state: 'timed_out',

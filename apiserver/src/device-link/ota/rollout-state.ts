@@ -91,7 +91,7 @@ export function pause(state: RolloutState, by: string, now: Date): void {
 
 /**
  * An operator's resume: acknowledges the failures so far, so that only what comes after counts towards the next pause, and
- * may raise the rollout. Throws FAILED_PRECONDITION while the manifest holds the rollout, or when it has ended.
+ * may raise the rollout. When it answers `resumed` the caller marks the failed devices as acknowledged. Throws FAILED_PRECONDITION while the manifest holds the rollout, or when it has ended.
  */
 export function resume(state: RolloutState, percent: number | undefined): RolloutEvent | undefined {
   refuseEnded(state, 'resumed');
@@ -132,8 +132,10 @@ function raiseTo(state: RolloutState, percent: number): void {
 
 /** Begins the step of the manifest with this index. */
 export function beginStep(state: RolloutState, index: number): void {
+  const covered = effectivePercent(state);
   state.stepIndex = index;
-  beginStage(state);
+  // A step that a raise has gone past covers nothing new: its devices stay the current stage's.
+  if (effectivePercent(state) > covered) beginStage(state);
 }
 
 /** A new stage, by a step, a raise or a manifest that covers more: its share of failures is counted from nothing. */
@@ -186,23 +188,34 @@ function refuseEnded(state: RolloutState, what: string): void {
   if (state.phase === 'rolling_back') throw failedPrecondition(`a rollout that is rolling back cannot be ${what}`);
 }
 
+/** What of a device's row bears on the counters besides its state. */
+export interface DevicePlace {
+  readonly inCurrentStage: boolean;
+  /** A resume has acknowledged its failure. */
+  readonly acknowledged: boolean;
+}
+
+/** The place of a device that no failure is counted for. */
+export const noPlace: DevicePlace = { inCurrentStage: false, acknowledged: false };
+
 /** Moves one device between states in the counters. */
 export function countMove(
   state: RolloutState,
   from: DeviceState,
   to: DeviceState,
-  inCurrentStage: boolean,
+  place: DevicePlace,
   now: Date,
 ): void {
   if (from === 'scheduled' && to !== 'scheduled' && to !== 'skipped') state.sent += 1;
   count(state, from, -1);
   count(state, to, 1);
-  if (isFailure(to) && !isFailure(from) && inCurrentStage) state.stageFailed += 1;
-  if (isFailure(from) && !isFailure(to)) leaveFailures(state, inCurrentStage);
+  if (isFailure(to) && !isFailure(from) && place.inCurrentStage) state.stageFailed += 1;
+  if (isFailure(from) && !isFailure(to)) leaveFailures(state, place);
   if (to !== 'sent' && to !== 'downloading' && to !== 'scheduled') state.lastTerminalAt = now;
 }
 
-const isFailure = (device: DeviceState): boolean => device === 'failure' || device === 'timed_out';
+/** Whether a device in this state counts as failed. */
+export const isFailure = (device: DeviceState): boolean => device === 'failure' || device === 'timed_out';
 
 function count(state: RolloutState, device: DeviceState, by: 1 | -1): void {
   if (device === 'successful') state.succeeded += by;
@@ -211,28 +224,25 @@ function count(state: RolloutState, device: DeviceState, by: 1 | -1): void {
   else if (device === 'skipped') state.skipped += by;
 }
 
-/**
- * A failed device is tried again, skipped or deleted. Failures that a resume has acknowledged are the first to leave, so that
- * none of them hides a later failure, the same device's among them.
- */
-function leaveFailures(state: RolloutState, inCurrentStage: boolean): void {
-  if (state.acknowledgedFailures > 0) {
-    state.acknowledgedFailures -= 1;
-    state.acknowledgedScheduled -= 1;
+/** A failed device is tried again, skipped or deleted: it leaves the counts that it is in, and hides no other's failure. */
+function leaveFailures(state: RolloutState, { inCurrentStage, acknowledged }: DevicePlace): void {
+  if (!acknowledged) {
+    if (inCurrentStage) state.stageFailed -= 1;
+    return;
   }
-  if (!inCurrentStage) return;
-  // A resume took the stage's failures out of both of its counts: the device is back in the one.
-  if (state.stageFailed > 0) state.stageFailed -= 1;
-  else state.stageScheduled += 1;
+  state.acknowledgedFailures -= 1;
+  state.acknowledgedScheduled -= 1;
+  // The resume took it out of both counts of its stage: it is back in the one.
+  if (inCurrentStage) state.stageScheduled += 1;
 }
 
 /** Takes a deleted device out of every count. */
-export function countRemoval(state: RolloutState, from: DeviceState, inCurrentStage: boolean): void {
+export function countRemoval(state: RolloutState, from: DeviceState, place: DevicePlace): void {
   count(state, from, -1);
-  if (isFailure(from)) leaveFailures(state, inCurrentStage);
+  if (isFailure(from)) leaveFailures(state, place);
   state.scheduled -= 1;
   if (from !== 'scheduled' && from !== 'skipped') state.sent -= 1;
-  if (inCurrentStage) state.stageScheduled -= 1;
+  if (place.inCurrentStage) state.stageScheduled -= 1;
   state.removed += 1;
 }
 

@@ -315,6 +315,54 @@ describe('rollouts on a database', () => {
     expect((await rollouts.get(tenant, id)).pauseReasons).to.have.length(1);
   });
 
+  it('counts a stage’s failures exactly when some of the acknowledged devices are tried again', async () => {
+    const { id } = await start({ canaryPercent: 100, failureThresholdPercent: 50, minFailures: 1 });
+    const stage = async () => {
+      const { rows } = await test.database.system((tx) =>
+        tx.query<{ scheduled: number; failed: number; acknowledged: number }>(
+          `SELECT stage_scheduled AS scheduled, stage_failed AS failed, acknowledged_failures AS acknowledged
+           FROM ota_rollouts WHERE rollout_id = $1`,
+          [id],
+        ),
+      );
+      return rows[0];
+    };
+    const [a, b, c, d] = (await members(id)) as [string, string, string, string];
+    for (const member of [a, b]) await report(member, id, false);
+    await rollouts.pause(context, id);
+    await rollouts.resume(context, id, undefined);
+    expect(await stage()).to.deep.equal({ scheduled: 8, failed: 0, acknowledged: 2 });
+    await report(c, id, false);
+    await rollouts.retry(context, id, [a]);
+    expect(await stage(), 'an acknowledged one is tried again').to.deep.equal({
+      scheduled: 9,
+      failed: 1,
+      acknowledged: 1,
+    });
+    await rollouts.retry(context, id, [c]);
+    expect(await stage(), 'a later one is tried again').to.deep.equal({ scheduled: 9, failed: 0, acknowledged: 1 });
+    for (const member of [a, c, d]) await report(member, id, false);
+    expect(await stage(), 'all fail, one of them again').to.deep.equal({ scheduled: 9, failed: 3, acknowledged: 1 });
+    await rollouts.skip(context, id, [a, b, c, d]);
+    expect(await stage()).to.deep.equal({ scheduled: 10, failed: 0, acknowledged: 0 });
+  });
+
+  it('begins no new stage with a step that a raise has gone past', async () => {
+    const { id } = await start({ canaryPercent: 20, failureThresholdPercent: 100, steps: [{ percent: 50 }] });
+    await rollouts.raise(context, id, 80);
+    await advance(id, { case: 'scheduleDevices', value: {} });
+    const all = await members(id);
+    await report(all[0]!, id, false);
+    const failedBefore = await test.database.system((tx) =>
+      tx.query('SELECT stage_scheduled, stage_failed FROM ota_rollouts WHERE rollout_id = $1', [id]),
+    );
+    expect((await advance(id, { case: 'beginStep', value: { stepIndex: 0 } })).applied).to.equal(true);
+    const failedAfter = await test.database.system((tx) =>
+      tx.query('SELECT stage_scheduled, stage_failed FROM ota_rollouts WHERE rollout_id = $1', [id]),
+    );
+    expect(failedAfter.rows).to.deep.equal(failedBefore.rows);
+  });
+
   it('leaves no package assigned to whom a cancelled rollout did not reach, nor to whom it skipped', async () => {
     const { id } = await start({ canaryPercent: 50 });
     const [reached, skipped, unreached] = await members(id);

@@ -35,7 +35,7 @@ import { coverage } from './cohort.ts';
 import { toRollout } from './observed.ts';
 import { findPackage, getPackage, packageEverExisted } from './package-store.ts';
 import type { RolloutApplier } from './rollout-applier.ts';
-import { listRolloutDevices, updateRolloutDevice } from './rollout-devices.ts';
+import { acknowledgeFailures, listRolloutDevices, updateRolloutDevice } from './rollout-devices.ts';
 import {
   approve,
   cancel,
@@ -48,7 +48,7 @@ import {
   type RolloutState,
 } from './rollout-state.ts';
 import { getRollout, listRollouts, lockRollout, saveRollout } from './rollout-store.ts';
-import { readCohort, stageOf } from './scheduling.ts';
+import { placeOf, readCohort } from './scheduling.ts';
 import { rolloutProblem } from './validation.ts';
 
 type Rollout = MessageInitShape<typeof RolloutSchema>;
@@ -231,7 +231,11 @@ export class Rollouts {
 
   /** An operator's resume, which may raise the rollout. */
   resume = (context: CallContext, rolloutId: string, percent: number | undefined): Promise<Rollout> =>
-    this.change(context, rolloutId, async (_tx, state) => resume(state, percent));
+    this.change(context, rolloutId, async (tx, state) => {
+      const event = resume(state, percent);
+      if (event) await acknowledgeFailures(tx, state.tenantId, state.rolloutId);
+      return event;
+    });
 
   /** Raises an active rollout. */
   raise = (context: CallContext, rolloutId: string, percent: number): Promise<Rollout> =>
@@ -270,13 +274,7 @@ export class Rollouts {
         throw failedPrecondition(`the rollout is ${state.phase}`);
       const devices = await this.namedDevices(tx, state, deviceIds, ['failure', 'timed_out']);
       for (const device of devices) {
-        countMove(
-          state,
-          device.state,
-          'scheduled',
-          device.stage_percent === stageOf(state),
-          new Date(this.clock.now()),
-        );
+        countMove(state, device.state, 'scheduled', placeOf(state, device), new Date(this.clock.now()));
         // It was sent before and is not counted as sent twice.
         state.sent -= 1;
         await updateRolloutDevice(tx, state.tenantId, state.rolloutId, device.device_id, {
@@ -307,7 +305,7 @@ export class Rollouts {
         'timed_out',
       ]);
       for (const device of devices) {
-        countMove(state, device.state, 'skipped', device.stage_percent === stageOf(state), new Date(this.clock.now()));
+        countMove(state, device.state, 'skipped', placeOf(state, device), new Date(this.clock.now()));
         await updateRolloutDevice(tx, state.tenantId, state.rolloutId, device.device_id, {
           state: 'skipped',
           deadlineAt: null,

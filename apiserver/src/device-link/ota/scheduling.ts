@@ -6,7 +6,13 @@ import { enqueueRolloutCommands, finishRolloutCommands } from '../rpc/commands.t
 import { assign } from './assignments.ts';
 import { coverage, exclusion, inCohortOrder, type Exclusion, type FleetDevice, type Target } from './cohort.ts';
 import type { PackageRow } from './package-store.ts';
-import { countRemoval, effectivePercent, type DeviceState, type RolloutState } from './rollout-state.ts';
+import {
+  countRemoval,
+  effectivePercent,
+  type DevicePlace,
+  type DeviceState,
+  type RolloutState,
+} from './rollout-state.ts';
 
 /** Devices that one transaction schedules at the most. */
 const devicesPerTransaction = 500;
@@ -141,6 +147,12 @@ export async function scheduleDevices(
  */
 export const stageOf = (state: RolloutState): number => effectivePercent(state);
 
+/** Where the row of a device stands among the counters. */
+export const placeOf = (
+  state: RolloutState,
+  row: { readonly stage_percent: number; readonly acknowledged: boolean },
+): DevicePlace => ({ inCurrentStage: row.stage_percent === stageOf(state), acknowledged: row.acknowledged });
+
 /** Parameters of the command `ota_start`. */
 export function startParams(state: RolloutState, package_: PackageRow) {
   return {
@@ -169,15 +181,16 @@ export async function removeDeletedDevices(tx: Transaction, state: RolloutState)
     device_id: string;
     state: DeviceState;
     stage_percent: number;
+    acknowledged: boolean;
     correlation_id: string;
   }>(
     `DELETE FROM ota_rollout_devices m
      WHERE tenant_id = $1 AND rollout_id = $2 AND NOT EXISTS
        (SELECT FROM devices d WHERE d.tenant_id = m.tenant_id AND d.device_id = m.device_id AND d.deleted_at IS NULL)
-     RETURNING device_id, state, stage_percent, correlation_id`,
+     RETURNING device_id, state, stage_percent, acknowledged, correlation_id`,
     [state.tenantId, state.rolloutId],
   );
-  for (const row of rows) countRemoval(state, row.state, row.stage_percent === stageOf(state));
+  for (const row of rows) countRemoval(state, row.state, placeOf(state, row));
   if (rows.length > 0) {
     await finishRolloutCommands(
       tx,

@@ -7,7 +7,7 @@ import type { Database, Transaction } from '../../platform/database.ts';
 import { mayDeliver } from '../ota/delivery.ts';
 import { deliveryWindow, deviceTimeout } from '../ota/policy.ts';
 import { findRolloutDevice, updateRolloutDevice } from '../ota/rollout-devices.ts';
-import { countMove } from '../ota/rollout-state.ts';
+import { countMove, noPlace } from '../ota/rollout-state.ts';
 import { lockRollout, saveRollout } from '../ota/rollout-store.ts';
 import type { CommandRow } from './commands.ts';
 
@@ -115,7 +115,7 @@ export class Delivery {
       deadlineAt,
     });
     if (first && !device.rolling_back) {
-      countMove(state, 'scheduled', 'sent', false, now);
+      countMove(state, 'scheduled', 'sent', noPlace, now);
       await saveRollout(tx, state, this.clock);
     }
     return sent;
