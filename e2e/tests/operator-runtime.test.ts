@@ -1,5 +1,8 @@
 // The operator's watch runtime against a real API server, through a proxy that breaks the connection.
 import { randomUUID } from 'node:crypto';
+import { mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { expect } from 'chai';
 import { systemClock } from '../../operator/src/runtime/clock.ts';
 import { KubernetesClient, loadKubeConfig } from '../../operator/src/runtime/kubernetes-client.ts';
@@ -10,6 +13,7 @@ import { createMetrics } from '../../operator/src/runtime/metrics.ts';
 import { Reflector } from '../../operator/src/runtime/reflector.ts';
 import type { KubernetesObject, Resource } from '../../operator/src/runtime/resource.ts';
 import { FaultProxy } from '../src/fault-proxy.ts';
+import { Kubectl } from '../src/kubectl.ts';
 import { stack } from '../stack/test-stack.ts';
 
 const configMaps: Resource = { group: '', version: 'v1', plural: 'configmaps', kind: 'ConfigMap', namespaced: true };
@@ -146,6 +150,35 @@ describe('operator runtime', () => {
       await until(`it is back after ${status}`, () => seen('errors') === `${status}`);
     }
     expect(lists()).to.equal(1);
+  });
+
+  it('goes on with a new token when its own is no longer good', async () => {
+    await follow();
+    const folder = await mkdtemp(join(tmpdir(), 'kellet-token-'));
+    const tokenFile = join(folder, 'token');
+    const kubectl = new Kubectl(await stack().kubectl(), kubeconfig, 'kellet-system');
+    const token = await kubectl.run(['create', 'token', 'kellet-operator']);
+    try {
+      await writeFile(tokenFile, token);
+      const config = loadKubeConfig(kubeconfig);
+      const cluster = config.getCurrentCluster()!;
+      const user = { name: 'token', authProvider: { name: 'tokenFile', config: { tokenFile } } };
+      config.loadFromClusterAndUser(cluster, user);
+      const own = new KubernetesClient({ config, userAgent: 'kellet-test' });
+      const namespaces = { ...configMaps, plural: 'namespaces', kind: 'Namespace', namespaced: false };
+      await own.get(namespaces, '', 'default');
+      await writeFile(tokenFile, 'no token at all');
+      // What was read stays good for a while.
+      await own.get(namespaces, '', 'default');
+      const stale = new KubernetesClient({ config, userAgent: 'kellet-test' });
+      const refused = await stale.get(namespaces, '', 'default').catch((error: unknown) => error);
+      expect((refused as KubernetesError).code).to.equal(401);
+      await writeFile(tokenFile, token);
+      await stale.get(namespaces, '', 'default');
+      await Promise.all([own.close(), stale.close()]);
+    } finally {
+      await rm(folder, { recursive: true });
+    }
   });
 
   it('lists again when the server has forgotten where it was, and tells what happened meanwhile', async () => {

@@ -2,7 +2,7 @@
 // status, in any order, through restarts, and without ever working against the one who applies.
 import { spawn } from 'node:child_process';
 import { createHash, randomBytes, randomUUID } from 'node:crypto';
-import { writeFile } from 'node:fs/promises';
+import { readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import {
   apiVersion,
@@ -517,6 +517,29 @@ describe('operator', function () {
       const shown = await admin.get<{ offline_after_seconds: number }>(`/api/v1/profiles/${id}`);
       expect(shown.offline_after_seconds).to.equal(77);
       expect(stack().info.pids.operator, 'the operator lives through it').to.equal(pid);
+    });
+
+    it('ends when its lease is another’s, and leads again once that one is silent', async () => {
+      const pid = stack().info.pids.operator;
+      const system = kubectl.in('kellet-system');
+      const spec = { holderIdentity: 'another', leaseDurationSeconds: 3 };
+      await system.run(['patch', 'lease', 'kellet-operator', '--type=merge', '-p', JSON.stringify({ spec })]);
+      await waitUntil(() => stack().info.pids.operator !== pid, { what: 'another process' });
+      const log = await readFile(join(stack().logsFolder, 'operator.log'), 'utf8');
+      expect(log).to.include('lost the lease');
+      const holder = ['get', 'lease', 'kellet-operator', '-o', 'jsonpath={.spec.holderIdentity}'];
+      await waitUntil(async () => (await system.run(holder)) === 'local-stack', { what: 'it leads again' });
+      await stack().waitReady('operator');
+    });
+
+    it('gives its lease back when it is stopped', async () => {
+      await stack().stopProcess('operator');
+      try {
+        const holder = ['get', 'lease', 'kellet-operator', '-o', 'jsonpath={.spec.holderIdentity}'];
+        expect(await kubectl.in('kellet-system').run(holder)).to.equal('');
+      } finally {
+        await stack().startProcess('operator');
+      }
     });
 
     it('leaves the work to one of two operators', async () => {

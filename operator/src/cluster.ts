@@ -78,10 +78,12 @@ export class Cluster {
     this.#listener = listener;
   }
 
-  /** Throws when the API server has not been heard of for longer than a watch may be silent. */
+  /**
+   * Throws when the API server has not been heard of for longer than a watch may be silent. `now` is of the monotonic clock.
+   */
   check(now: number): void {
     for (const [kind, reflector] of this.#reflectors) {
-      if (reflector.lastContact === 0) throw new Error(`${plurals[kind]} have not been listed yet`);
+      if (reflector.lastContact === undefined) throw new Error(`${plurals[kind]} have not been listed yet`);
       if (now - reflector.lastContact > 180_000) throw new Error(`no news of ${plurals[kind]} for three minutes`);
     }
   }

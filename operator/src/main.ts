@@ -47,7 +47,7 @@ async function run(config: Config, logger: Logger, signal: AbortSignal): Promise
     port: config.metricsPort,
     registry: metrics.registry,
     checks: {
-      kubernetes: () => operator.cluster.check(clock.now()),
+      kubernetes: () => operator.cluster.check(clock.monotonic()),
       // A standby does not speak with the data plane.
       dataplane: () => (leading ? dataPlane.check() : undefined),
     },

@@ -64,8 +64,6 @@ export interface KindReconciler<K extends NamespacedKind> {
   happenings?(before: ObjectOf[K]['status'], after: ObjectOf[K]['status']): Happening[];
 }
 
-/** A stale copy is caught up with by a watch within moments. */
-const staleRetryMs = 100;
 /** How often a deletion that something stands in the way of is tried again. */
 const removalRetryMs = 10_000;
 
@@ -84,7 +82,8 @@ export class Reconciler<K extends NamespacedKind> {
     const { client, cluster, statuses, dataPlane } = this.#environment;
     let object = cluster.get(this.#kind.kind, key);
     if (!object) return {};
-    if (statuses.isStale(object)) return { requeueAfterMs: staleRetryMs };
+    const staleMs = statuses.staleFor(object);
+    if (staleMs !== undefined) return { requeueAfterMs: staleMs };
     if (isBeingDeleted(object)) return this.#remove(object);
     // Nothing new begins in a namespace that goes; one that is not known yet is heard of in a moment.
     if (cluster.isTerminating(key.namespace)) return {};

@@ -59,14 +59,33 @@ describe('StatusWriter', () => {
 
   it('knows copies that are older than its last write, and its own writes', async () => {
     const { writer } = makeWriter();
-    expect(writer.isStale(makeProfile('1'))).to.equal(false);
+    expect(writer.staleFor(makeProfile('1'))).to.equal(undefined);
     await writer.write(makeProfile('1'), { devices: 1 });
-    expect(writer.isStale(makeProfile('1'))).to.equal(true);
-    expect(writer.isStale(makeProfile('11'))).to.equal(false);
+    expect(writer.staleFor(makeProfile('1'))).to.equal(50);
+    expect(writer.staleFor(makeProfile('11'))).to.equal(undefined);
     expect(writer.isOwnWrite(makeProfile('11'))).to.equal(true);
     expect(writer.isOwnWrite(makeProfile('12'))).to.equal(false);
     writer.forget(makeProfile('11'));
-    expect(writer.isStale(makeProfile('1'))).to.equal(false);
+    expect(writer.staleFor(makeProfile('1'))).to.equal(undefined);
+  });
+
+  it('looks at a copy that stays behind less and less often, and believes it in the end', async () => {
+    const { clock, writer } = makeWriter();
+    await writer.write(makeProfile('1'), { devices: 1 });
+    await clock.advance(800);
+    expect(writer.staleFor(makeProfile('1'))).to.equal(800);
+    await clock.advance(100_000);
+    expect(writer.staleFor(makeProfile('1'))).to.equal(10_000);
+    await clock.advance(200_000);
+    expect(writer.staleFor(makeProfile('1'))).to.equal(undefined);
+  });
+
+  it('does not hold a status back because the clock was set back', async () => {
+    const { clock, writer } = makeWriter();
+    await writer.write(makeProfile('1'), { devices: 1 });
+    clock.setWallClock(-3_600_000);
+    await clock.advance(1000);
+    expect(await writer.write(makeProfile('11', { devices: 1 }), { devices: 2 })).to.equal('written');
   });
 
   it('knows its own write even before the answer', async () => {

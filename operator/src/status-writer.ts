@@ -10,6 +10,11 @@ import { isOlder, type KubernetesObject } from './runtime/resource.ts';
 /** Least time between two writes of one object's status, in milliseconds. */
 export const statusIntervalMs = 1000;
 
+/** Least and longest wait for a copy that is behind a write: as long as has been waited, so that an outage is no busy loop. */
+const staleWaitMs = { least: 50, longest: 10_000 };
+/** After this a copy behind the operator's writes is believed: the cluster may have been restored from a backup. */
+const longestStaleMs = 300_000;
+
 /** A reconcile writes a finalizer and a status at the most; the watch may be a few reconciles behind. */
 const rememberedWrites = 8;
 
@@ -20,8 +25,8 @@ export type StatusWrite = 'unchanged' | 'written' | { deferMs: number };
 export class StatusWriter {
   readonly #client: Pick<KubernetesClient, 'apply'>;
   readonly #clock: Clock;
-  /** The resourceVersions of the operator's last writes of any kind, the newest first, by uid. */
-  readonly #written = new Map<string, string[]>();
+  /** The resourceVersions of the operator's last writes of any kind, the newest first, and when it was, by uid. */
+  readonly #written = new Map<string, { versions: string[]; at: number }>();
   /** Objects that are being written to, by uid. */
   readonly #running = new Set<string>();
   /** When status was written last, by uid. */
@@ -41,7 +46,7 @@ export class StatusWriter {
     // Server-side apply reads an emptied list back now as empty, now as absent.
     if (isDeepStrictEqual(wanted, withoutEmpty(object.status))) return 'unchanged';
     const { namespace, name, uid = '' } = object.metadata;
-    const waitMs = (this.#statusAt.get(uid) ?? -Infinity) + statusIntervalMs - this.#clock.now();
+    const waitMs = (this.#statusAt.get(uid) ?? -Infinity) + statusIntervalMs - this.#clock.monotonic();
     if (waitMs > 0) return { deferMs: waitMs };
     const kind: Kind = object.kind;
     const write = this.#client.apply<KubernetesObject>(
@@ -55,7 +60,7 @@ export class StatusWriter {
       { fieldManager: operatorFieldManager, force: true, subresource: 'status' },
     );
     await this.track(uid, write);
-    this.#statusAt.set(uid, this.#clock.now());
+    this.#statusAt.set(uid, this.#clock.monotonic());
     return 'written';
   }
 
@@ -65,23 +70,27 @@ export class StatusWriter {
     this.#running.add(uid);
     try {
       const written = await write;
-      const versions = [written.metadata.resourceVersion ?? '', ...(this.#written.get(uid) ?? [])];
-      this.#written.set(uid, versions.slice(0, rememberedWrites));
+      const versions = [written.metadata.resourceVersion ?? '', ...(this.#written.get(uid)?.versions ?? [])];
+      this.#written.set(uid, { versions: versions.slice(0, rememberedWrites), at: this.#clock.monotonic() });
       return written;
     } finally {
       this.#running.delete(uid);
     }
   }
 
-  /** Whether a copy is older than what the operator wrote itself. */
-  isStale(object: KubernetesObject): boolean {
-    return isOlder(object.metadata.resourceVersion, this.#written.get(object.metadata.uid ?? '')?.[0]);
+  /** @returns the milliseconds to wait for a newer copy when this one is older than what the operator wrote itself */
+  staleFor(object: KubernetesObject): number | undefined {
+    const written = this.#written.get(object.metadata.uid ?? '');
+    if (!written || !isOlder(object.metadata.resourceVersion, written.versions[0])) return undefined;
+    const waited = this.#clock.monotonic() - written.at;
+    if (waited >= longestStaleMs) return undefined;
+    return Math.min(staleWaitMs.longest, Math.max(staleWaitMs.least, waited));
   }
 
   /** Whether a copy is one that the operator wrote itself, a moment ago. */
   isOwnWrite(object: KubernetesObject): boolean {
     const { uid = '', resourceVersion = '' } = object.metadata;
-    return this.#running.has(uid) || (this.#written.get(uid)?.includes(resourceVersion) ?? false);
+    return this.#running.has(uid) || (this.#written.get(uid)?.versions.includes(resourceVersion) ?? false);
   }
 
   /** Forgets an object that is gone. */

@@ -205,14 +205,14 @@ export class OtaRolloutReconciler implements KindReconciler<'OtaRollout'> {
     const { steps } = toRolloutMessage(rollout.spec);
     let observed = first;
     for (let calls = 0; calls < callsPerReconcile && !signal.aborted; calls += 1) {
-      const refreshDue = clock.now() - (this.#refreshed.get(rolloutId) ?? -Infinity) >= refreshMs;
+      const refreshDue = clock.monotonic() - (this.#refreshed.get(rolloutId) ?? -Infinity) >= refreshMs;
       const { action, requeueAfterMs } = decideRollout({ steps, refreshDue }, observed);
       if (observed.phase === 'completed') this.#refreshed.delete(rolloutId);
       if (!action) return { observed, requeueAfterMs: this.#untilRefresh(rolloutId, observed, requeueAfterMs) };
       const answer = await dataPlane.advanceRollout(toAdvanceRequest(tenantId, rolloutId, observed.revision, action));
       if (!answer.observed) throw new Error('the data plane answered nothing about the rollout');
       logger.info({ action, applied: answer.applied, phase: answer.observed.phase }, 'advanced the rollout');
-      if (action === 'schedule_devices' && answer.applied) this.#refreshed.set(rolloutId, clock.now());
+      if (action === 'schedule_devices' && answer.applied) this.#refreshed.set(rolloutId, clock.monotonic());
       const moved = answer.observed.revision !== observed.revision;
       observed = answer.observed;
       // What was carried out and changed nothing would be decided again and again.
@@ -225,7 +225,7 @@ export class OtaRolloutReconciler implements KindReconciler<'OtaRollout'> {
 
   #untilRefresh(rolloutId: string, observed: OtaRolloutObserved, requeueAfterMs?: number): number | undefined {
     if (observed.phase !== 'active') return requeueAfterMs;
-    const due = (this.#refreshed.get(rolloutId) ?? 0) + refreshMs - this.#environment.clock.now();
+    const due = (this.#refreshed.get(rolloutId) ?? 0) + refreshMs - this.#environment.clock.monotonic();
     return Math.min(requeueAfterMs ?? Infinity, Math.max(1000, due));
   }
 }

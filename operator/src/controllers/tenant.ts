@@ -24,7 +24,6 @@ import type { ObjectKey } from '../runtime/resource.ts';
 import { resolveAdminPassword } from './tenant-password.ts';
 
 const aspects = ['Accepted', 'ReferencesResolved', 'Synced'];
-const staleRetryMs = 100;
 const removalRetryMs = 10_000;
 const conflictRetryMs = 30_000;
 
@@ -83,7 +82,8 @@ export class TenantReconciler {
     const { client, cluster, dataPlane, statuses } = this.#environment;
     let tenant = cluster.get('Tenant', { namespace: '', name });
     if (!tenant) return {};
-    if (statuses.isStale(tenant)) return { requeueAfterMs: staleRetryMs };
+    const staleMs = statuses.staleFor(tenant);
+    if (staleMs !== undefined) return { requeueAfterMs: staleMs };
     if (isBeingDeleted(tenant)) return this.#remove(tenant);
     if (!isHeld(tenant)) tenant = await statuses.track(tenant.metadata.uid ?? '', hold(client, tenant));
     const namespace = cluster.chosenNamespace(name) ?? (await this.#makeNamespace(tenant));

@@ -2,8 +2,10 @@
 
 /** What the runtime needs of time and chance. */
 export interface Clock {
-  /** Milliseconds since 1970. */
+  /** Milliseconds since 1970, for what others read. It jumps when the machine's clock is set. */
   now(): number;
+  /** Milliseconds since some moment, for measuring how long things take: it never jumps. */
+  monotonic(): number;
   /** Calls back after some milliseconds. @returns a function that takes it back */
   schedule(callback: () => void, milliseconds: number): () => void;
   /** A number from 0 (inclusive) to 1 (exclusive). */
@@ -16,6 +18,7 @@ export const longestDelay = 2 ** 31 - 1;
 /** The machine's clock. */
 export const systemClock: Clock = {
   now: () => Date.now(),
+  monotonic: () => performance.now(),
   schedule: (callback, milliseconds) => {
     const timer = setTimeout(callback, Math.min(milliseconds, longestDelay));
     return () => clearTimeout(timer);

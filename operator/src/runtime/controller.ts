@@ -108,7 +108,7 @@ export class Controller {
       name: objectName,
       reconcileID: randomUUID(),
     });
-    const started = clock.now();
+    const started = clock.monotonic();
     metrics.activeWorkers.inc({ controller: name });
     let ending: { outcome: Outcome } | { error: unknown };
     try {
@@ -117,7 +117,7 @@ export class Controller {
       ending = { error };
     }
     metrics.activeWorkers.dec({ controller: name });
-    metrics.reconcileSeconds.observe({ controller: name }, (clock.now() - started) / 1000);
+    metrics.reconcileSeconds.observe({ controller: name }, (clock.monotonic() - started) / 1000);
     this.#settle(key, judge(ending), 'error' in ending ? ending.error : undefined, logger);
     this.queue.done(key);
   }

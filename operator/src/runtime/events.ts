@@ -95,7 +95,7 @@ export class EventRecorder {
   }
 
   #allow(uid: string): boolean {
-    const now = this.#options.clock.now();
+    const now = this.#options.clock.monotonic();
     const budget = this.#budgets.get(uid) ?? { tokens: burst, at: now };
     const tokens = Math.min(burst, budget.tokens + (now - budget.at) / refillMs);
     const allowed = tokens >= 1;

@@ -1,5 +1,6 @@
 // A small client of the Kubernetes API: configuration and credentials come from @kubernetes/client-node, the requests
 // are ours, because its watch knows no bookmarks and it opens a TLS connection for each request.
+import { readFile } from 'node:fs/promises';
 import type { RequestOptions } from 'node:https';
 import { isDeepStrictEqual } from 'node:util';
 import { KubeConfig } from '@kubernetes/client-node';
@@ -216,6 +217,10 @@ export class KubernetesClient {
     }
     const headers: Record<string, string> = {};
     for (const [name, value] of Object.entries(options.headers ?? {})) headers[name.toLowerCase()] = String(value);
+    // The library's own reading of a token file is up to a minute old: too old after a 401.
+    const provider = this.#config.getCurrentUser()?.authProvider as { config?: { tokenFile?: string } } | undefined;
+    const tokenFile = provider?.config?.tokenFile;
+    if (tokenFile) headers['authorization'] = `Bearer ${(await readFile(tokenFile, 'utf8')).trim()}`;
     if (options.auth) headers['authorization'] = `Basic ${Buffer.from(options.auth).toString('base64')}`;
     this.#credentials = { headers, dispatcher: this.#connection.dispatcher, readAt: Date.now() };
     return this.#credentials;

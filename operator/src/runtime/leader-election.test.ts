@@ -126,6 +126,41 @@ describe('LeaderElection', () => {
     await a.run;
   });
 
+  it('neither gains nor loses a lease because clocks are set, or differ between candidates', async () => {
+    const api = new LeaseApi();
+    const clocks = [new TestClock(), new TestClock()] as const;
+    clocks[1].setWallClock(86_400_000);
+    const advance = async (milliseconds: number): Promise<void> => {
+      for (let passed = 0; passed < milliseconds; passed += 500) for (const clock of clocks) await clock.advance(500);
+    };
+    const a = candidate(api, clocks[0], 'a');
+    await advance(500);
+    const b = candidate(api, clocks[1], 'b');
+    for (const change of [3_600_000, -7_200_000]) {
+      for (const clock of clocks) clock.setWallClock(change);
+      await advance(60_000);
+      expect([a.state.leads, b.state.leads]).to.deep.equal([true, false]);
+    }
+    expect(api.lease?.spec?.leaseTransitions).to.equal(0);
+    for (const { stop } of [a, b]) stop.abort();
+    await Promise.all([a.run, b.run]);
+  });
+
+  it('renews over another connection when one attempt hangs', async () => {
+    const api = new LeaseApi();
+    const clock = new TestClock();
+    const a = candidate(api, clock, 'a');
+    await clock.advance(5000);
+    const get = api.get.bind(api);
+    let hung = 0;
+    api.get = (...args) => (hung++ === 0 ? new Promise(() => undefined) : get(...args)) as never;
+    await clock.advance(60_000);
+    expect(hung).to.be.greaterThan(5);
+    expect(a.state.leads).to.equal(true);
+    a.stop.abort();
+    await a.run;
+  });
+
   it('stops leading at once when another holds the lease', async () => {
     const api = new LeaseApi();
     const clock = new TestClock();

@@ -1,5 +1,5 @@
 // One leader among several operators, through a Lease. Each candidate trusts only its own clock: a lease counts as expired
-// when it has not been seen to change for its duration, whatever times are written in it.
+// when it has not been seen to change for its duration, whatever times are written in it and however clocks are set.
 import { sleep, type Clock } from './clock.ts';
 import type { KubernetesClient } from './kubernetes-client.ts';
 import { isAlreadyExists, isConflict, isNotFound } from './kubernetes-error.ts';
@@ -34,7 +34,7 @@ export type LeaseDecision = 'renew' | 'acquire' | 'wait';
 
 /**
  * Decides on a lease that was read. `unchangedSince` is when this candidate first saw the lease as it is now, by its own
- * clock, in milliseconds.
+ * monotonic clock, in milliseconds.
  */
 export function decideLease(lease: Lease, identity: string, unchangedSince: number, now: number): LeaseDecision {
   const { holderIdentity, leaseDurationSeconds = 0 } = lease.spec ?? {};
@@ -90,12 +90,13 @@ export class LeaderElection {
   /** Renews until the signal aborts, then gives the lease back. @returns false when the lease was lost */
   async hold(signal: AbortSignal): Promise<boolean> {
     const { clock, logger, metrics, name, renewSeconds } = this.#options;
-    let renewed = clock.now();
+    let renewed = clock.monotonic();
     while (!signal.aborted) {
       await this.#pause(signal);
       if (signal.aborted) break;
-      if (await this.#tryOnce(renewed + renewSeconds * 1000)) renewed = clock.now();
-      else if (this.#heldByAnother() || clock.now() - renewed >= renewSeconds * 1000) {
+      const started = clock.monotonic();
+      if (await this.#tryOnce(renewed + renewSeconds * 1000)) renewed = started;
+      else if (this.#heldByAnother() || clock.monotonic() - renewed >= renewSeconds * 1000) {
         metrics.leader.set({ name }, 0);
         logger.error({ lease: name }, 'lost the lease');
         return false;
@@ -116,15 +117,16 @@ export class LeaderElection {
     await sleep(clock, retrySeconds * 1000 * (1 + clock.random() * 0.2), signal);
   }
 
-  /** One attempt to make or renew the lease; an attempt that outlives the deadline counts as failed. */
+  /** One attempt to make or renew the lease; one that takes too long, or until the deadline, counts as failed. */
   async #tryOnce(deadline = Infinity): Promise<boolean> {
-    const { clock, logger, name } = this.#options;
+    const { clock, logger, name, renewSeconds } = this.#options;
     try {
       const attempt = this.#attempt();
-      if (deadline === Infinity) return await attempt;
-      const limit = new AbortController();
-      const late = sleep(clock, Math.max(0, deadline - clock.now()), limit.signal).then(() => false);
-      return await Promise.race([attempt, late]).finally(() => limit.abort());
+      // One connection that hangs must leave time for another.
+      const limit = Math.min(deadline, clock.monotonic() + renewSeconds * 500);
+      const done = new AbortController();
+      const late = sleep(clock, Math.max(0, limit - clock.monotonic()), done.signal).then(() => false);
+      return await Promise.race([attempt, late]).finally(() => done.abort());
     } catch (error) {
       if (!isConflict(error) && !isAlreadyExists(error)) {
         logger.warn({ lease: name, error: error instanceof Error ? error.message : String(error) }, 'no lease yet');
@@ -152,7 +154,7 @@ export class LeaderElection {
       return true;
     }
     this.#observe(lease);
-    const decision = decideLease(lease, identity, this.#observed!.since, clock.now());
+    const decision = decideLease(lease, identity, this.#observed!.since, clock.monotonic());
     if (decision === 'wait') return false;
     const spec =
       decision === 'renew'
@@ -167,7 +169,7 @@ export class LeaderElection {
   #observe(lease: Lease): void {
     this.#lease = lease;
     const text = JSON.stringify(lease.spec ?? {});
-    if (this.#observed?.text !== text) this.#observed = { text, since: this.#options.clock.now() };
+    if (this.#observed?.text !== text) this.#observed = { text, since: this.#options.clock.monotonic() };
   }
 
   /** Lets the next candidate in at once instead of after the lease has run out. */

@@ -3,7 +3,6 @@
 // What it promises: the copy never goes backwards in a resourceVersion; each change is told once; an object that was
 // deleted and made again under the same name is told as deleted and added; what happened while nobody watched is told
 // after the next list. It begins again with a list only when the server has forgotten where it was (410).
-import { setTimeout as timer } from 'node:timers/promises';
 import { Backoff, type BackoffBounds } from './backoff.ts';
 import { sleep, type Clock } from './clock.ts';
 import { jsonLines } from './json-lines.ts';
@@ -49,11 +48,16 @@ export class Reflector<T extends KubernetesObject> {
   readonly #backoff: Backoff;
   readonly #synced = Promise.withResolvers<void>();
   #resourceVersion: string | undefined;
-  #lastContact = 0;
+  #lastContact: number | undefined;
+  /** Whether the watch has told anything since the last list. */
+  #progressed = true;
+  /** Objects a page; undefined once the server has forgotten a list between two of its pages. */
+  #pageSize: number | undefined;
 
   constructor(options: ReflectorOptions<T>) {
     this.#options = options;
     this.#backoff = new Backoff(options.backoff ?? { first: 250, longest: 15_000 }, options.clock);
+    this.#pageSize = options.pageSize ?? 500;
   }
 
   /** Resolves when the first list is complete. */
@@ -61,8 +65,8 @@ export class Reflector<T extends KubernetesObject> {
     return this.#synced.promise;
   }
 
-  /** Milliseconds since 1970 of the last answer of the server. */
-  get lastContact(): number {
+  /** When the server answered last, by the monotonic clock in milliseconds; undefined before the first answer. */
+  get lastContact(): number | undefined {
     return this.#lastContact;
   }
 
@@ -100,6 +104,9 @@ export class Reflector<T extends KubernetesObject> {
       this.#resourceVersion = undefined;
       metrics.watchRestarts.inc({ resource: resource.plural, cause: 'expired' });
       logger.info({ resource: resource.plural }, 'the watch fell too far behind: listing again');
+      // A server that forgets at once what it has just told would be asked for everything again and again.
+      if (!this.#progressed) await sleep(clock, this.#backoff.next(), signal);
+      this.#progressed = false;
       return;
     }
     const asked = error instanceof KubernetesError ? (error.retryAfterSeconds ?? 0) * 1000 : 0;
@@ -113,17 +120,21 @@ export class Reflector<T extends KubernetesObject> {
   }
 
   async #list(signal: AbortSignal): Promise<void> {
-    const { client, resource, labelSelector, pageSize = 500 } = this.#options;
+    const { client, resource, labelSelector } = this.#options;
     const seen = new Map<string, T>();
     let page: string | undefined;
     let resourceVersion: string;
     do {
-      const list = await client.list<T>(resource, '', { limit: pageSize, continue: page, labelSelector }, signal);
+      const query = { limit: this.#pageSize, continue: page, labelSelector };
+      const list = await client.list<T>(resource, '', query, signal).catch((error: unknown) => {
+        if (page !== undefined && isExpired(error)) this.#pageSize = undefined;
+        throw error;
+      });
       for (const object of list.items) seen.set(keyText(keyOf(object)), object);
       page = list.metadata.continue || undefined;
       resourceVersion = list.metadata.resourceVersion;
     } while (page !== undefined);
-    this.#contact();
+    this.#lastContact = this.#options.clock.monotonic();
     for (const key of [...this.#objects.keys()]) if (!seen.has(key)) this.#remove(key);
     for (const [key, object] of seen) this.#put(key, object);
     this.#resourceVersion = resourceVersion;
@@ -134,6 +145,8 @@ export class Reflector<T extends KubernetesObject> {
     const { client, resource, clock, labelSelector, watchSeconds = 300, idleMs = 150_000 } = this.#options;
     const ended = new AbortController();
     const either = AbortSignal.any([signal, ended.signal]);
+    const started = clock.monotonic();
+    let events = 0;
     const idle = new IdleGuard(clock, idleMs, () => ended.abort(new Error(`no byte for ${idleMs} ms`)));
     try {
       const query = {
@@ -143,26 +156,27 @@ export class Reflector<T extends KubernetesObject> {
         labelSelector,
       };
       const chunks = await client.watch(resource, '', query, either);
-      for await (const event of jsonLines<WatchEvent<T>>(idle.through(chunks))) this.#take(event);
-      // The server ends each watch by itself; one that ends at once must not turn into a busy loop.
-      await timer(50, undefined, { signal });
+      for await (const event of jsonLines<WatchEvent<T>>(idle.through(chunks))) {
+        this.#take(event);
+        events += 1;
+      }
     } finally {
       idle.stop();
       ended.abort();
     }
+    // The server ends each watch in its time; one that ends at once would be begun again and again.
+    if (events === 0 && clock.monotonic() - started < 1000) throw new Error('the server ended the watch at once');
+    this.#backoff.reset();
   }
 
   #take(event: WatchEvent<T>): void {
-    this.#contact();
     if (event.type === 'ERROR') throw new KubernetesError(event.object.code ?? 500, event.object);
     const key = keyText(keyOf(event.object));
     if (event.type === 'DELETED') this.#remove(key, event.object);
     else if (event.type !== 'BOOKMARK') this.#put(key, event.object);
     this.#resourceVersion = event.object.metadata.resourceVersion;
-  }
-
-  #contact(): void {
-    this.#lastContact = this.#options.clock.now();
+    this.#lastContact = this.#options.clock.monotonic();
+    this.#progressed = true;
     this.#backoff.reset();
   }
 

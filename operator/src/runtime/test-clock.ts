@@ -1,13 +1,23 @@
 // For tests: a clock that stands still until it is told to go on.
 import type { Clock } from './clock.ts';
 
-/** A clock whose time passes only by `advance`. */
+/** A clock whose time passes only by `advance`, and whose wall clock may be set. */
 export class TestClock implements Clock {
   #now = 1_000_000;
+  #offset = 0;
   #timers: { due: number; callback: () => void }[] = [];
 
   now(): number {
+    return this.#now + this.#offset;
+  }
+
+  monotonic(): number {
     return this.#now;
+  }
+
+  /** Sets the wall clock forward, or back when negative, as an administrator or NTP would. */
+  setWallClock(milliseconds: number): void {
+    this.#offset += milliseconds;
   }
 
   /** Always the middle, so that jittered delays can be predicted. */

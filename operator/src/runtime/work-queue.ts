@@ -51,7 +51,7 @@ export class WorkQueue {
     this.#dropDelay(key);
     if (this.#dirty.has(key)) return;
     this.#options.metrics.queueAdds.inc({ name: this.#options.name });
-    this.#dirty.set(key, this.#options.clock.now());
+    this.#dirty.set(key, this.#options.clock.monotonic());
     if (!this.#processing.has(key)) this.#enqueue(key);
   }
 
@@ -59,7 +59,7 @@ export class WorkQueue {
   addAfter(key: string, milliseconds: number): void {
     if (this.#closed) return;
     if (milliseconds <= 0) return this.add(key);
-    const due = this.#options.clock.now() + milliseconds;
+    const due = this.#options.clock.monotonic() + milliseconds;
     const known = this.#delayed.get(key);
     if (known && known.due <= due) return;
     known?.cancel();
@@ -102,7 +102,7 @@ export class WorkQueue {
     const { clock, metrics, name } = this.#options;
     const since = this.#processing.get(key);
     if (since === undefined) return;
-    metrics.workSeconds.observe({ name }, (clock.now() - since) / 1000);
+    metrics.workSeconds.observe({ name }, (clock.monotonic() - since) / 1000);
     this.#processing.delete(key);
     if (this.#dirty.has(key) && !this.#closed) this.#enqueue(key);
   }
@@ -131,7 +131,7 @@ export class WorkQueue {
       this.#order = this.#order.slice(this.#head);
       this.#head = 0;
     }
-    const now = clock.now();
+    const now = clock.monotonic();
     metrics.queueSeconds.observe({ name }, (now - (this.#dirty.get(key) ?? now)) / 1000);
     this.#dirty.delete(key);
     this.#processing.set(key, now);
