@@ -46,7 +46,9 @@ export function createServices(
     return module;
   };
 
-  if (targets.has('auth')) serve(createAuth(platform));
+  // Each with connections of its own: reviews of tokens never stand in the way of writing resources.
+  const openKubernetes = (): KubernetesApi => new KubernetesApi(loadKubeConfig(process.env['KUBECONFIG']), logger);
+  if (targets.has('auth')) serve(createAuth(platform, openKubernetes()));
 
   const profiles = createProfileReader(database);
   const deviceRegistry = createDeviceRegistry(platform, profiles);
@@ -56,7 +58,7 @@ export function createServices(
   else if (targets.has('telemetry') || targets.has('device-link')) modules.push(deviceRegistry);
 
   if (targets.has('device-link')) {
-    const kubernetes = new KubernetesApi(loadKubeConfig(process.env['KUBECONFIG']), logger);
+    const kubernetes = openKubernetes();
     const control = createControl(platform, kubernetes, internal);
     serve(
       createProvisioning(platform, control, async (tx, tenantId, profileId) => ({

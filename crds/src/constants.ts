@@ -31,6 +31,8 @@ export const displayNameAnnotation = 'kellet.dev/display-name';
 export const intentAnnotation = 'kellet.dev/intent';
 /** Annotation of a ProvisioningTemplate: a new value has the operator mint a new key. */
 export const rotateKeyAnnotation = 'kellet.dev/rotate-key';
+/** Annotation of a tenant's namespace: base URL of the REST API, for clients that know the cluster alone (kubectl-kellet). */
+export const endpointAnnotation = 'kellet.dev/endpoint';
 /** Finalizer that lets the operator take a resource out of the data plane before it goes. */
 export const finalizer = 'kellet.dev/data-plane';
 

@@ -8,7 +8,7 @@ import { KubeConfig } from '@kubernetes/client-node';
 export interface KubernetesResource {
   apiVersion: string;
   kind: string;
-  metadata: { name: string; namespace?: string; generation?: number };
+  metadata: { name: string; namespace?: string; generation?: number; annotations?: Record<string, string> };
   spec?: unknown;
   data?: Record<string, string>;
   status?: { conditions?: Condition[]; observedGeneration?: number };

@@ -1,9 +1,11 @@
 // What the stack puts into Kubernetes: the custom resource definitions, a namespace of the system, two tenants.
 import { readFile } from 'node:fs/promises';
-import { crdManifests } from '@kellet/crds';
-import { parse } from 'yaml';
+import { join } from 'node:path';
+import { crdManifests, endpointAnnotation } from '@kellet/crds';
+import { parse, parseAllDocuments } from 'yaml';
 import type { KubernetesResource } from './kubernetes-client.ts';
 import { openKubernetes } from './kubernetes-client.ts';
+import { checkout } from './paths.ts';
 import { waitUntil } from './wait.ts';
 
 /** Holds what belongs to the installation and to no tenant: the operator's lease, first passwords. */
@@ -25,6 +27,8 @@ export interface Resources {
   applyNamespace(name: string): Promise<void>;
   /** Applies the Secret with the first administrator's password and the Tenant, and waits until it is Ready. */
   applyTenant(request: TenantRequest, signal?: AbortSignal): Promise<void>;
+  /** The roles of people, the service account of kubectl-kellet in the first tenant's namespace, and where REST is. */
+  applyUserAccess(namespace: string, rest: string): Promise<void>;
 }
 
 /** Opens the cluster of a kubeconfig. */
@@ -73,6 +77,15 @@ export function openResources(kubeconfig: string): Resources {
       };
       await client.apply(resource);
       await waitForCondition(resource, 'Ready', signal);
+    },
+    async applyUserAccess(namespace, rest) {
+      const metadata = { name: namespace, annotations: { [endpointAnnotation]: rest } };
+      await client.apply({ apiVersion: 'v1', kind: 'Namespace', metadata });
+      for (const file of ['kubectl/roles.yaml', 'examples/kubectl-access.yaml']) {
+        for (const document of parseAllDocuments(await readFile(join(checkout, file), 'utf8'))) {
+          await client.apply(document.toJS() as KubernetesResource);
+        }
+      }
     },
   };
 }

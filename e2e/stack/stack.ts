@@ -293,6 +293,7 @@ async function bringUp(options: StackOptions, stopping: Stopping): Promise<Stack
   const [first, other] = await Promise.all([account(tenants.first), account(tenants.other)]);
   const both = [first, other].map((tenant) => resources.applyTenant({ ...tenant, rateLimitPerMinute }, signal));
   await step('tenants', Promise.all(both));
+  await resources.applyUserAccess(`kellet-${first.tenant}`, `http://127.0.0.1:${ports.rest}`);
 
   const info: DevInfo = {
     rest: `http://127.0.0.1:${ports.rest}`,

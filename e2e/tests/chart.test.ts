@@ -21,7 +21,7 @@ interface Rule {
 }
 interface Manifest {
   kind: string;
-  metadata: { name: string; annotations?: Record<string, string> };
+  metadata: { name: string; annotations?: Record<string, string>; labels?: Record<string, string> };
   rules?: Rule[];
   spec?: { template?: { spec: PodSpec } };
 }
@@ -114,6 +114,15 @@ describe('the chart', function () {
     ] as const) {
       const named = manifestsOf(await readFile(path.join(root, service, 'rbac.yaml'), 'utf8'));
       expect(rulesOf(roles, kind, service), `${kind} of ${service}`).to.deep.equal(rulesOf(named, kind, service));
+    }
+  });
+
+  it('has the roles of people that kubectl/roles.yaml has, in the same aggregation', async () => {
+    const roles = manifestsOf(await render()).filter(({ kind }) => kind === 'ClusterRole');
+    for (const named of manifestsOf(await readFile(path.join(root, 'kubectl/roles.yaml'), 'utf8'))) {
+      const role = roles.find(({ metadata }) => metadata.name.endsWith(named.metadata.name));
+      expect(role?.rules, named.metadata.name).to.deep.equal(named.rules);
+      expect(role?.metadata.labels).to.include(named.metadata.labels);
     }
   });
 

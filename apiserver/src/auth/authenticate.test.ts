@@ -13,7 +13,7 @@ import { deviceScopes, scopesOfRole } from './roles.ts';
 import { createAuth } from './service.ts';
 import { codeOf, method, refusal, TestAuth } from './test-auth.ts';
 import { eventually } from './test-fixtures.ts';
-import { newSigningKey, testPlatform } from './test-platform.ts';
+import { clusterAway, newSigningKey, testPlatform } from './test-platform.ts';
 
 describe('validate', () => {
   const at = TestAuth.define();
@@ -107,10 +107,20 @@ describe('validate', () => {
     expect(await at.validate(key)).to.include({ valid: false, reason: Reason.revoked });
   });
 
+  it('cannot tell of a Kubernetes token while the Kubernetes API is away, and of every other credential as ever', async () => {
+    const part = (value: object) => Buffer.from(JSON.stringify(value)).toString('base64url');
+    const claims = { aud: ['kellet'], exp: at.clock.now() / 1000 + 600, 'kubernetes.io': { namespace: 'kellet-acme' } };
+    const token = (more: object) => `${part({ alg: 'RS256' })}.${part({ ...claims, ...more })}.c2ln`;
+    expect(await codeOf(at.validate(token({})))).to.equal('UNAVAILABLE');
+    expect(await at.validate(token({ exp: at.clock.now() / 1000 - 1 }))).to.include({ reason: Reason.expired });
+    expect(await at.validate(token({ aud: ['https://kubernetes'] }))).to.include({ reason: Reason.unrecognized });
+    expect(await at.validate((await at.signedIn()).tokens.accessToken)).to.include({ valid: true });
+  });
+
   it('asks the database nothing about keys whose checksum is wrong', async () => {
     const { key } = mintKey();
     const broken = key.slice(0, -1) + (key.endsWith('0') ? '1' : '0');
-    const away = createAuth(testPlatform(await closedDatabase(), at.clock));
+    const away = createAuth(testPlatform(await closedDatabase(), at.clock), clusterAway);
     expect(await codeOf(away.authenticate(broken, '127.0.0.1'))).to.equal('UNAUTHENTICATED');
     expect(await codeOf(away.authenticate(key, '127.0.0.1'))).to.equal('UNAVAILABLE');
   });

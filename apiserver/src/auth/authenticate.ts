@@ -7,6 +7,8 @@ import type { Caller } from '../platform/rpc.ts';
 import type { AccessTokens } from './access-tokens.ts';
 import { credentialHash, isWellFormedKey, looksLikeApiKey } from './api-key-format.ts';
 import { intersect } from './ip-allowlist.ts';
+import type { KubernetesIdentities, KubernetesUse } from './kubernetes-identities.ts';
+import { readKubernetesToken } from './kubernetes-token.ts';
 import type { LastUsed } from './last-used.ts';
 import { deviceScopes, scopesOfRole } from './roles.ts';
 import { keyState, sessionState, type KeyState, type SessionState } from './store.ts';
@@ -24,7 +26,7 @@ export type Authentication =
       /** The service key's or device key's id; empty for an access token. */
       readonly keyId: string;
     }
-  | { readonly valid: false; readonly reason: RefusalReason; readonly credential: 'token' | 'key' };
+  | { readonly valid: false; readonly reason: RefusalReason; readonly credential: 'token' | 'key' | 'kubernetes' };
 
 /** Decides whether credentials hold, asking the database each time: callers cache (and listen to revocations). */
 export class Authenticator {
@@ -32,17 +34,30 @@ export class Authenticator {
   private readonly clock: Clock;
   private readonly tokens: AccessTokens;
   private readonly lastUsed: LastUsed;
+  private readonly kubernetes: KubernetesIdentities;
 
-  constructor(database: Database, clock: Clock, tokens: AccessTokens, lastUsed: LastUsed) {
+  constructor(
+    database: Database,
+    clock: Clock,
+    tokens: AccessTokens,
+    lastUsed: LastUsed,
+    kubernetes: KubernetesIdentities,
+  ) {
     this.database = database;
     this.clock = clock;
     this.tokens = tokens;
     this.lastUsed = lastUsed;
+    this.kubernetes = kubernetes;
   }
 
-  /** Throws UNAVAILABLE when the database cannot be asked. */
-  authenticate(credential: string): Promise<Authentication> {
-    return looksLikeApiKey(credential) ? this.key(credential) : this.accessToken(credential);
+  /**
+   * `use` is looked at for a Kubernetes token alone. Throws UNAVAILABLE when the database cannot be asked or, for such a
+   * token, the Kubernetes API.
+   */
+  authenticate(credential: string, use: KubernetesUse): Promise<Authentication> {
+    if (looksLikeApiKey(credential)) return this.key(credential);
+    const claimed = readKubernetesToken(credential);
+    return claimed ? this.kubernetes.authenticate(credential, claimed, use) : this.accessToken(credential);
   }
 
   private async key(credential: string): Promise<Authentication> {

@@ -11,7 +11,7 @@ import { hashPassword } from './passwords.ts';
 import { createAuth } from './service.ts';
 import { insertUser } from './store.ts';
 import { eventually, insertTenant } from './test-fixtures.ts';
-import { MovableClock, testPlatform } from './test-platform.ts';
+import { clusterAway, MovableClock, testPlatform } from './test-platform.ts';
 
 const password = 'correct horse battery';
 
@@ -39,7 +39,7 @@ describe('auth and devices over REST', () => {
     const platform = testPlatform(database, clock, settings);
     const broker = new Broker(natsUrl, platform.logger);
     const registry = new ServiceRegistry();
-    const auth = createAuth(platform);
+    const auth = createAuth(platform, clusterAway);
     const devices = createDeviceRegistry(platform, { get: async () => undefined, list: async () => [] });
     for (const module of [auth, devices]) {
       module.register(registry);

@@ -9,6 +9,7 @@ import type { MessageInitShape } from '@bufbuild/protobuf';
 import type { TokenResponseSchema, ValidateTokenResponseSchema } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { permissionDenied, unauthenticated } from '../platform/errors.ts';
 import { newId } from '../platform/ids.ts';
+import type { KubernetesApi } from '../platform/kubernetes.ts';
 import { Counter } from '../platform/metrics.ts';
 import type { ServiceModule } from '../platform/module.ts';
 import type { Caller, CallerKind, CallContext, Implementation } from '../platform/rpc.ts';
@@ -17,6 +18,7 @@ import type { AuthPlatform } from './auth-platform.ts';
 import { apiKeyHandlers } from './api-keys.ts';
 import { Authenticator, type Authentication } from './authenticate.ts';
 import { isAllowed } from './ip-allowlist.ts';
+import { KubernetesIdentities } from './kubernetes-identities.ts';
 import { LastUsed } from './last-used.ts';
 import { LoginThrottle } from './login-throttle.ts';
 import { checkNewPassword, hashPassword } from './passwords.ts';
@@ -40,14 +42,15 @@ export interface AuthModule extends ServiceModule {
 }
 
 /** Builds the service. Throws when the configured signing key is no Ed25519 key. */
-export function createAuth(platform: AuthPlatform): AuthModule {
+export function createAuth(platform: AuthPlatform, kubernetes: Pick<KubernetesApi, 'review'>): AuthModule {
   const { config, database, clock, logger, metrics } = platform;
   const tokens = new AccessTokens(config.jwtPrivateKey, clock);
   const lastUsed = new LastUsed(database, clock, logger);
   const sessions = new Sessions(database, clock, logger, tokens);
   const throttle = new LoginThrottle(database, clock);
   const signIn = new SignIn(database, throttle, sessions);
-  const authenticator = new Authenticator(database, clock, tokens, lastUsed);
+  const identities = new KubernetesIdentities(database, clock, logger.child({ component: 'auth' }), kubernetes);
+  const authenticator = new Authenticator(database, clock, tokens, lastUsed, identities);
   const logins = new Counter({
     name: 'kellet_auth_logins_total',
     help: 'Sign-ins by outcome',
@@ -72,7 +75,7 @@ export function createAuth(platform: AuthPlatform): AuthModule {
       await database.system((tx) => revokeSessions(tx, [context.caller.sessionId]));
       return {};
     },
-    validateToken: async (request) => validateTokenResponse(await authenticator.authenticate(request.token)),
+    validateToken: async (request) => validateTokenResponse(await authenticator.authenticate(request.token, request)),
     ...apiKeyHandlers(platform, lastUsed),
     ...sessionHandlers(platform, lastUsed),
     ...userHandlers(platform),
@@ -114,7 +117,7 @@ export function createAuth(platform: AuthPlatform): AuthModule {
       await lastUsed.stop();
     },
     authenticate: async (credential, address) => {
-      const result = await authenticator.authenticate(credential);
+      const result = await authenticator.authenticate(credential, { namespace: '', permission: '' });
       if (!result.valid) throw unauthenticated(refusalMessage(result));
       if (!isAllowed(address, result.caller.ipAllowlist)) {
         throw permissionDenied('this credential may not be used from this address');
@@ -127,9 +130,11 @@ export function createAuth(platform: AuthPlatform): AuthModule {
 /** What the holder of a refused credential is told. */
 export function refusalMessage(refusal: Extract<Authentication, { valid: false }>): string {
   if (refusal.reason !== 'expired') return 'a valid credential is required';
-  return refusal.credential === 'token'
-    ? 'the access token has expired: exchange the refresh token at POST /api/v1/auth/refresh'
-    : 'the API key has expired';
+  return {
+    token: 'the access token has expired: exchange the refresh token at POST /api/v1/auth/refresh',
+    key: 'the API key has expired',
+    kubernetes: 'the Kubernetes token has expired',
+  }[refusal.credential];
 }
 
 const kinds: Readonly<Record<Exclude<CallerKind, 'public'>, Kind>> = {
@@ -137,6 +142,7 @@ const kinds: Readonly<Record<Exclude<CallerKind, 'public'>, Kind>> = {
   service: Kind.service,
   device: Kind.device,
   platform: Kind.platform_admin,
+  kubernetes: Kind.kubernetes,
 };
 
 function validateTokenResponse(result: Authentication): MessageInitShape<typeof ValidateTokenResponseSchema> {
@@ -155,6 +161,7 @@ function validateTokenResponse(result: Authentication): MessageInitShape<typeof 
     sessionId: caller.sessionId,
     keyId: result.keyId,
     name: caller.name,
+    credentialId: caller.credentialId,
   };
 }
 

@@ -97,6 +97,22 @@ export async function sessionState(
   return rows[0];
 }
 
+/** What a Kubernetes identity needs of the tenant of a namespace. */
+export interface TenantOfNamespace {
+  tenant_id: string;
+  rate_limit_per_minute: number;
+  ip_allowlist: string[];
+}
+
+/** The living tenant whose resources a namespace holds; undefined when it is no tenant's. */
+export async function tenantOfNamespace(tx: Transaction, namespace: string): Promise<TenantOfNamespace | undefined> {
+  const { rows } = await tx.query<TenantOfNamespace>(
+    `SELECT tenant_id, rate_limit_per_minute, ip_allowlist FROM tenants WHERE namespace = $1 AND deleted_at IS NULL`,
+    [namespace],
+  );
+  return rows[0];
+}
+
 /** A key with everything that decides whether it holds. */
 export interface KeyState {
   key_id: string;

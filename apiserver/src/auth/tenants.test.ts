@@ -13,7 +13,7 @@ import { createAuth, type AuthModule } from './service.ts';
 import { TenantApplier } from './tenant-applier.ts';
 import { changedSettings } from './tenant-applier.ts';
 import { eventually } from './test-fixtures.ts';
-import { MovableClock, testPlatform } from './test-platform.ts';
+import { clusterAway, MovableClock, testPlatform } from './test-platform.ts';
 import type { TenantSettings } from './tenant-store.ts';
 
 const { method } = AuthService;
@@ -29,7 +29,7 @@ describe('tenants', () => {
   before(async () => {
     test = await createTestDatabase();
     const platform = testPlatform(test.database, new MovableClock());
-    auth = createAuth(platform);
+    auth = createAuth(platform, clusterAway);
     applier = new TenantApplier(platform);
     auth.register(registry);
     let listening = false;

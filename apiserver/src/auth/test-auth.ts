@@ -11,7 +11,7 @@ import type { Role } from './roles.ts';
 import { createAuth, type AuthModule } from './service.ts';
 import { insertUser, type UserRow } from './store.ts';
 import { eventually, insertTenant } from './test-fixtures.ts';
-import { MovableClock, newSigningKey, testPlatform } from './test-platform.ts';
+import { clusterAway, MovableClock, newSigningKey, testPlatform } from './test-platform.ts';
 
 /** The password of every account that the tests make. */
 export const password = 'correct horse battery';
@@ -66,7 +66,7 @@ export class TestAuth {
       KELLET_PLATFORM_ADMIN_EMAIL: platformAdministrator,
       KELLET_PLATFORM_ADMIN_PASSWORD: password,
     };
-    this.auth = createAuth(testPlatform(database, this.clock, settings));
+    this.auth = createAuth(testPlatform(database, this.clock, settings), clusterAway);
     this.auth.register(this.registry);
     await this.auth.start?.();
     let listening = false;

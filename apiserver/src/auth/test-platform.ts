@@ -2,6 +2,8 @@
 import { generateKeyPairSync } from 'node:crypto';
 import { readConfig } from '../config.ts';
 import type { Database } from '../platform/database.ts';
+import { unavailable } from '../platform/errors.ts';
+import type { KubernetesApi } from '../platform/kubernetes.ts';
 import { createLogger } from '../platform/logger.ts';
 import { createMetrics } from '../platform/metrics.ts';
 import { Paging } from '../platform/paging.ts';
@@ -45,3 +47,8 @@ export function testPlatform(
   const paging = new Paging(Buffer.alloc(32, 7));
   return { config, database, clock, logger: createLogger('silent'), metrics: createMetrics(), paging };
 }
+
+/** A cluster that is away. */
+export const clusterAway: Pick<KubernetesApi, 'review'> = {
+  review: () => Promise.reject(unavailable('the Kubernetes API is unavailable')),
+};

@@ -4,7 +4,7 @@ import { Device_Status, DeviceRegistryService, DeviceSchema } from '@kellet/prot
 import { expect } from 'chai';
 import { createAuth, type AuthModule } from '../auth/service.ts';
 import { eventually, insertTenant } from '../auth/test-fixtures.ts';
-import { MovableClock, testPlatform } from '../auth/test-platform.ts';
+import { clusterAway, MovableClock, testPlatform } from '../auth/test-platform.ts';
 import { KelletError } from '../platform/errors.ts';
 import { newId } from '../platform/ids.ts';
 import { internalContext, publicCaller, ServiceRegistry } from '../platform/rpc.ts';
@@ -41,7 +41,7 @@ describe('device registry service', () => {
     await insertTenant(test.database, 'acme', { defaults: { tags: { site: 'north' } } });
     await insertTenant(test.database, 'other');
     const platform = testPlatform(test.database, clock);
-    auth = createAuth(platform);
+    auth = createAuth(platform, clusterAway);
     devices = createDeviceRegistry(platform, profiles);
     devices.register(registry);
     await devices.start?.();

@@ -5,7 +5,7 @@ import { permissionDenied } from '../platform/errors.ts';
 import { publicCaller, type Caller } from '../platform/rpc.ts';
 import { authorize, foreignDevice, isPublic } from './authorize.ts';
 import type { Authenticator } from './authenticate.ts';
-import { RateLimitExceeded, rateLimitHeaders, type RateLimiter } from './rate-limit.ts';
+import { RateLimitExceeded, rateLimitHeaders, type RateLimiter, type WindowState } from './rate-limit.ts';
 
 /** Whether a gateway device may speak for another device of its tenant (its connected child). */
 export type IsGatewayOf = (tenantId: string, gatewayDeviceId: string, deviceId: string) => Promise<boolean>;
@@ -24,27 +24,36 @@ export class Admission {
 
   /**
    * Who calls, if the call may go on. The rate limit's headers are put into `headers` also when it may not. Throws
-   * UNAUTHENTICATED, RESOURCE_EXHAUSTED, PERMISSION_DENIED, in this order.
+   * UNAUTHENTICATED, RESOURCE_EXHAUSTED, PERMISSION_DENIED, in this order. `namespace` is where a Kubernetes token is used;
+   * with any other credential it means nothing.
    */
   async admit(
     access: Access,
     credential: string | undefined,
     address: string,
     headers: Map<string, string>,
+    namespace = '',
   ): Promise<Caller> {
     if (isPublic(access)) {
       this.limiter.throttleAddress(address);
       return publicCaller;
     }
-    const identity = await this.authenticator.authenticate(credential, address);
-    const state = await this.limiter.count(access, identity);
-    if (state) {
-      for (const [name, value] of rateLimitHeaders(state)) headers.set(name, value);
-      if (state.retryAfterSeconds > 0) throw new RateLimitExceeded(state.retryAfterSeconds);
-    }
+    const use = { namespace, permission: access.kubernetesPermission };
+    const identity = await this.authenticator.authenticate(credential, address, use);
+    const { kind, tenantId } = identity.caller;
+    // Who holds no right in a tenant must not use up its window.
+    if (kind === 'kubernetes' && tenantId === '') this.limiter.throttleAddress(address);
+    else this.setHeaders(await this.limiter.count(access, identity), headers);
     const refusal = authorize(access, identity.caller, address);
     if (refusal !== undefined) throw permissionDenied(refusal);
     return identity.caller;
+  }
+
+  /** Shows the window, and refuses the call when it is used up. */
+  private setHeaders(state: WindowState | undefined, headers: Map<string, string>): void {
+    if (!state) return;
+    for (const [name, value] of rateLimitHeaders(state)) headers.set(name, value);
+    if (state.retryAfterSeconds > 0) throw new RateLimitExceeded(state.retryAfterSeconds);
   }
 
   /** Refuses a device that names a device which is neither itself nor its child. Throws PERMISSION_DENIED. */

@@ -155,6 +155,40 @@ describe('remembering credentials', () => {
     expect(await ask()).to.equal('ok');
   });
 
+  it('remembers of a Kubernetes token what it may do where, and for less long what it may not', async () => {
+    const uses: object[] = [];
+    const registry = new ServiceRegistry();
+    registry.register(AuthService, {
+      validateToken: async ({ namespace, permission }) => {
+        uses.push({ namespace, permission });
+        const isGranted = permission === 'get otarollouts';
+        return { valid: true, kind: Kind.kubernetes, tenantId: isGranted ? 'acme' : '', scopes: [permission] };
+      },
+    });
+    const judge = new Authenticator(registry, { now: () => now });
+    const claims = { aud: 'kellet', exp: 2000, 'kubernetes.io': {} };
+    const token = `${Buffer.from('{"alg":"RS256"}').toString('base64url')}.${Buffer.from(JSON.stringify(claims)).toString('base64url')}.c2ln`;
+    const use = (namespace: string, permission: string) =>
+      judge.authenticate(token, '127.0.0.1', { namespace, permission });
+    for (let time = 0; time < 2; time += 1) {
+      await use('a', 'get otarollouts');
+      await use('b', 'get otarollouts');
+      await use('a', 'create otarollouts/pause');
+    }
+    expect(uses).to.have.length(3);
+    now += 2_000;
+    await use('a', 'get otarollouts');
+    await use('a', 'create otarollouts/pause');
+    expect(uses).to.deep.equal([
+      { namespace: 'a', permission: 'get otarollouts' },
+      { namespace: 'b', permission: 'get otarollouts' },
+      { namespace: 'a', permission: 'create otarollouts/pause' },
+      { namespace: 'a', permission: 'create otarollouts/pause' },
+    ]);
+    await judge.authenticate('another', '127.0.0.1', { namespace: 'a', permission: 'get otarollouts' });
+    expect(uses[4]).to.deep.equal({ namespace: '', permission: '' });
+  });
+
   it('asks nothing about what cannot be a credential', async () => {
     expect(await ask('')).to.equal('UNAUTHENTICATED');
     expect(await ask('x'.repeat(8193))).to.equal('UNAUTHENTICATED');

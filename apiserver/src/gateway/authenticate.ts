@@ -1,7 +1,7 @@
 // Whom a credential stands for: asked of AuthService.ValidateToken, remembered for a few seconds, forgotten at once when a
 // revocation is announced (DECISIONS 23).
 import { hash } from 'node:crypto';
-import { create } from '@bufbuild/protobuf';
+import { create, type MessageInitShape } from '@bufbuild/protobuf';
 import { timestampMs } from '@bufbuild/protobuf/wkt';
 import {
   AuthService,
@@ -10,6 +10,7 @@ import {
   ValidateTokenResponse_Reason as Reason,
   type ValidateTokenResponse,
 } from '@kellet/proto/es/kellet/v1/auth_pb';
+import { readKubernetesToken } from '../auth/kubernetes-token.ts';
 import { revocationChannel, sessionPayload } from '../auth/revocations.ts';
 import type { Clock } from '../platform/clock.ts';
 import type { Database } from '../platform/database.ts';
@@ -33,6 +34,16 @@ export function credentialOf(authorization: string | undefined, apiKey: string |
   if (authorization !== undefined && authorization !== '') return /^bearer +(\S+) *$/i.exec(authorization)?.[1] ?? '';
   return apiKey;
 }
+
+/** What a Kubernetes token is used for; of no meaning with any other credential. */
+export interface TokenUse {
+  /** The header X-Kellet-Namespace; empty: the namespace of the token's service account. */
+  readonly namespace: string;
+  /** The method's Access.kubernetes_permission. */
+  readonly permission: string;
+}
+
+const noUse: TokenUse = { namespace: '', permission: '' };
 
 type Remembered = { readonly until: number } & ({ readonly identity: Identity } | { readonly refusal: KelletError });
 
@@ -91,48 +102,63 @@ export class Authenticator {
   }
 
   /**
-   * The identity behind a credential. Throws UNAUTHENTICATED for one that is missing or does not hold, and whatever the auth
+   * The identity behind a credential; for a Kubernetes token, in this use of it. Throws UNAUTHENTICATED for one that is missing or does not hold, and whatever the auth
    * service throws when it cannot tell.
    */
-  async authenticate(credential: string | undefined, address: string): Promise<Identity> {
+  async authenticate(credential: string | undefined, address: string, use: TokenUse = noUse): Promise<Identity> {
     if (credential === undefined) throw unauthenticated('a credential is required');
     if (credential === '' || credential.length > 8192) throw unauthenticated();
     const credentialHash = hash('sha256', credential, 'hex');
-    const known = this.remembered.get(credentialHash);
+    let key = credentialHash;
+    let known = this.remembered.get(key);
+    const isKubernetes = !known && readKubernetesToken(credential) !== undefined;
+    if (isKubernetes) {
+      // The cluster's answer is about one namespace and one permission.
+      key = hash('sha256', `${credential}\n${use.namespace}\n${use.permission}`, 'hex');
+      known = this.remembered.get(key);
+    }
     if (known && known.until > this.clock.now()) {
       if ('refusal' in known) throw known.refusal;
       return known.identity;
     }
-    let run = this.running.get(credentialHash);
+    let run = this.running.get(key);
     if (!run) {
-      const started = this.validate(credential, credentialHash, address).finally(() => {
-        if (this.running.get(credentialHash) === started) this.running.delete(credentialHash);
+      const request = { token: credential, ...(isKubernetes ? use : {}) };
+      const started = this.validate(request, credentialHash, key, address).finally(() => {
+        if (this.running.get(key) === started) this.running.delete(key);
       });
       run = started;
-      this.running.set(credentialHash, run);
+      this.running.set(key, run);
     }
     return run;
   }
 
-  private async validate(credential: string, credentialHash: string, address: string): Promise<Identity> {
+  private async validate(
+    request: MessageInitShape<typeof ValidateTokenRequestSchema> & { token: string },
+    credentialHash: string,
+    key: string,
+    address: string,
+  ): Promise<Identity> {
     const revocations = this.revocations;
     const remember = (entry: Remembered): void => {
-      if (this.isListening && this.revocations === revocations) this.remembered.set(credentialHash, entry);
+      if (this.isListening && this.revocations === revocations) this.remembered.set(key, entry);
     };
     const answer = await this.invoker.unary(
       AuthService.method.validateToken,
-      create(ValidateTokenRequestSchema, { token: credential }),
+      create(ValidateTokenRequestSchema, request),
       internalContext(publicCaller, { address }),
     );
     const now = this.clock.now();
-    const outcome = identityOf(answer, credentialHash, credential.startsWith('sk_live_'));
+    const outcome = identityOf(answer, credentialHash, request.token.startsWith('sk_live_'));
     if (outcome instanceof KelletError) {
       remember({ refusal: outcome, until: now + rememberRefusalMilliseconds });
       throw outcome;
     }
-    const { expiresAt } = outcome.caller;
+    const { expiresAt, kind, tenantId } = outcome.caller;
     const end = expiresAt === 0 ? Infinity : expiresAt * 1000;
-    remember({ identity: outcome, until: Math.min(now + rememberMilliseconds, end) });
+    const isRefused = kind === 'kubernetes' && tenantId === '';
+    const milliseconds = isRefused ? rememberRefusalMilliseconds : rememberMilliseconds;
+    remember({ identity: outcome, until: Math.min(now + milliseconds, end) });
     return outcome;
   }
 
@@ -159,6 +185,7 @@ const callerKinds = new Map<Kind | undefined, CallerKind>([
   [Kind.service, 'service'],
   [Kind.device, 'device'],
   [Kind.platform_admin, 'platform'],
+  [Kind.kubernetes, 'kubernetes'],
 ]);
 
 /** ValidateToken's answer as a caller, or as the error that refuses it; `isKey`: the credential is an API key. */
@@ -183,6 +210,7 @@ export function identityOf(
       sessionId: answer.sessionId,
       ipAllowlist: answer.ipAllowlist,
       expiresAt: answer.expiresAt ? Math.floor(timestampMs(answer.expiresAt) / 1000) : 0,
+      ...(answer.credentialId === '' ? {} : { credentialId: answer.credentialId }),
     },
   };
 }

@@ -5,7 +5,8 @@ import { publicCaller, type Caller } from '../platform/rpc.ts';
 import { authorize, foreignDevice } from './authorize.ts';
 
 const caller = (change: Partial<Caller>): Caller => ({ ...publicCaller, tenantId: 'acme', ...change });
-const access = (callers: C[], scope = '', deviceField = '') => create(AccessSchema, { callers, scope, deviceField });
+const access = (callers: C[], scope = '', deviceField = '', kubernetesPermission = '') =>
+  create(AccessSchema, { callers, scope, deviceField, kubernetesPermission });
 
 describe('authorisation', () => {
   const user = caller({ kind: 'user', scopes: new Set(['devices:read']) });
@@ -13,6 +14,8 @@ describe('authorisation', () => {
   const device = caller({ kind: 'device', deviceId: 'd1' });
   const platform = caller({ kind: 'platform', tenantId: '' });
   const readDevices = access([C.USER, C.SERVICE], 'devices:read');
+  const pause = access([C.USER], 'ota:write', '', 'create otarollouts/pause');
+  const kubernetes = caller({ kind: 'kubernetes', name: 'k', scopes: new Set(['create otarollouts/pause']) });
 
   for (const [what, rule, who, want] of [
     ['a public method, without credential', access([C.PUBLIC]), publicCaller, undefined],
@@ -32,6 +35,31 @@ describe('authorisation', () => {
       'an address outside the allowlist',
       readDevices,
       { ...user, ipAllowlist: ['10.0.0.0/8'] },
+      'this address is not on the allowlist',
+    ],
+    ['a Kubernetes identity that was asked about this method', pause, kubernetes, undefined],
+    [
+      'a Kubernetes identity without the permission',
+      pause,
+      { ...kubernetes, scopes: new Set([]) },
+      "k may not create otarollouts/pause.kellet.dev in a tenant's namespace",
+    ],
+    [
+      'a Kubernetes identity with the scope of the same method and no permission',
+      pause,
+      { ...kubernetes, scopes: new Set(['ota:write']) },
+      "k may not create otarollouts/pause.kellet.dev in a tenant's namespace",
+    ],
+    [
+      'a Kubernetes identity on a method that names no permission',
+      readDevices,
+      { ...kubernetes, scopes: new Set(['', 'devices:read']) },
+      'a Kubernetes identity may not call this method',
+    ],
+    [
+      'a Kubernetes identity from elsewhere',
+      pause,
+      { ...kubernetes, ipAllowlist: ['10.0.0.0/8'] },
       'this address is not on the allowlist',
     ],
     ['an address inside', readDevices, { ...user, ipAllowlist: ['192.0.2.0/24'] }, undefined],

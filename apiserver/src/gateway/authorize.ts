@@ -6,7 +6,7 @@ import type { Caller, CallerKind } from '../platform/rpc.ts';
 /** A refusal, in words for the caller; undefined: go on. */
 export type Refusal = string | undefined;
 
-const callerOf: Record<CallerKind, Access_Caller> = {
+const callerOf: Record<Exclude<CallerKind, 'kubernetes'>, Access_Caller> = {
   public: Access_Caller.PUBLIC,
   user: Access_Caller.USER,
   service: Access_Caller.SERVICE,
@@ -23,13 +23,24 @@ export const isPublic = (access: Access): boolean => access.callers.includes(Acc
  */
 export function authorize(access: Access, caller: Caller, address: string): Refusal {
   if (isPublic(access)) return undefined;
+  if (caller.kind === 'kubernetes') return authorizeKubernetes(access, caller, address);
   if (!access.callers.includes(callerOf[caller.kind])) return `a ${caller.kind} credential may not call this method`;
   const holdsScopes = caller.kind === 'user' || caller.kind === 'service';
   if (holdsScopes && access.scope !== '' && !caller.scopes.has(access.scope))
     return `the scope ${access.scope} is required`;
-  if (!isAllowed(address, caller.ipAllowlist)) return 'this address is not on the allowlist';
-  return undefined;
+  return refuseAddress(caller, address);
 }
+
+/** RBAC has decided; here it is only looked whether it was asked about this method, and what it said. */
+function authorizeKubernetes(access: Access, caller: Caller, address: string): Refusal {
+  const { kubernetesPermission: permission } = access;
+  if (permission === '') return 'a Kubernetes identity may not call this method';
+  if (!caller.scopes.has(permission)) return `${caller.name} may not ${permission}.kellet.dev in a tenant's namespace`;
+  return refuseAddress(caller, address);
+}
+
+const refuseAddress = (caller: Caller, address: string): Refusal =>
+  isAllowed(address, caller.ipAllowlist) ? undefined : 'this address is not on the allowlist';
 
 /**
  * The device that a device key names in a request, when it is another one than its own: then only being its gateway can

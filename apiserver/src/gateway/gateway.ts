@@ -9,6 +9,7 @@ import { addHealth } from '../platform/grpc-health.ts';
 import type { Platform } from '../platform/module.ts';
 import type { Invoker } from '../platform/rpc.ts';
 import { Admission, type IsGatewayOf } from './admission.ts';
+import { withAudit } from './audit.ts';
 import { Authenticator } from './authenticate.ts';
 import { CallMetrics } from './call-metrics.ts';
 import { Callbacks } from './callbacks.ts';
@@ -66,7 +67,7 @@ export class Gateway {
     const shared = {
       admission: new Admission(this.authenticator, limiter, isGatewayOf),
       authenticator: this.authenticator,
-      invoker: options.invoker,
+      invoker: withAudit(options.invoker, logger),
       metrics: new CallMetrics(metrics),
       logger,
       stopping: this.stopping.signal,

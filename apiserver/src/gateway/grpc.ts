@@ -19,6 +19,7 @@ import type { CallContext, Caller, Invoker } from '../platform/rpc.ts';
 import type { Admission } from './admission.ts';
 import { credentialOf, type Authenticator } from './authenticate.ts';
 import type { CallMetrics } from './call-metrics.ts';
+import { namespaceHeader } from './metadata.ts';
 import { accessOf } from './routes.ts';
 import { checkRequest, grpcRequestId, peerAddress, toStatus } from './grpc-call.ts';
 import { requestMetadata } from './metadata.ts';
@@ -71,7 +72,9 @@ async function admitted(
 ): Promise<{ caller: Caller; credential: string | undefined }> {
   const { metadata } = call;
   const credential = credentialOf(metadataText(metadata, 'authorization'), metadataText(metadata, 'x-api-key'));
-  const caller = await parts.admission.admit(accessOf(method), credential, peerAddress(call.getPeer()), headers);
+  const namespace = metadataText(metadata, namespaceHeader);
+  const address = peerAddress(call.getPeer());
+  const caller = await parts.admission.admit(accessOf(method), credential, address, headers, namespace);
   return { caller, credential };
 }
 

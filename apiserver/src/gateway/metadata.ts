@@ -1,9 +1,13 @@
 // Request headers as the metadata that handlers see, on both ports.
 
+/** Where a Kubernetes token is used: heard with such a token alone, and what it names is authorised by the cluster. */
+export const namespaceHeader = 'x-kellet-namespace';
+
 /** Credentials, and headers that belong to one connection and say nothing about the call. */
 const dropped = new Set([
   'authorization',
   'x-api-key',
+  namespaceHeader,
   'cookie',
   'connection',
   'keep-alive',

@@ -1,5 +1,6 @@
 import { expect } from 'chai';
 import { Access_Caller } from '@kellet/proto/es/kellet/v1/options_pb';
+import { parsePermission } from '../auth/kubernetes-token.ts';
 import { accessOf, RouteTable } from './routes.ts';
 import { publicServices } from './services.ts';
 
@@ -51,6 +52,20 @@ describe('route table of the contract', () => {
   ] as const) {
     it(`${verb} ${path} → ${want}`, () => expect(found(verb, path)).to.equal(want));
   }
+
+  it('opens methods to Kubernetes identities by permissions that RBAC can name', () => {
+    const methods = publicServices.flatMap((service) => service.methods);
+    const open = methods.filter((method) => accessOf(method).kubernetesPermission !== '');
+    expect(open).to.have.length.above(20);
+    for (const method of open) {
+      const { kubernetesPermission, scope } = accessOf(method);
+      const permission = parsePermission(kubernetesPermission);
+      expect(permission, method.name).not.to.equal(undefined);
+      // What reads by the contract reads by RBAC, and the reverse: nobody gets write access under a harmless verb.
+      const isReading = permission!.verb === 'get' || permission!.verb === 'list';
+      expect(scope.endsWith(':write'), method.name).to.equal(!isReading);
+    }
+  });
 
   it('says of every public method who may call it, under /api/v1', () => {
     for (const service of publicServices) {

@@ -10,7 +10,7 @@ import { newId } from '../platform/ids.ts';
 import type { Logger } from '../platform/logger.ts';
 import type { Invoker } from '../platform/rpc.ts';
 import { plainAddress } from './authorize.ts';
-import { requestIdOf } from './metadata.ts';
+import { namespaceHeader, requestIdOf } from './metadata.ts';
 import type { CallMetrics } from './call-metrics.ts';
 import { answer, answerError } from './rest-answer.ts';
 import { rawChunk, wantsRawChunk } from './raw-chunk.ts';
@@ -76,7 +76,8 @@ async function handle(parts: RestParts, request: IncomingMessage, response: Serv
     const address = plainAddress(request.socket.remoteAddress ?? '');
     const credential = credentialOf(headers.authorization, headers['x-api-key'] as string | undefined);
     const { route } = match;
-    const caller = await parts.admission.admit(route.access, credential, address, extra);
+    const namespace = headers[namespaceHeader] as string | undefined;
+    const caller = await parts.admission.admit(route.access, credential, address, extra, namespace);
 
     const streamsBody = route.method.methodKind === 'client_streaming';
     const body = streamsBody ? new Uint8Array() : await readBody(request, bodyLimitOf(route));

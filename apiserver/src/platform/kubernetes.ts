@@ -150,6 +150,16 @@ export class KubernetesApi {
     }
   }
 
+  /** Asks the API server for its judgement: a review object (TokenReview, …) is answered and not kept. */
+  async review<Status>(reviewVersion: string, kind: string, spec: object): Promise<Status> {
+    const { status } = await this.call<{ status: Status }>({
+      method: 'POST',
+      path: `apis/${reviewVersion}/${kind.toLowerCase()}s`,
+      body: { apiVersion: reviewVersion, kind, spec },
+    });
+    return status;
+  }
+
   private async call<T>(call: Call): Promise<T> {
     let answer: { status: number; text: string };
     try {

@@ -11,19 +11,20 @@ import type {
 import { KelletError } from './errors.ts';
 
 /** The kind of credential behind a call. */
-export type CallerKind = 'public' | 'user' | 'service' | 'device' | 'platform';
+export type CallerKind = 'public' | 'user' | 'service' | 'device' | 'platform' | 'kubernetes';
 
 /** Who calls, as the credential says: never from a field of the request (SPEC, Authentication, rule 4). */
 export interface Caller {
   readonly kind: CallerKind;
-  /** Empty for a public call and for the platform administrator. */
+  /** Empty for a public call, for the platform administrator, and for a Kubernetes identity without a right in the tenant. */
   readonly tenantId: string;
   /** The user, or the service key's id for a service; empty otherwise. */
   readonly userId: string;
   /** The device, for a device key; empty otherwise. */
   readonly deviceId: string;
-  /** What the audit trail calls the caller: an e-mail address, a key's name, a device id. */
+  /** What the audit trail calls the caller: an e-mail address, a key's name, a device id, a Kubernetes user. */
   readonly name: string;
+  /** Of a Kubernetes identity: the permission granted for this call. */
   readonly scopes: ReadonlySet<string>;
   /** Hex SHA-256 of the credential; empty for a public call. Idempotency rows and revocation are keyed by it. */
   readonly credentialHash: string;
@@ -33,6 +34,8 @@ export interface Caller {
   readonly ipAllowlist: readonly string[];
   /** Seconds since 1970 at which the credential ends; 0: never. */
   readonly expiresAt: number;
+  /** Under which id the cluster's audit log knows the issue of a Kubernetes token; absent otherwise. */
+  readonly credentialId?: string;
 }
 
 /** The caller of a route that needs no credential. */
