@@ -1,12 +1,13 @@
 // The configuration of kellet-apiserver: one table from which environment, flags and help are read.
 import { readFileSync } from 'node:fs';
+import { isRange } from './auth/ip-allowlist.ts';
 import { allTargets, parseAddresses, parseTargets, remoteTargets, type Target } from './targets.ts';
 
 /** Who answers calls that page or signs tokens; the gateway alone holds no key of its own. */
 const services = allTargets.filter((target) => target !== 'gateway' && target !== 'dashboard-bff');
 
 interface Setting {
-  readonly type: 'string' | 'integer' | 'boolean' | readonly string[];
+  readonly type: 'string' | 'integer' | 'boolean' | 'origin' | 'ranges' | readonly string[];
   readonly fallback?: string;
   /** Never shown; may be given as a file by the name with _FILE. */
   readonly secret?: boolean;
@@ -48,7 +49,18 @@ const settings = {
   },
   platformAdminEmail: { type: 'string', fallback: '', help: 'account made at start when it is missing' },
   platformAdminPassword: { type: 'string', secret: true, fallback: '', help: 'its first password' },
-  dashboardOrigin: { type: 'string', fallback: '', help: 'the only origin that gets cross-origin access' },
+  dashboardOrigin: { type: 'origin', fallback: '', help: 'the only origin that gets cross-origin access' },
+  trustedProxies: {
+    type: 'ranges',
+    fallback: '',
+    help: 'addresses or CIDR ranges, separated by commas, whose X-Forwarded-For or Forwarded is believed',
+  },
+  maximumConnections: { type: 'integer', fallback: '10000', help: 'connections of the REST port at a time' },
+  drainDelaySeconds: {
+    type: 'integer',
+    fallback: '0',
+    help: 'seconds between being told to stop and no longer listening; not ready meanwhile',
+  },
   batchPoints: { type: 'integer', fallback: '1000', help: 'points after which an anchor batch is sealed' },
   batchSeconds: { type: 'integer', fallback: '30', help: 'seconds after which an anchor batch is sealed' },
   publishPoints: {
@@ -182,9 +194,24 @@ function parse(name: string, setting: Setting, text: string, problems: string[])
     if (!['true', 'false', '1', '0'].includes(text)) problems.push(`${name} must be true or false`);
     return text === 'true' || text === '1';
   }
+  if (setting.type === 'origin') return parseOrigin(name, text, problems);
+  if (setting.type === 'ranges') {
+    const ranges = text.split(',').map((range) => range.trim());
+    const wrong = ranges.find((range) => range !== '' && !isRange(range));
+    if (wrong !== undefined) problems.push(`${name}: ${JSON.stringify(wrong)} is no address or CIDR range`);
+  }
   if (typeof setting.type !== 'string' && !setting.type.includes(text)) {
     problems.push(`${name} must be one of ${setting.type.join(', ')}`);
   }
+  return text;
+}
+
+/** An origin as browsers write it: lower case, no path, no default port. */
+function parseOrigin(name: string, text: string, problems: string[]): string {
+  if (text === '') return text;
+  const url = URL.parse(text);
+  if (url && /^https?:$/.test(url.protocol) && url.href === `${url.origin}/`) return url.origin;
+  problems.push(`${name} must be an origin, such as https://dashboard.example.org`);
   return text;
 }
 

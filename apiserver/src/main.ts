@@ -10,6 +10,7 @@ import type { DeviceDirectory } from './device-registry/directory.ts';
 import { groupMembers } from './device-registry/group-members.ts';
 import { Gateway } from './gateway/gateway.ts';
 import { Health, type Check } from './gateway/health.ts';
+import { addressOfRequest } from './gateway/server.ts';
 import { TargetInvoker } from './internal/invoker.ts';
 import { InternalServer } from './internal/server.ts';
 import { Broker } from './platform/broker.ts';
@@ -85,7 +86,7 @@ async function run(config: Config): Promise<void> {
   const { targets } = config;
   const isGateway = targets.has('gateway');
   const health = new Health(checksOf(config, database, broker));
-  const processServer = new ProcessServer(health, metrics);
+  const processServer = new ProcessServer(health, metrics, logger);
   await processServer.listen(config.listenHost, config.metricsPort);
   await migrateWhenReachable(database, logger, stopping.signal);
 
@@ -122,7 +123,7 @@ async function run(config: Config): Promise<void> {
   await outbox.close();
   await broker.close();
   await database.close();
-  processServer.close();
+  await processServer.close();
   logger.info('stopped');
 }
 
@@ -153,6 +154,7 @@ async function openGateway(
     groupMembers: (tenantId, groupId) => groupMembers(database, tenantId, groupId),
     authenticate: async (token, address) => (await gateway.authenticator.authenticate(token, address)).caller,
     watch: (token, caller, address, end) => gateway.authenticator.watch(token, caller, address, end),
+    addressOf: (request) => addressOfRequest(gateway.addressOf, request),
     dashboardOrigin: config.dashboardOrigin,
     logger,
     metrics,
@@ -160,6 +162,7 @@ async function openGateway(
   return {
     ports: await gateway.start(),
     close: async () => {
+      await gateway.drain();
       liveFeed.close();
       await gateway.stop();
     },

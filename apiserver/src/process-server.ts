@@ -1,29 +1,35 @@
 // The port every process has for its keepers: metrics, liveness and readiness (API.md, ports).
 import { once } from 'node:events';
-import { createServer, type Server } from 'node:http';
-import express from 'express';
-import { healthRoutes } from './gateway/cold-routes.ts';
+import type { IncomingMessage, ServerResponse } from 'node:http';
+import { answerHealth, answerJson, notFoundRoute } from './gateway/cold-routes.ts';
 import type { Health } from './gateway/health.ts';
+import { HttpServer } from './gateway/http-server.ts';
+import { answer, answerError } from './gateway/rest-answer.ts';
+import { newId } from './platform/ids.ts';
+import type { Logger } from './platform/logger.ts';
 import type { Registry } from './platform/metrics.ts';
 
 /** /metrics, /healthz and /readyz. Alive from the first moment, ready only once `started` was called. */
 export class ProcessServer {
-  private readonly server: Server;
+  private readonly server: HttpServer;
+  private readonly health: Health;
+  private readonly metrics: Registry;
   private ready = false;
 
-  constructor(health: Health, metrics: Registry) {
-    const app = express();
-    app.disable('x-powered-by');
-    app.get('/metrics', async (_request, response) => {
-      response.type(metrics.contentType).send(await metrics.metrics());
+  constructor(health: Health, metrics: Registry, logger: Logger) {
+    this.health = health;
+    this.metrics = metrics;
+    this.server = new HttpServer((request, response) => {
+      this.handle(request, response).catch((error: unknown) => answerError(response, error, newId(), [], logger));
     });
-    app.get('/readyz', (_request, response, next) => {
-      if (this.ready) next();
-      else response.status(503).json({ startup: 'unhealthy: starting' });
-    });
-    app.use(healthRoutes(health));
-    app.use((_request, response) => void response.status(404).json({ code: 'NOT_FOUND', message: 'route not found' }));
-    this.server = createServer(app);
+  }
+
+  private async handle(request: IncomingMessage, response: ServerResponse): Promise<void> {
+    const [path] = request.url!.split('?', 1);
+    if (path === '/readyz' && !this.ready) return answerJson(response, 503, { startup: 'unhealthy: starting' });
+    if (answerHealth(this.health, request, response, path!)) return;
+    if (path !== '/metrics' || (request.method !== 'GET' && request.method !== 'HEAD')) throw notFoundRoute();
+    answer(response, 200, [], this.metrics.contentType, await this.metrics.metrics());
   }
 
   /** Listens; rejects when the port is taken. */
@@ -37,9 +43,8 @@ export class ProcessServer {
     this.ready = true;
   }
 
-  /** Closes at once; whoever is asking gets no answer. */
-  close(): void {
-    this.server.close();
-    this.server.closeAllConnections();
+  /** Closes; whoever is asking gets a moment for the answer. */
+  async close(): Promise<void> {
+    await this.server.closeWithin(500);
   }
 }

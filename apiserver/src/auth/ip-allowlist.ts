@@ -24,13 +24,21 @@ export function isAllowed(address: string, ranges: readonly string[]): boolean {
   if (ranges.length === 0) return true;
   const family = isIP(address);
   if (family === 0) return false;
+  return addressList(ranges).check(address, family === 4 ? 'ipv4' : 'ipv6');
+}
+
+/** The ranges as a list that can be asked often. */
+export function addressList(ranges: readonly string[]): BlockList {
   const list = new BlockList();
   for (const text of ranges) {
     const range = parseRange(text);
     if (range) list.addSubnet(range.address, range.prefix, range.family);
   }
-  return list.check(address, family === 4 ? 'ipv4' : 'ipv6');
+  return list;
 }
+
+/** Whether the text is a CIDR range or a single address. */
+export const isRange = (text: string): boolean => parseRange(text) !== undefined;
 
 /** The list of what is on both lists, where an empty list stands for every address. */
 export function intersect(first: readonly string[], second: readonly string[]): readonly string[] {

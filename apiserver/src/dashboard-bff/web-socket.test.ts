@@ -53,6 +53,7 @@ describe('/ws', () => {
         ends.push(end);
         return () => undefined;
       },
+      addressOf: () => '127.0.0.1',
       dashboardOrigin: origin,
       metrics: createMetrics(),
     });

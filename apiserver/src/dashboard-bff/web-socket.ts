@@ -3,7 +3,6 @@ import type { IncomingMessage, Server as HttpServer } from 'node:http';
 import type { Duplex } from 'node:stream';
 import { WebSocketServer, type WebSocket } from 'ws';
 import { isAllowed } from '../auth/ip-allowlist.ts';
-import { plainAddress } from '../gateway/authorize.ts';
 import { toKelletError, type KelletError } from '../platform/errors.ts';
 import { Gauge, type Registry } from '../platform/metrics.ts';
 import type { Caller } from '../platform/rpc.ts';
@@ -22,6 +21,8 @@ export interface WebSocketParts extends SessionParts {
   readonly authenticate: (token: string, address: string) => Promise<Caller>;
   /** The gateway's: calls `end` once when the token is revoked or expires, until the answered function is called. */
   readonly watch: (token: string, caller: Caller, address: string, end: () => void) => () => void;
+  /** From where a request comes, through trusted proxies. */
+  readonly addressOf: (request: IncomingMessage) => string;
   /** KELLET_DASHBOARD_ORIGIN: the only origin whose pages may connect. */
   readonly dashboardOrigin: string;
   readonly metrics: Registry;
@@ -51,7 +52,7 @@ export function attachWebSocket(server: HttpServer, parts: WebSocketParts): Live
     }
     // A browser sees no answer to a refused upgrade, only close codes: the credential is judged behind the handshake.
     sockets.handleUpgrade(request, stream, head, (socket) => {
-      void serve(socket, url.searchParams.get('token') ?? '', plainAddress(request.socket.remoteAddress ?? ''), parts);
+      void serve(socket, url.searchParams.get('token') ?? '', parts.addressOf(request), parts);
     });
   };
   server.on('upgrade', onUpgrade);

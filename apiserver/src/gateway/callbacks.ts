@@ -59,17 +59,22 @@ export class Callbacks {
     });
   }
 
+  /** Counts a callback that never became one. */
+  reject(reason: 'invalid_signature' | 'malformed' | 'unreadable'): void {
+    this.rejections.inc({ reason });
+  }
+
   /**
    * Takes one callback. Resolves when it is stored. Throws UNAUTHENTICATED for a wrong signature, INVALID_ARGUMENT for a body
    * that is no JSON object or array, UNAVAILABLE when it cannot be stored (the processor then sends it again).
    */
   async receive(signature: string | undefined, body: Uint8Array): Promise<void> {
     if (!this.options.skipValidation && !isSignatureValid(signature, body, this.options.secret)) {
-      this.rejections.inc({ reason: 'invalid_signature' });
+      this.reject('invalid_signature');
       throw unauthenticated('the signature is missing or wrong');
     }
     if (!isJsonContainer(body)) {
-      this.rejections.inc({ reason: 'malformed' });
+      this.reject('malformed');
       this.logger.warn({ payload: redactPayload(body), bytes: body.length }, 'malformed callback');
       throw invalidArgument('the body is not a JSON object');
     }

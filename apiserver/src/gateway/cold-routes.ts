@@ -1,29 +1,41 @@
 // The routes of the gateway itself, which are no calls of a service: health and the processor's callback.
 import type { IncomingMessage, ServerResponse } from 'node:http';
-import express, { type NextFunction, type Request, type Response } from 'express';
-import { invalidArgument, KelletError } from '../platform/errors.ts';
+import { KelletError } from '../platform/errors.ts';
 import type { Logger } from '../platform/logger.ts';
 import type { Callbacks } from './callbacks.ts';
 import { excludedNames, type Health } from './health.ts';
-import { answerError } from './rest-answer.ts';
+import { answer, answerError } from './rest-answer.ts';
+import { readBody } from './rest-call.ts';
 
 /** SPEC, Errors, case rule 1. */
 export const notFoundRoute = (): KelletError => new KelletError('NOT_FOUND', 'route not found');
 
 const callbackPath = '/api/v1/callbacks/arc';
-const callbackBodyLimit = '1mb';
+const callbackBodyLimit = 1024 * 1024;
 
-/** /healthz and /readyz, for the REST port and for the metrics port of every process. */
-export function healthRoutes(health: Health): express.Router {
-  const router = express.Router({ caseSensitive: true, strict: true });
-  router.get('/healthz', (_request, response) => void response.json({ status: 'ok' }));
-  router.get('/readyz', async (request, response) => {
-    const query = request.url.split('?')[1] ?? '';
-    const { isReady, body } = await health.readiness(excludedNames(query));
-    response.status(isReady ? 200 : 503).json(body);
-  });
-  return router;
+/** Answers /healthz and /readyz, on the REST port and on the metrics port of every process; false: another path. */
+export function answerHealth(
+  health: Health,
+  request: IncomingMessage,
+  response: ServerResponse,
+  path: string,
+): boolean {
+  if (request.method !== 'GET' && request.method !== 'HEAD') return false;
+  if (path === '/healthz') {
+    answerJson(response, 200, { status: 'ok' });
+    return true;
+  }
+  if (path !== '/readyz') return false;
+  const query = request.url!.slice(path.length + 1);
+  void health
+    .readiness(excludedNames(query))
+    .then(({ isReady, body }) => answerJson(response, isReady ? 200 : 503, body));
+  return true;
 }
+
+/** Writes a JSON answer. */
+export const answerJson = (response: ServerResponse, status: number, body: unknown): void =>
+  answer(response, status, [], 'application/json', JSON.stringify(body));
 
 /** Answers the cold routes; says false, without touching the response, for every other path. */
 export function coldRoutes(
@@ -31,37 +43,26 @@ export function coldRoutes(
   callbacks: Callbacks,
   logger: Logger,
 ): (request: IncomingMessage, response: ServerResponse, path: string) => boolean {
-  const app = express();
-  app.disable('x-powered-by');
-  app.disable('etag');
-  app.use(healthRoutes(health));
-  app.post(
-    callbackPath,
-    express.raw({ type: () => true, limit: callbackBodyLimit, inflate: false }),
-    async (request, response) => {
-      const body: unknown = request.body;
-      await callbacks.receive(request.get('x-arc-signature'), body instanceof Uint8Array ? body : new Uint8Array());
-      response.json({});
-    },
-  );
-  app.use(() => {
-    throw notFoundRoute();
-  });
-  app.use((thrown: unknown, _request: Request, response: Response, _next: NextFunction) => {
-    answerError(response, asKelletError(thrown), String(response.getHeader('x-request-id')), [], logger);
-  });
-  const paths = new Set(['/healthz', '/readyz', callbackPath]);
   return (request, response, path) => {
-    if (!paths.has(path)) return false;
-    app(request, response);
-    return true;
+    if (path === callbackPath && request.method === 'POST') {
+      takeCallback(callbacks, request)
+        .then(() => answerJson(response, 200, {}))
+        .catch((thrown: unknown) => {
+          answerError(response, thrown, String(response.getHeader('x-request-id')), [], logger);
+        });
+      return true;
+    }
+    return answerHealth(health, request, response, path);
   };
 }
 
-/** The body reader's own errors carry an HTTP status. */
-function asKelletError(thrown: unknown): unknown {
-  if (thrown instanceof Error && 'status' in thrown && typeof thrown.status === 'number' && thrown.status < 500) {
-    return invalidArgument('the body cannot be read');
+async function takeCallback(callbacks: Callbacks, request: IncomingMessage): Promise<void> {
+  let body: Uint8Array;
+  try {
+    body = await readBody(request, callbackBodyLimit);
+  } catch (error) {
+    callbacks.reject('unreadable');
+    throw error;
   }
-  return thrown;
+  await callbacks.receive(request.headers['x-arc-signature'] as string | undefined, body);
 }

@@ -1,6 +1,5 @@
 // The gateway as main.ts sees it: both public ports, from the contract and the registry of services.
 import { once } from 'node:events';
-import type { Server as HttpServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { ServerCredentials, type Server as GrpcServer } from '@grpc/grpc-js';
 import { Health as HealthService } from '@kellet/proto/es/grpc/health/v1/health_pb';
@@ -13,10 +12,12 @@ import { withAudit } from './audit.ts';
 import { Authenticator } from './authenticate.ts';
 import { CallMetrics } from './call-metrics.ts';
 import { Callbacks } from './callbacks.ts';
+import { clientAddresses, listOf, type AddressOf } from './client-address.ts';
 import { coldRoutes } from './cold-routes.ts';
 import { createGrpcServer } from './grpc.ts';
 import { addReflection } from './grpc-reflection.ts';
 import type { Health } from './health.ts';
+import type { HttpServer } from './http-server.ts';
 import { PostgresRateCounter } from './rate-counter.ts';
 import { RateLimiter } from './rate-limit.ts';
 import { RouteTable } from './routes.ts';
@@ -45,6 +46,8 @@ export class Gateway {
   readonly httpServer: HttpServer;
   readonly authenticator: Authenticator;
   readonly routes: RouteTable;
+  /** From where a request comes, through trusted proxies. */
+  readonly addressOf: AddressOf;
   private readonly grpcServer: GrpcServer;
   private readonly callbacks: Callbacks;
   private readonly platform: GatewayPlatform;
@@ -57,6 +60,7 @@ export class Gateway {
     this.platform = platform;
     this.health = options.health;
     this.routes = new RouteTable(publicServices);
+    this.addressOf = clientAddresses(listOf(config.trustedProxies));
     this.authenticator = new Authenticator(options.invoker, clock);
     this.callbacks = new Callbacks(database, broker, logger, metrics, {
       secret: config.callbackHmacSecret,
@@ -76,6 +80,8 @@ export class Gateway {
       ...shared,
       routes: this.routes,
       dashboardOrigin: config.dashboardOrigin,
+      addressOf: this.addressOf,
+      limits: { connections: config.maximumConnections },
       cold: coldRoutes(options.health, this.callbacks, logger),
     });
     this.grpcServer = createGrpcServer({ ...shared, services: publicServices });
@@ -104,17 +110,22 @@ export class Gateway {
     return { restPort: (this.httpServer.address() as AddressInfo).port, grpcPort: boundGrpcPort };
   }
 
+  /** Not ready from now on, but serving: load balancers get the configured moment to notice. */
+  async drain(): Promise<void> {
+    this.health.drain();
+    this.httpServer.drain();
+    await sleep(this.platform.config.drainDelaySeconds * 1000);
+  }
+
   /** Stops taking requests, lets running ones finish, and ends what does not finish in time. */
   async stop(): Promise<void> {
     this.health.drain();
     this.stopping.abort();
     const over = new AbortController();
-    const restClosed = new Promise<void>((resolve) => this.httpServer.close(() => resolve()));
-    this.httpServer.closeIdleConnections();
+    const restClosed = this.httpServer.closeWithin(drainMilliseconds);
     const grpcClosed = new Promise<void>((resolve) => this.grpcServer.tryShutdown(() => resolve()));
     await Promise.race([Promise.all([restClosed, grpcClosed]), sleep(drainMilliseconds, over.signal)]);
     over.abort();
-    this.httpServer.closeAllConnections();
     this.grpcServer.forceShutdown();
     await this.callbacks.stop();
   }

@@ -2,6 +2,7 @@
 import type { ServerResponse } from 'node:http';
 import { codes, toKelletError, type KelletError } from '../platform/errors.ts';
 import type { Logger } from '../platform/logger.ts';
+import { errorBody } from './http-server.ts';
 import { RateLimitExceeded } from './rate-limit.ts';
 import { RangeNotSatisfiable } from './raw-chunk.ts';
 
@@ -39,7 +40,6 @@ export function answerError(
   // The spec's one numeric code.
   const code = error instanceof RateLimitExceeded ? http : error.code;
   if (error.retryAfterSeconds !== undefined) response.setHeader('retry-after', error.retryAfterSeconds);
-  const body = JSON.stringify({ code, message: error.message, request_id: requestId });
-  answer(response, http, headers, 'application/json', body);
+  answer(response, http, headers, 'application/json', errorBody(code, error.message, requestId));
   return error;
 }

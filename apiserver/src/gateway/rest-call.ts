@@ -2,6 +2,7 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { invalidArgument } from '../platform/errors.ts';
 import type { CallContext, Caller } from '../platform/rpc.ts';
+import { continueRequest } from './http-server.ts';
 import { requestMetadata } from './metadata.ts';
 
 /** Reads a body. Throws INVALID_ARGUMENT when it is longer than `limit` bytes or compressed. */
@@ -9,6 +10,7 @@ export async function readBody(request: IncomingMessage, limit: number): Promise
   const tooLong = () => invalidArgument(`the body is longer than ${limit} bytes`);
   refuseCompressed(request);
   if (Number(request.headers['content-length'] ?? 0) > limit) throw tooLong();
+  continueRequest(request);
   return new Promise((resolve, reject) => {
     const chunks: Uint8Array[] = [];
     let length = 0;
@@ -23,14 +25,16 @@ export async function readBody(request: IncomingMessage, limit: number): Promise
       }
     });
     request.once('end', () => resolve(chunks.length === 1 ? chunks[0]! : Buffer.concat(chunks)));
-    request.once('error', () => reject(invalidArgument('the body ended early')));
-    request.once('close', () => reject(invalidArgument('the body ended early')));
+    const endEarly = (): void => reject(invalidArgument('the body is not well-formed, or ended early'));
+    request.once('error', endEarly);
+    request.once('close', endEarly);
   });
 }
 
 /** The body as it arrives, for a handler that takes it piece by piece. Throws INVALID_ARGUMENT when it ends early. */
 export async function* streamBody(request: IncomingMessage): AsyncGenerator<Uint8Array> {
   refuseCompressed(request);
+  continueRequest(request);
   try {
     // A handler that does not want the rest must still be able to answer: the socket stays.
     yield* request.iterator({ destroyOnReturn: false }) as AsyncIterable<Uint8Array>;

@@ -1,6 +1,6 @@
 // REST on port 8080. The order of the steps is the contract: preflight → route → authenticate → rate limit → authorise →
 // call; everything else here is how an HTTP connection is held.
-import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
+import type { IncomingMessage, ServerResponse } from 'node:http';
 import { create, type Message } from '@bufbuild/protobuf';
 import { notFoundRoute } from './cold-routes.ts';
 import type { Admission } from './admission.ts';
@@ -9,7 +9,8 @@ import { corsHeaders, isPreflight, preflightHeaders } from './cors.ts';
 import { newId } from '../platform/ids.ts';
 import type { Logger } from '../platform/logger.ts';
 import type { Invoker } from '../platform/rpc.ts';
-import { plainAddress } from './authorize.ts';
+import type { AddressOf } from './client-address.ts';
+import { HttpServer, type HttpLimits } from './http-server.ts';
 import { namespaceHeader, requestIdOf } from './metadata.ts';
 import type { CallMetrics } from './call-metrics.ts';
 import { answer, answerError } from './rest-answer.ts';
@@ -32,6 +33,8 @@ export interface RestParts {
   readonly metrics: CallMetrics;
   readonly logger: Logger;
   readonly dashboardOrigin: string;
+  readonly addressOf: AddressOf;
+  readonly limits: Partial<HttpLimits>;
   /** Aborts when the process stops: calls that wait are ended then. */
   readonly stopping: AbortSignal;
   /** Answers the few routes that are no calls (health, callbacks); false: none of its routes. */
@@ -39,22 +42,31 @@ export interface RestParts {
 }
 
 /** Makes the server; the caller listens. */
-export function createRestServer(parts: RestParts): Server {
-  return createServer(
-    { requestTimeout: 60_000, headersTimeout: 15_000, keepAliveTimeout: 65_000, maxHeaderSize: 16 * 1024 },
-    (request, response) => {
-      handle(parts, request, response).catch((error: unknown) => {
-        // Only an answer that cannot be written comes here, such as one with an illegal header.
-        parts.logger.error({ err: error }, 'answer not written');
-        response.destroy();
-      });
-    },
-  );
+export function createRestServer(parts: RestParts): HttpServer {
+  const take = (request: IncomingMessage, response: ServerResponse): void => {
+    handle(parts, request, response).catch((error: unknown) => {
+      // Only an answer that cannot be written comes here, such as one with an illegal header.
+      parts.logger.error({ err: error }, 'answer not written');
+      response.destroy();
+    });
+  };
+  return new HttpServer(take, { limits: parts.limits, upgrades: isWebSocket });
 }
+
+/** The one request for another protocol that is known: the live feed's. */
+const isWebSocket = ({ url = '', headers }: IncomingMessage): boolean =>
+  /^\/ws(\?|$)/.test(url) && headers.upgrade?.toLowerCase() === 'websocket';
+
+/** The path and query of a request target, which a client that takes us for a proxy sends as a whole URL (RFC 9112, 3.2.2). */
+const originForm = (target: string): string =>
+  target.startsWith('/') ? target : target.replace(/^https?:\/\/[^/?#]*(?=[/?#]|$)/i, '').replace(/^(?!\/)/, '/');
 
 /** One request: whatever is thrown becomes the answer. */
 async function handle(parts: RestParts, request: IncomingMessage, response: ServerResponse): Promise<void> {
-  const { headers, method: verb = '', url = '' } = request;
+  const { headers, method = '' } = request;
+  // An answer to HEAD is one to GET without its body, which is left out where it is written.
+  const verb = method === 'HEAD' ? 'GET' : method;
+  const url = (request.url = originForm(request.url ?? ''));
   const requestId = requestIdOf(headers['x-request-id'] as string | undefined) ?? newId();
   response.setHeader('x-request-id', requestId);
   const extra = new Map<string, string>();
@@ -73,7 +85,7 @@ async function handle(parts: RestParts, request: IncomingMessage, response: Serv
     const match = (called = parts.routes.match(verb, path));
     if (!match) throw notFoundRoute();
 
-    const address = plainAddress(request.socket.remoteAddress ?? '');
+    const address = addressOfRequest(parts.addressOf, request);
     const credential = credentialOf(headers.authorization, headers['x-api-key'] as string | undefined);
     const { route } = match;
     const namespace = headers[namespaceHeader] as string | undefined;
@@ -103,6 +115,10 @@ async function handle(parts: RestParts, request: IncomingMessage, response: Serv
     parts.metrics.observe(called?.route.method, 'rest', error.code, started);
   }
 }
+
+/** The client's address, through trusted proxies. */
+export const addressOfRequest = (addressOf: AddressOf, request: IncomingMessage): string =>
+  addressOf(request.socket.remoteAddress ?? '', (name) => request.headers[name] as string | undefined);
 
 const bodyLimitOf = (route: Route): number =>
   route.method.input.typeName === 'kellet.v1.IngestRequest' ? telemetryBodyLimit : bodyLimit;

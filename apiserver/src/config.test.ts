@@ -1,0 +1,72 @@
+import { expect } from 'chai';
+import { readConfig } from './config.ts';
+
+const required = {
+  KELLET_DATABASE_URL: 'postgres://x',
+  KELLET_NATS_URL: 'nats://x',
+  KELLET_CONTROL_SECRET: 'c',
+  KELLET_JWT_PRIVATE_KEY: 'k',
+  KELLET_CALLBACK_HMAC_SECRET: 'h',
+};
+const read = (environment: Record<string, string>, flags: string[] = []) =>
+  readConfig({ ...required, ...environment }, flags);
+
+describe('configuration', () => {
+  it('names everything that is missing', () => {
+    expect(() => readConfig({}, []))
+      .to.throw(/KELLET_DATABASE_URL is required/)
+      .with.property('message')
+      .contain('KELLET_CALLBACK_HMAC_SECRET is required');
+  });
+
+  it('prefers a flag to the environment', () => {
+    expect(read({ KELLET_REST_PORT: '1' }, ['--rest-port=2'])).to.include({ restPort: 2, grpcPort: 9090 });
+  });
+
+  for (const [given, want] of [
+    ['', ''],
+    ['https://dashboard.test', 'https://dashboard.test'],
+    ['https://Dashboard.TEST/', 'https://dashboard.test'],
+    ['https://dashboard.test:443', 'https://dashboard.test'],
+    ['http://127.0.0.1:8081', 'http://127.0.0.1:8081'],
+  ] as const) {
+    it(`takes the dashboard's origin ${JSON.stringify(given)} as browsers write it`, () => {
+      expect(read({ KELLET_DASHBOARD_ORIGIN: given }).dashboardOrigin).to.equal(want);
+    });
+  }
+
+  const local = { KELLET_NETWORK: 'local', KELLET_ENVIRONMENT: 'development' };
+  for (const [what, environment, message] of [
+    ['an origin with a path', { KELLET_DASHBOARD_ORIGIN: 'https://dashboard.test/app' }, 'must be an origin'],
+    ['any origin', { KELLET_DASHBOARD_ORIGIN: '*' }, 'must be an origin'],
+    ['the origin null', { KELLET_DASHBOARD_ORIGIN: 'null' }, 'must be an origin'],
+    ['an origin with a password', { KELLET_DASHBOARD_ORIGIN: 'https://a:b@dashboard.test' }, 'must be an origin'],
+    ['a proxy that is no address', { KELLET_TRUSTED_PROXIES: '10.0.0.0/8, proxy.test' }, '"proxy.test"'],
+    ['a proxy range too long', { KELLET_TRUSTED_PROXIES: '10.0.0.0/33' }, '"10.0.0.0/33"'],
+    ['a port that is none', { KELLET_REST_PORT: 'x' }, 'KELLET_REST_PORT must be a whole number'],
+    [
+      'unsigned callbacks on the main network',
+      { KELLET_CALLBACK_SKIP_VALIDATION: 'true', KELLET_ENVIRONMENT: 'development' },
+      'SKIP_VALIDATION',
+    ],
+    [
+      'unsigned callbacks on the test network',
+      { ...local, KELLET_CALLBACK_SKIP_VALIDATION: '1', KELLET_NETWORK: 'test' },
+      'SKIP_VALIDATION',
+    ],
+    [
+      'unsigned callbacks in production',
+      { ...local, KELLET_CALLBACK_SKIP_VALIDATION: 'true', KELLET_ENVIRONMENT: 'production' },
+      'SKIP_VALIDATION',
+    ],
+    ['a funding service on the main network', { KELLET_FUNDING_URL: 'http://127.0.0.1:1' }, 'FUNDING_URL'],
+    ['local artifacts in production', { KELLET_ALLOW_LOCAL_FETCH: 'true' }, 'ALLOW_LOCAL_FETCH'],
+  ] as const) {
+    it(`refuses ${what}`, () => expect(() => read(environment)).to.throw(message));
+  }
+
+  it('lets callbacks go unsigned on the local network, when told to', () => {
+    expect(read(local).callbackSkipValidation).to.equal(false);
+    expect(read({ ...local, KELLET_CALLBACK_SKIP_VALIDATION: 'true' }).callbackSkipValidation).to.equal(true);
+  });
+});

@@ -1,0 +1,73 @@
+// From where a request comes: the peer, or, when the peer is a trusted proxy, whom that proxy says it speaks for.
+import { isIP, type BlockList } from 'node:net';
+import { addressList } from '../auth/ip-allowlist.ts';
+import { plainAddress } from './authorize.ts';
+
+/** Answers the client's address, from the peer's and the request's headers by lower-case name. */
+export type AddressOf = (peer: string, header: (name: string) => string | undefined) => string;
+
+/**
+ * `trusted`: addresses or CIDR ranges of proxies (KELLET_TRUSTED_PROXIES). The addresses in `X-Forwarded-For`, or else in
+ * `Forwarded` (RFC 7239), are walked from the nearest to the farthest: the first that is no trusted proxy is the client. What
+ * stands before it was written by the client, and proves nothing. Without trusted proxies the headers are not looked at.
+ */
+export function clientAddresses(trusted: readonly string[]): AddressOf {
+  if (trusted.length === 0) return (peer) => plainAddress(peer);
+  const proxies = addressList(trusted);
+  return (peer, header) => {
+    let address = plainAddress(peer);
+    if (!holds(proxies, address)) return address;
+    const forwardedFor = header('x-forwarded-for');
+    const hops = forwardedFor === undefined ? forwardedHops(header('forwarded') ?? '') : forwardedFor.split(',');
+    for (const hop of hops.toReversed()) {
+      const next = hopAddress(hop);
+      // A proxy that hides whom it speaks for, or a hop that is no address: no better is known than the one before.
+      if (next === undefined) return address;
+      address = next;
+      if (!holds(proxies, address)) return address;
+    }
+    return address;
+  };
+}
+
+/** Ranges of a setting, separated by commas. */
+export const listOf = (text: string): string[] =>
+  text
+    .split(',')
+    .map((item) => item.trim())
+    .filter((item) => item !== '');
+
+const holds = (list: BlockList, address: string): boolean => {
+  const family = isIP(address);
+  return family !== 0 && list.check(address, family === 4 ? 'ipv4' : 'ipv6');
+};
+
+/** The `for` parameters of a Forwarded header, one a hop; a hop without one is empty. */
+function forwardedHops(text: string): string[] {
+  if (text === '') return [];
+  return splitOutsideQuotes(text, ',').map((element) => {
+    const pair = splitOutsideQuotes(element, ';').find((candidate) => /^\s*for\s*=/i.test(candidate));
+    return pair?.slice(pair.indexOf('=') + 1) ?? '';
+  });
+}
+
+function splitOutsideQuotes(text: string, separator: string): string[] {
+  const parts: string[] = [];
+  let isQuoted = false;
+  let start = 0;
+  for (let at = 0; at < text.length; at += 1) {
+    if (text[at] === '"') isQuoted = !isQuoted;
+    else if (text[at] === separator && !isQuoted) {
+      parts.push(text.slice(start, at));
+      start = at + 1;
+    }
+  }
+  return [...parts, text.slice(start)];
+}
+
+/** The address of a hop, which may be quoted and carry a port: `192.0.2.1`, `192.0.2.1:80`, `[2001:db8::1]:80`, `2001:db8::1`. */
+function hopAddress(hop: string): string | undefined {
+  const text = hop.trim().replace(/^"(.*)"$/, '$1');
+  const address = /^\[([^\]]+)\](?::\d+)?$/.exec(text)?.[1] ?? /^(\d+\.\d+\.\d+\.\d+):\d+$/.exec(text)?.[1] ?? text;
+  return isIP(address) === 0 || address.includes('%') ? undefined : plainAddress(address);
+}
