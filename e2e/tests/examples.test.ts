@@ -7,6 +7,7 @@ import { parseAllDocuments } from 'yaml';
 import { writeFirmware } from '../demo/firmware.ts';
 import { kubectl } from '../src/fixtures.ts';
 import type { Kubectl } from '../src/kubectl.ts';
+import { Rest } from '../src/rest.ts';
 import { stack } from '../stack/test-stack.ts';
 import { waitUntil } from '../stack/wait.ts';
 
@@ -115,8 +116,15 @@ describe('examples', function () {
     });
   }
 
+  it('let kubectl kellet act as an account of the tenant', async () => {
+    await cluster.run(['apply', '--filename', '-'], manifestText('kubectl-access.yaml'));
+    const token = await cluster.run(['create', 'token', 'kellet-cli', '--audience', 'kellet']);
+    const answer = await new Rest(stack().info.rest, token).send('GET', '/api/v1/ota/rollouts');
+    expect(answer.status).to.equal(200);
+  });
+
   it('are all applied here', async () => {
-    const applied = /^(quickstart\/.*|rollouts\/.*|features\/(tenant|profile|template|package|rollout)\b.*)\.yaml$/;
+    const applied = /^(kubectl-access|quickstart\/.*|rollouts\/.*|features\/(tenant|profile|template|package|rollout)\b.*)\.yaml$/;
     const files = await readdir(examples, { recursive: true });
     const manifests = files.filter((file) => file.endsWith('.yaml'));
     expect(manifests.filter((file) => !applied.test(file))).to.deep.equal([]);
