@@ -24,6 +24,7 @@ import { OutboxRelay } from './platform/outbox.ts';
 import { Paging } from './platform/paging.ts';
 import type { ServiceRegistry } from './platform/rpc.ts';
 import { ProcessServer } from './process-server.ts';
+import { LiveRelay } from './telemetry/live-relay.ts';
 import { LiveHub } from './telemetry/live.ts';
 
 const usage = `kellet-apiserver: the data plane of Kellet
@@ -94,6 +95,7 @@ async function run(config: Config): Promise<void> {
   const paging = new Paging(pagingKey(config));
   const platform: Platform = { config, clock: systemClock, logger, metrics, database, broker, outbox, paging };
   const live = new LiveHub();
+  const liveRelay = new LiveRelay(live, broker, systemClock, metrics);
   const internal = new InternalServer(config.controlSecret, logger);
   const { modules, registry, directory } = createServices(platform, targets, internal, live);
   const services = new TargetInvoker(registry, config.addresses, config.controlSecret);
@@ -105,6 +107,7 @@ async function run(config: Config): Promise<void> {
     isServing: async () => (await health.readiness()).isReady,
     stopping: internal.stopping,
   });
+  if (targets.has('gateway') || targets.has('telemetry')) liveRelay.start();
   for (const module of modules) if (!stopping.signal.aborted) await module.start?.();
   if (modules.length > 0) await internal.listen(config.listenHost, config.controlPort);
   const entrance = isGateway ? await openGateway(platform, { services, registry, directory, live, health }) : undefined;
@@ -119,6 +122,7 @@ async function run(config: Config): Promise<void> {
   await entrance?.close();
   await internal.close();
   services.close();
+  liveRelay.stop();
   for (const module of modules.toReversed()) await module.stop?.();
   await outbox.close();
   await broker.close();

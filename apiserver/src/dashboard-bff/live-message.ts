@@ -1,15 +1,13 @@
-// The message of a point on telemetry.live, made once for all its subscribers.
-import { livePointJson } from '../telemetry/live.ts';
-import type { AcceptedPoint } from '../telemetry/validate.ts';
+// The messages of telemetry.live, made once for all subscribers of a device.
 
-const messages = new WeakMap<AcceptedPoint, string>();
+const made = new WeakMap<readonly string[], readonly string[]>();
 
-/** `{"channel":"telemetry.live","device_id":…,"point":{…}}` */
-export function liveMessage(point: AcceptedPoint): string {
-  let message = messages.get(point);
-  if (message === undefined) {
-    message = `{"channel":"telemetry.live","device_id":"${point.device.deviceId}","point":${livePointJson(point)}}`;
-    messages.set(point, message);
+/** `{"channel":"telemetry.live","device_id":…,"point":{…}}` for each point (the JSON of a LivePoint). */
+export function liveMessages(deviceId: string, points: readonly string[]): readonly string[] {
+  let messages = made.get(points);
+  if (!messages) {
+    messages = points.map((point) => `{"channel":"telemetry.live","device_id":"${deviceId}","point":${point}}`);
+    made.set(points, messages);
   }
-  return message;
+  return messages;
 }

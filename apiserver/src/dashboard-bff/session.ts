@@ -6,7 +6,7 @@ import type { Devices } from '../telemetry/devices.ts';
 import type { LiveHub, LiveListener } from '../telemetry/live.ts';
 import { parseClientMessage, type Target } from './client-message.ts';
 import { Feed, type FeedSocket } from './feed.ts';
-import { liveMessage } from './live-message.ts';
+import { liveMessages } from './live-message.ts';
 
 /** What a session is made of. */
 export interface SessionParts {
@@ -97,6 +97,8 @@ export class Session {
       for (const id of devices) this.direct.add(id!);
     }
     this.update();
+    // Who is told that it is subscribed misses no point from here on, whichever process commits it.
+    await this.parts.live.settled();
   }
 
   private limit(more: readonly string[]): void {
@@ -129,6 +131,6 @@ export class Session {
   }
 
   private readonly push: LiveListener = (deviceId, points) => {
-    for (const point of points) this.feed.push(deviceId, liveMessage(point));
+    for (const message of liveMessages(deviceId, points)) this.feed.push(deviceId, message);
   };
 }

@@ -1,5 +1,5 @@
 // NATS: one connection that comes back by itself. Nothing that serves a device waits for it.
-import { connect, headers as natsHeaders, type JetStreamClient, type NatsConnection } from 'nats';
+import { connect, Events, headers as natsHeaders, type JetStreamClient, type NatsConnection } from 'nats';
 import type { Logger } from './logger.ts';
 import { sleep } from './clock.ts';
 
@@ -16,6 +16,7 @@ export class Broker {
   private readonly closing = new AbortController();
   private connection: NatsConnection | undefined;
   private jetStream: JetStreamClient | undefined;
+  private isOnline = false;
   private readonly connected: Promise<void>;
   private readonly onConnect: ((connection: NatsConnection) => void)[] = [];
 
@@ -45,6 +46,8 @@ export class Broker {
           throw error;
         });
         this.connection = connection;
+        this.isOnline = true;
+        void this.follow(connection);
         this.jetStream = connection.jetstream();
         for (const run of this.onConnect) run(connection);
         return;
@@ -53,6 +56,15 @@ export class Broker {
         await sleep(delay, signal);
       }
     }
+  }
+
+  /** Knows when the connection is lost and when it is back. */
+  private async follow(connection: NatsConnection): Promise<void> {
+    for await (const { type } of connection.status()) {
+      if (type === Events.Disconnect) this.isOnline = false;
+      if (type === Events.Reconnect) this.isOnline = true;
+    }
+    this.isOnline = false;
   }
 
   private async ensureStream(connection: NatsConnection): Promise<void> {
@@ -86,9 +98,15 @@ export class Broker {
     await this.jetStream.publish(subject, payload, { msgID: messageId, timeout: 5000, headers: natsHeaders() });
   }
 
+  /** Whether the connection stands at this moment, as far as is known. */
+  get isConnected(): boolean {
+    return this.isOnline;
+  }
+
   /** Publishes without storage, best effort: lost when nobody listens or the broker is away. */
   publishLive(subject: string, payload: Uint8Array): void {
-    if (this.connection && !this.connection.isClosed()) this.connection.publish(subject, payload);
+    // While it is away the client would keep everything in memory.
+    if (this.isOnline) this.connection!.publish(subject, payload);
   }
 
   /** Runs once there is a connection: for consumers, which then survive reconnects by themselves. */

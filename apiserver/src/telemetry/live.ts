@@ -1,35 +1,78 @@
-// The live feed: committed points go to whoever watches their device, in this process.
+// The live feed: committed points go to whoever watches their device, in this process or elsewhere.
 import { toHex } from './hashes.ts';
 import { formatNanoseconds, toNanoseconds } from './timestamp.ts';
 import type { AcceptedPoint } from './validate.ts';
 
-/** Receives the committed points of a device that belong to one flush, oldest arrival first. */
-export type LiveListener = (deviceId: string, points: readonly AcceptedPoint[]) => void;
+/** Receives the committed points of a device that belong to one flush, oldest arrival first: the JSON of a LivePoint each. */
+export type LiveListener = (deviceId: string, points: readonly string[]) => void;
+
+/** The other processes of the data plane (live-relay.ts); keys are `tenant/device`. */
+export interface LiveElsewhere {
+  /** Whether anything at all is watched elsewhere. */
+  readonly isWanted: boolean;
+  /** Whether the device may be watched elsewhere. */
+  wants(key: string): boolean;
+  send(key: string, points: readonly string[]): void;
+  /** A device got its first listener here, or lost its last one. */
+  changed(key: string, isWatched: boolean): void;
+  /** Resolves when the others have been told of what is watched here, or after a moment. */
+  settled(): Promise<void>;
+}
 
 /** Who watches which device. */
 export class LiveHub {
   private readonly listeners = new Map<string, Set<LiveListener>>();
+  private elsewhere: LiveElsewhere | undefined;
+
+  /** Takes part in the feed of all processes. */
+  join(elsewhere: LiveElsewhere): void {
+    this.elsewhere = elsewhere;
+  }
 
   /** Watches a device until the answered function is called. */
   subscribe(tenantId: string, deviceId: string, listener: LiveListener): () => void {
     const key = `${tenantId}/${deviceId}`;
-    const watching = this.listeners.get(key) ?? new Set<LiveListener>();
-    this.listeners.set(key, watching);
+    let watching = this.listeners.get(key);
+    if (!watching) {
+      watching = new Set<LiveListener>();
+      this.listeners.set(key, watching);
+      this.elsewhere?.changed(key, true);
+    }
     watching.add(listener);
+    const joined = watching;
     return () => {
-      watching.delete(listener);
-      if (watching.size === 0 && this.listeners.get(key) === watching) this.listeners.delete(key);
+      if (!joined.delete(listener) || joined.size > 0) return;
+      this.listeners.delete(key);
+      this.elsewhere?.changed(key, false);
     };
+  }
+
+  /** Resolves when every process that may commit points knows of the subscriptions made so far, or after a moment. */
+  settled(): Promise<void> {
+    return this.elsewhere?.settled() ?? Promise.resolve();
   }
 
   /** Whether anybody watches anything at all. */
   get isWatched(): boolean {
-    return this.listeners.size > 0;
+    return this.listeners.size > 0 || (this.elsewhere?.isWanted ?? false);
   }
 
+  /** Points that this process has committed; they are serialised when somebody watches, and once. */
   publish(tenantId: string, deviceId: string, points: readonly AcceptedPoint[]): void {
-    const watching = this.listeners.get(`${tenantId}/${deviceId}`);
-    if (watching) for (const listener of watching) listener(deviceId, points);
+    const key = `${tenantId}/${deviceId}`;
+    const isWanted = this.elsewhere?.wants(key) ?? false;
+    if (!isWanted && !this.listeners.has(key)) return;
+    const texts = points.map(livePointJson);
+    this.deliver(key, texts);
+    if (isWanted) this.elsewhere!.send(key, texts);
+  }
+
+  /** Points that come from wherever: to the listeners of this process. */
+  deliver(key: string, points: readonly string[]): void {
+    const watching = this.listeners.get(key);
+    if (!watching) return;
+    const deviceId = key.slice(key.indexOf('/') + 1);
+    for (const listener of watching) listener(deviceId, points);
   }
 }
 

@@ -1,11 +1,9 @@
 // Committed points on NATS, for those who asked for them: plain messages, best effort (DECISIONS 25).
 import type { Broker } from '../platform/broker.ts';
 import { newId } from '../platform/ids.ts';
+import { joinTexts, mostCharacters } from './live-message.ts';
 import { livePointJson } from './live.ts';
 import type { AcceptedPoint } from './validate.ts';
-
-/** A message of NATS has at most 1 MiB, and a character at most three bytes. */
-const mostCharacters = 256 * 1024;
 
 /** Publishes what a flush has committed of one device: one message, or more when it would be too large for the broker. */
 export function publishPoints(
@@ -16,7 +14,7 @@ export function publishPoints(
   nowMilliseconds: number,
 ): void {
   const subject = `telemetry.points.${tenantId}.${deviceId}`;
-  for (const json of joinJson(points.map(livePointJson), mostCharacters)) {
+  for (const json of joinTexts(points.map(livePointJson), mostCharacters, ',')) {
     const envelope = {
       specversion: '1.0',
       id: newId(),
@@ -30,19 +28,4 @@ export function publishPoints(
     const data = `{"device_id":"${deviceId}","points":[${json}]}`;
     broker.publishLive(subject, Buffer.from(`${JSON.stringify(envelope).slice(0, -1)},"data":${data}}`));
   }
-}
-
-/** Joins JSON texts by commas into texts of at most so many characters, unless one alone has more. */
-export function joinJson(items: readonly string[], most: number): string[] {
-  const joined: string[] = [];
-  let text = '';
-  for (const item of items) {
-    if (text !== '' && text.length + 1 + item.length > most) {
-      joined.push(text);
-      text = '';
-    }
-    text = text === '' ? item : `${text},${item}`;
-  }
-  if (text !== '') joined.push(text);
-  return joined;
 }
