@@ -64,14 +64,53 @@ export function apiserverEnvironment(options: ApiserverOptions): Record<string, 
   };
 }
 
-/** Starts the data plane under the supervisor (process `apiserver`) and resolves when it is ready to serve. */
+/** Ports of the processes that a split data plane has besides the gateway. */
+export interface SplitPorts {
+  servicesMetrics: number;
+  telemetry: number;
+  telemetryMetrics: number;
+}
+
+/** Starts the data plane under the supervisor in one process (`apiserver`) and resolves when it is ready to serve. */
 export async function startApiserver(options: ApiserverOptions): Promise<void> {
+  await startTarget(options, 'apiserver', 'all', {});
+}
+
+/**
+ * Starts the data plane in three processes (KELLET_SPLIT=1): `apiserver` is the gateway, `telemetry` what its name says, and
+ * `services` everything else. Resolves when all are ready to serve.
+ */
+export async function startSplitApiserver(options: ApiserverOptions, ports: SplitPorts): Promise<void> {
+  const { control } = options.ports;
+  const addresses = { KELLET_SERVICE_ADDRESSES: `telemetry=127.0.0.1:${ports.telemetry},*=127.0.0.1:${control}` };
+  const at = (controlPort: number, metrics: number) => ({
+    ...options,
+    ports: { ...options.ports, control: controlPort, metrics },
+  });
+  await Promise.all([
+    startTarget(
+      at(control, ports.servicesMetrics),
+      'services',
+      'auth,device-registry,device-link,chain-anchor,verifier,control',
+      {},
+    ),
+    startTarget(at(ports.telemetry, ports.telemetryMetrics), 'telemetry', 'telemetry', {}),
+    startTarget(options, 'apiserver', 'gateway', addresses),
+  ]);
+}
+
+async function startTarget(
+  options: ApiserverOptions,
+  name: string,
+  target: string,
+  settings: Record<string, string>,
+): Promise<void> {
   const { supervisor, ports } = options;
   await supervisor.start({
-    name: 'apiserver',
+    name,
     command: process.execPath,
-    args: [join(checkout, 'apiserver/src/main.ts'), '--target=all'],
-    environment: apiserverEnvironment(options),
+    args: [join(checkout, 'apiserver/src/main.ts'), `--target=${target}`],
+    environment: { ...apiserverEnvironment(options), ...settings },
     // Longer than its own drain: what was acknowledged is written before the end.
     stopTimeoutMilliseconds: 45_000,
     isReady: async () => (await httpStatus(`http://127.0.0.1:${ports.metrics}/readyz`)) === 200,

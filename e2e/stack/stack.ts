@@ -5,7 +5,8 @@ import { serveArtifacts } from './artifacts.ts';
 import { kubectlProgram, natsServerProgram } from './binaries.ts';
 import { choosePorts, readPorts, writePorts } from './choose-ports.ts';
 import { kubernetesFolder, startCluster } from './cluster.ts';
-import { dashboardOrigin, startApiserver, startOperator } from './data-plane.ts';
+import { dashboardOrigin, startApiserver, startOperator, startSplitApiserver } from './data-plane.ts';
+import type { ApiserverOptions } from './data-plane.ts';
 import { startDevchain } from './devchain.ts';
 import type { DevInfo } from './dev-info.ts';
 import { pidsByName, removeDevInfo, writeDevInfo } from './dev-info.ts';
@@ -40,7 +41,16 @@ export interface StackOptions {
 
 /** The processes that can be killed, stopped and started again; `pids()` says which of them this stack has. */
 export type ProcessName =
-  'apiserver' | 'operator' | 'devchain' | 'nats' | 'postgres' | 'etcd' | 'kube-apiserver' | 'kube-controller-manager';
+  | 'apiserver'
+  | 'services'
+  | 'telemetry'
+  | 'operator'
+  | 'devchain'
+  | 'nats'
+  | 'postgres'
+  | 'etcd'
+  | 'kube-apiserver'
+  | 'kube-controller-manager';
 
 /** A running stack. */
 export interface Stack {
@@ -118,6 +128,7 @@ async function chooseAllPorts(stateFolder: string, environment: NodeJS.ProcessEn
     open('artifacts', 'KELLET_ARTIFACTS_PORT', 8082),
     { name: 'devchain', variable: 'KELLET_DEVCHAIN_PORT', asked: environment.KELLET_DEVCHAIN_PORT },
     ...['operatorMetrics', 'postgres', 'nats'].map((name) => ({ name })),
+    ...['servicesMetrics', 'telemetry', 'telemetryMetrics'].map((name) => ({ name })),
     ...['etcd', 'etcdPeer', 'kubeApiserver', 'kubeControllerManager'].map((name) => ({ name })),
   ];
   const sources = { isFree: isPortFree, findFree: findFreePorts, remembered: await readPorts(path), report };
@@ -131,6 +142,9 @@ async function chooseAllPorts(stateFolder: string, environment: NodeJS.ProcessEn
     | 'dashboard'
     | 'devchain'
     | 'operatorMetrics'
+    | 'servicesMetrics'
+    | 'telemetry'
+    | 'telemetryMetrics'
     | 'artifacts'
     | 'postgres'
     | 'nats'
@@ -268,7 +282,8 @@ async function bringUp(options: StackOptions, stopping: Stopping): Promise<Stack
 
   const platform = { email: platformEmail, password: await secret('platform-admin-password') };
   const walletKeyFile = environment.KELLET_WALLET_KEY_FILE || (await secret('wallet-key', randomHexKey)).path;
-  const apiserver = startApiserver({
+  const isSplit = environment.KELLET_SPLIT === '1';
+  const dataPlane: ApiserverOptions = {
     ...{
       supervisor,
       ports,
@@ -280,8 +295,8 @@ async function bringUp(options: StackOptions, stopping: Stopping): Promise<Stack
       walletKeyFile,
     },
     ...{ platform, devchain, environment, jwtPrivateKey: await secret('jwt-private-key.pem', ed25519PrivateKey) },
-  });
-  await step('apiserver', apiserver);
+  };
+  await step('apiserver', isSplit ? startSplitApiserver(dataPlane, ports) : startApiserver(dataPlane));
   const operator = { supervisor, metricsPort: ports.operatorMetrics, controlPort: ports.control };
   await step('operator', startOperator({ ...operator, kubeconfig: operatorKubeconfig, controlSecret }));
 
