@@ -8,9 +8,9 @@ const parameters = { memoryCost: 19_456, timeCost: 2, parallelism: 1 };
 /** What is verified when there is no account, so that a sign-in costs the same work whether or not the account exists. */
 let nobodysHash: Promise<string> | undefined;
 
-/** Checks a new password: 12 to 1024 characters. Throws INVALID_ARGUMENT. */
-export function checkNewPassword(password: string): void {
-  textField('password', password, { minimum: 12, maximum: 1024 });
+/** Checks a new password: 12 to 1024 characters. Throws INVALID_ARGUMENT naming the field. */
+export function checkNewPassword(password: string, field = 'password'): void {
+  textField(field, password, { minimum: 12, maximum: 1024 });
 }
 
 /** Hashes a password; the answer holds salt and parameters. Costs about 15 ms of a worker thread. */

@@ -26,10 +26,15 @@ import { sessionHandlers } from './session-list.ts';
 import { revokeSessions, Sessions, type TokenPair } from './sessions.ts';
 import { SignIn } from './sign-in.ts';
 import { findAccount, insertUser } from './store.ts';
+import { TenantApplier } from './tenant-applier.ts';
+import { TenantResources } from './tenant-resources.ts';
 import { tenantHandlers } from './tenants.ts';
 import { userHandlers } from './users.ts';
 
 const sweepMilliseconds = 3600_000;
+
+/** What auth asks of the Kubernetes API. */
+export type AuthKubernetes = Pick<KubernetesApi, 'review' | 'create' | 'get' | 'delete' | 'mergePatch'>;
 
 /** The auth service as the rest of the process sees it. */
 export interface AuthModule extends ServiceModule {
@@ -42,7 +47,7 @@ export interface AuthModule extends ServiceModule {
 }
 
 /** Builds the service. Throws when the configured signing key is no Ed25519 key. */
-export function createAuth(platform: AuthPlatform, kubernetes: Pick<KubernetesApi, 'review'>): AuthModule {
+export function createAuth(platform: AuthPlatform, kubernetes: AuthKubernetes): AuthModule {
   const { config, database, clock, logger, metrics } = platform;
   const tokens = new AccessTokens(config.jwtPrivateKey, clock);
   const lastUsed = new LastUsed(database, clock, logger);
@@ -51,6 +56,13 @@ export function createAuth(platform: AuthPlatform, kubernetes: Pick<KubernetesAp
   const signIn = new SignIn(database, throttle, sessions);
   const identities = new KubernetesIdentities(database, clock, logger.child({ component: 'auth' }), kubernetes);
   const authenticator = new Authenticator(database, clock, tokens, lastUsed, identities);
+  const tenantResources = new TenantResources({
+    database,
+    kubernetes,
+    applier: new TenantApplier(platform),
+    clock,
+    logger,
+  });
   const logins = new Counter({
     name: 'kellet_auth_logins_total',
     help: 'Sign-ins by outcome',
@@ -79,7 +91,7 @@ export function createAuth(platform: AuthPlatform, kubernetes: Pick<KubernetesAp
     ...apiKeyHandlers(platform, lastUsed),
     ...sessionHandlers(platform, lastUsed),
     ...userHandlers(platform),
-    ...tenantHandlers(platform),
+    ...tenantHandlers(platform, tenantResources),
   };
 
   /** Makes the configured platform administrator when the account is missing; an account that exists keeps its password. */

@@ -21,6 +21,7 @@ import {
   checkRateLimit,
   checkSigningKeys,
   defaultRateLimitPerMinute,
+  tenantIdForm,
 } from './tenant-settings.ts';
 import {
   defaultsJson,
@@ -35,9 +36,6 @@ import { refuseUnenforceable } from './tenants.ts';
 interface Observed {
   readonly adminUserId: string;
 }
-
-/** A tenant id: a DNS label, as it stands in keys, subjects and namespaces. */
-const tenantIdForm = /^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$/;
 
 /**
  * Applies Tenant manifests. A field that the API has changed since the manifest was applied keeps its value until the
@@ -56,7 +54,7 @@ export class TenantApplier implements Applier<TenantSpec, Observed> {
     try {
       if (!tenantIdForm.test(id)) throw new RefusalError('InvalidSpec', 'the name must be a DNS label');
       const settings = settingsOf(meta, spec);
-      const passwordHash = await this.administratorHash(id, spec);
+      const passwordHash = await this.administratorHash(meta, spec);
       const adminUserId = await this.database.system(async (tx) => {
         await writeTenant(tx, id, spec.namespace || `kellet-${id}`, settings);
         await takeUpIntent(tx, meta);
@@ -91,7 +89,7 @@ export class TenantApplier implements Applier<TenantSpec, Observed> {
   }
 
   /** Hashes the administrator's password outside the transaction, and only when there is an account to make. */
-  private async administratorHash(tenantId: string, spec: TenantSpec): Promise<string | undefined> {
+  private async administratorHash({ tenantId, intentId }: ObjectMeta, spec: TenantSpec): Promise<string | undefined> {
     if (spec.adminEmail === '') return undefined;
     textField('adminEmail', spec.adminEmail, { maximum: 254 });
     if (!/^[^\s@]+@[^\s@]+$/.test(spec.adminEmail)) {
@@ -99,6 +97,10 @@ export class TenantApplier implements Applier<TenantSpec, Observed> {
     }
     const existing = await this.database.system((tx) => findAdministrator(tx, tenantId, spec.adminEmail));
     if (existing !== undefined) return undefined;
+    if (spec.adminPassword === '' && intentId !== '') {
+      // It came with a request, which applies the resource itself.
+      throw new RefusalError('ReferenceNotReady', 'waits for the request that makes the tenant');
+    }
     if (spec.adminPassword === '') {
       throw new RefusalError('InvalidSpec', 'adminPasswordSecretRef is required to make the account of adminEmail');
     }

@@ -13,6 +13,9 @@ import { textMapField } from '../platform/fields.ts';
 /** Requests per minute of a tenant that states none (SPEC, Limits). */
 export const defaultRateLimitPerMinute = 1000;
 
+/** A tenant id: a DNS label of at most 56 characters, as it stands in keys, subjects and namespaces. */
+export const tenantIdForm = /^[a-z0-9]([-a-z0-9]{0,54}[a-z0-9])?$/;
+
 /** Checks the defaults that devices inherit. Throws INVALID_ARGUMENT naming the field. */
 export function checkDefaults(defaults: TenantDefaults): void {
   textMapField('defaults.tags', defaults.tags);

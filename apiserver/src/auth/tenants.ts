@@ -4,20 +4,25 @@ import {
   QuotasSchema,
   TenantDefaultsSchema,
   type AuthService,
+  type CreateTenantRequest,
   type UpdateOwnTenantRequest,
   type UpdateTenantRequest,
 } from '@kellet/proto/es/kellet/v1/auth_pb';
-import { failedPrecondition, notFound, permissionDenied } from '../platform/errors.ts';
+import { failedPrecondition, invalidArgument, notFound, permissionDenied } from '../platform/errors.ts';
 import { textField, updatedFields } from '../platform/fields.ts';
 import type { AuthPlatform } from './auth-platform.ts';
 import type { Implementation } from '../platform/rpc.ts';
 import { checkAllowlist } from './ip-allowlist.ts';
+import { checkNewPassword } from './passwords.ts';
+import type { TenantResources } from './tenant-resources.ts';
+import { emailField } from './users.ts';
 import {
   checkDefaults,
   checkQuotas,
   checkRateLimit,
   checkSigningKeys,
   defaultRateLimitPerMinute,
+  tenantIdForm,
 } from './tenant-settings.ts';
 import {
   defaultsJson,
@@ -41,10 +46,23 @@ const updatable = [
   'trusted_signing_keys',
 ] as const satisfies readonly TenantField[];
 
-/** The handlers of `tenant` and `tenants`. Tenants are made and removed by their Tenant resources. */
-export function tenantHandlers(platform: AuthPlatform): Implementation<typeof AuthService> {
+/** The handlers of `tenant` and `tenants`. Tenants are made and removed as Tenant resources. */
+export function tenantHandlers(platform: AuthPlatform, resources: TenantResources): Implementation<typeof AuthService> {
   const { database, paging } = platform;
   return {
+    createTenant: async (request, { signal }) => {
+      checkNewTenant(request);
+      await resources.create(request, signal);
+      const row = await database.system((tx) => findTenant(tx, request.tenantId));
+      return toTenant(found(row));
+    },
+
+    deleteTenant: async ({ tenantId }, { signal }) => {
+      found(await database.system((tx) => findTenant(tx, tenantId)));
+      await resources.remove(tenantId, signal);
+      return {};
+    },
+
     getOwnTenant: async (_request, { tenantId }) => {
       const row = await database.tenant(tenantId, (tx) => findTenant(tx, tenantId));
       return toTenant(found(row));
@@ -86,6 +104,26 @@ export function tenantHandlers(platform: AuthPlatform): Implementation<typeof Au
       return toTenant(found(row));
     },
   };
+}
+
+/** Checks everything before anything is written. Throws INVALID_ARGUMENT naming the field. */
+function checkNewTenant(request: CreateTenantRequest): void {
+  if (!tenantIdForm.test(request.tenantId)) {
+    throw invalidArgument('tenant_id must be a DNS label of at most 56 characters');
+  }
+  textField('name', request.name, { maximum: 128 });
+  checkRateLimit(request.rateLimitPerMinute);
+  if (request.quotas) checkQuotas(request.quotas);
+  checkAllowlist('ip_allowlist', request.ipAllowlist);
+  refuseUnenforceable(request.mfaRequired);
+  if (request.defaults) checkDefaults(request.defaults);
+  checkSigningKeys(request.trustedSigningKeys);
+  if (request.adminEmail === '') {
+    if (request.adminPassword !== '') throw invalidArgument('admin_email is required with admin_password');
+    return;
+  }
+  emailField(request.adminEmail, 'admin_email');
+  checkNewPassword(request.adminPassword, 'admin_password');
 }
 
 function found(row: TenantRow | undefined): TenantRow {

@@ -3,11 +3,11 @@ import { generateKeyPairSync } from 'node:crypto';
 import { readConfig } from '../config.ts';
 import type { Database } from '../platform/database.ts';
 import { unavailable } from '../platform/errors.ts';
-import type { KubernetesApi } from '../platform/kubernetes.ts';
 import { createLogger } from '../platform/logger.ts';
 import { createMetrics } from '../platform/metrics.ts';
 import { Paging } from '../platform/paging.ts';
 import type { AuthPlatform } from './auth-platform.ts';
+import type { AuthKubernetes } from './service.ts';
 
 /** A clock that stands still until the test moves it, so that a slow machine changes nothing. */
 export class MovableClock {
@@ -48,7 +48,6 @@ export function testPlatform(
   return { config, database, clock, logger: createLogger('silent'), metrics: createMetrics(), paging };
 }
 
+const away = () => Promise.reject(unavailable('the Kubernetes API is unavailable'));
 /** A cluster that is away. */
-export const clusterAway: Pick<KubernetesApi, 'review'> = {
-  review: () => Promise.reject(unavailable('the Kubernetes API is unavailable')),
-};
+export const clusterAway: AuthKubernetes = { review: away, create: away, get: away, delete: away, mergePatch: away };

@@ -163,9 +163,10 @@ export function checkMayManage(caller: Caller, role: Role): void {
   }
 }
 
-function emailField(text: string): string {
-  const email = textField('email', text.trim(), { minimum: 1, maximum: 254 });
-  if (!/^[^\s@]+@[^\s@]+$/.test(email)) throw invalidArgument('email must be an e-mail address');
+/** Checks an e-mail address. Throws INVALID_ARGUMENT naming the field. */
+export function emailField(text: string, field = 'email'): string {
+  const email = textField(field, text.trim(), { minimum: 1, maximum: 254 });
+  if (!/^[^\s@]+@[^\s@]+$/.test(email)) throw invalidArgument(`${field} must be an e-mail address`);
   return email;
 }
 

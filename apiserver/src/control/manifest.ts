@@ -10,6 +10,7 @@ import {
   type OtaRolloutSpec,
   type ProvisioningTemplateSpec,
   type TelemetrySchema,
+  type TenantSpec,
   type UpdateWindow,
 } from '@kellet/crds';
 import {
@@ -18,6 +19,7 @@ import {
   type OtaPolicySchema,
   type ObjectMetaSchema,
   type TelemetrySchemaSchema,
+  type TenantSpecSchema,
   type WindowSchema,
 } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
 import type { KubernetesObject } from '../platform/kubernetes.ts';
@@ -83,6 +85,29 @@ const profileSpec = (spec: DeviceProfileSpec) => ({
   telemetrySchema: spec.telemetrySchema && telemetrySchema(spec.telemetrySchema),
   otaPolicy: spec.otaPolicy && otaPolicy(spec.otaPolicy),
   offlineAfterSeconds: spec.offlineAfterSeconds ?? 0,
+});
+
+/** The spec of a Tenant as control takes it, without namespace and password, which are not in the manifest. */
+export const tenantSpec = ({ quotas, defaults, ...spec }: TenantSpec): MessageInitShape<typeof TenantSpecSchema> => ({
+  name: spec.name ?? '',
+  rateLimitPerMinute: spec.rateLimitPerMinute ?? 0,
+  quotas: quotas && {
+    devices: quotas.devices ?? 0,
+    pointsPerDay: quotas.pointsPerDay ?? 0,
+    storageBytes: quotas.storageBytes ?? 0,
+    anchorsPerDay: quotas.anchorsPerDay ?? 0,
+  },
+  ipAllowlist: spec.ipAllowlist ?? [],
+  mfaRequired: spec.mfaRequired ?? false,
+  defaults: defaults && {
+    tags: defaults.tags ?? {},
+    telemetrySchema: defaults.telemetrySchema && telemetrySchema(defaults.telemetrySchema),
+    otaPolicy: defaults.otaPolicy && otaPolicy(defaults.otaPolicy),
+    offlineAfterSeconds: defaults.offlineAfterSeconds ?? 0,
+    anchoringMode: lowerCase(defaults.anchoringPolicy?.mode),
+  },
+  trustedSigningKeys: spec.trustedSigningKeys ?? [],
+  adminEmail: spec.adminEmail ?? '',
 });
 
 const telemetrySchema = (schema: TelemetrySchema): MessageInitShape<typeof TelemetrySchemaSchema> => ({

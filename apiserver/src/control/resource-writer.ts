@@ -381,7 +381,7 @@ const aborted = (signal: AbortSignal): Promise<undefined> =>
   });
 
 /** What the API server's refusal means to the caller. */
-function refusedByKubernetes(error: KubernetesError): Error {
+export function refusedByKubernetes(error: KubernetesError): Error {
   if (error.status === 422 || error.status === 400) {
     const causes = error.causes.map((cause) => `${cause.field ?? ''}: ${cause.message ?? ''}`);
     return invalidArgument(causes.length > 0 ? causes.join('; ') : error.message);

@@ -28,7 +28,7 @@ import { failedPrecondition, invalidArgument, notFound } from '../../platform/er
 import { isId, randomToken } from '../../platform/ids.ts';
 import type { Paging } from '../../platform/paging.ts';
 import type { CallContext } from '../../platform/rpc.ts';
-import { windowManifest } from '../provisioning/profile-manifest.ts';
+import { windowManifest } from '../../device-registry/policy-manifests.ts';
 import { cancelUndelivered, finishRolloutCommands, rescheduleCommands } from '../rpc/commands.ts';
 import { unassign, unassignUndelivered } from './assignments.ts';
 import { coverage } from './cohort.ts';
