@@ -42,10 +42,15 @@ export async function rotateDeviceKey(
 ): Promise<string> {
   if (graceSeconds === 0) await revokeDeviceKeys(tx, tenantId, deviceId);
   else {
-    await tx.query(
+    const { rows } = await tx.query<{ hash: string }>(
       `UPDATE api_keys SET expires_at = least(expires_at, now() + $3 * interval '1 second')
-       WHERE tenant_id = $1 AND device_id = $2 AND revoked_at IS NULL`,
+       WHERE tenant_id = $1 AND device_id = $2 AND revoked_at IS NULL RETURNING encode(key_hash, 'hex') AS hash`,
       [tenantId, deviceId, graceSeconds],
+    );
+    // Whoever holds an old key in memory, or serves a stream on it, learns when it ends.
+    await notifyRevoked(
+      tx,
+      rows.map((row) => row.hash),
     );
   }
   return mintDeviceKey(tx, tenantId, deviceId);

@@ -75,9 +75,12 @@ export async function updateTenant(
   return rows[0];
 }
 
+/** The notification channel of tenants whose settings have changed; the payload is the tenant's id. */
+export const tenantChannel = 'kellet_tenants';
+
 /** Tells everyone who holds settings of a tenant to forget them, once the transaction has committed. */
 export async function notifyTenantChanged(tx: Transaction, tenantId: string): Promise<void> {
-  await tx.query(`SELECT pg_notify('kellet_tenants', $1)`, [tenantId]);
+  await tx.query('SELECT pg_notify($1, $2)', [tenantChannel, tenantId]);
 }
 
 function columnValue(field: string, value: unknown): unknown {

@@ -49,8 +49,8 @@ describe('/ws', () => {
         if (!caller) throw unauthenticated('the token has expired; exchange the refresh token');
         return caller;
       },
-      watch: (_token, _caller, _address, end) => {
-        ends.push(end);
+      watch: ({ end }) => {
+        ends.push(() => end(unauthenticated()));
         return () => undefined;
       },
       addressOf: () => '127.0.0.1',

@@ -3,6 +3,7 @@ import type { IncomingMessage, Server as HttpServer } from 'node:http';
 import type { Duplex } from 'node:stream';
 import { WebSocketServer, type WebSocket } from 'ws';
 import { isAllowed } from '../auth/ip-allowlist.ts';
+import type { OpenCall } from '../gateway/authenticate.ts';
 import { toKelletError, type KelletError } from '../platform/errors.ts';
 import { Gauge, type Registry } from '../platform/metrics.ts';
 import type { Caller } from '../platform/rpc.ts';
@@ -17,10 +18,10 @@ const requiredScope = 'telemetry:read';
 
 /** What /ws needs. */
 export interface WebSocketParts extends SessionParts {
-  /** The gateway's: the caller behind a token. */
+  /** The gateway's: the caller behind a token, counted as a request of its tenant. */
   readonly authenticate: (token: string, address: string) => Promise<Caller>;
-  /** The gateway's: calls `end` once when the token is revoked or expires, until the answered function is called. */
-  readonly watch: (token: string, caller: Caller, address: string, end: () => void) => () => void;
+  /** The gateway's: ends the call once when its token must not be used any longer, until the answered function is called. */
+  readonly watch: (call: OpenCall) => () => void;
   /** From where a request comes, through trusted proxies. */
   readonly addressOf: (request: IncomingMessage) => string;
   /** KELLET_DASHBOARD_ORIGIN: the only origin whose pages may connect. */
@@ -103,13 +104,22 @@ async function serve(socket: WebSocket, token: string, address: string, parts: W
     const refusal = refusalOf(caller, address);
     if (refusal) return socket.close(closeCodes.notAllowed, refusal);
     if (socket.readyState !== socket.OPEN) return;
-    stopWatching = parts.watch(token, caller, address, () => socket.close(closeCodes.expired, 'the token has ended'));
+    stopWatching = parts.watch({
+      credential: token,
+      caller,
+      address,
+      refusalOf: (now) => refusalOf(now, address),
+      end: (reason) => {
+        if (reason.code === 'UNAUTHENTICATED') socket.close(closeCodes.expired, 'the token has ended');
+        else socket.close(closeCodes.notAllowed, closeReason(reason));
+      },
+    });
     session = new Session(parts, caller, socket, () => socket.close(closeCodes.tooSlow, 'too slow'));
     for (const text of early) session.receive(text);
   } catch (thrown) {
     const error = toKelletError(thrown);
     if (error.code === 'UNAUTHENTICATED') return socket.close(closeCodes.expired, closeReason(error));
-    parts.logger.error({ err: thrown }, 'a token could not be judged');
+    if (error.code !== 'RESOURCE_EXHAUSTED') parts.logger.error({ err: thrown }, 'a token could not be judged');
     socket.close(closeCodes.unavailable, closeReason(error));
   }
 }

@@ -56,6 +56,17 @@ export class Admission {
     if (state.retryAfterSeconds > 0) throw new RateLimitExceeded(state.retryAfterSeconds);
   }
 
+  /**
+   * Who opens a socket outside the contract's methods (/ws), counted as one request. What the caller may do there is for the
+   * socket to judge. Throws UNAUTHENTICATED, RESOURCE_EXHAUSTED.
+   */
+  async admitSocket(credential: string, address: string): Promise<Caller> {
+    const identity = await this.authenticator.authenticate(credential, address);
+    const wait = (await this.limiter.countWindow(identity)).retryAfterSeconds;
+    if (wait > 0) throw new RateLimitExceeded(wait);
+    return identity.caller;
+  }
+
   /** Refuses a device that names a device which is neither itself nor its child. Throws PERMISSION_DENIED. */
   async admitDevice(access: Access, method: DescMethod, message: Message, caller: Caller): Promise<void> {
     if (access.deviceField === '' || caller.kind !== 'device') return;

@@ -8,10 +8,14 @@ import {
 } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { expect } from 'chai';
 import { hash } from 'node:crypto';
+import { revocationChannel } from '../auth/revocations.ts';
+import { tenantChannel } from '../auth/tenant-store.ts';
 import type { Database, ListenerState } from '../platform/database.ts';
 import { KelletError, unavailable } from '../platform/errors.ts';
-import { ServiceRegistry } from '../platform/rpc.ts';
+import { ServiceRegistry, type Caller } from '../platform/rpc.ts';
 import { Authenticator, credentialOf, identityOf } from './authenticate.ts';
+
+const settled = (milliseconds = 5) => new Promise((resolve) => setTimeout(resolve, milliseconds));
 
 type Answer = MessageInitShape<typeof ValidateTokenResponseSchema>;
 const user: Answer = { valid: true, tenantId: 'acme', userId: 'u1', kind: Kind.user, sessionId: 's1', name: 'a@b' };
@@ -90,7 +94,7 @@ describe('remembering credentials', () => {
   let asked: number;
   let answer: () => Promise<Answer>;
   let authenticator: Authenticator;
-  let announce: (payload: string) => void;
+  let announce: (payload: string, channel?: string) => void;
   let listening: ListenerState;
 
   beforeEach(() => {
@@ -107,7 +111,7 @@ describe('remembering credentials', () => {
     authenticator = new Authenticator(registry, { now: () => now });
     const database = {
       listen: (_channels: string[], receive: (channel: string, payload: string) => void, state: ListenerState) => {
-        announce = (payload) => receive('', payload);
+        announce = (payload, channel = revocationChannel) => receive(channel, payload);
         listening = state;
       },
     };
@@ -195,17 +199,19 @@ describe('remembering credentials', () => {
     expect(asked).to.equal(0);
   });
 
-  for (const [what, payload, forgotten] of [
-    ['the credential', hash('sha256', 'token', 'hex'), 1],
-    ['its session', 'session:s1', 1],
-    ['everything', '*', 1],
-    ['another credential', hash('sha256', 'other', 'hex'), 0],
-    ['another session', 'session:s2', 0],
-    ['a session without name', 'session:', 0],
+  for (const [what, payload, forgotten, channel] of [
+    ['its tenant has changed', 'acme', 1, tenantChannel],
+    ['another tenant has changed', 'other', 0, tenantChannel],
+    ['the credential is revoked', hash('sha256', 'token', 'hex'), 1],
+    ['its session is revoked', 'session:s1', 1],
+    ['everything is revoked', '*', 1],
+    ['another credential is revoked', hash('sha256', 'other', 'hex'), 0],
+    ['another session is revoked', 'session:s2', 0],
+    ['a session without name is revoked', 'session:', 0],
   ] as const) {
-    it(`${forgotten ? 'forgets it' : 'keeps it'} when ${what} is revoked`, async () => {
+    it(`${forgotten ? 'forgets it' : 'keeps it'} when ${what}`, async () => {
       await ask();
-      announce(payload);
+      announce(payload, channel);
       expect(await askTimes(1)).to.equal(forgotten);
     });
   }
@@ -234,10 +240,10 @@ describe('remembering credentials', () => {
   it('tells an open call of its own revocation only', async () => {
     const { caller } = await authenticator.authenticate('token', '127.0.0.1');
     const ended: string[] = [];
-    authenticator.watch('token', caller, '127.0.0.1', () => ended.push('revoked'));
-    const stop = authenticator.watch('token', caller, '127.0.0.1', () => ended.push('stopped'));
+    const call = { credential: 'token', caller, address: '127.0.0.1' };
+    authenticator.watch({ ...call, end: (reason) => ended.push(reason.code) });
+    const stop = authenticator.watch({ ...call, end: () => ended.push('stopped') });
     stop();
-    const settled = () => new Promise((resolve) => setTimeout(resolve, 5));
     announce('*');
     await settled();
     expect(ended).to.deep.equal([]);
@@ -248,6 +254,79 @@ describe('remembering credentials', () => {
     announce('session:s1');
     announce('session:s1');
     await settled();
-    expect(ended).to.deep.equal(['revoked']);
+    expect(ended).to.deep.equal(['UNAUTHENTICATED']);
+  });
+
+  it('ends an open call whose caller may no longer make it, and no other', async () => {
+    answer = async () => ({ ...user, scopes: ['rpc:read'] });
+    const { caller } = await authenticator.authenticate('token', '192.0.2.7');
+    const ended: string[] = [];
+    const open = (name: string, address: string, refusalOf?: (now: Caller) => string | undefined) =>
+      authenticator.watch({
+        credential: 'token',
+        caller,
+        address,
+        refusalOf,
+        end: ({ code }) => ended.push(`${name} ${code}`),
+      });
+    open('elsewhere', '198.51.100.1');
+    open('scoped', '192.0.2.7', (now) => (now.scopes.has('rpc:read') ? undefined : 'no scope'));
+    open('plain', '192.0.2.7');
+    answer = async () => ({ ...user, scopes: ['rpc:read'], ipAllowlist: ['192.0.2.0/24'] });
+    announce('acme', tenantChannel);
+    await settled();
+    expect(ended).to.deep.equal(['elsewhere PERMISSION_DENIED']);
+    answer = async () => ({ ...user, scopes: [], ipAllowlist: ['192.0.2.0/24'] });
+    announce('session:s1');
+    await settled();
+    expect(ended.slice(1)).to.deep.equal(['scoped PERMISSION_DENIED']);
+  });
+
+  it('asks again about an open call when the auth service could not tell', async function () {
+    this.timeout(5000);
+    const { caller } = await authenticator.authenticate('token', '127.0.0.1');
+    const ended: string[] = [];
+    authenticator.watch({ credential: 'token', caller, address: '127.0.0.1', end: ({ code }) => ended.push(code) });
+    answer = () => Promise.reject(unavailable('away'));
+    announce('*');
+    await settled();
+    expect(ended).to.deep.equal([]);
+    answer = async () => ({ valid: false, reason: Reason.revoked });
+    for (let wait = 0; ended.length === 0 && wait < 100; wait += 1) await settled(30);
+    expect(ended).to.deep.equal(['UNAUTHENTICATED']);
+  });
+
+  it('ends an open call at the end that its credential got meanwhile', async function () {
+    this.timeout(5000);
+    const { caller } = await authenticator.authenticate('token', '127.0.0.1');
+    const ended: string[] = [];
+    authenticator.watch({ credential: 'token', caller, address: '127.0.0.1', end: ({ code }) => ended.push(code) });
+    answer = async () => ({ ...user, expiresAt: timestampFromMs(now + 1000) });
+    announce(hash('sha256', 'token', 'hex'));
+    await settled();
+    now += 5000;
+    answer = async () => ({ valid: false, reason: Reason.expired });
+    for (let wait = 0; ended.length === 0 && wait < 150; wait += 1) await settled(30);
+    expect(ended).to.deep.equal(['UNAUTHENTICATED']);
+  });
+
+  it('judges thousands of open calls again a few at a time', async () => {
+    const { caller } = await authenticator.authenticate('token', '127.0.0.1');
+    let ended = 0;
+    let most = 0;
+    let running = 0;
+    for (let index = 0; index < 2000; index += 1) {
+      const credential = `token ${index}`;
+      authenticator.watch({ credential, caller, address: '127.0.0.1', end: () => (ended += 1) });
+    }
+    answer = async () => {
+      most = Math.max(most, (running += 1));
+      await new Promise(setImmediate);
+      running -= 1;
+      return { valid: false };
+    };
+    listening(true);
+    for (let wait = 0; ended < 2000 && wait < 200; wait += 1) await settled(10);
+    expect([ended, most]).to.deep.equal([2000, 16]);
   });
 });

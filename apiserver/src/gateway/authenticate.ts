@@ -10,17 +10,23 @@ import {
   ValidateTokenResponse_Reason as Reason,
   type ValidateTokenResponse,
 } from '@kellet/proto/es/kellet/v1/auth_pb';
+import { isAllowed } from '../auth/ip-allowlist.ts';
 import { readKubernetesToken } from '../auth/kubernetes-token.ts';
-import { revocationChannel, sessionPayload } from '../auth/revocations.ts';
+import { revocationChannel } from '../auth/revocations.ts';
+import { tenantChannel } from '../auth/tenant-store.ts';
 import type { Clock } from '../platform/clock.ts';
 import type { Database } from '../platform/database.ts';
-import { KelletError, unauthenticated } from '../platform/errors.ts';
+import { KelletError, permissionDenied, unauthenticated } from '../platform/errors.ts';
 import { internalContext, publicCaller, type Caller, type CallerKind, type Invoker } from '../platform/rpc.ts';
 import { BoundedMap } from './bounded-map.ts';
+import { RevocationIndex, tenantKey } from './revocation-index.ts';
 
 const rememberMilliseconds = 10_000;
 const rememberRefusalMilliseconds = 2_000;
 const maximumRemembered = 50_000;
+/** Open calls that are judged again at the same time, and how long after an answer that did not tell. */
+const maximumChecks = 16;
+const recheckMilliseconds = 1_000;
 
 /** A caller, and the limits that come with its tenant. */
 export interface Identity {
@@ -45,30 +51,83 @@ export interface TokenUse {
 
 const noUse: TokenUse = { namespace: '', permission: '' };
 
-type Remembered = { readonly until: number } & ({ readonly identity: Identity } | { readonly refusal: KelletError });
+interface Remembered {
+  readonly identity: Identity;
+  readonly until: number;
+}
+
+/** Identities by the hash of their credential, found by what revokes them too. */
+class RememberedIdentities extends BoundedMap<string, Remembered> {
+  private readonly index = new RevocationIndex<string>();
+
+  override set(credentialHash: string, entry: Remembered): this {
+    super.set(credentialHash, entry);
+    this.index.add(entry.identity.caller, credentialHash);
+    return this;
+  }
+
+  override delete(credentialHash: string): boolean {
+    const entry = this.get(credentialHash);
+    if (entry) this.index.remove(entry.identity.caller, credentialHash);
+    return super.delete(credentialHash);
+  }
+
+  forget(key: string): void {
+    for (const credentialHash of this.index.meant(key)) this.delete(credentialHash);
+  }
+}
+
+/** A call that stays open, and what must go on being true of its caller. */
+export interface OpenCall {
+  readonly credential: string;
+  readonly caller: Caller;
+  /** Of the peer. */
+  readonly address: string;
+  /** For a Kubernetes token. */
+  readonly use?: TokenUse;
+  /** Why a caller whose rights have changed may not go on; by default only the address is judged. */
+  readonly refusalOf?: (caller: Caller) => string | undefined;
+  /** Called once, when the credential is revoked or expired (UNAUTHENTICATED) or no longer enough (PERMISSION_DENIED). */
+  readonly end: (reason: KelletError) => void;
+}
+
+interface Watched {
+  readonly call: OpenCall;
+  timer: NodeJS.Timeout | undefined;
+}
 
 /** Turns credentials into callers. */
 export class Authenticator {
   private readonly invoker: Invoker;
   private readonly clock: Clock;
-  private readonly remembered = new BoundedMap<string, Remembered>(maximumRemembered);
+  private readonly remembered = new RememberedIdentities(maximumRemembered);
+  private readonly refused = new BoundedMap<string, { readonly refusal: KelletError; readonly until: number }>(
+    maximumRemembered,
+  );
   private readonly running = new Map<string, Promise<Identity>>();
-  /** Raised by every revocation, so that an answer that was under way meanwhile is used once and not remembered. */
-  private revocations = 0;
+  /** Raised by every announcement, so that an answer that was under way meanwhile is used once and not remembered. */
+  private announcements = 0;
   private isListening = true;
-  private readonly openCalls = new Set<{ readonly caller: Caller; readonly check: () => void }>();
+  private readonly watched = new Set<Watched>();
+  private readonly watchedIndex = new RevocationIndex<Watched>();
+  /** Open calls to be judged again, in order; a few at a time, or a lost listener would ask for all of them at once. */
+  private readonly toCheck = new Set<Watched>();
+  private checking = 0;
 
   constructor(invoker: Invoker, clock: Clock) {
     this.invoker = invoker;
     this.clock = clock;
   }
 
-  /** Hears revocations from the database; while that connection is lost nothing is remembered. */
+  /**
+   * Hears from the database of revocations and of tenants whose settings (limit, allowlist) have changed; while that
+   * connection is lost nothing is remembered.
+   */
   listen(database: Database): void {
     this.isListening = false;
     database.listen(
-      [revocationChannel],
-      (_channel, payload) => this.forget(payload),
+      [revocationChannel, tenantChannel],
+      (channel, payload) => this.forget(channel === tenantChannel ? tenantKey(payload) : payload),
       (lost) => {
         this.isListening = !lost;
         this.forget('*');
@@ -77,33 +136,76 @@ export class Authenticator {
   }
 
   /**
-   * Watches the credential of a call that stays open (a stream, a socket, a long poll): `end` is called once when it is
-   * revoked or expires. The function that comes back ends the watch.
+   * Watches the credential of a call that stays open (a stream, a socket, a long poll) and ends the call when it must not go
+   * on. The function that comes back ends the watch.
    */
-  watch(credential: string, caller: Caller, address: string, end: () => void): () => void {
-    const stop = (): void => {
-      clearTimeout(timer);
-      this.openCalls.delete(call);
-    };
-    const check = (): void => {
-      this.authenticate(credential, address).catch((error: unknown) => {
-        if (!(error instanceof KelletError) || error.code !== 'UNAUTHENTICATED' || !this.openCalls.has(call)) return;
-        stop();
-        end();
-      });
-    };
-    const call = { caller, check };
-    const milliseconds = caller.expiresAt * 1000 - this.clock.now();
+  watch(call: OpenCall): () => void {
+    const watched: Watched = { call, timer: undefined };
+    this.watched.add(watched);
+    this.watchedIndex.add(call.caller, watched);
+    this.awaitExpiry(watched, call.caller.expiresAt);
+    return () => this.unwatch(watched);
+  }
+
+  private unwatch(watched: Watched): void {
+    clearTimeout(watched.timer);
+    this.toCheck.delete(watched);
+    if (this.watched.delete(watched)) this.watchedIndex.remove(watched.call.caller, watched);
+  }
+
+  /** Judges an open call again a second after its credential has expired. */
+  private awaitExpiry(watched: Watched, expiresAt: number): void {
+    clearTimeout(watched.timer);
+    if (expiresAt === 0) return;
+    const milliseconds = Math.max(0, expiresAt * 1000 - this.clock.now()) + 1000;
     // A timer longer than 2^31 ms fires at once; such a credential outlives any connection.
-    const timer =
-      caller.expiresAt > 0 && milliseconds < 2 ** 31 ? setTimeout(check, Math.max(0, milliseconds) + 1000) : undefined;
-    this.openCalls.add(call);
-    return stop;
+    if (milliseconds < 2 ** 31) watched.timer = setTimeout(() => this.checkSoon(watched), milliseconds);
+  }
+
+  private checkSoon(watched: Watched): void {
+    if (!this.watched.has(watched)) return;
+    this.toCheck.add(watched);
+    while (this.checking < maximumChecks && this.toCheck.size > 0) void this.checkNext();
+  }
+
+  private async checkNext(): Promise<void> {
+    this.checking += 1;
+    for (const watched of this.toCheck) {
+      this.toCheck.delete(watched);
+      await this.check(watched);
+    }
+    this.checking -= 1;
+  }
+
+  private async check(watched: Watched): Promise<void> {
+    const { credential, address, use, end } = watched.call;
+    let reason: KelletError;
+    try {
+      const now = (await this.authenticate(credential, address, use)).caller;
+      if (!this.watched.has(watched)) return;
+      const refusal =
+        watched.call.refusalOf?.(now) ??
+        (isAllowed(address, now.ipAllowlist) ? undefined : 'this address is not on the allowlist');
+      // A credential may have got another end meanwhile (a rotated key with its grace).
+      if (refusal === undefined) return this.awaitExpiry(watched, now.expiresAt);
+      reason = permissionDenied(refusal);
+    } catch (error) {
+      if (!this.watched.has(watched)) return;
+      if (!(error instanceof KelletError) || error.code !== 'UNAUTHENTICATED') {
+        // Who cannot tell is asked again: a revoked call must not stay open because the database was away.
+        clearTimeout(watched.timer);
+        watched.timer = setTimeout(() => this.checkSoon(watched), recheckMilliseconds);
+        return;
+      }
+      reason = error;
+    }
+    this.unwatch(watched);
+    end(reason);
   }
 
   /**
-   * The identity behind a credential; for a Kubernetes token, in this use of it. Throws UNAUTHENTICATED for one that is missing or does not hold, and whatever the auth
-   * service throws when it cannot tell.
+   * The identity behind a credential; for a Kubernetes token, in this use of it. Throws UNAUTHENTICATED for one that is
+   * missing or does not hold, and whatever the auth service throws when it cannot tell.
    */
   async authenticate(credential: string | undefined, address: string, use: TokenUse = noUse): Promise<Identity> {
     if (credential === undefined) throw unauthenticated('a credential is required');
@@ -117,10 +219,9 @@ export class Authenticator {
       key = hash('sha256', `${credential}\n${use.namespace}\n${use.permission}`, 'hex');
       known = this.remembered.get(key);
     }
-    if (known && known.until > this.clock.now()) {
-      if ('refusal' in known) throw known.refusal;
-      return known.identity;
-    }
+    if (known && known.until > this.clock.now()) return known.identity;
+    const refused = this.refused.get(key);
+    if (refused && refused.until > this.clock.now()) throw refused.refusal;
     let run = this.running.get(key);
     if (!run) {
       const request = { token: credential, ...(isKubernetes ? use : {}) };
@@ -139,10 +240,7 @@ export class Authenticator {
     key: string,
     address: string,
   ): Promise<Identity> {
-    const revocations = this.revocations;
-    const remember = (entry: Remembered): void => {
-      if (this.isListening && this.revocations === revocations) this.remembered.set(key, entry);
-    };
+    const { announcements } = this;
     const answer = await this.invoker.unary(
       AuthService.method.validateToken,
       create(ValidateTokenRequestSchema, request),
@@ -150,35 +248,29 @@ export class Authenticator {
     );
     const now = this.clock.now();
     const outcome = identityOf(answer, credentialHash, request.token.startsWith('sk_live_'));
+    const mayRemember = this.isListening && this.announcements === announcements;
     if (outcome instanceof KelletError) {
-      remember({ refusal: outcome, until: now + rememberRefusalMilliseconds });
+      if (mayRemember) this.refused.set(key, { refusal: outcome, until: now + rememberRefusalMilliseconds });
       throw outcome;
     }
     const { expiresAt, kind, tenantId } = outcome.caller;
     const end = expiresAt === 0 ? Infinity : expiresAt * 1000;
     const isRefused = kind === 'kubernetes' && tenantId === '';
     const milliseconds = isRefused ? rememberRefusalMilliseconds : rememberMilliseconds;
-    remember({ identity: outcome, until: Math.min(now + milliseconds, end) });
+    if (mayRemember) this.remembered.set(key, { identity: outcome, until: Math.min(now + milliseconds, end) });
     return outcome;
   }
 
-  /** Takes a payload of the revocation channel. */
-  private forget(payload: string): void {
-    this.revocations += 1;
-    // Whoever asks from here on must not get an answer that was on its way before the revocation.
+  /** Takes an announcement: the name of what must be asked about anew (revocation-index.ts), or `*`. */
+  private forget(key: string): void {
+    this.announcements += 1;
+    // Whoever asks from here on must not get an answer that was on its way before the announcement.
     this.running.clear();
-    for (const [credentialHash, entry] of this.remembered) {
-      const caller = 'identity' in entry ? entry.identity.caller : undefined;
-      if (!caller || isMeant(payload, caller)) this.remembered.delete(credentialHash);
-    }
-    for (const { caller, check } of [...this.openCalls]) if (isMeant(payload, caller)) check();
+    this.refused.clear();
+    this.remembered.forget(key);
+    for (const watched of this.watchedIndex.meant(key)) this.checkSoon(watched);
   }
 }
-
-const isMeant = (payload: string, caller: Caller): boolean =>
-  payload === '*' ||
-  payload === caller.credentialHash ||
-  (caller.sessionId !== '' && payload === sessionPayload(caller.sessionId));
 
 const callerKinds = new Map<Kind | undefined, CallerKind>([
   [Kind.user, 'user'],

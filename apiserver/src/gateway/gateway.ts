@@ -6,7 +6,7 @@ import { Health as HealthService } from '@kellet/proto/es/grpc/health/v1/health_
 import { sleep } from '../platform/clock.ts';
 import { addHealth } from '../platform/grpc-health.ts';
 import type { Platform } from '../platform/module.ts';
-import type { Invoker } from '../platform/rpc.ts';
+import type { Caller, Invoker } from '../platform/rpc.ts';
 import { Admission, type IsGatewayOf } from './admission.ts';
 import { withAudit } from './audit.ts';
 import { Authenticator } from './authenticate.ts';
@@ -48,6 +48,7 @@ export class Gateway {
   readonly routes: RouteTable;
   /** From where a request comes, through trusted proxies. */
   readonly addressOf: AddressOf;
+  private readonly admission: Admission;
   private readonly grpcServer: GrpcServer;
   private readonly callbacks: Callbacks;
   private readonly platform: GatewayPlatform;
@@ -68,8 +69,9 @@ export class Gateway {
     });
     const limiter = new RateLimiter(new PostgresRateCounter(database, logger), clock, logger, metrics);
     const isGatewayOf = options.isGatewayOf ?? (() => Promise.resolve(false));
+    this.admission = new Admission(this.authenticator, limiter, isGatewayOf);
     const shared = {
-      admission: new Admission(this.authenticator, limiter, isGatewayOf),
+      admission: this.admission,
       authenticator: this.authenticator,
       invoker: withAudit(options.invoker, logger),
       metrics: new CallMetrics(metrics),
@@ -92,6 +94,11 @@ export class Gateway {
       stopping: this.stopping.signal,
     });
     addReflection(this.grpcServer, [...publicServices, HealthService], this.stopping.signal);
+  }
+
+  /** Who opens a socket with a credential, counted as one request of its tenant. Throws as Admission.admitSocket does. */
+  admitSocket(credential: string, address: string): Promise<Caller> {
+    return this.admission.admitSocket(credential, address);
   }
 
   /** Listens on both ports; answers which ones, also when any free port was asked for. */

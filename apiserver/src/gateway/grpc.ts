@@ -10,7 +10,7 @@ import {
   type UntypedServiceImplementation,
   type sendUnaryData,
 } from '@grpc/grpc-js';
-import { unauthenticated, unavailable } from '../platform/errors.ts';
+import { unavailable } from '../platform/errors.ts';
 import { writeAnswers } from '../platform/grpc-answers.ts';
 import { GrpcContext, metadataEntries, metadataText, toMetadata, type GrpcCall } from '../platform/grpc-context.ts';
 import { grpcService } from '../platform/grpc-service.ts';
@@ -18,6 +18,7 @@ import type { Logger } from '../platform/logger.ts';
 import type { CallContext, Caller, Invoker } from '../platform/rpc.ts';
 import type { Admission } from './admission.ts';
 import { credentialOf, type Authenticator } from './authenticate.ts';
+import { authorize } from './authorize.ts';
 import type { CallMetrics } from './call-metrics.ts';
 import { namespaceHeader } from './metadata.ts';
 import { accessOf } from './routes.ts';
@@ -69,13 +70,13 @@ async function admitted(
   method: DescMethod,
   call: GrpcCall,
   headers: Map<string, string>,
-): Promise<{ caller: Caller; credential: string | undefined }> {
+): Promise<{ caller: Caller; credential: string | undefined; namespace: string | undefined }> {
   const { metadata } = call;
   const credential = credentialOf(metadataText(metadata, 'authorization'), metadataText(metadata, 'x-api-key'));
   const namespace = metadataText(metadata, namespaceHeader);
   const address = peerAddress(call.getPeer());
   const caller = await parts.admission.admit(accessOf(method), credential, address, headers, namespace);
-  return { caller, credential };
+  return { caller, credential, namespace };
 }
 
 const contextOf = (call: GrpcCall, caller: Caller, headers: Map<string, string>): GrpcContext =>
@@ -126,7 +127,7 @@ async function answerStream(
   let stopWatching: () => void = () => undefined;
   let context: GrpcContext | undefined;
   try {
-    const { caller, credential } = await admitted(parts, method, call, headers);
+    const { caller, credential, namespace } = await admitted(parts, method, call, headers);
     const opened = (context = contextOf(call, caller, headers));
     const ended = new Promise<never>((_resolve, reject) => {
       const end = (error: Error): void => {
@@ -138,7 +139,14 @@ async function answerStream(
       const unwatch =
         credential === undefined
           ? undefined
-          : parts.authenticator.watch(credential, caller, opened.address, () => end(unauthenticated()));
+          : parts.authenticator.watch({
+              credential,
+              caller,
+              address: opened.address,
+              use: { namespace: namespace ?? '', permission: accessOf(method).kubernetesPermission },
+              refusalOf: (now) => authorize(accessOf(method), now, opened.address),
+              end,
+            });
       stopWatching = () => {
         unwatch?.();
         parts.stopping.removeEventListener('abort', stop);

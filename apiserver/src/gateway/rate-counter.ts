@@ -1,4 +1,5 @@
 // Counts requests per tenant and minute in PostgreSQL, exactly, across all gateways.
+import type { QueryConfig } from 'pg';
 import { sleep } from '../platform/clock.ts';
 import type { Database } from '../platform/database.ts';
 import type { Logger } from '../platform/logger.ts';
@@ -80,7 +81,9 @@ export class PostgresRateCounter implements RateCounter {
         name: 'rate-windows',
         text: upsert,
         values: [tenants, counts],
-      });
+        // Ends the query itself too, so that a database that hangs does not use up the pool.
+        query_timeout: flushTimeoutMilliseconds,
+      } as QueryConfig);
       const timeout = sleep(flushTimeoutMilliseconds, done.signal).then(() => {
         throw new Error(`no answer within ${flushTimeoutMilliseconds} ms`);
       });

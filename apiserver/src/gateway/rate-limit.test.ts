@@ -102,12 +102,46 @@ describe('rate limiter', () => {
 
   it('goes on alone, and says so, when the store fails', async () => {
     const metrics = createMetrics();
-    const broken: RateCounter = { hit: () => Promise.reject(new Error('away')) };
-    const limiter = new RateLimiter(broken, { now: () => 30_000 }, logger, metrics);
+    let asked = 0;
+    const counter = memoryCounter();
+    let isAway = true;
+    const broken: RateCounter = {
+      hit: () => {
+        asked += 1;
+        return isAway ? Promise.reject(new Error('away')) : counter.hit();
+      },
+    };
+    let now = 30_000;
+    const limiter = new RateLimiter(broken, { now: () => now }, logger, metrics);
     const states = [];
     for (let call = 0; call < 4; call += 1) states.push((await limiter.count(access, identity('acme')))!);
     expect(states.map((state) => state.retryAfterSeconds)).to.deep.equal([0, 0, 0, 30]);
     expect(await metrics.getSingleMetricAsString('kellet_gateway_rate_counter_failures_total')).to.match(/total 3/);
+    // One request found out; the others did not wait for a store that is away. A second later it is asked again.
+    expect(asked).to.equal(1);
+    isAway = false;
+    await limiter.count(access, identity('beta'));
+    expect([asked, counter.hits]).to.deep.equal([1, 0]);
+    now += 1000;
+    await limiter.count(access, identity('beta'));
+    expect([asked, counter.hits]).to.deep.equal([2, 1]);
+  });
+
+  it('counts rejections by tenant, also those of a window that is known to be used up', async () => {
+    const metrics = createMetrics();
+    const limiter = new RateLimiter(memoryCounter(), { now: () => 0 }, logger, metrics);
+    for (let call = 0; call < 5; call += 1) await limiter.count(access, identity('acme'));
+    expect(await metrics.getSingleMetricAsString('svc_gateway_rate_limited_total')).to.contain('{tenant="acme"} 2');
+  });
+
+  it('does not refuse for an hour because this clock was set back by one', async () => {
+    let now = 10 * 3_600_000;
+    const counter = memoryCounter();
+    const limiter = new RateLimiter(counter, { now: () => now }, logger, createMetrics());
+    for (let call = 0; call < 4; call += 1) await limiter.count(access, identity('acme'));
+    now -= 3_600_000;
+    counter.hits = 0;
+    expect((await limiter.count(access, identity('acme')))!.retryAfterSeconds).to.equal(0);
   });
 
   it('does not count what is limited per device, and limits it per device', async () => {

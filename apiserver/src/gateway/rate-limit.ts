@@ -69,6 +69,9 @@ interface Exhausted {
   readonly until: number;
 }
 
+/** How long a shared counter that has failed is left alone: meanwhile no request waits for it. */
+const restMilliseconds = 1000;
+
 /** Applies the limits. */
 export class RateLimiter {
   private readonly counter: RateCounter;
@@ -78,6 +81,9 @@ export class RateLimiter {
   private readonly devices: TokenBuckets;
   private readonly exhausted = new BoundedMap<string, Exhausted>(10_000);
   private readonly local = new BoundedMap<string, { minute: number; hits: number }>(10_000);
+  private isFailing = false;
+  /** Milliseconds of the clock; before, the shared counter is not asked. */
+  private restUntil = 0;
   private readonly rejections: Counter;
   private readonly failures: Counter;
 
@@ -122,32 +128,54 @@ export class RateLimiter {
       if (wait > 0) throw new RateLimitExceeded(wait);
       return undefined;
     }
+    return this.countWindow(identity);
+  }
+
+  /** Counts a request in the window of the caller's tenant, and its rejection. */
+  async countWindow(identity: Identity): Promise<WindowState> {
     const { tenantId } = identity.caller;
-    const state = await this.countWindow(tenantId, identity.rateLimitPerMinute || defaultRateLimit);
+    const limit = identity.rateLimitPerMinute || defaultRateLimit;
+    const now = this.clock.now();
+    let state = this.exhaustedState(tenantId, limit, now);
+    if (!state) {
+      const hit = await this.hit(tenantId, now);
+      state = judge(hit, limit);
+      if (state.remaining === 0) {
+        this.exhausted.set(tenantId, { limit, resetAt: hit.resetAt, until: now + (hit.resetAt - hit.now) * 1000 });
+      }
+    }
     if (state.retryAfterSeconds > 0) this.rejections.inc({ tenant: tenantId });
     return state;
   }
 
-  private async countWindow(tenantId: string, limit: number): Promise<WindowState> {
-    const now = this.clock.now();
+  /** The state of a window that is known to be used up, without asking the counter. */
+  private exhaustedState(tenantId: string, limit: number, now: number): WindowState | undefined {
     const exhausted = this.exhausted.get(tenantId);
-    if (exhausted && exhausted.until > now && exhausted.limit === limit) {
-      const retryAfterSeconds = Math.max(1, Math.ceil((exhausted.until - now) / 1000));
-      return { limit, remaining: 0, resetAt: exhausted.resetAt, retryAfterSeconds };
+    if (!exhausted || exhausted.limit !== limit) return undefined;
+    const milliseconds = exhausted.until - now;
+    // More than a minute: this machine's clock was set back.
+    if (milliseconds <= 0 || milliseconds > 60_000) return undefined;
+    return { limit, remaining: 0, resetAt: exhausted.resetAt, retryAfterSeconds: Math.ceil(milliseconds / 1000) };
+  }
+
+  /** Counts with the shared counter; while that fails, in this process alone. */
+  private async hit(tenantId: string, now: number): Promise<Hit> {
+    if (now >= this.restUntil || this.restUntil - now > restMilliseconds) {
+      try {
+        const hit = await this.counter.hit(tenantId);
+        if (this.isFailing) this.logger.info('the rate counter answers again');
+        this.isFailing = false;
+        return hit;
+      } catch (error) {
+        if (!this.isFailing) {
+          this.logger.warn({ err: error }, 'the rate counter does not answer; limiting in this process alone');
+        }
+        this.isFailing = true;
+        this.restUntil = this.clock.now() + restMilliseconds;
+      }
     }
-    let hit: Hit;
-    try {
-      hit = await this.counter.hit(tenantId);
-    } catch (error) {
-      this.failures.inc();
-      this.logger.warn({ err: error }, 'rate counter does not answer; limiting in this process alone');
-      hit = this.hitLocally(tenantId, now);
-    }
-    const state = judge(hit, limit);
-    if (state.remaining === 0) {
-      this.exhausted.set(tenantId, { limit, resetAt: hit.resetAt, until: now + (hit.resetAt - hit.now) * 1000 });
-    }
-    return state;
+    this.failures.inc();
+    return this.hitLocally(tenantId, now);
   }
 
   private hitLocally(tenantId: string, now: number): Hit {

@@ -8,7 +8,8 @@ import { credentialOf, type Authenticator } from './authenticate.ts';
 import { corsHeaders, isPreflight, preflightHeaders } from './cors.ts';
 import { newId } from '../platform/ids.ts';
 import type { Logger } from '../platform/logger.ts';
-import type { Invoker } from '../platform/rpc.ts';
+import type { Caller, Invoker } from '../platform/rpc.ts';
+import { authorize } from './authorize.ts';
 import type { AddressOf } from './client-address.ts';
 import { HttpServer, type HttpLimits } from './http-server.ts';
 import { namespaceHeader, requestIdOf } from './metadata.ts';
@@ -18,7 +19,7 @@ import { rawChunk, wantsRawChunk } from './raw-chunk.ts';
 import { readBody, RestContext, streamBody } from './rest-call.ts';
 import type { Match, Route, RouteTable } from './routes.ts';
 import { bodyMessages, decodeRequest, encodeResponse } from './transcode.ts';
-import { unauthenticated, unavailable } from '../platform/errors.ts';
+import { unavailable } from '../platform/errors.ts';
 
 /** Greatest body of a telemetry request (API.md, telemetry) and of any other, in bytes. */
 const telemetryBodyLimit = 4 * 1024 * 1024;
@@ -104,7 +105,7 @@ async function handle(parts: RestParts, request: IncomingMessage, response: Serv
       const messages = bodyMessages(route, input, streamBody(request));
       return create(route.method.output, await (handler(messages, context) as Promise<Message>));
     };
-    const encoded = await whileCredentialHolds(parts, route, credential, context, async () =>
+    const encoded = await whileCredentialHolds(parts, route, { credential, namespace }, context, async () =>
       wantsRawChunk(route, headers) ? rawChunk(message, headers, call) : encodeResponse(route, await call(message)),
     );
     for (const [name, value] of encoded.headers ?? []) extra.set(name, value);
@@ -127,7 +128,7 @@ const bodyLimitOf = (route: Route): number =>
 async function whileCredentialHolds<T>(
   parts: RestParts,
   route: Route,
-  credential: string | undefined,
+  { credential, namespace }: { credential: string | undefined; namespace: string | undefined },
   context: RestContext,
   call: () => Promise<T>,
 ): Promise<T> {
@@ -142,9 +143,10 @@ async function whileCredentialHolds<T>(
     };
   });
   const stop = (): void => end(unavailable('the server is stopping'));
-  const stopWatching = parts.authenticator.watch(credential, context.caller, context.address, () =>
-    end(unauthenticated()),
-  );
+  const { caller, address } = context;
+  const refusalOf = (now: Caller) => authorize(route.access, now, address);
+  const use = { namespace: namespace ?? '', permission: route.access.kubernetesPermission };
+  const stopWatching = parts.authenticator.watch({ credential, caller, address, use, refusalOf, end });
   parts.stopping.addEventListener('abort', stop);
   try {
     return await Promise.race([call(), ended]);

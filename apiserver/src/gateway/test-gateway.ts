@@ -32,7 +32,7 @@ export interface TestGateway {
   gateway: Gateway;
   health: Health;
   metrics: Registry;
-  testDatabase: TestDatabase;
+  testDatabase: Pick<TestDatabase, 'database' | 'url'>;
   broker: Broker;
   stop(): Promise<void>;
 }
@@ -77,12 +77,15 @@ export async function startTestGateway(
   register: (registry: ServiceRegistry) => void,
   options: {
     environment?: Record<string, string>;
+    /** Instead of a database of its own. */
+    testDatabase?: Pick<TestDatabase, 'database' | 'url'>;
     isGatewayOf?: (tenantId: string, gatewayDeviceId: string, deviceId: string) => Promise<boolean>;
     /** The handlers are called through the internal port, as those of another process (KELLET_TEST_SPLIT=1 for all tests). */
     split?: boolean;
   } = {},
 ): Promise<TestGateway> {
-  const testDatabase = await createTestDatabase();
+  const ownDatabase = options.testDatabase ? undefined : await createTestDatabase();
+  const testDatabase = options.testDatabase ?? ownDatabase!;
   const natsUrl = process.env['KELLET_TEST_NATS_URL'];
   if (!natsUrl) throw new Error('KELLET_TEST_NATS_URL is not set: run the tests with make test');
   const config = readConfig(
@@ -145,7 +148,7 @@ export async function startTestGateway(
       remote.close();
       await internal.close();
       await broker.close();
-      await testDatabase.drop();
+      await ownDatabase?.drop();
     },
   };
 }

@@ -21,23 +21,31 @@ export type ListenerState = (lost: boolean) => void;
 /** A database that hangs must not hold a caller for ever: no statement of a request takes a fraction of this. */
 const defaultStatementMilliseconds = 15_000;
 
+/**
+ * How often a listening connection is asked whether it is still there, and how long it may take to answer: a network that
+ * swallows packets tells nobody that notifications do not arrive any more.
+ */
+const defaultHeartbeatMilliseconds = 3_000;
+
 /** The database of the data plane. */
 export class Database {
   readonly pool: pg.Pool;
   private readonly url: string;
   private readonly logger: Logger;
   private readonly statementMilliseconds: number;
+  private readonly heartbeatMilliseconds: number;
   private readonly closing = new AbortController();
   private readonly listeners = new Set<Promise<void>>();
 
   constructor(
     url: string,
     logger: Logger,
-    options: { maximumConnections?: number; statementMilliseconds?: number } = {},
+    options: { maximumConnections?: number; statementMilliseconds?: number; heartbeatMilliseconds?: number } = {},
   ) {
     this.url = url;
     this.logger = logger;
     this.statementMilliseconds = options.statementMilliseconds ?? defaultStatementMilliseconds;
+    this.heartbeatMilliseconds = options.heartbeatMilliseconds ?? defaultHeartbeatMilliseconds;
     this.pool = new pg.Pool({
       connectionString: url,
       max: options.maximumConnections ?? 20,
@@ -143,14 +151,34 @@ export class Database {
           for (const channel of channels) await client.query(`LISTEN ${client.escapeIdentifier(channel)}`);
           delay = 100;
           state(false);
-          await ended;
+          await Promise.race([ended, this.heartbeatLost(client, ended)]);
         } catch {
-          stop();
+          // Said below.
         }
+        stop();
         signal.removeEventListener('abort', stop);
         if (!signal.aborted) state(true);
       }
       await sleep(delay, signal);
+    }
+  }
+
+  /** Resolves when a connection that has not ended does not answer in time; it is cut off then. */
+  private async heartbeatLost(client: pg.Client, ended: Promise<void>): Promise<void> {
+    const over = new AbortController();
+    void ended.then(() => over.abort());
+    while (!over.signal.aborted) {
+      await sleep(this.heartbeatMilliseconds, over.signal);
+      if (over.signal.aborted) return;
+      const answered = client.query('SELECT 1').then(
+        () => true,
+        () => true,
+      );
+      const silent = sleep(this.heartbeatMilliseconds, over.signal).then(() => over.signal.aborted);
+      if (await Promise.race([answered, silent])) continue;
+      this.logger.warn('a listening database connection does not answer');
+      client.connection.stream.destroy();
+      return;
     }
   }
 
