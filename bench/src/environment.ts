@@ -19,9 +19,11 @@ export interface Environment {
   /** The service's own database URL. */
   readonly databaseUrl: string;
   readonly tenantId: string;
-  /** A service key with telemetry:write. */
+  /** A service key with telemetry:write and devices:read. */
   readonly apiKey: string;
   readonly deviceIds: readonly string[];
+  /** Process ids by name: apiserver, postgres, nats. */
+  readonly pids: Readonly<Record<string, number>>;
   close(): Promise<void>;
 }
 
@@ -88,7 +90,14 @@ export async function startEnvironment(report: (line: string) => void, devices =
       isReady: async () => (await fetch(`http://127.0.0.1:${metrics}/readyz`)).status === 200,
     });
     const seeded = await seed(databaseUrl, devices);
-    return { rest: { host: '127.0.0.1', port: rest }, databaseUrl, tenantId, ...seeded, close };
+    return {
+      rest: { host: '127.0.0.1', port: rest },
+      databaseUrl,
+      tenantId,
+      ...seeded,
+      pids: supervisor.pids(),
+      close,
+    };
   } catch (error) {
     await close();
     throw error;
@@ -112,7 +121,7 @@ async function seed(databaseUrl: string, devices: number): Promise<{ apiKey: str
     const { key, hash, prefix, last4 } = mintKey();
     await client.query(
       `INSERT INTO api_keys (key_id, tenant_id, key_hash, prefix, last4, scopes) VALUES ($1, $2, $3, $4, $5, $6)`,
-      [newId(), tenantId, hash, prefix, last4, ['telemetry:write']],
+      [newId(), tenantId, hash, prefix, last4, ['telemetry:write', 'devices:read']],
     );
     return { apiKey: key, deviceIds };
   } finally {

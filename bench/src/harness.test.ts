@@ -4,8 +4,8 @@ import { median, runBenchmark } from './harness.ts';
 describe('runBenchmark', () => {
   it('interleaves rounds, leaves the warm-up out and compares medians', async () => {
     const order: string[] = [];
-    const figures = { ours: [1000, 10, 30, 20], baseline: [1, 40, 50, 60] };
-    const step = (name: 'ours' | 'baseline') => async () => {
+    const figures = { ours: [1000, 10, 30, 20], baseline: [1, 40, 50, 60], w: [9, 7, 5, 6] };
+    const step = (name: keyof typeof figures) => async () => {
       order.push(name);
       return figures[name].shift()!;
     };
@@ -18,6 +18,7 @@ describe('runBenchmark', () => {
         prepare: async () => ({
           ours: step('ours'),
           baseline: step('baseline'),
+          beside: { w: step('w') },
           close: async () => void order.push('end'),
         }),
       },
@@ -31,8 +32,9 @@ describe('runBenchmark', () => {
       baseline_value: 50,
       ratio: 0.4,
       rounds: 3,
+      beside: { w: 6 },
     });
-    expect(order).to.deep.equal([...Array.from({ length: 4 }, () => ['baseline', 'ours']).flat(), 'end']);
+    expect(order).to.deep.equal([...Array.from({ length: 4 }, () => ['baseline', 'ours', 'w']).flat(), 'end']);
   });
 });
 

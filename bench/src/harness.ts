@@ -18,6 +18,8 @@ export interface Benchmark {
 export interface Prepared {
   readonly ours: () => Promise<number>;
   readonly baseline: () => Promise<number>;
+  /** Other figures in the same unit, measured in every round beside these two, by what they are. */
+  readonly beside?: Readonly<Record<string, () => Promise<number>>>;
   /** Further figures of the last round of ours, for a person to read. */
   readonly remarks?: () => string;
   readonly close: () => Promise<void>;
@@ -33,6 +35,8 @@ export interface Result {
   /** Ours over the baseline. */
   readonly ratio: number;
   readonly rounds: number;
+  /** Other figures in the same unit, by what they are. */
+  readonly beside?: Readonly<Record<string, number>>;
 }
 
 /** The middle of the values; the mean of the two middle ones when their number is even. */
@@ -48,19 +52,30 @@ export async function runBenchmark(benchmark: Benchmark, report: (line: string) 
   const prepared = await benchmark.prepare();
   const ours: number[] = [];
   const baseline: number[] = [];
+  const beside = Object.entries(prepared.beside ?? {}).map(([name, measure]) => ({
+    name,
+    measure,
+    figures: [] as number[],
+  }));
   try {
     // The first round of each warms up and is not counted.
     for (let round = 0; round <= benchmark.rounds; round += 1) {
       const figures = { baseline: await prepared.baseline(), ours: await prepared.ours() };
+      const others: number[] = [];
+      for (const { measure } of beside) others.push(await measure());
       const label = round === 0 ? 'warm-up' : `round ${round}/${benchmark.rounds}`;
       const remarks = prepared.remarks ? `, ${prepared.remarks()}` : '';
       report(
         `${benchmark.name}: ${label}: ${format(figures.ours)} ${benchmark.unit}, ` +
-          `${benchmark.baseline} ${format(figures.baseline)}${remarks}`,
+          [`${benchmark.baseline} ${format(figures.baseline)}`]
+            .concat(beside.map(({ name }, index) => `${name} ${format(others[index]!)}`))
+            .join(', ') +
+          remarks,
       );
       if (round === 0) continue;
       ours.push(figures.ours);
       baseline.push(figures.baseline);
+      for (const [index, { figures }] of beside.entries()) figures.push(others[index]!);
     }
   } finally {
     await prepared.close();
@@ -75,6 +90,9 @@ export async function runBenchmark(benchmark: Benchmark, report: (line: string) 
     baseline_value: baselineValue,
     ratio: value / baselineValue,
     rounds: benchmark.rounds,
+    ...(beside.length > 0 && {
+      beside: Object.fromEntries(beside.map(({ name, figures }) => [name, median(figures)])),
+    }),
   };
 }
 
@@ -90,13 +108,21 @@ export const machine = () => ({
 export const format = (value: number): string =>
   value >= 1000 ? Math.round(value).toLocaleString('en-US') : value.toPrecision(3);
 
-/** Results as a table. */
+/** Results as a table; a figure that stands beside another has a line of its own, with ours over it. */
 export function table(results: readonly Result[]): string {
-  const rows = results.map((result) => [
-    result.name,
-    `${format(result.value)} ${result.unit}`,
-    `${result.baseline} ${format(result.baseline_value)}`,
-    result.ratio.toFixed(2),
+  const rows = results.flatMap((result) => [
+    [
+      result.name,
+      `${format(result.value)} ${result.unit}`,
+      `${result.baseline} ${format(result.baseline_value)}`,
+      result.ratio.toFixed(2),
+    ],
+    ...Object.entries(result.beside ?? {}).map(([name, value]) => [
+      '',
+      '',
+      `${name} ${format(value)}`,
+      (result.value / value).toFixed(2),
+    ]),
   ]);
   const all = [['benchmark', 'ours', 'baseline', 'ratio'], ...rows];
   const widths = all[0]!.map((_, column) => Math.max(...all.map((row) => row[column]!.length)));

@@ -4,9 +4,11 @@
 import { mkdir, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { machine, runBenchmark, table, type Result } from './harness.ts';
+import { gatewayGetVsNode, gatewayPostVsNode } from './gateway/gateway-vs-node.ts';
+import { rateLimitCost } from './gateway/rate-limit-cost.ts';
 import { ingestVsCopy } from './ingest-vs-copy.ts';
 
-const benchmarks = [ingestVsCopy];
+const benchmarks = [ingestVsCopy, gatewayGetVsNode, gatewayPostVsNode, rateLimitCost];
 
 const only = process.argv[2] ?? process.env['ONLY'] ?? '';
 const chosen = benchmarks.filter((benchmark) => benchmark.name.startsWith(only));

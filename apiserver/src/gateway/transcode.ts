@@ -15,9 +15,11 @@ import { FieldMaskSchema } from '@bufbuild/protobuf/wkt';
 import { HttpBodySchema } from '@kellet/proto/es/google/api/httpbody_pb';
 import type { HttpBody } from '@kellet/proto/es/google/api/httpbody_pb';
 import { invalidArgument } from '../platform/errors.ts';
+import { encodePlain } from './compiled-encoder.ts';
 import { describeFailure } from './decode-failure.ts';
-import { rawBodyField, type Match, type Route } from './routes.ts';
+import { decodePlainRequest } from './plain-request.ts';
 import { addQuery, fieldFromText } from './query.ts';
+import { rawBodyField, type Match, type Route } from './routes.ts';
 import { checkText, parseStrictJson } from './strict-json.ts';
 import { hasUpdateMask, takeMask } from './update-mask.ts';
 
@@ -40,6 +42,11 @@ export interface RestResponse {
 
 /** Decodes a request. Throws INVALID_ARGUMENT with a message that names the field. */
 export function decodeRequest(match: Match, request: RestRequest): Message {
+  return decodePlainRequest(match, request) ?? decodeExactly(match, request);
+}
+
+/** The exact way, on which the short one falls back: every rule of proto3 JSON, and every error. */
+export function decodeExactly(match: Match, request: RestRequest): Message {
   const { route, variables } = match;
   const input = route.method.input;
   const boundByPath = new Set(route.template.variables.map((variable) => variable.fieldPath[0]!));
@@ -94,9 +101,18 @@ export function encodeResponse(route: Route, message: Message): RestResponse {
     const { contentType, data } = message as HttpBody;
     return { contentType: contentType || 'application/octet-stream', body: data };
   }
-  const json = toJson(output, message, { useProtoFieldName: true, alwaysEmitImplicit: true });
+  if (route.responseBody === '') {
+    const text = encodePlain(output, message);
+    if (text !== undefined) return { contentType: 'application/json', body: text };
+  }
+  return { contentType: 'application/json', body: encodeExactly(route, message) };
+}
+
+/** The exact way, on which the short one (compiled-encoder.ts) falls back. */
+export function encodeExactly(route: Route, message: Message): string {
+  const json = toJson(route.method.output, message, { useProtoFieldName: true, alwaysEmitImplicit: true });
   const answer = route.responseBody ? ((json as JsonObject)[route.responseBody] ?? null) : json;
-  return { contentType: 'application/json', body: JSON.stringify(answer) };
+  return JSON.stringify(answer);
 }
 
 /**

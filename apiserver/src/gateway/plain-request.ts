@@ -1,0 +1,72 @@
+// The requests that go the short way: no query, a body that compiled-decoder.ts takes, and strings in the path.
+import { create, ScalarType, type DescField, type Message } from '@bufbuild/protobuf';
+import { HttpBodySchema } from '@kellet/proto/es/google/api/httpbody_pb';
+import { decodePlain } from './compiled-decoder.ts';
+import type { Match, Route } from './routes.ts';
+import type { RestRequest } from './transcode.ts';
+import { hasUpdateMask } from './update-mask.ts';
+
+/** The message of a request, equal to what the exact way makes of it; undefined: only the exact way can tell. */
+export function decodePlainRequest({ route, variables }: Match, { query, body }: RestRequest): Message | undefined {
+  const plan = planOf(route);
+  if (!plan.isPlain || query !== '' || body.length > 0 !== plan.takesBody) return undefined;
+  let message: (Message & Record<string, unknown>) | undefined;
+  if (route.body === '*') {
+    message = decodePlain(route.method.input, body);
+  } else {
+    message = create(route.method.input);
+    if (plan.bodyField) {
+      const inner = decodePlain(plan.bodyField.message, body);
+      if (!inner) return undefined;
+      message[plan.bodyField.localName] = inner;
+    }
+  }
+  if (!message) return undefined;
+  for (const { localName, path } of plan.strings) {
+    const value = variables.get(path);
+    if (value === undefined || value.includes('\0') || !value.isWellFormed()) return undefined;
+    message[localName] = value;
+  }
+  return message;
+}
+
+/** What decoding needs to know of a route. */
+interface Plan {
+  /** Whether a request of this route can go the short way at all. */
+  readonly isPlain: boolean;
+  readonly takesBody: boolean;
+  readonly bodyField: (DescField & { fieldKind: 'message' }) | undefined;
+  /** Fields that path variables fill, when each is a string of the request itself. */
+  readonly strings: readonly { readonly localName: string; readonly path: string }[];
+}
+
+const plans = new WeakMap<Route, Plan>();
+
+function planOf(route: Route): Plan {
+  let plan = plans.get(route);
+  if (!plan) plans.set(route, (plan = makePlan(route)));
+  return plan;
+}
+
+function makePlan(route: Route): Plan {
+  const { input } = route.method;
+  const fieldNamed = (name: string | undefined) => input.fields.find((field) => field.name === name);
+  const { variables } = route.template;
+  const strings = variables.map(({ fieldPath }) => fieldNamed(fieldPath.length === 1 ? fieldPath[0] : undefined));
+  const bodyField = route.body === '' || route.body === '*' ? undefined : fieldNamed(route.body);
+  const isMasked = route.verb === 'PATCH' && hasUpdateMask(input);
+  const isMessage = (field: DescField): field is DescField & { fieldKind: 'message' } =>
+    field.fieldKind === 'message' && field.message.typeName !== HttpBodySchema.typeName && !field.oneof;
+  return {
+    isPlain:
+      !isMasked &&
+      (!bodyField || isMessage(bodyField)) &&
+      strings.every((field) => field?.scalar === ScalarType.STRING && field.fieldKind === 'scalar' && !field.oneof),
+    takesBody: route.body !== '',
+    bodyField: bodyField && isMessage(bodyField) ? bodyField : undefined,
+    strings: strings.map((field, index) => ({
+      localName: field?.localName ?? '',
+      path: variables[index]!.fieldPath.join('.'),
+    })),
+  };
+}

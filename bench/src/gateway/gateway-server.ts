@@ -1,0 +1,73 @@
+// The REST server as the gateway makes it, before handlers in memory: routing, authentication (cached), authorisation and
+// transcoding are the real ones. The rate limit, real too, is off until it is switched on.
+import { once } from 'node:events';
+import type { AddressInfo } from 'node:net';
+import { fromJson } from '@bufbuild/protobuf';
+import { AuthService, ValidateTokenResponse_Kind as Kind } from '@kellet/proto/es/kellet/v1/auth_pb';
+import { DeviceRegistryService, DeviceSchema } from '@kellet/proto/es/kellet/v1/device_registry_pb';
+import { TelemetryService } from '@kellet/proto/es/kellet/v1/telemetry_pb';
+import { Admission } from '../../../apiserver/src/gateway/admission.ts';
+import { Authenticator } from '../../../apiserver/src/gateway/authenticate.ts';
+import { CallMetrics } from '../../../apiserver/src/gateway/call-metrics.ts';
+import { clientAddresses } from '../../../apiserver/src/gateway/client-address.ts';
+import { PostgresRateCounter } from '../../../apiserver/src/gateway/rate-counter.ts';
+import { RateLimiter } from '../../../apiserver/src/gateway/rate-limit.ts';
+import { RouteTable } from '../../../apiserver/src/gateway/routes.ts';
+import { createRestServer } from '../../../apiserver/src/gateway/server.ts';
+import { publicServices } from '../../../apiserver/src/gateway/services.ts';
+import { systemClock } from '../../../apiserver/src/platform/clock.ts';
+import { Database } from '../../../apiserver/src/platform/database.ts';
+import { createLogger } from '../../../apiserver/src/platform/logger.ts';
+import { createMetrics } from '../../../apiserver/src/platform/metrics.ts';
+import { ServiceRegistry } from '../../../apiserver/src/platform/rpc.ts';
+import { serveParent } from './measured-server.ts';
+import { deviceJson } from './samples.ts';
+
+/** Counts only while it is told to. */
+class SwitchedLimiter extends RateLimiter {
+  isOn = false;
+
+  override count(...call: Parameters<RateLimiter['count']>): ReturnType<RateLimiter['count']> {
+    return this.isOn ? super.count(...call) : Promise.resolve(undefined);
+  }
+}
+
+await serveParent(async ({ databaseUrl }) => {
+  const logger = createLogger('warn');
+  const metrics = createMetrics();
+  const registry = new ServiceRegistry();
+  const device = fromJson(DeviceSchema, deviceJson);
+  registry.register(AuthService, {
+    validateToken: async () => ({
+      valid: true,
+      tenantId: 'bench',
+      keyId: 'k1',
+      kind: Kind.service,
+      scopes: ['devices:read', 'telemetry:write'],
+      rateLimitPerMinute: 1_000_000_000,
+    }),
+  });
+  registry.register(DeviceRegistryService, { getDevice: async () => device });
+  registry.register(TelemetryService, {
+    ingest: async ({ points }) => ({ accepted: points.length, rejected: 0, errors: [] }),
+  });
+  const database = new Database(databaseUrl ?? '', logger);
+  const limiter = new SwitchedLimiter(new PostgresRateCounter(database, logger), systemClock, logger, metrics);
+  const authenticator = new Authenticator(registry, systemClock);
+  const server = createRestServer({
+    routes: new RouteTable(publicServices),
+    admission: new Admission(authenticator, limiter, () => Promise.resolve(false)),
+    authenticator,
+    invoker: registry,
+    metrics: new CallMetrics(metrics),
+    logger,
+    dashboardOrigin: 'http://127.0.0.1:8081',
+    addressOf: clientAddresses([]),
+    limits: {},
+    stopping: new AbortController().signal,
+    cold: () => false,
+  });
+  server.listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  return { port: (server.address() as AddressInfo).port, limit: (on) => (limiter.isOn = on) };
+});

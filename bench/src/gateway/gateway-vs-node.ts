@@ -1,0 +1,126 @@
+// gateway-get-vs-node, gateway-post-vs-node: what routing, authentication and transcoding cost beside bare node:http and JSON
+// with the same bodies, in processor time of the server per request. The whole path stands beside it.
+import { cpuMicroseconds } from '../cpu-time.ts';
+import { startEnvironment } from '../environment.ts';
+import { format, type Benchmark, type Prepared } from '../harness.ts';
+import { costOf } from './cost.ts';
+import { getRequest, HttpLoad, postRequest, type Load } from './http-load.ts';
+import { MeasuredServer } from './measured-server.ts';
+import { deviceId, telemetryBodies } from './samples.ts';
+
+const seconds = 2;
+const connections = 32;
+const distinctRequests = 20;
+
+/** What a measurement asks for. */
+interface Asked {
+  /** Of the gateway, and of the whole path, which knows other devices and another key. */
+  readonly ours: (apiKey: string, deviceIds: readonly string[]) => string[];
+  readonly baseline: string[];
+  /** Other ways to write the baseline, by name. */
+  readonly alternatives: Readonly<Record<string, string[]>>;
+  /**
+   * Requests a second. Both servers get the same, below what either can take: a server that is asked all the time pays less
+   * for each wake-up than one that has to wait for the generator, and that difference is no part of its work.
+   */
+  readonly perSecond: number;
+}
+
+const apiKey = `sk_live_${'a'.repeat(36)}`;
+const bodies = telemetryBodies([deviceId], distinctRequests);
+
+/** `GET device`. */
+export const gatewayGetVsNode: Benchmark = {
+  name: 'gateway-get-vs-node',
+  unit: 'µs CPU',
+  baseline: 'node:http, JSON',
+  rounds: 5,
+  prepare: () =>
+    prepare({
+      ours: (key, deviceIds) => deviceIds.map((id) => getRequest(`/api/v1/devices/${id}`, { 'X-API-Key': key })),
+      baseline: [getRequest('/device', { 'X-API-Key': apiKey })],
+      alternatives: {},
+      perSecond: 4000,
+    }),
+};
+
+/** `POST telemetry` with 100 points. */
+export const gatewayPostVsNode: Benchmark = {
+  name: 'gateway-post-vs-node',
+  unit: 'µs CPU',
+  baseline: 'node:http, JSON echo',
+  rounds: 5,
+  prepare: () =>
+    prepare({
+      ours: (key, deviceIds) =>
+        (key === apiKey ? bodies : telemetryBodies(deviceIds, distinctRequests)).map((body) =>
+          postRequest('/api/v1/telemetry', { 'X-API-Key': key }, body),
+        ),
+      baseline: bodies.map((body) => postRequest('/echo', { 'X-API-Key': apiKey }, body)),
+      alternatives: {
+        'parsed, not echoed': bodies.map((body) => postRequest('/count', { 'X-API-Key': apiKey }, body)),
+      },
+      perSecond: 800,
+    }),
+};
+
+async function prepare(asked: Asked): Promise<Prepared> {
+  const generator = new HttpLoad();
+  const node = await MeasuredServer.start('node-server.ts');
+  const gateway = await MeasuredServer.start('gateway-server.ts');
+  const whole = await startEnvironment((line) => console.error(line), 20);
+  const load = (port: number, requests: readonly string[], perSecond?: number): Load => ({
+    host: '127.0.0.1',
+    port,
+    requests,
+    connections,
+    seconds,
+    perSecond,
+  });
+  const ours = asked.ours(apiKey, [deviceId]);
+  const cost = async (server: MeasuredServer, requests: readonly string[]) => {
+    const result = await costOf(generator, load(server.port, requests, asked.perSecond), [() => server.cpu()]);
+    return { microseconds: result.microseconds[0]!, p99: result.p99 };
+  };
+  let plainP99 = NaN;
+  let remarks = '';
+  return {
+    baseline: async () => {
+      const { microseconds, p99 } = await cost(node, asked.baseline);
+      plainP99 = p99;
+      return microseconds;
+    },
+    ours: async () => {
+      const { microseconds, p99 } = await cost(gateway, ours);
+      const heap = (await gateway.heap()) / 1e6;
+      remarks =
+        `p99 at ${asked.perSecond}/s ${format(p99)} ms (node:http ${format(plainP99)} ms), ` +
+        `heap ${format(heap)} MB`;
+      return microseconds;
+    },
+    beside: {
+      ...Object.fromEntries(
+        Object.entries(asked.alternatives).map(([name, requests]) => [
+          name,
+          async () => (await cost(node, requests)).microseconds,
+        ]),
+      ),
+      'the whole path (apiserver)': async () => {
+        const requests = asked.ours(whole.apiKey, whole.deviceIds);
+        const { microseconds } = await costOf(generator, load(whole.rest.port, requests), [
+          () => cpuMicroseconds(whole.pids['apiserver']!),
+          () => cpuMicroseconds(whole.pids['postgres']!),
+        ]);
+        remarks += `, PostgreSQL's share of the whole path ${format(microseconds[1]!)} µs`;
+        return microseconds[0]!;
+      },
+    },
+    remarks: () => remarks,
+    close: async () => {
+      generator.close();
+      node.close();
+      gateway.close();
+      await whole.close();
+    },
+  };
+}

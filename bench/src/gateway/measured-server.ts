@@ -1,0 +1,75 @@
+// A server in a process of its own, whose processor time is read from outside.
+import { fork, type ChildProcess } from 'node:child_process';
+import { once } from 'node:events';
+import { join } from 'node:path';
+import { cpuMicroseconds } from '../cpu-time.ts';
+
+/** What a server process is told first. */
+export interface ServerOptions {
+  /** Where requests are counted when the limit is switched on. */
+  readonly databaseUrl?: string;
+}
+
+/** What it is told later. */
+export type ServerCommand = 'collect' | { readonly limited: boolean };
+
+/** A running one. */
+export class MeasuredServer {
+  readonly port: number;
+  private readonly process: ChildProcess;
+
+  private constructor(process: ChildProcess, port: number) {
+    this.process = process;
+    this.port = port;
+  }
+
+  /** Starts `file` of this folder: it takes its options as the first message and answers with its port. */
+  static async start(file: string, options: ServerOptions = {}): Promise<MeasuredServer> {
+    const child = fork(join(import.meta.dirname, file), { execArgv: ['--expose-gc'] });
+    child.send(options);
+    const [port] = (await Promise.race([once(child, 'message'), once(child, 'exit')])) as [unknown];
+    if (child.exitCode !== null || typeof port !== 'number') throw new Error(`${file} does not start`);
+    return new MeasuredServer(child, port);
+  }
+
+  /** Microseconds so far. */
+  cpu(): number {
+    return cpuMicroseconds(this.process.pid!);
+  }
+
+  /** Switches something; resolves when it is done. */
+  async tell(command: ServerCommand): Promise<unknown> {
+    this.process.send(command);
+    const [answer] = (await once(this.process, 'message')) as [unknown];
+    return answer;
+  }
+
+  /** Bytes in use after a full collection. */
+  async heap(): Promise<number> {
+    return Number(await this.tell('collect'));
+  }
+
+  /** Ends the process. */
+  close(): void {
+    this.process.disconnect();
+  }
+}
+
+/** Connects a server process to its parent: options in, port out, commands answered. */
+export async function serveParent(
+  start: (options: ServerOptions) => Promise<{ port: number; limit?: (on: boolean) => void }>,
+): Promise<void> {
+  const [options] = (await once(process, 'message')) as [ServerOptions];
+  const { port, limit } = await start(options);
+  process.on('message', (command: ServerCommand) => {
+    if (command === 'collect') {
+      globalThis.gc?.();
+      process.send?.(process.memoryUsage().heapUsed);
+    } else {
+      limit?.(command.limited);
+      process.send?.('done');
+    }
+  });
+  process.on('disconnect', () => process.exit());
+  process.send?.(port);
+}

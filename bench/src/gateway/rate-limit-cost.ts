@@ -1,0 +1,54 @@
+// rate-limit-cost: what counting a request exactly, across gateways, adds to it: processor time of the server and of
+// PostgreSQL, the same requests with and without.
+import { cpuMicroseconds } from '../cpu-time.ts';
+import { startEnvironment } from '../environment.ts';
+import { format, type Benchmark } from '../harness.ts';
+import { costOf } from './cost.ts';
+import { getRequest, HttpLoad, type Load } from './http-load.ts';
+import { MeasuredServer } from './measured-server.ts';
+import { deviceId } from './samples.ts';
+
+/** The benchmark. */
+export const rateLimitCost: Benchmark = {
+  name: 'rate-limit-cost',
+  unit: 'µs CPU',
+  baseline: 'the request without it',
+  rounds: 7,
+  prepare: async () => {
+    const generator = new HttpLoad();
+    const environment = await startEnvironment((line) => console.error(line), 1);
+    const gateway = await MeasuredServer.start('gateway-server.ts', { databaseUrl: environment.databaseUrl });
+    const load: Load = {
+      host: '127.0.0.1',
+      port: gateway.port,
+      requests: [getRequest(`/api/v1/devices/${deviceId}`, { 'X-API-Key': `sk_live_${'a'.repeat(36)}` })],
+      connections: 16,
+      seconds: 2,
+    };
+    const processes = [() => gateway.cpu(), () => cpuMicroseconds(environment.pids['postgres']!)];
+    const measure = async (limited: boolean): Promise<number[]> => {
+      await gateway.tell({ limited });
+      return (await costOf(generator, load, processes)).microseconds;
+    };
+    let without: number[] = [];
+    let remarks = '';
+    return {
+      baseline: async () => {
+        without = await measure(false);
+        return without[0]!;
+      },
+      ours: async () => {
+        const limited = await measure(true);
+        const [server, postgres] = limited.map((figure, index) => figure - without[index]!) as [number, number];
+        remarks = `of it PostgreSQL ${format(postgres)}`;
+        return server + postgres;
+      },
+      remarks: () => remarks,
+      close: async () => {
+        generator.close();
+        gateway.close();
+        await environment.close();
+      },
+    };
+  },
+};

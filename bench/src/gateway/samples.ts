@@ -1,0 +1,39 @@
+// What is asked and answered in the gateway's measurements: the same bodies for every server.
+import { samplePoint } from '../sample-points.ts';
+
+/** Points of a request. */
+export const pointsPerRequest = 100;
+
+export const deviceId = '0198c7a4-5b1e-7d3a-9c42-1f0e8d6b7a55';
+
+/** A device as the registry answers it: 620 bytes of JSON. */
+export const deviceJson = {
+  device_id: deviceId,
+  name: 'boiler room, north',
+  hardware_id: 'esp32-84:f7:03:a1:5c:20',
+  profile_id: '5f2b8f0e-9f0a-5d7e-8f3b-6b1d2c3a4e5f',
+  tags: { building: 'b7', floor: '2' },
+  effective_tags: { building: 'b7', floor: '2', site: 'hamburg' },
+  group_ids: ['0198c7a4-6001-7c11-8a2b-3c4d5e6f7081'],
+  status: 'online',
+  last_seen: '2026-01-02T03:04:05.678Z',
+  firmware_version: '1.4.2',
+  software_version: '',
+  gateway_device_id: '',
+  credential_type: 'api_key',
+  customer_id: '',
+  created_at: '2025-11-01T08:00:00Z',
+  updated_at: '2026-01-01T00:00:00Z',
+};
+
+/** Bodies of telemetry requests, each different. */
+export function telemetryBodies(deviceIds: readonly string[], count: number): string[] {
+  return Array.from({ length: count }, (_, request) =>
+    JSON.stringify({
+      points: Array.from({ length: pointsPerRequest }, (_, offset) => {
+        const n = request * pointsPerRequest + offset;
+        return samplePoint(deviceIds[n % deviceIds.length]!, n);
+      }),
+    }),
+  );
+}
