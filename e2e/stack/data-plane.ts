@@ -123,16 +123,19 @@ export interface OperatorOptions {
   controlPort: number;
   kubeconfig: string;
   controlSecret: Secret;
+  /** Settings of the user (KELLET_…). */
+  environment: NodeJS.ProcessEnv;
 }
 
 /** Starts the operator under the supervisor (process `operator`) and resolves when it is ready. */
 export async function startOperator(options: OperatorOptions): Promise<void> {
-  const { supervisor, metricsPort, controlPort, kubeconfig, controlSecret } = options;
+  const { supervisor, metricsPort, controlPort, kubeconfig, controlSecret, environment } = options;
   await supervisor.start({
     name: 'operator',
     command: process.execPath,
     args: [join(checkout, 'operator/src/main.ts')],
     environment: {
+      KELLET_DRIFT_CHECK_SECONDS: environment.KELLET_DRIFT_CHECK_SECONDS,
       KUBECONFIG: kubeconfig,
       KELLET_CONTROL_ADDRESS: `127.0.0.1:${controlPort}`,
       KELLET_CONTROL_SECRET_FILE: controlSecret.path,

@@ -298,7 +298,7 @@ async function bringUp(options: StackOptions, stopping: Stopping): Promise<Stack
   };
   await step('apiserver', isSplit ? startSplitApiserver(dataPlane, ports) : startApiserver(dataPlane));
   const operator = { supervisor, metricsPort: ports.operatorMetrics, controlPort: ports.control };
-  await step('operator', startOperator({ ...operator, kubeconfig: operatorKubeconfig, controlSecret }));
+  await step('operator', startOperator({ ...operator, kubeconfig: operatorKubeconfig, controlSecret, environment }));
 
   const account = async (tenant: string) => ({
     tenant,

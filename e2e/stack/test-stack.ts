@@ -23,6 +23,7 @@ const environment = {
   KELLET_BATCH_SECONDS: '2',
   KELLET_DEVCHAIN_BLOCK_MS: '500',
   KELLET_DEV_RATE_LIMIT: '1000000',
+  KELLET_DRIFT_CHECK_SECONDS: '0.5',
 };
 
 /** Runs once before all tests. */

@@ -15,6 +15,8 @@ export interface Config {
   /** Namespace of the Lease. */
   leaseNamespace: string;
   logLevel: string;
+  /** Milliseconds between two comparisons of the data plane with what was applied. */
+  driftCheckMs: number;
   /**
    * Who we are, for the Lease and for Events. KELLET_IDENTITY names a place that holds one process at a time (a pod): what
    * starts there anew is the holder that died, and leads on without waiting for the lease to run out.
@@ -39,6 +41,10 @@ export function readConfig(environment: Environment, uniqueId: string): Config {
   if (!['true', 'false', '1', '0'].includes(election)) problems.push('KELLET_LEADER_ELECTION must be true or false');
   const logLevel = environment['KELLET_LOG_LEVEL'] ?? 'info';
   if (!levels.includes(logLevel)) problems.push(`KELLET_LOG_LEVEL must be one of ${levels.join(', ')}`);
+  const driftCheck = Number(environment['KELLET_DRIFT_CHECK_SECONDS'] || '60');
+  if (!(driftCheck >= 0.1 && driftCheck <= 86_400)) {
+    problems.push('KELLET_DRIFT_CHECK_SECONDS must be a number from 0.1 to 86400');
+  }
   if (problems.length > 0) throw new Error(`configuration:\n  ${problems.join('\n  ')}`);
   return {
     kubeconfig: environment['KUBECONFIG'] || undefined,
@@ -49,6 +55,7 @@ export function readConfig(environment: Environment, uniqueId: string): Config {
     leaderElection: election === 'true' || election === '1',
     leaseNamespace: environment['KELLET_LEASE_NAMESPACE'] || ownNamespace() || 'kellet-system',
     logLevel,
+    driftCheckMs: driftCheck * 1000,
     identity: environment['KELLET_IDENTITY'] || `${hostname()}_${uniqueId}`,
   };
 }

@@ -9,7 +9,9 @@ import {
   type ApplyResponse,
   type RemoveRequest,
   type RemoveResponse,
+  type ListWorkingCopiesResponse,
   type WatchResponse,
+  type WorkingCopy,
 } from '@kellet/proto/ts/kellet/control/v1/control';
 import { Backoff } from './runtime/backoff.ts';
 import { sleep, type Clock } from './runtime/clock.ts';
@@ -73,6 +75,19 @@ export class ControlClient implements DataPlane {
 
   advanceRollout(request: AdvanceRolloutRequest): Promise<AdvanceRolloutResponse> {
     return this.#call((options, done) => this.#client.advanceRollout(request, this.#metadata, options, done));
+  }
+
+  /** Every working copy of the data plane. */
+  async listWorkingCopies(): Promise<WorkingCopy[]> {
+    const deadline = Date.now() + this.#options.deadlineMs;
+    const stream: ClientReadableStream<ListWorkingCopiesResponse> = this.#client.listWorkingCopies({}, this.#metadata, {
+      deadline,
+    });
+    const copies: WorkingCopy[] = [];
+    for await (const { working_copies } of stream as AsyncIterable<ListWorkingCopiesResponse>) {
+      copies.push(...working_copies);
+    }
+    return copies;
   }
 
   /** Follows the stream of changes until the signal aborts, whatever becomes of the connection. */

@@ -27,6 +27,7 @@ usage: kellet-operator
   KELLET_LEADER_ELECTION    whether one of several replicas leads (default true)
   KELLET_LEASE_NAMESPACE    namespace of the Lease (default: the pod's own, else kellet-system)
   KELLET_IDENTITY           name of a place that holds one process at a time, for the Lease
+  KELLET_DRIFT_CHECK_SECONDS how often the data plane is compared with what was applied (default 60)
   KELLET_LOG_LEVEL          trace, debug, info, warn, error, fatal or silent (default info)
 `;
 
@@ -40,7 +41,8 @@ async function run(config: Config, logger: Logger, signal: AbortSignal): Promise
     metrics,
   });
   const dataPlane = new ControlClient({ address: config.controlAddress, secret: config.controlSecret, clock, logger });
-  const operator = new Operator({ client, dataPlane, logger, metrics, identity: config.identity });
+  const { identity, driftCheckMs } = config;
+  const operator = new Operator({ client, dataPlane, logger, metrics, identity, driftCheckMs });
   let leading = false;
   const health = await serveHealth({
     host: config.listenHost,

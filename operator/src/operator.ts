@@ -10,6 +10,8 @@ import { OtaRolloutReconciler } from './controllers/ota-rollout.ts';
 import { ProvisioningTemplateReconciler } from './controllers/provisioning-template.ts';
 import { TenantReconciler } from './controllers/tenant.ts';
 import type { ControlClient } from './data-plane.ts';
+import { DriftCheck } from './drift.ts';
+import { repairDrift } from './drift-repair.ts';
 import { Reconciler, type Environment } from './reconciler.ts';
 import { isBeingDeleted, kindOf, type CustomResource, type Namespace } from './resources.ts';
 import { systemClock, sleep, type Clock } from './runtime/clock.ts';
@@ -38,6 +40,8 @@ export interface OperatorOptions {
   metrics: Metrics;
   /** Names this process in Events. */
   identity: string;
+  /** Milliseconds between two comparisons of the data plane with what was applied. */
+  driftCheckMs: number;
   clock?: Clock;
 }
 
@@ -48,6 +52,7 @@ export class Operator {
   readonly #controllers: Readonly<Record<Kind, Controller>>;
   readonly #events: EventRecorder;
   readonly #statuses: StatusWriter;
+  readonly #drift = new DriftCheck();
 
   constructor(options: OperatorOptions) {
     this.#options = { clock: systemClock, ...options };
@@ -65,7 +70,7 @@ export class Operator {
     const environment: Environment = {
       client,
       cluster: this.cluster,
-      dataPlane,
+      dataPlane: this.#drift.following(dataPlane),
       statuses: this.#statuses,
       events: this.#events,
       clock,
@@ -111,8 +116,18 @@ export class Operator {
     const patience = sleep(clock, patienceMs, signal).then(() => 'away' as const);
     if ((await Promise.race([connected.promise, patience])) === 'away') this.#addAll();
     const resync = this.#resync(signal);
+    const repair = repairDrift(
+      {
+        ...this.#options,
+        check: this.#drift,
+        cluster: this.cluster,
+        intervalMs: this.#options.driftCheckMs,
+        add: ({ kind, key }) => this.#controllers[kind].queue.add(key),
+      },
+      signal,
+    );
     await Promise.all(Object.values(this.#controllers).map((controller) => controller.stopped()));
-    await Promise.all([news, resync, this.#events.flush()]);
+    await Promise.all([news, resync, repair, this.#events.flush()]);
   }
 
   #addAll(): void {

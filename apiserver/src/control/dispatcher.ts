@@ -3,7 +3,6 @@
 import { create, type MessageInitShape } from '@bufbuild/protobuf';
 import {
   ApplyResponseSchema,
-  Kind as KindNumber,
   RemoveResponseSchema,
   type ApplyRequest,
   type ApplyResponse,
@@ -16,20 +15,8 @@ import type { Database } from '../platform/database.ts';
 import { invalidArgument, KelletError } from '../platform/errors.ts';
 import { RefusalError, specCases, type Applied, type Applier, type Appliers, type Refusal } from './applier.ts';
 import { intentState } from './intents.ts';
-
-const kindNames: Record<KindNumber, Kind | undefined> = {
-  [KindNumber.UNSPECIFIED]: undefined,
-  [KindNumber.TENANT]: 'Tenant',
-  [KindNumber.DEVICE_PROFILE]: 'DeviceProfile',
-  [KindNumber.PROVISIONING_TEMPLATE]: 'ProvisioningTemplate',
-  [KindNumber.OTA_PACKAGE]: 'OtaPackage',
-  [KindNumber.OTA_ROLLOUT]: 'OtaRollout',
-};
-
-/** The number of a kind in control.proto. */
-export const kindNumbers = Object.fromEntries(
-  Object.entries(kindNames).flatMap(([number, kind]) => (kind ? [[kind, Number(number)]] : [])),
-) as Record<Kind, KindNumber>;
+import { kindNames } from './kinds.ts';
+import { digestOf } from './working-copies.ts';
 
 /** Applies and removes working copies through the appliers that the services have registered. */
 export class Dispatcher {
@@ -59,6 +46,7 @@ export class Dispatcher {
     return create(ApplyResponseSchema, {
       id: applied.id,
       refusal: applied.refusal,
+      digest: applied.id === '' ? 0n : await digestOf(this.database, kindOf(spec.case), meta.tenantId, applied.id),
       observed: observed as MessageInitShape<typeof ApplyResponseSchema>['observed'],
     });
   }
@@ -110,6 +98,9 @@ export class Dispatcher {
     return applier;
   }
 }
+
+const kindOf = (specCase: keyof Appliers): Kind =>
+  (Object.keys(specCases) as Kind[]).find((kind) => specCases[kind] === specCase)!;
 
 async function refusable<Observed>(run: () => Promise<Applied<Observed>>): Promise<Applied<Observed>> {
   try {

@@ -31,9 +31,10 @@ import { KubernetesError, resourceOf, type KubernetesApi, type KubernetesObject 
 import type { Logger } from '../platform/logger.ts';
 import type { CallContext } from '../platform/rpc.ts';
 import { refusalError, type Refusal } from './applier.ts';
-import { kindNumbers, type Dispatcher } from './dispatcher.ts';
+import type { Dispatcher } from './dispatcher.ts';
 import { asApplied, conflictMessage, foreignManager, managerOf, ownedFields } from './field-ownership.ts';
 import { cancelIntent, cancelOverdueIntents, intentState, openIntent, type Intent } from './intents.ts';
+import { kindNumbers } from './kinds.ts';
 import { applyRequest, metaOf, type ManagedKind, type ManagedSpecs } from './manifest.ts';
 import { resourceName } from './resource-names.ts';
 import { Turns } from './turns.ts';

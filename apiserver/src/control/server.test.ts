@@ -23,6 +23,7 @@ import { createTestDatabase, type TestDatabase } from '../platform/test-database
 import { RefusalError, type Appliers } from './applier.ts';
 import { ChangeCoalescer, ChangeFeed, notifyChanged } from './changes.ts';
 import { Dispatcher } from './dispatcher.ts';
+import { listWorkingCopies } from './working-copies.ts';
 import { ControlServer } from './server.ts';
 
 const definition = grpcService(ControlService);
@@ -62,7 +63,8 @@ describe('control over gRPC', () => {
       },
     });
     server = new InternalServer(secret, logger);
-    new ControlServer(server, { dispatcher, changes, rolloutDriver }, logger);
+    const workingCopies = (signal: AbortSignal) => listWorkingCopies(test.database, signal);
+    new ControlServer(server, { dispatcher, changes, workingCopies, rolloutDriver }, logger);
     const port = await server.listen('127.0.0.1', 0);
     client = new Client(`127.0.0.1:${port}`, credentials.createInsecure());
   });

@@ -1,29 +1,34 @@
 // ControlService on the internal port (9091): the dispatcher, the rollout driver and the feed of changes as gRPC. Never
 // reachable through the gateway.
 import { once } from 'node:events';
-import { create, type MessageInitShape, type MessageShape } from '@bufbuild/protobuf';
+import { create, type DescMessage, type MessageInitShape, type MessageShape } from '@bufbuild/protobuf';
 import {
   AdvanceRolloutResponseSchema,
   ControlService,
+  ListWorkingCopiesResponseSchema,
   WatchResponseSchema,
   type AdvanceRolloutRequest,
   type ApplyRequest,
   type RemoveRequest,
-  type WatchRequest,
 } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
-import { status, type handleServerStreamingCall, type handleUnaryCall, type ServerWritableStream } from '@grpc/grpc-js';
+import type { status, handleServerStreamingCall, handleUnaryCall, ServerWritableStream } from '@grpc/grpc-js';
 import type { InternalServer } from '../internal/server.ts';
-import { codes, KelletError, toKelletError } from '../platform/errors.ts';
+import { codes, KelletError, toKelletError, unavailable } from '../platform/errors.ts';
 import { grpcService } from '../platform/grpc-service.ts';
 import type { Logger } from '../platform/logger.ts';
 import type { RolloutDriver } from './applier.ts';
 import type { Change, ChangeFeed } from './changes.ts';
-import { kindNumbers, type Dispatcher } from './dispatcher.ts';
+import type { Dispatcher } from './dispatcher.ts';
+import { kindNumbers } from './kinds.ts';
 
 /** What the server hands its calls to. */
 export interface ControlHandlers {
   readonly dispatcher: Dispatcher;
   readonly changes: ChangeFeed;
+  /** Every working copy, many a message. */
+  readonly workingCopies: (
+    signal: AbortSignal,
+  ) => AsyncIterable<MessageInitShape<typeof ListWorkingCopiesResponseSchema>>;
   /** Looked up at each call: the driver registers itself after the server was made. */
   rolloutDriver(): RolloutDriver | undefined;
 }
@@ -42,10 +47,8 @@ export class ControlServer {
       Apply: this.unary((request: ApplyRequest) => handlers.dispatcher.apply(request)),
       Remove: this.unary((request: RemoveRequest) => handlers.dispatcher.remove(request)),
       AdvanceRollout: this.unary((request: AdvanceRolloutRequest) => this.advance(request)),
-      Watch: ((call) => void this.watch(call)) satisfies handleServerStreamingCall<
-        WatchRequest,
-        MessageShape<typeof WatchResponseSchema>
-      >,
+      ListWorkingCopies: this.streaming(ListWorkingCopiesResponseSchema, handlers.workingCopies),
+      Watch: this.streaming(WatchResponseSchema, (signal) => this.watch(signal)),
     });
   }
 
@@ -64,24 +67,32 @@ export class ControlServer {
     };
   }
 
-  private async watch(
-    call: ServerWritableStream<WatchRequest, MessageShape<typeof WatchResponseSchema>>,
-  ): Promise<void> {
-    const ended = new AbortController();
-    call.once('cancelled', () => ended.abort());
-    call.once('close', () => ended.abort());
-    const signal = AbortSignal.any([ended.signal, this.stopping]);
-    try {
-      for await (const change of this.handlers.changes.watch(signal)) {
-        const accepted = call.write(create(WatchResponseSchema, change ? keyOf(change) : { synced: true }));
-        // A slow reader holds its own queue back, where keys that repeat cost nothing.
-        if (!accepted) await once(call, 'drain', { signal }).catch(() => undefined);
+  private async *watch(signal: AbortSignal): AsyncGenerator<MessageInitShape<typeof WatchResponseSchema>> {
+    for await (const change of this.handlers.changes.watch(signal)) yield change ? keyOf(change) : { synced: true };
+    // The operator reconnects, to another process when this one is stopping.
+    if (this.stopping.aborted) throw unavailable('this process is stopping');
+  }
+
+  private streaming<Response extends DescMessage>(
+    schema: Response,
+    messages: (signal: AbortSignal) => AsyncIterable<MessageInitShape<Response>>,
+  ): handleServerStreamingCall<unknown, MessageShape<Response>> {
+    const run = async (call: ServerWritableStream<unknown, MessageShape<Response>>): Promise<void> => {
+      const ended = new AbortController();
+      call.once('cancelled', () => ended.abort());
+      call.once('close', () => ended.abort());
+      const signal = AbortSignal.any([ended.signal, this.stopping]);
+      try {
+        for await (const message of messages(signal)) {
+          // A slow reader holds its own queue back, where keys that repeat cost nothing.
+          if (!call.write(create(schema, message))) await once(call, 'drain', { signal }).catch(() => undefined);
+        }
+        call.end();
+      } catch (error) {
+        if (!ended.signal.aborted) call.emit('error', this.statusOf(error, call.getPath()));
       }
-      // The operator reconnects, to another process when this one is stopping.
-      if (!ended.signal.aborted) call.emit('error', { code: status.UNAVAILABLE, details: 'this process is stopping' });
-    } catch (error) {
-      call.emit('error', this.statusOf(error, call.getPath()));
-    }
+    };
+    return (call) => void run(call);
   }
 
   private statusOf(thrown: unknown, method: string): { code: status; details: string; message: string } {

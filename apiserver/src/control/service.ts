@@ -8,6 +8,7 @@ import type { Appliers, RolloutDriver } from './applier.ts';
 import { ChangeCoalescer, ChangeFeed } from './changes.ts';
 import { Dispatcher } from './dispatcher.ts';
 import { ResourceWriter } from './resource-writer.ts';
+import { listWorkingCopies } from './working-copies.ts';
 import { ControlServer } from './server.ts';
 
 /** How often creations are looked for whose process died in the middle. */
@@ -31,7 +32,12 @@ export function createControl(platform: Platform, kubernetes: KubernetesApi, ser
   let rolloutDriver: RolloutDriver | undefined;
   new ControlServer(
     server,
-    { dispatcher, changes: new ChangeFeed(database, logger), rolloutDriver: () => rolloutDriver },
+    {
+      dispatcher,
+      changes: new ChangeFeed(database, logger),
+      workingCopies: (signal) => listWorkingCopies(database, signal),
+      rolloutDriver: () => rolloutDriver,
+    },
     logger,
   );
   const closing = new AbortController();

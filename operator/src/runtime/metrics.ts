@@ -23,6 +23,7 @@ export interface Metrics {
   clientRequests: Counter<'code' | 'method' | 'host'>;
   watchRestarts: Counter<'resource' | 'cause'>;
   eventsDropped: Counter;
+  drift: Counter<'kind' | 'found'>;
 }
 
 /** Makes a registry with the runtime's own metrics and the operator's instruments. */
@@ -65,6 +66,7 @@ export function createMetrics(): Metrics {
       'resource',
       'cause',
     ]),
+    drift: counter('kellet_operator_drift_total', 'Working copies that were not what was applied', ['kind', 'found']),
     eventsDropped: counter('kellet_operator_events_dropped_total', 'Kubernetes Events that were not written'),
   };
 }

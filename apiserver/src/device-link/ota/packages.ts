@@ -261,7 +261,12 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
   private async judge(tx: Transaction, tenantId: string, packageId: string): Promise<void> {
     const row = await getPackage(tx, tenantId, packageId);
     const size = await artifactSize(tx, tenantId, row.sha256);
-    if (size === undefined) return;
+    if (size === undefined) {
+      // The store has lost it: it is fetched, or waited for, once more.
+      const lost = { status: 'uploading', checksumVerified: false, signatureVerified: false, message: '' } as const;
+      if (row.status === 'available') await setPackageStatus(tx, tenantId, packageId, lost);
+      return;
+    }
     const result = (status: 'available' | 'rejected', signatureVerified: boolean, message: string) =>
       setPackageStatus(tx, tenantId, packageId, { status, checksumVerified: true, signatureVerified, message });
     if (row.size_bytes === 0n) await setPackageSize(tx, tenantId, packageId, size);

@@ -37,6 +37,7 @@ import {
   otherRunningRollout,
   publishRolloutEvent,
   saveRollout,
+  updateIdentity,
 } from './rollout-store.ts';
 import { readCohort, removeDeletedDevices, scheduleDevices } from './scheduling.ts';
 
@@ -75,7 +76,10 @@ export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
     let left = await this.database.tenant(meta.tenantId, async (tx) => {
       await takeUpIntent(tx, meta);
       const existing = await findRollout(tx, meta.tenantId, id, 'FOR UPDATE');
-      if (existing) return this.update(tx, existing, spec, profile);
+      if (existing) {
+        await restoreIdentity(tx, meta, spec, id);
+        return this.update(tx, existing, spec, profile);
+      }
       return this.create(tx, meta, spec, id, profile);
     });
     for (let round = 1; left > 0 && round < transactionsPerApply; round += 1) {
@@ -185,23 +189,10 @@ export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
       state.spec = spec;
       if (effectivePercent(state) > covered) beginStage(state);
       changed = true;
-      if (spec.rollbackPackageName && !state.rollbackPackageId) {
-        const rollback = await findPackage(
-          tx,
-          state.tenantId,
-          namedId(state.tenantId, 'package', spec.rollbackPackageName),
-        );
-        if (!rollback) {
-          throw new RefusalError(
-            'ReferenceNotFound',
-            `rollbackPackageRef: OtaPackage ${spec.rollbackPackageName} not found`,
-          );
-        }
-        state.rollbackPackageId = rollback.package_id;
-      }
       settlePhase(state);
       if (wasHeld && state.phase === 'active') events.push('resumed');
     }
+    if (await this.takeRollbackPackage(tx, state, spec)) changed = true;
     if (spec.rolledBack && state.phase !== 'rolling_back') {
       if (!state.rollbackPackageId) {
         throw new RefusalError('InvalidSpec', 'desiredState: RolledBack needs a rollbackPackageRef');
@@ -212,6 +203,19 @@ export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
     const paused = pauseIfExceeded(state, new Date(this.clock.now()));
     if (changed || paused) await saveRollout(tx, state, this.clock, ...events, paused);
     return 0;
+  }
+
+  /** Takes over the manifest's way back, unless devices are on it already. Answers whether it is another one. */
+  private async takeRollbackPackage(tx: Transaction, state: RolloutState, spec: OtaRolloutSpec): Promise<boolean> {
+    if (!spec.rollbackPackageName || state.phase === 'rolling_back') return false;
+    const packageId = namedId(state.tenantId, 'package', spec.rollbackPackageName);
+    if (state.rollbackPackageId === packageId) return false;
+    if (!(await findPackage(tx, state.tenantId, packageId))) {
+      const message = `rollbackPackageRef: OtaPackage ${spec.rollbackPackageName} not found`;
+      throw new RefusalError('ReferenceNotFound', message);
+    }
+    state.rollbackPackageId = packageId;
+    return true;
   }
 
   /**
@@ -261,6 +265,20 @@ export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
     });
     return undefined;
   }
+}
+
+/** Puts right what names a rollout and never changes, should somebody have written it. */
+async function restoreIdentity(tx: Transaction, meta: ObjectMeta, spec: OtaRolloutSpec, id: string): Promise<void> {
+  const { tenantId, name, namespace } = meta;
+  await updateIdentity(tx, {
+    tenantId,
+    rolloutId: id,
+    name,
+    namespace,
+    displayName: meta.displayName || name,
+    packageId: namedId(tenantId, 'package', spec.packageName),
+    profileId: namedId(tenantId, 'profile', spec.profileName),
+  });
 }
 
 function requireAvailable(field: string, package_: PackageRow): void {

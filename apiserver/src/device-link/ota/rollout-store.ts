@@ -191,6 +191,30 @@ export async function insertRollout(
   );
 }
 
+/** Writes what names a rollout, when it differs. */
+export async function updateIdentity(
+  tx: Transaction,
+  rollout: Pick<
+    RolloutState,
+    'tenantId' | 'rolloutId' | 'name' | 'namespace' | 'displayName' | 'packageId' | 'profileId'
+  >,
+): Promise<void> {
+  await tx.query(
+    `UPDATE ota_rollouts SET name = $3, namespace = $4, display_name = $5, package_id = $6, profile_id = $7
+     WHERE tenant_id = $1 AND rollout_id = $2
+       AND (name, namespace, display_name, package_id, profile_id) IS DISTINCT FROM ($3, $4, $5, $6::uuid, $7::uuid)`,
+    [
+      rollout.tenantId,
+      rollout.rolloutId,
+      rollout.name,
+      rollout.namespace,
+      rollout.displayName,
+      rollout.packageId,
+      rollout.profileId,
+    ],
+  );
+}
+
 /**
  * Saves a changed rollout, raises its revision, tells the operator and puts its events into the outbox. The row is locked by
  * this transaction.

@@ -3,6 +3,7 @@ import { Kind, RemoveRequestSchema } from '@kellet/proto/es/kellet/control/v1/co
 import { expect } from 'chai';
 import { eventually, insertTenant } from '../../auth/test-fixtures.ts';
 import type { Dispatcher } from '../../control/dispatcher.ts';
+import { listWorkingCopies } from '../../control/working-copies.ts';
 import { createDevice } from '../../device-registry/devices.ts';
 import { isId, newId } from '../../platform/ids.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/test-database.ts';
@@ -42,6 +43,40 @@ describe('manifests of profiles and templates', () => {
     await test.database.tenant('acme', (tx) => createDevice(tx, { ...device, credentialType: 'api_key' }));
     return deviceId;
   };
+
+  it('tell a digest that differs as soon as somebody has written the row, until they are applied again', async () => {
+    const key = mintProvisionKey();
+    const apply = async (): Promise<bigint[]> => [
+      (await applyProfile(dispatcher, acme('drifting'), { type: 'pump', defaultTags: { site: 'north' } })).digest,
+      (await applyTemplate(dispatcher, acme('drifting'), key, { profileName: 'drifting' })).digest,
+    ];
+    const listed = async (): Promise<(bigint | undefined)[]> => {
+      const copies: { kind?: Kind; name?: string; digest?: bigint }[] = [];
+      for await (const message of listWorkingCopies(test.database, new AbortController().signal)) {
+        copies.push(...message.workingCopies!);
+      }
+      return [Kind.DEVICE_PROFILE, Kind.PROVISIONING_TEMPLATE].map(
+        (kind) => copies.find((copy) => copy.kind === kind && copy.name === 'drifting')?.digest,
+      );
+    };
+    const applied = await apply();
+    expect(applied.every((digest) => digest > 0n)).to.equal(true);
+    expect(await listed()).to.deep.equal(applied);
+    expect(await apply()).to.deep.equal(applied);
+    for (const sql of [
+      `UPDATE profiles SET document = '{}' WHERE resource_name = 'drifting'`,
+      `UPDATE provisioning_templates SET enabled = false WHERE resource_name = 'drifting'`,
+      `UPDATE provisioning_templates SET key_hash = sha256('x') WHERE resource_name = 'drifting'`,
+      `DELETE FROM provision_keys WHERE key_hash =
+         (SELECT key_hash FROM provisioning_templates WHERE resource_name = 'drifting')`,
+      `DELETE FROM provisioning_templates WHERE resource_name = 'drifting'`,
+    ]) {
+      await test.database.system((tx) => tx.query(sql));
+      expect(await listed(), sql).to.not.deep.equal(applied);
+      expect(await apply(), sql).to.deep.equal(applied);
+      expect(await listed(), sql).to.deep.equal(applied);
+    }
+  });
 
   describe('of a profile', () => {
     it('become what devices inherit, under an id that follows from the name', async () => {

@@ -14,7 +14,7 @@ import type { Message, UnknownEnum } from "@bufbuild/protobuf";
  * Describes the file kellet/control/v1/control.proto.
  */
 export const file_kellet_control_v1_control: GenFile = /*@__PURE__*/
-  fileDesc("Ch9rZWxsZXQvY29udHJvbC92MS9jb250cm9sLnByb3RvEhFrZWxsZXQuY29udHJvbC52MSKKAQoKT2JqZWN0TWV0YRIRCgl0ZW5hbnRfaWQYASABKAkSEQoJbmFtZXNwYWNlGAIgASgJEgwKBG5hbWUYAyABKAkSCwoDdWlkGAQgASgJEhIKCmdlbmVyYXRpb24YBSABKAMSFAoMZGlzcGxheV9uYW1lGAYgASgJEhEKCWludGVudF9pZBgHIAEoCSL2AgoMQXBwbHlSZXF1ZXN0EisKBG1ldGEYASABKAsyHS5rZWxsZXQuY29udHJvbC52MS5PYmplY3RNZXRhEi8KBnRlbmFudBgCIAEoCzIdLmtlbGxldC5jb250cm9sLnYxLlRlbmFudFNwZWNIABI+Cg5kZXZpY2VfcHJvZmlsZRgDIAEoCzIkLmtlbGxldC5jb250cm9sLnYxLkRldmljZVByb2ZpbGVTcGVjSAASTAoVcHJvdmlzaW9uaW5nX3RlbXBsYXRlGAQgASgLMisua2VsbGV0LmNvbnRyb2wudjEuUHJvdmlzaW9uaW5nVGVtcGxhdGVTcGVjSAASOAoLb3RhX3BhY2thZ2UYBSABKAsyIS5rZWxsZXQuY29udHJvbC52MS5PdGFQYWNrYWdlU3BlY0gAEjgKC290YV9yb2xsb3V0GAYgASgLMiEua2VsbGV0LmNvbnRyb2wudjEuT3RhUm9sbG91dFNwZWNIAEIGCgRzcGVjIpsDCg1BcHBseVJlc3BvbnNlEgoKAmlkGAEgASgJEisKB3JlZnVzYWwYAiABKAsyGi5rZWxsZXQuY29udHJvbC52MS5SZWZ1c2FsEjMKBnRlbmFudBgDIAEoCzIhLmtlbGxldC5jb250cm9sLnYxLlRlbmFudE9ic2VydmVkSAASQgoOZGV2aWNlX3Byb2ZpbGUYBCABKAsyKC5rZWxsZXQuY29udHJvbC52MS5EZXZpY2VQcm9maWxlT2JzZXJ2ZWRIABJQChVwcm92aXNpb25pbmdfdGVtcGxhdGUYBSABKAsyLy5rZWxsZXQuY29udHJvbC52MS5Qcm92aXNpb25pbmdUZW1wbGF0ZU9ic2VydmVkSAASPAoLb3RhX3BhY2thZ2UYBiABKAsyJS5rZWxsZXQuY29udHJvbC52MS5PdGFQYWNrYWdlT2JzZXJ2ZWRIABI8CgtvdGFfcm9sbG91dBgHIAEoCzIlLmtlbGxldC5jb250cm9sLnYxLk90YVJvbGxvdXRPYnNlcnZlZEgAQgoKCG9ic2VydmVkIioKB1JlZnVzYWwSDgoGcmVhc29uGAEgASgJEg8KB21lc3NhZ2UYAiABKAkicwoNUmVtb3ZlUmVxdWVzdBIrCgRtZXRhGAEgASgLMh0ua2VsbGV0LmNvbnRyb2wudjEuT2JqZWN0TWV0YRIlCgRraW5kGAIgASgOMhcua2VsbGV0LmNvbnRyb2wudjEuS2luZBIOCgZkZXRhY2gYAyABKAgiPQoOUmVtb3ZlUmVzcG9uc2USKwoHcmVmdXNhbBgBIAEoCzIaLmtlbGxldC5jb250cm9sLnYxLlJlZnVzYWwiDgoMV2F0Y2hSZXF1ZXN0InoKDVdhdGNoUmVzcG9uc2USDgoGc3luY2VkGAEgASgIEiUKBGtpbmQYAiABKA4yFy5rZWxsZXQuY29udHJvbC52MS5LaW5kEhEKCXRlbmFudF9pZBgDIAEoCRIRCgluYW1lc3BhY2UYBCABKAkSDAoEbmFtZRgFIAEoCSKjAgoKVGVuYW50U3BlYxIMCgRuYW1lGAEgASgJEhEKCW5hbWVzcGFjZRgCIAEoCRIdChVyYXRlX2xpbWl0X3Blcl9taW51dGUYAyABKA0SKQoGcXVvdGFzGAQgASgLMhkua2VsbGV0LmNvbnRyb2wudjEuUXVvdGFzEhQKDGlwX2FsbG93bGlzdBgFIAMoCRIUCgxtZmFfcmVxdWlyZWQYBiABKAgSMwoIZGVmYXVsdHMYByABKAsyIS5rZWxsZXQuY29udHJvbC52MS5UZW5hbnREZWZhdWx0cxIcChR0cnVzdGVkX3NpZ25pbmdfa2V5cxgIIAMoCRITCgthZG1pbl9lbWFpbBgJIAEoCRIWCg5hZG1pbl9wYXNzd29yZBgKIAEoCSJhCgZRdW90YXMSDwoHZGV2aWNlcxgBIAEoDRIWCg5wb2ludHNfcGVyX2RheRgCIAEoARIVCg1zdG9yYWdlX2J5dGVzGAMgASgBEhcKD2FuY2hvcnNfcGVyX2RheRgEIAEoDSKfAgoOVGVuYW50RGVmYXVsdHMSOQoEdGFncxgBIAMoCzIrLmtlbGxldC5jb250cm9sLnYxLlRlbmFudERlZmF1bHRzLlRhZ3NFbnRyeRI8ChB0ZWxlbWV0cnlfc2NoZW1hGAIgASgLMiIua2VsbGV0LmNvbnRyb2wudjEuVGVsZW1ldHJ5U2NoZW1hEjAKCm90YV9wb2xpY3kYAyABKAsyHC5rZWxsZXQuY29udHJvbC52MS5PdGFQb2xpY3kSHQoVb2ZmbGluZV9hZnRlcl9zZWNvbmRzGAQgASgNEhYKDmFuY2hvcmluZ19tb2RlGAUgASgJGisKCVRhZ3NFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAk6AjgBIicKDlRlbmFudE9ic2VydmVkEhUKDWFkbWluX3VzZXJfaWQYASABKAkiyQIKEURldmljZVByb2ZpbGVTcGVjEgwKBHR5cGUYASABKAkSSwoMZGVmYXVsdF90YWdzGAIgAygLMjUua2VsbGV0LmNvbnRyb2wudjEuRGV2aWNlUHJvZmlsZVNwZWMuRGVmYXVsdFRhZ3NFbnRyeRIWCg5hbmNob3JpbmdfbW9kZRgDIAEoCRI8ChB0ZWxlbWV0cnlfc2NoZW1hGAQgASgLMiIua2VsbGV0LmNvbnRyb2wudjEuVGVsZW1ldHJ5U2NoZW1hEjAKCm90YV9wb2xpY3kYBSABKAsyHC5rZWxsZXQuY29udHJvbC52MS5PdGFQb2xpY3kSHQoVb2ZmbGluZV9hZnRlcl9zZWNvbmRzGAYgASgNGjIKEERlZmF1bHRUYWdzRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ASK7AQoPVGVsZW1ldHJ5U2NoZW1hEjoKBGtleXMYASADKAsyLC5rZWxsZXQuY29udHJvbC52MS5UZWxlbWV0cnlTY2hlbWEuS2V5c0VudHJ5Eh4KFnJlamVjdF9hZGRpdGlvbmFsX2tleXMYAiABKAgaTAoJS2V5c0VudHJ5EgsKA2tleRgBIAEoCRIuCgV2YWx1ZRgCIAEoCzIfLmtlbGxldC5jb250cm9sLnYxLlRlbGVtZXRyeUtleToCOAEikgEKDFRlbGVtZXRyeUtleRIMCgR0eXBlGAEgASgJEhAKCHJlcXVpcmVkGAIgASgIEhAKA21pbhgDIAEoAUgAiAEBEhAKA21heBgEIAEoAUgBiAEBEgwKBHVuaXQYBSABKAkSDAoEZW51bRgGIAMoCRISCgptYXhfbGVuZ3RoGAcgASgNQgYKBF9taW5CBgoEX21heCKHAQoJT3RhUG9saWN5Eh4KFmRldmljZV90aW1lb3V0X3NlY29uZHMYASABKA0SFAoMbWF4X2F0dGVtcHRzGAIgASgNEikKBndpbmRvdxgDIAEoCzIZLmtlbGxldC5jb250cm9sLnYxLldpbmRvdxIZChFyZXF1aXJlX3NpZ25hdHVyZRgEIAEoCCJFCgZXaW5kb3cSDQoFc3RhcnQYASABKAkSCwoDZW5kGAIgASgJEgwKBGRheXMYAyADKAkSEQoJdGltZV96b25lGAQgASgJIigKFURldmljZVByb2ZpbGVPYnNlcnZlZBIPCgdkZXZpY2VzGAEgASgNItMBChhQcm92aXNpb25pbmdUZW1wbGF0ZVNwZWMSFAoMcHJvZmlsZV9uYW1lGAEgASgJEhsKE2hhcmR3YXJlX2lkX3BhdHRlcm4YAiABKAkSEAoIb25lX3RpbWUYAyABKAgSGgoSZXhwaXJlc19pbl9zZWNvbmRzGAQgASgNEhcKD2NyZWRlbnRpYWxfdHlwZRgFIAEoCRIWCg5kZWZhdWx0X2dyb3VwcxgGIAMoCRISCgprZXlfc2hhMjU2GAcgASgJEhEKCXN1c3BlbmRlZBgIIAEoCCJ1ChxQcm92aXNpb25pbmdUZW1wbGF0ZU9ic2VydmVkEhEKCWtleV9zdGF0ZRgBIAEoCRIOCgZjbGFpbXMYAiABKA0SMgoOa2V5X2V4cGlyZXNfYXQYAyABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wIswBCg5PdGFQYWNrYWdlU3BlYxIMCgR0eXBlGAEgASgJEg8KB3ZlcnNpb24YAiABKAkSFAoMYXJ0aWZhY3RfdXJpGAMgASgJEg4KBnNoYTI1NhgEIAEoCRIRCglzaWduYXR1cmUYBSABKAkSEgoKc2l6ZV9ieXRlcxgGIAEoDRI3Cg1jb21wYXRpYmlsaXR5GAcgASgLMiAua2VsbGV0LmNvbnRyb2wudjEuQ29tcGF0aWJpbGl0eRIVCg1yZWxlYXNlX25vdGVzGAggASgJImsKDUNvbXBhdGliaWxpdHkSEwoLZGV2aWNlX3R5cGUYASABKAkSEwoLbWluX3ZlcnNpb24YAiABKAkSEwoLbWF4X3ZlcnNpb24YAyABKAkSGwoTaGFyZHdhcmVfaWRfcGF0dGVybhgEIAEoCSJsChJPdGFQYWNrYWdlT2JzZXJ2ZWQSDgoGc3RhdHVzGAEgASgJEhkKEWNoZWNrc3VtX3ZlcmlmaWVkGAIgASgIEhoKEnNpZ25hdHVyZV92ZXJpZmllZBgDIAEoCBIPCgdtZXNzYWdlGAQgASgJIvkCCg5PdGFSb2xsb3V0U3BlYxIUCgxwYWNrYWdlX25hbWUYASABKAkSFAoMcHJvZmlsZV9uYW1lGAIgASgJEh0KFXJvbGxiYWNrX3BhY2thZ2VfbmFtZRgDIAEoCRIWCg5jYW5hcnlfcGVyY2VudBgEIAEoDRIhChlmYWlsdXJlX3RocmVzaG9sZF9wZXJjZW50GAUgASgNEhQKDG1pbl9mYWlsdXJlcxgGIAEoDRItCgVzdGVwcxgHIAMoCzIeLmtlbGxldC5jb250cm9sLnYxLlJvbGxvdXRTdGVwEh4KFmRldmljZV90aW1lb3V0X3NlY29uZHMYCCABKA0SFgoObWF4X3Blcl9taW51dGUYCSABKA0SFAoMbWF4X2F0dGVtcHRzGAogASgNEikKBndpbmRvdxgLIAEoCzIZLmtlbGxldC5jb250cm9sLnYxLldpbmRvdxIOCgZwYXVzZWQYDCABKAgSEwoLcm9sbGVkX2JhY2sYDSABKAgiRgoLUm9sbG91dFN0ZXASDwoHcGVyY2VudBgBIAEoDRIUCgxzb2FrX3NlY29uZHMYAiABKA0SEAoIYXBwcm92YWwYAyABKAgimgEKDVJvbGxvdXRDb3VudHMSEAoIZWxpZ2libGUYASABKA0SEQoJc2NoZWR1bGVkGAIgASgNEgwKBHNlbnQYAyABKA0SEQoJc3VjY2VlZGVkGAQgASgNEg4KBmZhaWxlZBgFIAEoDRIRCgl0aW1lZF9vdXQYBiABKA0SDwoHc2tpcHBlZBgHIAEoDRIPCgdyZW1vdmVkGAggASgNIlwKDlBhdXNlQ29uZGl0aW9uEg4KBnJlYXNvbhgBIAEoCRIuCgpzdGFydF90aW1lGAIgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIKCgJieRgDIAEoCSLHBQoST3RhUm9sbG91dE9ic2VydmVkEg0KBXBoYXNlGAEgASgJEg8KB291dGNvbWUYAiABKAkSDwoHbWVzc2FnZRgDIAEoCRIwCgZjb3VudHMYBCABKAsyIC5rZWxsZXQuY29udHJvbC52MS5Sb2xsb3V0Q291bnRzEhcKD2ZhaWx1cmVfcGVyY2VudBgFIAEoARIZChFlZmZlY3RpdmVfcGVyY2VudBgGIAEoDRI7ChBwYXVzZV9jb25kaXRpb25zGAcgAygLMiEua2VsbGV0LmNvbnRyb2wudjEuUGF1c2VDb25kaXRpb24SGwoTZXhwYW5kZWRfdG9fcGVyY2VudBgIIAEoDRIdChVhY2tub3dsZWRnZWRfZmFpbHVyZXMYCSABKA0SOQoVcm9sbGJhY2tfcmVxdWVzdGVkX2F0GAogASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIdChVyb2xsYmFja19yZXF1ZXN0ZWRfYnkYCyABKAkSEAoIcmV2aXNpb24YDCABKAQSDwoHY292ZXJlZBgNIAEoDRISCgpzdGVwX2luZGV4GA4gASgFEhYKDnN0YWdlX2ZpbmlzaGVkGA8gASgIEjQKEGxhc3RfdGVybWluYWxfYXQYECABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEhoKEm5leHRfc3RlcF9hcHByb3ZlZBgRIAEoCBIYChByb2xsYmFja19wZW5kaW5nGBIgASgNEicKA25vdxgTIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASMwoPbmV4dF90aW1lb3V0X2F0GBQgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIuCgpjcmVhdGVkX2F0GBUgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcCLAAwoVQWR2YW5jZVJvbGxvdXRSZXF1ZXN0EhEKCXRlbmFudF9pZBgBIAEoCRISCgpyb2xsb3V0X2lkGAIgASgJEhAKCHJldmlzaW9uGAMgASgEEj4KEHNjaGVkdWxlX2RldmljZXMYBCABKAsyIi5rZWxsZXQuY29udHJvbC52MS5TY2hlZHVsZURldmljZXNIABIyCgpiZWdpbl9zdGVwGAUgASgLMhwua2VsbGV0LmNvbnRyb2wudjEuQmVnaW5TdGVwSAASPgoQcmVxdWVzdF9hcHByb3ZhbBgGIAEoCzIiLmtlbGxldC5jb250cm9sLnYxLlJlcXVlc3RBcHByb3ZhbEgAEjYKCGNvbXBsZXRlGAcgASgLMiIua2VsbGV0LmNvbnRyb2wudjEuQ29tcGxldGVSb2xsb3V0SAASPAoPZmluaXNoX3JvbGxiYWNrGAggASgLMiEua2VsbGV0LmNvbnRyb2wudjEuRmluaXNoUm9sbGJhY2tIABI6Cg5leHBpcmVfZGV2aWNlcxgJIAEoCzIgLmtlbGxldC5jb250cm9sLnYxLkV4cGlyZURldmljZXNIAEIICgZhY3Rpb24iEQoPU2NoZWR1bGVEZXZpY2VzIh8KCUJlZ2luU3RlcBISCgpzdGVwX2luZGV4GAEgASgFIiUKD1JlcXVlc3RBcHByb3ZhbBISCgpzdGVwX2luZGV4GAEgASgFIhEKD0NvbXBsZXRlUm9sbG91dCIQCg5GaW5pc2hSb2xsYmFjayIPCg1FeHBpcmVEZXZpY2VzImIKFkFkdmFuY2VSb2xsb3V0UmVzcG9uc2USDwoHYXBwbGllZBgBIAEoCBI3CghvYnNlcnZlZBgCIAEoCzIlLmtlbGxldC5jb250cm9sLnYxLk90YVJvbGxvdXRPYnNlcnZlZCqSAQoES2luZBIUChBLSU5EX1VOU1BFQ0lGSUVEEAASDwoLS0lORF9URU5BTlQQARIXChNLSU5EX0RFVklDRV9QUk9GSUxFEAISHgoaS0lORF9QUk9WSVNJT05JTkdfVEVNUExBVEUQAxIUChBLSU5EX09UQV9QQUNLQUdFEAQSFAoQS0lORF9PVEFfUk9MTE9VVBAFMuACCg5Db250cm9sU2VydmljZRJKCgVBcHBseRIfLmtlbGxldC5jb250cm9sLnYxLkFwcGx5UmVxdWVzdBogLmtlbGxldC5jb250cm9sLnYxLkFwcGx5UmVzcG9uc2USTQoGUmVtb3ZlEiAua2VsbGV0LmNvbnRyb2wudjEuUmVtb3ZlUmVxdWVzdBohLmtlbGxldC5jb250cm9sLnYxLlJlbW92ZVJlc3BvbnNlEmUKDkFkdmFuY2VSb2xsb3V0Eigua2VsbGV0LmNvbnRyb2wudjEuQWR2YW5jZVJvbGxvdXRSZXF1ZXN0Gikua2VsbGV0LmNvbnRyb2wudjEuQWR2YW5jZVJvbGxvdXRSZXNwb25zZRJMCgVXYXRjaBIfLmtlbGxldC5jb250cm9sLnYxLldhdGNoUmVxdWVzdBogLmtlbGxldC5jb250cm9sLnYxLldhdGNoUmVzcG9uc2UwAWIGcHJvdG8z", [file_google_protobuf_timestamp]);
+  fileDesc("Ch9rZWxsZXQvY29udHJvbC92MS9jb250cm9sLnByb3RvEhFrZWxsZXQuY29udHJvbC52MSKKAQoKT2JqZWN0TWV0YRIRCgl0ZW5hbnRfaWQYASABKAkSEQoJbmFtZXNwYWNlGAIgASgJEgwKBG5hbWUYAyABKAkSCwoDdWlkGAQgASgJEhIKCmdlbmVyYXRpb24YBSABKAMSFAoMZGlzcGxheV9uYW1lGAYgASgJEhEKCWludGVudF9pZBgHIAEoCSL2AgoMQXBwbHlSZXF1ZXN0EisKBG1ldGEYASABKAsyHS5rZWxsZXQuY29udHJvbC52MS5PYmplY3RNZXRhEi8KBnRlbmFudBgCIAEoCzIdLmtlbGxldC5jb250cm9sLnYxLlRlbmFudFNwZWNIABI+Cg5kZXZpY2VfcHJvZmlsZRgDIAEoCzIkLmtlbGxldC5jb250cm9sLnYxLkRldmljZVByb2ZpbGVTcGVjSAASTAoVcHJvdmlzaW9uaW5nX3RlbXBsYXRlGAQgASgLMisua2VsbGV0LmNvbnRyb2wudjEuUHJvdmlzaW9uaW5nVGVtcGxhdGVTcGVjSAASOAoLb3RhX3BhY2thZ2UYBSABKAsyIS5rZWxsZXQuY29udHJvbC52MS5PdGFQYWNrYWdlU3BlY0gAEjgKC290YV9yb2xsb3V0GAYgASgLMiEua2VsbGV0LmNvbnRyb2wudjEuT3RhUm9sbG91dFNwZWNIAEIGCgRzcGVjIqsDCg1BcHBseVJlc3BvbnNlEgoKAmlkGAEgASgJEisKB3JlZnVzYWwYAiABKAsyGi5rZWxsZXQuY29udHJvbC52MS5SZWZ1c2FsEjMKBnRlbmFudBgDIAEoCzIhLmtlbGxldC5jb250cm9sLnYxLlRlbmFudE9ic2VydmVkSAASQgoOZGV2aWNlX3Byb2ZpbGUYBCABKAsyKC5rZWxsZXQuY29udHJvbC52MS5EZXZpY2VQcm9maWxlT2JzZXJ2ZWRIABJQChVwcm92aXNpb25pbmdfdGVtcGxhdGUYBSABKAsyLy5rZWxsZXQuY29udHJvbC52MS5Qcm92aXNpb25pbmdUZW1wbGF0ZU9ic2VydmVkSAASPAoLb3RhX3BhY2thZ2UYBiABKAsyJS5rZWxsZXQuY29udHJvbC52MS5PdGFQYWNrYWdlT2JzZXJ2ZWRIABI8CgtvdGFfcm9sbG91dBgHIAEoCzIlLmtlbGxldC5jb250cm9sLnYxLk90YVJvbGxvdXRPYnNlcnZlZEgAEg4KBmRpZ2VzdBgIIAEoBkIKCghvYnNlcnZlZCIqCgdSZWZ1c2FsEg4KBnJlYXNvbhgBIAEoCRIPCgdtZXNzYWdlGAIgASgJInMKDVJlbW92ZVJlcXVlc3QSKwoEbWV0YRgBIAEoCzIdLmtlbGxldC5jb250cm9sLnYxLk9iamVjdE1ldGESJQoEa2luZBgCIAEoDjIXLmtlbGxldC5jb250cm9sLnYxLktpbmQSDgoGZGV0YWNoGAMgASgIIj0KDlJlbW92ZVJlc3BvbnNlEisKB3JlZnVzYWwYASABKAsyGi5rZWxsZXQuY29udHJvbC52MS5SZWZ1c2FsIhoKGExpc3RXb3JraW5nQ29waWVzUmVxdWVzdCJTChlMaXN0V29ya2luZ0NvcGllc1Jlc3BvbnNlEjYKDndvcmtpbmdfY29waWVzGAEgAygLMh4ua2VsbGV0LmNvbnRyb2wudjEuV29ya2luZ0NvcHkieAoLV29ya2luZ0NvcHkSJQoEa2luZBgBIAEoDjIXLmtlbGxldC5jb250cm9sLnYxLktpbmQSEQoJdGVuYW50X2lkGAIgASgJEhEKCW5hbWVzcGFjZRgDIAEoCRIMCgRuYW1lGAQgASgJEg4KBmRpZ2VzdBgFIAEoBiIOCgxXYXRjaFJlcXVlc3QiegoNV2F0Y2hSZXNwb25zZRIOCgZzeW5jZWQYASABKAgSJQoEa2luZBgCIAEoDjIXLmtlbGxldC5jb250cm9sLnYxLktpbmQSEQoJdGVuYW50X2lkGAMgASgJEhEKCW5hbWVzcGFjZRgEIAEoCRIMCgRuYW1lGAUgASgJIqMCCgpUZW5hbnRTcGVjEgwKBG5hbWUYASABKAkSEQoJbmFtZXNwYWNlGAIgASgJEh0KFXJhdGVfbGltaXRfcGVyX21pbnV0ZRgDIAEoDRIpCgZxdW90YXMYBCABKAsyGS5rZWxsZXQuY29udHJvbC52MS5RdW90YXMSFAoMaXBfYWxsb3dsaXN0GAUgAygJEhQKDG1mYV9yZXF1aXJlZBgGIAEoCBIzCghkZWZhdWx0cxgHIAEoCzIhLmtlbGxldC5jb250cm9sLnYxLlRlbmFudERlZmF1bHRzEhwKFHRydXN0ZWRfc2lnbmluZ19rZXlzGAggAygJEhMKC2FkbWluX2VtYWlsGAkgASgJEhYKDmFkbWluX3Bhc3N3b3JkGAogASgJImEKBlF1b3RhcxIPCgdkZXZpY2VzGAEgASgNEhYKDnBvaW50c19wZXJfZGF5GAIgASgBEhUKDXN0b3JhZ2VfYnl0ZXMYAyABKAESFwoPYW5jaG9yc19wZXJfZGF5GAQgASgNIp8CCg5UZW5hbnREZWZhdWx0cxI5CgR0YWdzGAEgAygLMisua2VsbGV0LmNvbnRyb2wudjEuVGVuYW50RGVmYXVsdHMuVGFnc0VudHJ5EjwKEHRlbGVtZXRyeV9zY2hlbWEYAiABKAsyIi5rZWxsZXQuY29udHJvbC52MS5UZWxlbWV0cnlTY2hlbWESMAoKb3RhX3BvbGljeRgDIAEoCzIcLmtlbGxldC5jb250cm9sLnYxLk90YVBvbGljeRIdChVvZmZsaW5lX2FmdGVyX3NlY29uZHMYBCABKA0SFgoOYW5jaG9yaW5nX21vZGUYBSABKAkaKwoJVGFnc0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoCToCOAEiJwoOVGVuYW50T2JzZXJ2ZWQSFQoNYWRtaW5fdXNlcl9pZBgBIAEoCSLJAgoRRGV2aWNlUHJvZmlsZVNwZWMSDAoEdHlwZRgBIAEoCRJLCgxkZWZhdWx0X3RhZ3MYAiADKAsyNS5rZWxsZXQuY29udHJvbC52MS5EZXZpY2VQcm9maWxlU3BlYy5EZWZhdWx0VGFnc0VudHJ5EhYKDmFuY2hvcmluZ19tb2RlGAMgASgJEjwKEHRlbGVtZXRyeV9zY2hlbWEYBCABKAsyIi5rZWxsZXQuY29udHJvbC52MS5UZWxlbWV0cnlTY2hlbWESMAoKb3RhX3BvbGljeRgFIAEoCzIcLmtlbGxldC5jb250cm9sLnYxLk90YVBvbGljeRIdChVvZmZsaW5lX2FmdGVyX3NlY29uZHMYBiABKA0aMgoQRGVmYXVsdFRhZ3NFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAk6AjgBIrsBCg9UZWxlbWV0cnlTY2hlbWESOgoEa2V5cxgBIAMoCzIsLmtlbGxldC5jb250cm9sLnYxLlRlbGVtZXRyeVNjaGVtYS5LZXlzRW50cnkSHgoWcmVqZWN0X2FkZGl0aW9uYWxfa2V5cxgCIAEoCBpMCglLZXlzRW50cnkSCwoDa2V5GAEgASgJEi4KBXZhbHVlGAIgASgLMh8ua2VsbGV0LmNvbnRyb2wudjEuVGVsZW1ldHJ5S2V5OgI4ASKSAQoMVGVsZW1ldHJ5S2V5EgwKBHR5cGUYASABKAkSEAoIcmVxdWlyZWQYAiABKAgSEAoDbWluGAMgASgBSACIAQESEAoDbWF4GAQgASgBSAGIAQESDAoEdW5pdBgFIAEoCRIMCgRlbnVtGAYgAygJEhIKCm1heF9sZW5ndGgYByABKA1CBgoEX21pbkIGCgRfbWF4IocBCglPdGFQb2xpY3kSHgoWZGV2aWNlX3RpbWVvdXRfc2Vjb25kcxgBIAEoDRIUCgxtYXhfYXR0ZW1wdHMYAiABKA0SKQoGd2luZG93GAMgASgLMhkua2VsbGV0LmNvbnRyb2wudjEuV2luZG93EhkKEXJlcXVpcmVfc2lnbmF0dXJlGAQgASgIIkUKBldpbmRvdxINCgVzdGFydBgBIAEoCRILCgNlbmQYAiABKAkSDAoEZGF5cxgDIAMoCRIRCgl0aW1lX3pvbmUYBCABKAkiKAoVRGV2aWNlUHJvZmlsZU9ic2VydmVkEg8KB2RldmljZXMYASABKA0i0wEKGFByb3Zpc2lvbmluZ1RlbXBsYXRlU3BlYxIUCgxwcm9maWxlX25hbWUYASABKAkSGwoTaGFyZHdhcmVfaWRfcGF0dGVybhgCIAEoCRIQCghvbmVfdGltZRgDIAEoCBIaChJleHBpcmVzX2luX3NlY29uZHMYBCABKA0SFwoPY3JlZGVudGlhbF90eXBlGAUgASgJEhYKDmRlZmF1bHRfZ3JvdXBzGAYgAygJEhIKCmtleV9zaGEyNTYYByABKAkSEQoJc3VzcGVuZGVkGAggASgIInUKHFByb3Zpc2lvbmluZ1RlbXBsYXRlT2JzZXJ2ZWQSEQoJa2V5X3N0YXRlGAEgASgJEg4KBmNsYWltcxgCIAEoDRIyCg5rZXlfZXhwaXJlc19hdBgDIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXAizAEKDk90YVBhY2thZ2VTcGVjEgwKBHR5cGUYASABKAkSDwoHdmVyc2lvbhgCIAEoCRIUCgxhcnRpZmFjdF91cmkYAyABKAkSDgoGc2hhMjU2GAQgASgJEhEKCXNpZ25hdHVyZRgFIAEoCRISCgpzaXplX2J5dGVzGAYgASgNEjcKDWNvbXBhdGliaWxpdHkYByABKAsyIC5rZWxsZXQuY29udHJvbC52MS5Db21wYXRpYmlsaXR5EhUKDXJlbGVhc2Vfbm90ZXMYCCABKAkiawoNQ29tcGF0aWJpbGl0eRITCgtkZXZpY2VfdHlwZRgBIAEoCRITCgttaW5fdmVyc2lvbhgCIAEoCRITCgttYXhfdmVyc2lvbhgDIAEoCRIbChNoYXJkd2FyZV9pZF9wYXR0ZXJuGAQgASgJImwKEk90YVBhY2thZ2VPYnNlcnZlZBIOCgZzdGF0dXMYASABKAkSGQoRY2hlY2tzdW1fdmVyaWZpZWQYAiABKAgSGgoSc2lnbmF0dXJlX3ZlcmlmaWVkGAMgASgIEg8KB21lc3NhZ2UYBCABKAki+QIKDk90YVJvbGxvdXRTcGVjEhQKDHBhY2thZ2VfbmFtZRgBIAEoCRIUCgxwcm9maWxlX25hbWUYAiABKAkSHQoVcm9sbGJhY2tfcGFja2FnZV9uYW1lGAMgASgJEhYKDmNhbmFyeV9wZXJjZW50GAQgASgNEiEKGWZhaWx1cmVfdGhyZXNob2xkX3BlcmNlbnQYBSABKA0SFAoMbWluX2ZhaWx1cmVzGAYgASgNEi0KBXN0ZXBzGAcgAygLMh4ua2VsbGV0LmNvbnRyb2wudjEuUm9sbG91dFN0ZXASHgoWZGV2aWNlX3RpbWVvdXRfc2Vjb25kcxgIIAEoDRIWCg5tYXhfcGVyX21pbnV0ZRgJIAEoDRIUCgxtYXhfYXR0ZW1wdHMYCiABKA0SKQoGd2luZG93GAsgASgLMhkua2VsbGV0LmNvbnRyb2wudjEuV2luZG93Eg4KBnBhdXNlZBgMIAEoCBITCgtyb2xsZWRfYmFjaxgNIAEoCCJGCgtSb2xsb3V0U3RlcBIPCgdwZXJjZW50GAEgASgNEhQKDHNvYWtfc2Vjb25kcxgCIAEoDRIQCghhcHByb3ZhbBgDIAEoCCKaAQoNUm9sbG91dENvdW50cxIQCghlbGlnaWJsZRgBIAEoDRIRCglzY2hlZHVsZWQYAiABKA0SDAoEc2VudBgDIAEoDRIRCglzdWNjZWVkZWQYBCABKA0SDgoGZmFpbGVkGAUgASgNEhEKCXRpbWVkX291dBgGIAEoDRIPCgdza2lwcGVkGAcgASgNEg8KB3JlbW92ZWQYCCABKA0iXAoOUGF1c2VDb25kaXRpb24SDgoGcmVhc29uGAEgASgJEi4KCnN0YXJ0X3RpbWUYAiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEgoKAmJ5GAMgASgJIscFChJPdGFSb2xsb3V0T2JzZXJ2ZWQSDQoFcGhhc2UYASABKAkSDwoHb3V0Y29tZRgCIAEoCRIPCgdtZXNzYWdlGAMgASgJEjAKBmNvdW50cxgEIAEoCzIgLmtlbGxldC5jb250cm9sLnYxLlJvbGxvdXRDb3VudHMSFwoPZmFpbHVyZV9wZXJjZW50GAUgASgBEhkKEWVmZmVjdGl2ZV9wZXJjZW50GAYgASgNEjsKEHBhdXNlX2NvbmRpdGlvbnMYByADKAsyIS5rZWxsZXQuY29udHJvbC52MS5QYXVzZUNvbmRpdGlvbhIbChNleHBhbmRlZF90b19wZXJjZW50GAggASgNEh0KFWFja25vd2xlZGdlZF9mYWlsdXJlcxgJIAEoDRI5ChVyb2xsYmFja19yZXF1ZXN0ZWRfYXQYCiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEh0KFXJvbGxiYWNrX3JlcXVlc3RlZF9ieRgLIAEoCRIQCghyZXZpc2lvbhgMIAEoBBIPCgdjb3ZlcmVkGA0gASgNEhIKCnN0ZXBfaW5kZXgYDiABKAUSFgoOc3RhZ2VfZmluaXNoZWQYDyABKAgSNAoQbGFzdF90ZXJtaW5hbF9hdBgQIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASGgoSbmV4dF9zdGVwX2FwcHJvdmVkGBEgASgIEhgKEHJvbGxiYWNrX3BlbmRpbmcYEiABKA0SJwoDbm93GBMgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIzCg9uZXh0X3RpbWVvdXRfYXQYFCABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEi4KCmNyZWF0ZWRfYXQYFSABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wIsADChVBZHZhbmNlUm9sbG91dFJlcXVlc3QSEQoJdGVuYW50X2lkGAEgASgJEhIKCnJvbGxvdXRfaWQYAiABKAkSEAoIcmV2aXNpb24YAyABKAQSPgoQc2NoZWR1bGVfZGV2aWNlcxgEIAEoCzIiLmtlbGxldC5jb250cm9sLnYxLlNjaGVkdWxlRGV2aWNlc0gAEjIKCmJlZ2luX3N0ZXAYBSABKAsyHC5rZWxsZXQuY29udHJvbC52MS5CZWdpblN0ZXBIABI+ChByZXF1ZXN0X2FwcHJvdmFsGAYgASgLMiIua2VsbGV0LmNvbnRyb2wudjEuUmVxdWVzdEFwcHJvdmFsSAASNgoIY29tcGxldGUYByABKAsyIi5rZWxsZXQuY29udHJvbC52MS5Db21wbGV0ZVJvbGxvdXRIABI8Cg9maW5pc2hfcm9sbGJhY2sYCCABKAsyIS5rZWxsZXQuY29udHJvbC52MS5GaW5pc2hSb2xsYmFja0gAEjoKDmV4cGlyZV9kZXZpY2VzGAkgASgLMiAua2VsbGV0LmNvbnRyb2wudjEuRXhwaXJlRGV2aWNlc0gAQggKBmFjdGlvbiIRCg9TY2hlZHVsZURldmljZXMiHwoJQmVnaW5TdGVwEhIKCnN0ZXBfaW5kZXgYASABKAUiJQoPUmVxdWVzdEFwcHJvdmFsEhIKCnN0ZXBfaW5kZXgYASABKAUiEQoPQ29tcGxldGVSb2xsb3V0IhAKDkZpbmlzaFJvbGxiYWNrIg8KDUV4cGlyZURldmljZXMiYgoWQWR2YW5jZVJvbGxvdXRSZXNwb25zZRIPCgdhcHBsaWVkGAEgASgIEjcKCG9ic2VydmVkGAIgASgLMiUua2VsbGV0LmNvbnRyb2wudjEuT3RhUm9sbG91dE9ic2VydmVkKpIBCgRLaW5kEhQKEEtJTkRfVU5TUEVDSUZJRUQQABIPCgtLSU5EX1RFTkFOVBABEhcKE0tJTkRfREVWSUNFX1BST0ZJTEUQAhIeChpLSU5EX1BST1ZJU0lPTklOR19URU1QTEFURRADEhQKEEtJTkRfT1RBX1BBQ0tBR0UQBBIUChBLSU5EX09UQV9ST0xMT1VUEAUy0gMKDkNvbnRyb2xTZXJ2aWNlEkoKBUFwcGx5Eh8ua2VsbGV0LmNvbnRyb2wudjEuQXBwbHlSZXF1ZXN0GiAua2VsbGV0LmNvbnRyb2wudjEuQXBwbHlSZXNwb25zZRJNCgZSZW1vdmUSIC5rZWxsZXQuY29udHJvbC52MS5SZW1vdmVSZXF1ZXN0GiEua2VsbGV0LmNvbnRyb2wudjEuUmVtb3ZlUmVzcG9uc2USZQoOQWR2YW5jZVJvbGxvdXQSKC5rZWxsZXQuY29udHJvbC52MS5BZHZhbmNlUm9sbG91dFJlcXVlc3QaKS5rZWxsZXQuY29udHJvbC52MS5BZHZhbmNlUm9sbG91dFJlc3BvbnNlEnAKEUxpc3RXb3JraW5nQ29waWVzEisua2VsbGV0LmNvbnRyb2wudjEuTGlzdFdvcmtpbmdDb3BpZXNSZXF1ZXN0Giwua2VsbGV0LmNvbnRyb2wudjEuTGlzdFdvcmtpbmdDb3BpZXNSZXNwb25zZTABEkwKBVdhdGNoEh8ua2VsbGV0LmNvbnRyb2wudjEuV2F0Y2hSZXF1ZXN0GiAua2VsbGV0LmNvbnRyb2wudjEuV2F0Y2hSZXNwb25zZTABYgZwcm90bzM", [file_google_protobuf_timestamp]);
 
 /**
  * ObjectMeta identifies a custom resource.
@@ -177,6 +177,13 @@ export type ApplyResponse = Message<"kellet.control.v1.ApplyResponse"> & {
     value: OtaRolloutObserved;
     case: "otaRollout";
   } | { case: undefined; value?: undefined };
+
+  /**
+   * Of the working copy after the call, as ListWorkingCopies tells it; 0: there is none to be compared.
+   *
+   * @generated from field: fixed64 digest = 8;
+   */
+  digest: bigint;
 };
 
 /**
@@ -265,6 +272,79 @@ export const RemoveResponseSchema: GenMessage<RemoveResponse> = /*@__PURE__*/
   messageDesc(file_kellet_control_v1_control, 5);
 
 /**
+ * @generated from message kellet.control.v1.ListWorkingCopiesRequest
+ */
+export type ListWorkingCopiesRequest = Message<"kellet.control.v1.ListWorkingCopiesRequest"> & {
+};
+
+/**
+ * Describes the message kellet.control.v1.ListWorkingCopiesRequest.
+ * Use `create(ListWorkingCopiesRequestSchema)` to create a new message.
+ */
+export const ListWorkingCopiesRequestSchema: GenMessage<ListWorkingCopiesRequest> = /*@__PURE__*/
+  messageDesc(file_kellet_control_v1_control, 6);
+
+/**
+ * At most 1000 working copies.
+ *
+ * @generated from message kellet.control.v1.ListWorkingCopiesResponse
+ */
+export type ListWorkingCopiesResponse = Message<"kellet.control.v1.ListWorkingCopiesResponse"> & {
+  /**
+   * @generated from field: repeated kellet.control.v1.WorkingCopy working_copies = 1;
+   */
+  workingCopies: WorkingCopy[];
+};
+
+/**
+ * Describes the message kellet.control.v1.ListWorkingCopiesResponse.
+ * Use `create(ListWorkingCopiesResponseSchema)` to create a new message.
+ */
+export const ListWorkingCopiesResponseSchema: GenMessage<ListWorkingCopiesResponse> = /*@__PURE__*/
+  messageDesc(file_kellet_control_v1_control, 7);
+
+/**
+ * WorkingCopy is what the data plane holds of one resource.
+ *
+ * @generated from message kellet.control.v1.WorkingCopy
+ */
+export type WorkingCopy = Message<"kellet.control.v1.WorkingCopy"> & {
+  /**
+   * @generated from field: kellet.control.v1.Kind kind = 1;
+   */
+  kind: Kind;
+
+  /**
+   * @generated from field: string tenant_id = 2;
+   */
+  tenantId: string;
+
+  /**
+   * @generated from field: string namespace = 3;
+   */
+  namespace: string;
+
+  /**
+   * @generated from field: string name = 4;
+   */
+  name: string;
+
+  /**
+   * Of everything in it that follows from the manifest: the same as long as nobody writes it.
+   *
+   * @generated from field: fixed64 digest = 5;
+   */
+  digest: bigint;
+};
+
+/**
+ * Describes the message kellet.control.v1.WorkingCopy.
+ * Use `create(WorkingCopySchema)` to create a new message.
+ */
+export const WorkingCopySchema: GenMessage<WorkingCopy> = /*@__PURE__*/
+  messageDesc(file_kellet_control_v1_control, 8);
+
+/**
  * @generated from message kellet.control.v1.WatchRequest
  */
 export type WatchRequest = Message<"kellet.control.v1.WatchRequest"> & {
@@ -275,7 +355,7 @@ export type WatchRequest = Message<"kellet.control.v1.WatchRequest"> & {
  * Use `create(WatchRequestSchema)` to create a new message.
  */
 export const WatchRequestSchema: GenMessage<WatchRequest> = /*@__PURE__*/
-  messageDesc(file_kellet_control_v1_control, 6);
+  messageDesc(file_kellet_control_v1_control, 9);
 
 /**
  * @generated from message kellet.control.v1.WatchResponse
@@ -314,7 +394,7 @@ export type WatchResponse = Message<"kellet.control.v1.WatchResponse"> & {
  * Use `create(WatchResponseSchema)` to create a new message.
  */
 export const WatchResponseSchema: GenMessage<WatchResponse> = /*@__PURE__*/
-  messageDesc(file_kellet_control_v1_control, 7);
+  messageDesc(file_kellet_control_v1_control, 10);
 
 /**
  * @generated from message kellet.control.v1.TenantSpec
@@ -384,7 +464,7 @@ export type TenantSpec = Message<"kellet.control.v1.TenantSpec"> & {
  * Use `create(TenantSpecSchema)` to create a new message.
  */
 export const TenantSpecSchema: GenMessage<TenantSpec> = /*@__PURE__*/
-  messageDesc(file_kellet_control_v1_control, 8);
+  messageDesc(file_kellet_control_v1_control, 11);
 
 /**
  * 0 means unlimited.
@@ -418,7 +498,7 @@ export type Quotas = Message<"kellet.control.v1.Quotas"> & {
  * Use `create(QuotasSchema)` to create a new message.
  */
 export const QuotasSchema: GenMessage<Quotas> = /*@__PURE__*/
-  messageDesc(file_kellet_control_v1_control, 9);
+  messageDesc(file_kellet_control_v1_control, 12);
 
 /**
  * @generated from message kellet.control.v1.TenantDefaults
@@ -459,7 +539,7 @@ export type TenantDefaults = Message<"kellet.control.v1.TenantDefaults"> & {
  * Use `create(TenantDefaultsSchema)` to create a new message.
  */
 export const TenantDefaultsSchema: GenMessage<TenantDefaults> = /*@__PURE__*/
-  messageDesc(file_kellet_control_v1_control, 10);
+  messageDesc(file_kellet_control_v1_control, 13);
 
 /**
  * @generated from message kellet.control.v1.TenantObserved
@@ -476,7 +556,7 @@ export type TenantObserved = Message<"kellet.control.v1.TenantObserved"> & {
  * Use `create(TenantObservedSchema)` to create a new message.
  */
 export const TenantObservedSchema: GenMessage<TenantObserved> = /*@__PURE__*/
-  messageDesc(file_kellet_control_v1_control, 11);
+  messageDesc(file_kellet_control_v1_control, 14);
 
 /**
  * @generated from message kellet.control.v1.DeviceProfileSpec
@@ -522,7 +602,7 @@ export type DeviceProfileSpec = Message<"kellet.control.v1.DeviceProfileSpec"> &
  * Use `create(DeviceProfileSpecSchema)` to create a new message.
  */
 export const DeviceProfileSpecSchema: GenMessage<DeviceProfileSpec> = /*@__PURE__*/
-  messageDesc(file_kellet_control_v1_control, 12);
+  messageDesc(file_kellet_control_v1_control, 15);
 
 /**
  * @generated from message kellet.control.v1.TelemetrySchema
@@ -546,7 +626,7 @@ export type TelemetrySchema = Message<"kellet.control.v1.TelemetrySchema"> & {
  * Use `create(TelemetrySchemaSchema)` to create a new message.
  */
 export const TelemetrySchemaSchema: GenMessage<TelemetrySchema> = /*@__PURE__*/
-  messageDesc(file_kellet_control_v1_control, 13);
+  messageDesc(file_kellet_control_v1_control, 16);
 
 /**
  * @generated from message kellet.control.v1.TelemetryKey
@@ -597,7 +677,7 @@ export type TelemetryKey = Message<"kellet.control.v1.TelemetryKey"> & {
  * Use `create(TelemetryKeySchema)` to create a new message.
  */
 export const TelemetryKeySchema: GenMessage<TelemetryKey> = /*@__PURE__*/
-  messageDesc(file_kellet_control_v1_control, 14);
+  messageDesc(file_kellet_control_v1_control, 17);
 
 /**
  * @generated from message kellet.control.v1.OtaPolicy
@@ -633,7 +713,7 @@ export type OtaPolicy = Message<"kellet.control.v1.OtaPolicy"> & {
  * Use `create(OtaPolicySchema)` to create a new message.
  */
 export const OtaPolicySchema: GenMessage<OtaPolicy> = /*@__PURE__*/
-  messageDesc(file_kellet_control_v1_control, 15);
+  messageDesc(file_kellet_control_v1_control, 18);
 
 /**
  * A daily window in which commands are sent; start > end crosses midnight.
@@ -673,7 +753,7 @@ export type Window = Message<"kellet.control.v1.Window"> & {
  * Use `create(WindowSchema)` to create a new message.
  */
 export const WindowSchema: GenMessage<Window> = /*@__PURE__*/
-  messageDesc(file_kellet_control_v1_control, 16);
+  messageDesc(file_kellet_control_v1_control, 19);
 
 /**
  * @generated from message kellet.control.v1.DeviceProfileObserved
@@ -690,7 +770,7 @@ export type DeviceProfileObserved = Message<"kellet.control.v1.DeviceProfileObse
  * Use `create(DeviceProfileObservedSchema)` to create a new message.
  */
 export const DeviceProfileObservedSchema: GenMessage<DeviceProfileObserved> = /*@__PURE__*/
-  messageDesc(file_kellet_control_v1_control, 17);
+  messageDesc(file_kellet_control_v1_control, 20);
 
 /**
  * @generated from message kellet.control.v1.ProvisioningTemplateSpec
@@ -750,7 +830,7 @@ export type ProvisioningTemplateSpec = Message<"kellet.control.v1.ProvisioningTe
  * Use `create(ProvisioningTemplateSpecSchema)` to create a new message.
  */
 export const ProvisioningTemplateSpecSchema: GenMessage<ProvisioningTemplateSpec> = /*@__PURE__*/
-  messageDesc(file_kellet_control_v1_control, 18);
+  messageDesc(file_kellet_control_v1_control, 21);
 
 /**
  * @generated from message kellet.control.v1.ProvisioningTemplateObserved
@@ -779,7 +859,7 @@ export type ProvisioningTemplateObserved = Message<"kellet.control.v1.Provisioni
  * Use `create(ProvisioningTemplateObservedSchema)` to create a new message.
  */
 export const ProvisioningTemplateObservedSchema: GenMessage<ProvisioningTemplateObserved> = /*@__PURE__*/
-  messageDesc(file_kellet_control_v1_control, 19);
+  messageDesc(file_kellet_control_v1_control, 22);
 
 /**
  * @generated from message kellet.control.v1.OtaPackageSpec
@@ -833,7 +913,7 @@ export type OtaPackageSpec = Message<"kellet.control.v1.OtaPackageSpec"> & {
  * Use `create(OtaPackageSpecSchema)` to create a new message.
  */
 export const OtaPackageSpecSchema: GenMessage<OtaPackageSpec> = /*@__PURE__*/
-  messageDesc(file_kellet_control_v1_control, 20);
+  messageDesc(file_kellet_control_v1_control, 23);
 
 /**
  * @generated from message kellet.control.v1.Compatibility
@@ -865,7 +945,7 @@ export type Compatibility = Message<"kellet.control.v1.Compatibility"> & {
  * Use `create(CompatibilitySchema)` to create a new message.
  */
 export const CompatibilitySchema: GenMessage<Compatibility> = /*@__PURE__*/
-  messageDesc(file_kellet_control_v1_control, 21);
+  messageDesc(file_kellet_control_v1_control, 24);
 
 /**
  * @generated from message kellet.control.v1.OtaPackageObserved
@@ -901,7 +981,7 @@ export type OtaPackageObserved = Message<"kellet.control.v1.OtaPackageObserved">
  * Use `create(OtaPackageObservedSchema)` to create a new message.
  */
 export const OtaPackageObservedSchema: GenMessage<OtaPackageObserved> = /*@__PURE__*/
-  messageDesc(file_kellet_control_v1_control, 22);
+  messageDesc(file_kellet_control_v1_control, 25);
 
 /**
  * @generated from message kellet.control.v1.OtaRolloutSpec
@@ -990,7 +1070,7 @@ export type OtaRolloutSpec = Message<"kellet.control.v1.OtaRolloutSpec"> & {
  * Use `create(OtaRolloutSpecSchema)` to create a new message.
  */
 export const OtaRolloutSpecSchema: GenMessage<OtaRolloutSpec> = /*@__PURE__*/
-  messageDesc(file_kellet_control_v1_control, 23);
+  messageDesc(file_kellet_control_v1_control, 26);
 
 /**
  * @generated from message kellet.control.v1.RolloutStep
@@ -1017,7 +1097,7 @@ export type RolloutStep = Message<"kellet.control.v1.RolloutStep"> & {
  * Use `create(RolloutStepSchema)` to create a new message.
  */
 export const RolloutStepSchema: GenMessage<RolloutStep> = /*@__PURE__*/
-  messageDesc(file_kellet_control_v1_control, 24);
+  messageDesc(file_kellet_control_v1_control, 27);
 
 /**
  * @generated from message kellet.control.v1.RolloutCounts
@@ -1069,7 +1149,7 @@ export type RolloutCounts = Message<"kellet.control.v1.RolloutCounts"> & {
  * Use `create(RolloutCountsSchema)` to create a new message.
  */
 export const RolloutCountsSchema: GenMessage<RolloutCounts> = /*@__PURE__*/
-  messageDesc(file_kellet_control_v1_control, 25);
+  messageDesc(file_kellet_control_v1_control, 28);
 
 /**
  * @generated from message kellet.control.v1.PauseCondition
@@ -1098,7 +1178,7 @@ export type PauseCondition = Message<"kellet.control.v1.PauseCondition"> & {
  * Use `create(PauseConditionSchema)` to create a new message.
  */
 export const PauseConditionSchema: GenMessage<PauseCondition> = /*@__PURE__*/
-  messageDesc(file_kellet_control_v1_control, 26);
+  messageDesc(file_kellet_control_v1_control, 29);
 
 /**
  * OtaRolloutObserved is everything the operator decides on and shows.
@@ -1245,7 +1325,7 @@ export type OtaRolloutObserved = Message<"kellet.control.v1.OtaRolloutObserved">
  * Use `create(OtaRolloutObservedSchema)` to create a new message.
  */
 export const OtaRolloutObservedSchema: GenMessage<OtaRolloutObserved> = /*@__PURE__*/
-  messageDesc(file_kellet_control_v1_control, 27);
+  messageDesc(file_kellet_control_v1_control, 30);
 
 /**
  * @generated from message kellet.control.v1.AdvanceRolloutRequest
@@ -1327,7 +1407,7 @@ export type AdvanceRolloutRequest = Message<"kellet.control.v1.AdvanceRolloutReq
  * Use `create(AdvanceRolloutRequestSchema)` to create a new message.
  */
 export const AdvanceRolloutRequestSchema: GenMessage<AdvanceRolloutRequest> = /*@__PURE__*/
-  messageDesc(file_kellet_control_v1_control, 28);
+  messageDesc(file_kellet_control_v1_control, 31);
 
 /**
  * @generated from message kellet.control.v1.ScheduleDevices
@@ -1340,7 +1420,7 @@ export type ScheduleDevices = Message<"kellet.control.v1.ScheduleDevices"> & {
  * Use `create(ScheduleDevicesSchema)` to create a new message.
  */
 export const ScheduleDevicesSchema: GenMessage<ScheduleDevices> = /*@__PURE__*/
-  messageDesc(file_kellet_control_v1_control, 29);
+  messageDesc(file_kellet_control_v1_control, 32);
 
 /**
  * @generated from message kellet.control.v1.BeginStep
@@ -1357,7 +1437,7 @@ export type BeginStep = Message<"kellet.control.v1.BeginStep"> & {
  * Use `create(BeginStepSchema)` to create a new message.
  */
 export const BeginStepSchema: GenMessage<BeginStep> = /*@__PURE__*/
-  messageDesc(file_kellet_control_v1_control, 30);
+  messageDesc(file_kellet_control_v1_control, 33);
 
 /**
  * @generated from message kellet.control.v1.RequestApproval
@@ -1374,7 +1454,7 @@ export type RequestApproval = Message<"kellet.control.v1.RequestApproval"> & {
  * Use `create(RequestApprovalSchema)` to create a new message.
  */
 export const RequestApprovalSchema: GenMessage<RequestApproval> = /*@__PURE__*/
-  messageDesc(file_kellet_control_v1_control, 31);
+  messageDesc(file_kellet_control_v1_control, 34);
 
 /**
  * @generated from message kellet.control.v1.CompleteRollout
@@ -1387,7 +1467,7 @@ export type CompleteRollout = Message<"kellet.control.v1.CompleteRollout"> & {
  * Use `create(CompleteRolloutSchema)` to create a new message.
  */
 export const CompleteRolloutSchema: GenMessage<CompleteRollout> = /*@__PURE__*/
-  messageDesc(file_kellet_control_v1_control, 32);
+  messageDesc(file_kellet_control_v1_control, 35);
 
 /**
  * @generated from message kellet.control.v1.FinishRollback
@@ -1400,7 +1480,7 @@ export type FinishRollback = Message<"kellet.control.v1.FinishRollback"> & {
  * Use `create(FinishRollbackSchema)` to create a new message.
  */
 export const FinishRollbackSchema: GenMessage<FinishRollback> = /*@__PURE__*/
-  messageDesc(file_kellet_control_v1_control, 33);
+  messageDesc(file_kellet_control_v1_control, 36);
 
 /**
  * @generated from message kellet.control.v1.ExpireDevices
@@ -1413,7 +1493,7 @@ export type ExpireDevices = Message<"kellet.control.v1.ExpireDevices"> & {
  * Use `create(ExpireDevicesSchema)` to create a new message.
  */
 export const ExpireDevicesSchema: GenMessage<ExpireDevices> = /*@__PURE__*/
-  messageDesc(file_kellet_control_v1_control, 34);
+  messageDesc(file_kellet_control_v1_control, 37);
 
 /**
  * @generated from message kellet.control.v1.AdvanceRolloutResponse
@@ -1437,7 +1517,7 @@ export type AdvanceRolloutResponse = Message<"kellet.control.v1.AdvanceRolloutRe
  * Use `create(AdvanceRolloutResponseSchema)` to create a new message.
  */
 export const AdvanceRolloutResponseSchema: GenMessage<AdvanceRolloutResponse> = /*@__PURE__*/
-  messageDesc(file_kellet_control_v1_control, 35);
+  messageDesc(file_kellet_control_v1_control, 38);
 
 /**
  * Kind of resource.
@@ -1528,6 +1608,17 @@ export const ControlService: GenService<{
     methodKind: "unary";
     input: typeof AdvanceRolloutRequestSchema;
     output: typeof AdvanceRolloutResponseSchema;
+  },
+  /**
+   * ListWorkingCopies streams every working copy that has not ended, once. The operator compares them with what it applied,
+   * applies again what differs or is missing, and removes what no resource stands for.
+   *
+   * @generated from rpc kellet.control.v1.ControlService.ListWorkingCopies
+   */
+  listWorkingCopies: {
+    methodKind: "server_streaming";
+    input: typeof ListWorkingCopiesRequestSchema;
+    output: typeof ListWorkingCopiesResponseSchema;
   },
   /**
    * Watch streams the keys of resources whose observed state changed in the data plane. It first sends `synced: true`; what

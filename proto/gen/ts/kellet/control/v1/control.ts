@@ -84,7 +84,11 @@ export interface ApplyResponse {
   device_profile?: DeviceProfileObserved | undefined;
   provisioning_template?: ProvisioningTemplateObserved | undefined;
   ota_package?: OtaPackageObserved | undefined;
-  ota_rollout?: OtaRolloutObserved | undefined;
+  ota_rollout?:
+    | OtaRolloutObserved
+    | undefined;
+  /** Of the working copy after the call, as ListWorkingCopies tells it; 0: there is none to be compared. */
+  digest: bigint;
 }
 
 /** Refusal says why a manifest is not honoured. */
@@ -109,6 +113,24 @@ export interface RemoveRequest {
 export interface RemoveResponse {
   /** Empty when the working copy is gone (or was never there). */
   refusal: Refusal | undefined;
+}
+
+export interface ListWorkingCopiesRequest {
+}
+
+/** At most 1000 working copies. */
+export interface ListWorkingCopiesResponse {
+  working_copies: WorkingCopy[];
+}
+
+/** WorkingCopy is what the data plane holds of one resource. */
+export interface WorkingCopy {
+  kind: Kind;
+  tenant_id: string;
+  namespace: string;
+  name: string;
+  /** Of everything in it that follows from the manifest: the same as long as nobody writes it. */
+  digest: bigint;
 }
 
 export interface WatchRequest {
@@ -710,6 +732,7 @@ function createBaseApplyResponse(): ApplyResponse {
     provisioning_template: undefined,
     ota_package: undefined,
     ota_rollout: undefined,
+    digest: 0n,
   };
 }
 
@@ -735,6 +758,12 @@ export const ApplyResponse: MessageFns<ApplyResponse> = {
     }
     if (message.ota_rollout !== undefined) {
       OtaRolloutObserved.encode(message.ota_rollout, writer.uint32(58).fork()).join();
+    }
+    if (message.digest !== 0n) {
+      if (BigInt.asUintN(64, message.digest) !== message.digest) {
+        throw new globalThis.Error("value provided for field message.digest of type fixed64 too large");
+      }
+      writer.uint32(65).fixed64(message.digest);
     }
     return writer;
   },
@@ -808,6 +837,14 @@ export const ApplyResponse: MessageFns<ApplyResponse> = {
             message.ota_rollout = OtaRolloutObserved.decode(reader, reader.uint32());
             continue;
           }
+          case 8: {
+            if (tag !== 65) {
+              break;
+            }
+
+            message.digest = reader.fixed64() as bigint;
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -845,6 +882,7 @@ export const ApplyResponse: MessageFns<ApplyResponse> = {
     message.ota_rollout = (object.ota_rollout !== undefined && object.ota_rollout !== null)
       ? OtaRolloutObserved.fromPartial(object.ota_rollout)
       : undefined;
+    message.digest = (object.digest !== undefined && object.digest !== null) ? BigInt(object.digest) : 0n;
     return message;
   },
 };
@@ -1050,6 +1088,210 @@ export const RemoveResponse: MessageFns<RemoveResponse> = {
     message.refusal = (object.refusal !== undefined && object.refusal !== null)
       ? Refusal.fromPartial(object.refusal)
       : undefined;
+    return message;
+  },
+};
+
+function createBaseListWorkingCopiesRequest(): ListWorkingCopiesRequest {
+  return {};
+}
+
+export const ListWorkingCopiesRequest: MessageFns<ListWorkingCopiesRequest> = {
+  encode(_: ListWorkingCopiesRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ListWorkingCopiesRequest {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseListWorkingCopiesRequest();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create<I extends Exact<DeepPartial<ListWorkingCopiesRequest>, I>>(base?: I): ListWorkingCopiesRequest {
+    return ListWorkingCopiesRequest.fromPartial(base ?? ({} as any));
+  },
+  fromPartial<I extends Exact<DeepPartial<ListWorkingCopiesRequest>, I>>(_: I): ListWorkingCopiesRequest {
+    const message = createBaseListWorkingCopiesRequest();
+    return message;
+  },
+};
+
+function createBaseListWorkingCopiesResponse(): ListWorkingCopiesResponse {
+  return { working_copies: [] };
+}
+
+export const ListWorkingCopiesResponse: MessageFns<ListWorkingCopiesResponse> = {
+  encode(message: ListWorkingCopiesResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    for (const v of message.working_copies) {
+      WorkingCopy.encode(v!, writer.uint32(10).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ListWorkingCopiesResponse {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseListWorkingCopiesResponse();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.working_copies.push(WorkingCopy.decode(reader, reader.uint32()));
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create<I extends Exact<DeepPartial<ListWorkingCopiesResponse>, I>>(base?: I): ListWorkingCopiesResponse {
+    return ListWorkingCopiesResponse.fromPartial(base ?? ({} as any));
+  },
+  fromPartial<I extends Exact<DeepPartial<ListWorkingCopiesResponse>, I>>(object: I): ListWorkingCopiesResponse {
+    const message = createBaseListWorkingCopiesResponse();
+    message.working_copies = object.working_copies?.map((e) => WorkingCopy.fromPartial(e)) || [];
+    return message;
+  },
+};
+
+function createBaseWorkingCopy(): WorkingCopy {
+  return { kind: 0, tenant_id: "", namespace: "", name: "", digest: 0n };
+}
+
+export const WorkingCopy: MessageFns<WorkingCopy> = {
+  encode(message: WorkingCopy, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.kind !== 0) {
+      writer.uint32(8).int32(message.kind);
+    }
+    if (message.tenant_id !== "") {
+      writer.uint32(18).string(message.tenant_id);
+    }
+    if (message.namespace !== "") {
+      writer.uint32(26).string(message.namespace);
+    }
+    if (message.name !== "") {
+      writer.uint32(34).string(message.name);
+    }
+    if (message.digest !== 0n) {
+      if (BigInt.asUintN(64, message.digest) !== message.digest) {
+        throw new globalThis.Error("value provided for field message.digest of type fixed64 too large");
+      }
+      writer.uint32(41).fixed64(message.digest);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): WorkingCopy {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseWorkingCopy();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 8) {
+              break;
+            }
+
+            message.kind = reader.int32() as any;
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.tenant_id = reader.string();
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.namespace = reader.string();
+            continue;
+          }
+          case 4: {
+            if (tag !== 34) {
+              break;
+            }
+
+            message.name = reader.string();
+            continue;
+          }
+          case 5: {
+            if (tag !== 41) {
+              break;
+            }
+
+            message.digest = reader.fixed64() as bigint;
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create<I extends Exact<DeepPartial<WorkingCopy>, I>>(base?: I): WorkingCopy {
+    return WorkingCopy.fromPartial(base ?? ({} as any));
+  },
+  fromPartial<I extends Exact<DeepPartial<WorkingCopy>, I>>(object: I): WorkingCopy {
+    const message = createBaseWorkingCopy();
+    message.kind = object.kind ?? 0;
+    message.tenant_id = object.tenant_id ?? "";
+    message.namespace = object.namespace ?? "";
+    message.name = object.name ?? "";
+    message.digest = (object.digest !== undefined && object.digest !== null) ? BigInt(object.digest) : 0n;
     return message;
   },
 };
@@ -4415,6 +4657,21 @@ export const ControlServiceService = {
     responseDeserialize: (value: Buffer): AdvanceRolloutResponse => AdvanceRolloutResponse.decode(value),
   },
   /**
+   * ListWorkingCopies streams every working copy that has not ended, once. The operator compares them with what it applied,
+   * applies again what differs or is missing, and removes what no resource stands for.
+   */
+  listWorkingCopies: {
+    path: "/kellet.control.v1.ControlService/ListWorkingCopies" as const,
+    requestStream: false as const,
+    responseStream: true as const,
+    requestSerialize: (value: ListWorkingCopiesRequest): Buffer =>
+      Buffer.from(ListWorkingCopiesRequest.encode(value).finish()),
+    requestDeserialize: (value: Buffer): ListWorkingCopiesRequest => ListWorkingCopiesRequest.decode(value),
+    responseSerialize: (value: ListWorkingCopiesResponse): Buffer =>
+      Buffer.from(ListWorkingCopiesResponse.encode(value).finish()),
+    responseDeserialize: (value: Buffer): ListWorkingCopiesResponse => ListWorkingCopiesResponse.decode(value),
+  },
+  /**
    * Watch streams the keys of resources whose observed state changed in the data plane. It first sends `synced: true`; what
    * happened before that the operator learns by applying everything once. A key may come more often than it changed.
    */
@@ -4443,6 +4700,11 @@ export interface ControlServiceServer extends UntypedServiceImplementation {
    * which the operator decided and nothing has paused it since; otherwise it changes nothing. It answers the state after.
    */
   advanceRollout: handleUnaryCall<AdvanceRolloutRequest, AdvanceRolloutResponse>;
+  /**
+   * ListWorkingCopies streams every working copy that has not ended, once. The operator compares them with what it applied,
+   * applies again what differs or is missing, and removes what no resource stands for.
+   */
+  listWorkingCopies: handleServerStreamingCall<ListWorkingCopiesRequest, ListWorkingCopiesResponse>;
   /**
    * Watch streams the keys of resources whose observed state changed in the data plane. It first sends `synced: true`; what
    * happened before that the operator learns by applying everything once. A key may come more often than it changed.
@@ -4506,6 +4768,19 @@ export interface ControlServiceClient extends Client {
     options: Partial<CallOptions>,
     callback: (error: ServiceError | null, response: AdvanceRolloutResponse) => void,
   ): ClientUnaryCall;
+  /**
+   * ListWorkingCopies streams every working copy that has not ended, once. The operator compares them with what it applied,
+   * applies again what differs or is missing, and removes what no resource stands for.
+   */
+  listWorkingCopies(
+    request: ListWorkingCopiesRequest,
+    options?: Partial<CallOptions>,
+  ): ClientReadableStream<ListWorkingCopiesResponse>;
+  listWorkingCopies(
+    request: ListWorkingCopiesRequest,
+    metadata?: Metadata,
+    options?: Partial<CallOptions>,
+  ): ClientReadableStream<ListWorkingCopiesResponse>;
   /**
    * Watch streams the keys of resources whose observed state changed in the data plane. It first sends `synced: true`; what
    * happened before that the operator learns by applying everything once. A key may come more often than it changed.

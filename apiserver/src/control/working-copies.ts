@@ -1,0 +1,56 @@
+// The working copies of resources, for the operator to compare with what it applied (control.proto, ListWorkingCopies).
+import type { MessageInitShape } from '@bufbuild/protobuf';
+import type { Kind } from '@kellet/crds';
+import type { ListWorkingCopiesResponseSchema } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
+import type { Database } from '../platform/database.ts';
+import { isId } from '../platform/ids.ts';
+import { kindNumbers } from './kinds.ts';
+
+/** Working copies that one message holds. */
+const copiesPerMessage = 1000;
+
+const unsigned = (digest: bigint): bigint => BigInt.asUintN(64, digest);
+
+/** The digest of a working copy; 0 when there is none that could be compared. */
+export async function digestOf(database: Database, kind: Kind, tenantId: string, id: string): Promise<bigint> {
+  if (kind !== 'Tenant' && !isId(id)) return 0n;
+  const rowId = kind === 'Tenant' ? null : id;
+  const { rows } = await database.system((tx) =>
+    tx.query<{ digest: bigint }>(
+      `SELECT digest FROM working_copies WHERE kind = $1 AND tenant_id = $2 AND (id = $3 OR kind = 'Tenant')`,
+      [kind, tenantId, rowId],
+    ),
+  );
+  return rows[0] ? unsigned(rows[0].digest) : 0n;
+}
+
+/** Every working copy, as of one moment, by the thousand. */
+export async function* listWorkingCopies(
+  database: Database,
+  signal: AbortSignal,
+): AsyncGenerator<MessageInitShape<typeof ListWorkingCopiesResponseSchema>> {
+  interface Row {
+    kind: Kind;
+    tenant_id: string;
+    namespace: string;
+    name: string;
+    digest: bigint;
+  }
+  const rows = await database.system(async (tx) => {
+    const found = await tx.query<Row & Record<string, unknown>>(
+      'SELECT kind, tenant_id, namespace, name, digest FROM working_copies',
+    );
+    return found.rows;
+  });
+  for (let at = 0; at < rows.length && !signal.aborted; at += copiesPerMessage) {
+    yield {
+      workingCopies: rows.slice(at, at + copiesPerMessage).map((row) => ({
+        kind: kindNumbers[row.kind],
+        tenantId: row.tenant_id,
+        namespace: row.namespace,
+        name: row.name,
+        digest: unsigned(row.digest),
+      })),
+    };
+  }
+}

@@ -1,0 +1,78 @@
+// Puts drift right: applies again what differs or is gone in the data plane, removes there what has no resource any more.
+import type { WorkingCopy } from '@kellet/proto/ts/kellet/control/v1/control';
+import type { Cluster } from './cluster.ts';
+import type { DataPlane } from './data-plane.ts';
+import { toRemoveRequest, type DriftCheck, type Orphan } from './drift.ts';
+import { customResources } from './resources.ts';
+import { sleep, type Clock } from './runtime/clock.ts';
+import type { KubernetesClient } from './runtime/kubernetes-client.ts';
+import { isNotFound } from './runtime/kubernetes-error.ts';
+import type { Logger } from './runtime/logger.ts';
+import type { Metrics } from './runtime/metrics.ts';
+import { parseKey } from './runtime/resource.ts';
+import type { Target } from './triggers.ts';
+
+/** What the repair works with. */
+export interface DriftRepairOptions {
+  client: Pick<KubernetesClient, 'get'>;
+  cluster: Pick<Cluster, 'get' | 'namespace' | 'tenancyOf'>;
+  dataPlane: Pick<DataPlane, 'remove'> & { listWorkingCopies(): Promise<WorkingCopy[]> };
+  check: DriftCheck;
+  /** Has a resource reconciled. */
+  add: (target: Target) => void;
+  clock: Clock;
+  logger: Logger;
+  metrics: Pick<Metrics, 'drift'>;
+  /** Milliseconds between two comparisons. */
+  intervalMs: number;
+}
+
+/** A namespace younger than this many intervals may still be filling from Git: nothing of it counts as left behind. */
+const settledIntervals = 60;
+
+/** Compares and repairs until the signal aborts. Never throws: what fails is tried again the next time. */
+export async function repairDrift(options: DriftRepairOptions, signal: AbortSignal): Promise<void> {
+  const { clock, logger, intervalMs } = options;
+  while (!signal.aborted) {
+    await sleep(clock, intervalMs * (0.9 + clock.random() * 0.2), signal);
+    if (signal.aborted) return;
+    try {
+      await repairOnce(options);
+    } catch (error) {
+      logger.debug({ err: error }, 'the data plane could not be compared with what was applied');
+    }
+  }
+}
+
+async function repairOnce(options: DriftRepairOptions): Promise<void> {
+  const { check, cluster, dataPlane, logger, metrics, add } = options;
+  check.begin();
+  const copies = await dataPlane.listWorkingCopies();
+  const drift = check.compare(copies, (kind, key) => cluster.get(kind, parseKey(key)) !== undefined);
+  for (const found of ['changed', 'missing'] as const) {
+    for (const target of drift[found]) {
+      metrics.drift.inc({ kind: target.kind, found });
+      logger.info({ ...target, found }, 'the working copy is not what was applied: applying it again');
+      add(target);
+    }
+  }
+  for (const orphan of drift.orphans) await removeOrphan(options, orphan);
+}
+
+/** Removes a working copy whose resource went unheard: its finalizer was taken off while no operator ran. */
+async function removeOrphan(options: DriftRepairOptions, orphan: Orphan): Promise<void> {
+  const { client, cluster, dataPlane, clock, logger, metrics, intervalMs } = options;
+  const { kind, tenantId, namespace, name } = orphan;
+  const tenancy = cluster.tenancyOf(namespace);
+  if (!('tenantId' in tenancy) || tenancy.tenantId !== tenantId) return;
+  const made = Date.parse(cluster.namespace(namespace)?.metadata.creationTimestamp ?? '');
+  if (!(clock.now() - made > settledIntervals * intervalMs)) return;
+  const live = await client.get(customResources[kind], namespace, name).catch((error: unknown) => {
+    if (isNotFound(error)) return undefined;
+    throw error;
+  });
+  if (live) return;
+  metrics.drift.inc({ kind, found: 'orphan' });
+  const { refusal } = await dataPlane.remove(toRemoveRequest(orphan));
+  logger.info({ ...orphan, refusal: refusal?.message }, 'removing a working copy that has no resource any more');
+}

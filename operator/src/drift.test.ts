@@ -1,0 +1,99 @@
+import {
+  ApplyRequest,
+  ApplyResponse,
+  Kind as ControlKind,
+  RemoveRequest,
+  RemoveResponse,
+} from '@kellet/proto/ts/kellet/control/v1/control';
+import type { Kind } from '@kellet/crds';
+import { expect } from 'chai';
+import type { DataPlane } from './data-plane.ts';
+import { DriftCheck, orphanComparisons } from './drift.ts';
+
+describe('DriftCheck', () => {
+  const meta = (name: string) => ({ tenant_id: 'acme', namespace: 'ns', name });
+  const copy = (name: string, digest: bigint, kind: ControlKind = ControlKind.KIND_DEVICE_PROFILE) => ({
+    ...meta(name),
+    kind,
+    digest,
+  });
+  const everything = (): boolean => true;
+  const nothing = (): boolean => false;
+
+  /** A check, and calls that answer this digest. */
+  function makeCheck() {
+    const check = new DriftCheck();
+    const answer = { digest: 1n, phase: '', refused: false };
+    const dataPlane = check.following({
+      apply: async ({ ota_rollout }) =>
+        ApplyResponse.fromPartial({
+          digest: answer.digest,
+          ...(ota_rollout && { ota_rollout: { phase: answer.phase } }),
+        }),
+      remove: async () => RemoveResponse.fromPartial(answer.refused ? { refusal: { reason: 'InUse' } } : {}),
+      advanceRollout: async () => ({ applied: true, observed: undefined }),
+    } satisfies DataPlane);
+    const apply = (name: string, digest: bigint): Promise<unknown> => {
+      answer.digest = digest;
+      return dataPlane.apply(ApplyRequest.fromPartial({ meta: meta(name), device_profile: {} }));
+    };
+    const compare = (copies: ReturnType<typeof copy>[], exists: (kind: Kind, key: string) => boolean = everything) => {
+      check.begin();
+      return check.compare(copies, exists);
+    };
+    return { check, dataPlane, answer, apply, compare };
+  }
+
+  it('finds what was written and what is gone, and says it once', async () => {
+    const { apply, compare } = makeCheck();
+    for (const name of ['same', 'written', 'lost', 'deleted']) await apply(name, 7n);
+    const copies = [copy('same', 7n), copy('written', 8n), copy('foreign', 9n)];
+    expect(compare(copies, (_kind, key) => key !== 'ns/deleted')).to.deep.equal({
+      changed: [{ kind: 'DeviceProfile', key: 'ns/written' }],
+      missing: [{ kind: 'DeviceProfile', key: 'ns/lost' }],
+      orphans: [],
+    });
+    await apply('written', 8n);
+    expect(compare(copies)).to.deep.equal({ changed: [], missing: [], orphans: [] });
+  });
+
+  it('says nothing of what was applied while the working copies were read', async () => {
+    const { check, apply } = makeCheck();
+    await apply('early', 7n);
+    check.begin();
+    await apply('late', 7n);
+    await apply('early', 8n);
+    expect(check.compare([copy('early', 7n)], everything)).to.deep.equal({ changed: [], missing: [], orphans: [] });
+  });
+
+  it('forgets what was removed, refused or has ended', async () => {
+    const { dataPlane, answer, apply, compare } = makeCheck();
+    for (const name of ['removed', 'in-use', 'refused']) await apply(name, 7n);
+    const remove = (name: string) =>
+      dataPlane.remove(RemoveRequest.fromPartial({ meta: meta(name), kind: ControlKind.KIND_DEVICE_PROFILE }));
+    await remove('removed');
+    answer.refused = true;
+    await remove('in-use');
+    await apply('refused', 0n);
+    for (const phase of ['active', 'completed']) {
+      Object.assign(answer, { digest: 7n, phase });
+      await dataPlane.apply(ApplyRequest.fromPartial({ meta: meta('rollout'), ota_rollout: {} }));
+    }
+    expect(compare([]).missing).to.deep.equal([{ kind: 'DeviceProfile', key: 'ns/in-use' }]);
+  });
+
+  it('tells a working copy without a resource only when it stays so, and a tenant never', () => {
+    const { compare } = makeCheck();
+    const copies = [copy('left', 1n, ControlKind.KIND_OTA_ROLLOUT), copy('', 1n, ControlKind.KIND_TENANT)];
+    const orphan = { kind: 'OtaRollout', tenantId: 'acme', namespace: 'ns', name: 'left' };
+    for (let round = 1; round < orphanComparisons; round += 1) {
+      expect(compare(copies, nothing).orphans).to.deep.equal([]);
+    }
+    expect(compare(copies, everything).orphans, 'its resource is there after all').to.deep.equal([]);
+    for (let round = 1; round < orphanComparisons; round += 1) {
+      expect(compare(copies, nothing).orphans).to.deep.equal([]);
+    }
+    expect(compare(copies, nothing).orphans).to.deep.equal([orphan]);
+    expect(compare(copies, nothing).orphans, 'not in every comparison').to.deep.equal([]);
+  });
+});

@@ -1,0 +1,128 @@
+// Drift: what the data plane holds is compared with what was applied, every so often and without reading either in full. A
+// working copy that differs or is missing is applied again; one that no resource stands for is removed.
+//
+// The data plane tells a digest with each Apply, and the digests of all working copies in one cheap call. Applying again
+// learns the digest anew, so that what cannot be put back is tried once and not for ever.
+import type { Kind } from '@kellet/crds';
+import type {
+  ApplyRequest,
+  ApplyResponse,
+  WorkingCopy,
+  RemoveRequest,
+} from '@kellet/proto/ts/kellet/control/v1/control';
+import type { DataPlane } from './data-plane.ts';
+import { controlKinds, kindOf } from './resources.ts';
+import { keyText } from './runtime/resource.ts';
+import type { Target } from './triggers.ts';
+
+/** A working copy that no resource stands for. */
+export interface Orphan {
+  kind: Exclude<Kind, 'Tenant'>;
+  tenantId: string;
+  namespace: string;
+  name: string;
+}
+
+/** What a comparison found. */
+export interface Drift {
+  /** Resources whose working copy differs from what was applied. */
+  changed: Target[];
+  /** Resources whose working copy is gone. */
+  missing: Target[];
+  /** Working copies that have had no resource in so many comparisons in a row. */
+  orphans: Orphan[];
+}
+
+/** How many comparisons in a row a working copy must be without a resource before it counts as left behind. */
+export const orphanComparisons = 10;
+
+/** Remembers what was applied, and compares. */
+export class DriftCheck {
+  /** Digests by `kind key`, with the comparison that comes next when they were told. */
+  readonly #applied = new Map<string, { digest: bigint; since: number }>();
+  /** Comparisons in a row without a resource, by `kind key`. */
+  readonly #alone = new Map<string, number>();
+  #comparison = 0;
+
+  /** The same data plane; what is applied and removed through it is remembered. */
+  following(dataPlane: DataPlane): DataPlane {
+    return {
+      apply: async (request) => {
+        const response = await dataPlane.apply(request);
+        this.#remember(request, response);
+        return response;
+      },
+      remove: async (request) => {
+        const response = await dataPlane.remove(request);
+        if (!response.refusal) this.#forget(request);
+        return response;
+      },
+      advanceRollout: (request) => dataPlane.advanceRollout(request),
+    };
+  }
+
+  /** Says that the working copies are about to be read: what is applied from now on is none of this comparison's business. */
+  begin(): void {
+    this.#comparison += 1;
+  }
+
+  /** Compares what was applied with the working copies. `exists` tells whether the cluster has the resource. */
+  compare(copies: readonly WorkingCopy[], exists: (kind: Kind, key: string) => boolean): Drift {
+    const drift: Drift = { changed: [], missing: [], orphans: [] };
+    const seen = new Set<string>();
+    const alone = new Map<string, number>();
+    for (const { kind: number, tenant_id, namespace, name, digest } of copies) {
+      const kind = kindOf(number);
+      if (!kind) continue;
+      const key = keyText({ namespace, name });
+      const id = `${kind} ${key}`;
+      seen.add(id);
+      const applied = this.#applied.get(id);
+      if (applied && applied.since < this.#comparison && applied.digest !== digest) drift.changed.push({ kind, key });
+      // A tenant is only ever removed by deleting its resource: its end cannot be taken back.
+      if (kind === 'Tenant' || exists(kind, key)) continue;
+      const times = (this.#alone.get(id) ?? 0) + 1;
+      alone.set(id, times % orphanComparisons);
+      if (times === orphanComparisons) drift.orphans.push({ kind, tenantId: tenant_id, namespace, name });
+    }
+    this.#alone.clear();
+    for (const [id, times] of alone) this.#alone.set(id, times);
+    for (const [id, { since }] of this.#applied) {
+      if (seen.has(id) || since >= this.#comparison) continue;
+      this.#applied.delete(id);
+      const at = id.indexOf(' ');
+      const [kind, key] = [id.slice(0, at) as Kind, id.slice(at + 1)];
+      if (exists(kind, key)) drift.missing.push({ kind, key });
+    }
+    return drift;
+  }
+
+  #remember(request: ApplyRequest, response: ApplyResponse): void {
+    const kind = kindOfRequest(request);
+    const { namespace = '', name = '' } = request.meta ?? {};
+    const id = `${kind} ${keyText({ namespace, name })}`;
+    // What has ended is not compared, and must not be made again because it is not told any more.
+    const ended = response.ota_rollout?.phase === 'completed';
+    if (response.digest === 0n || ended) this.#applied.delete(id);
+    else this.#applied.set(id, { digest: response.digest, since: this.#comparison });
+  }
+
+  #forget({ kind, meta }: RemoveRequest): void {
+    const { namespace = '', name = '' } = meta ?? {};
+    this.#applied.delete(`${kindOf(kind)} ${keyText({ namespace, name })}`);
+  }
+}
+
+function kindOfRequest(request: ApplyRequest): Kind {
+  if (request.tenant) return 'Tenant';
+  if (request.device_profile) return 'DeviceProfile';
+  if (request.provisioning_template) return 'ProvisioningTemplate';
+  if (request.ota_package) return 'OtaPackage';
+  return 'OtaRollout';
+}
+
+/** @returns the request that removes what was left behind */
+export function toRemoveRequest({ kind, tenantId, namespace, name }: Orphan): RemoveRequest {
+  const meta = { tenant_id: tenantId, namespace, name, uid: '', generation: 0n, display_name: '', intent_id: '' };
+  return { kind: controlKinds[kind], meta, detach: false };
+}
