@@ -8,9 +8,10 @@ const mayImport = {
   proto: [],
   crds: [],
   verify: [],
+  client: [],
   apiserver: ['proto', 'crds', 'verify'],
   operator: ['proto', 'crds'],
-  e2e: ['proto', 'crds', 'verify', 'apiserver', 'operator'],
+  e2e: ['proto', 'crds', 'verify', 'client', 'apiserver', 'operator'],
   bench: ['proto', 'crds', 'verify', 'apiserver', 'operator', 'e2e'],
 };
 const folders = Object.keys(mayImport);
@@ -34,7 +35,16 @@ const boundaries = folders.map((folder) => {
 });
 
 export default defineConfig(
-  { ignores: ['**/node_modules/**', '**/dist/**', 'proto/gen/**', 'crds/src/generated/**', '.kellet/**'] },
+  {
+    ignores: [
+      '**/node_modules/**',
+      '**/dist/**',
+      'proto/gen/**',
+      'crds/src/generated/**',
+      'client/src/generated/**',
+      '.kellet/**',
+    ],
+  },
   js.configs.recommended,
   tseslint.configs.recommendedTypeChecked,
   {

@@ -107,6 +107,7 @@ const steps: Step[] = [
   },
   tests('unit', './e2e/stack/test-services.ts', [
     'verify/**/*.test.ts',
+    'client/**/*.test.ts',
     'crds/**/*.test.ts',
     'proto/**/*.test.ts',
     'apiserver/**/*.test.ts',

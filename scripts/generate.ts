@@ -14,6 +14,8 @@ const steps: [string, string, string[]][] = [
   ['messages and descriptors of the contract', 'proto', ['buf', 'generate']],
   ['client of the control service', 'proto', ['buf', 'generate', '--template', 'buf.gen.client.yaml']],
   ['descriptor set', 'proto', ['buf', 'build', '--as-file-descriptor-set', '-o', 'gen/descriptors.binpb']],
+  ['OpenAPI document', 'proto', ['node', '../apiserver/src/openapi/generate.ts']],
+  ['types of the client', 'client', ['npm', 'run', '--silent', 'generate']],
   ['types of the custom resources', 'crds', ['node', 'generate.ts']],
   ['definitions in the chart', 'charts/kellet', ['sh', 'generate.sh']],
 ];

@@ -33,6 +33,7 @@ const settings = {
   grpcPort: { type: 'integer', fallback: '9090', help: 'public gRPC' },
   controlPort: { type: 'integer', fallback: '9091', help: 'internal gRPC, for the operator and other targets' },
   metricsPort: { type: 'integer', fallback: '9464', help: '/metrics, /healthz, /readyz' },
+  dashboardPort: { type: 'integer', fallback: '8081', help: 'static pages: the API reference' },
   logLevel: {
     type: ['trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent'],
     fallback: 'info',
@@ -54,6 +55,11 @@ const settings = {
     type: 'ranges',
     fallback: '',
     help: 'addresses or CIDR ranges, separated by commas, whose X-Forwarded-For or Forwarded is believed',
+  },
+  publicUrl: {
+    type: 'string',
+    fallback: '',
+    help: 'base URL of the REST API for the reference page; empty: the REST port of the host that was asked',
   },
   maximumConnections: { type: 'integer', fallback: '10000', help: 'connections of the REST port at a time' },
   drainDelaySeconds: {

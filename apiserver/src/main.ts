@@ -10,7 +10,7 @@ import type { DeviceDirectory } from './device-registry/directory.ts';
 import { groupMembers } from './device-registry/group-members.ts';
 import { Gateway } from './gateway/gateway.ts';
 import { Health, type Check } from './gateway/health.ts';
-import { addressOfRequest } from './gateway/server.ts';
+import { addressOfRequest } from './gateway/client-address.ts';
 import { TargetInvoker } from './internal/invoker.ts';
 import { InternalServer } from './internal/server.ts';
 import { Broker } from './platform/broker.ts';

@@ -35,7 +35,12 @@ describe('auth and devices over REST', () => {
     clock = new MovableClock();
     const { database } = test;
     await insertTenant(database, 'acme');
-    const settings = { KELLET_LISTEN_HOST: '127.0.0.1', KELLET_REST_PORT: '0', KELLET_GRPC_PORT: '0' };
+    const settings = {
+      KELLET_LISTEN_HOST: '127.0.0.1',
+      KELLET_REST_PORT: '0',
+      KELLET_GRPC_PORT: '0',
+      KELLET_DASHBOARD_PORT: '0',
+    };
     const platform = testPlatform(database, clock, settings);
     const broker = new Broker(natsUrl, platform.logger);
     const registry = new ServiceRegistry();

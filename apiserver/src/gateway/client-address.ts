@@ -1,10 +1,15 @@
 // From where a request comes: the peer, or, when the peer is a trusted proxy, whom that proxy says it speaks for.
+import type { IncomingMessage } from 'node:http';
 import { isIP, type BlockList } from 'node:net';
 import { addressList } from '../auth/ip-allowlist.ts';
 import { plainAddress } from './authorize.ts';
 
 /** Answers the client's address, from the peer's and the request's headers by lower-case name. */
 export type AddressOf = (peer: string, header: (name: string) => string | undefined) => string;
+
+/** The client's address, through trusted proxies. */
+export const addressOfRequest = (addressOf: AddressOf, request: IncomingMessage): string =>
+  addressOf(request.socket.remoteAddress ?? '', (name) => request.headers[name] as string | undefined);
 
 /**
  * `trusted`: addresses or CIDR ranges of proxies (KELLET_TRUSTED_PROXIES). The addresses in `X-Forwarded-For`, or else in

@@ -1,9 +1,10 @@
-// The routes of the gateway itself, which are no calls of a service: health and the processor's callback.
+// The routes of the gateway itself, which are no calls of a service: health, the processor's callback, the document.
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { KelletError } from '../platform/errors.ts';
 import type { Logger } from '../platform/logger.ts';
 import type { Callbacks } from './callbacks.ts';
 import { excludedNames, type Health } from './health.ts';
+import { openapiPath, type DocumentRoute } from './openapi-route.ts';
 import { answer, answerError } from './rest-answer.ts';
 import { readBody } from './rest-call.ts';
 
@@ -37,19 +38,34 @@ export function answerHealth(
 export const answerJson = (response: ServerResponse, status: number, body: unknown): void =>
   answer(response, status, [], 'application/json', JSON.stringify(body));
 
+/** What answers the cold routes. */
+export interface ColdParts {
+  readonly health: Health;
+  readonly callbacks: Callbacks;
+  readonly document: DocumentRoute;
+  readonly logger: Logger;
+}
+
 /** Answers the cold routes; says false, without touching the response, for every other path. */
-export function coldRoutes(
-  health: Health,
-  callbacks: Callbacks,
-  logger: Logger,
-): (request: IncomingMessage, response: ServerResponse, path: string) => boolean {
+export function coldRoutes({
+  health,
+  callbacks,
+  document,
+  logger,
+}: ColdParts): (request: IncomingMessage, response: ServerResponse, path: string) => boolean {
+  const fail = (response: ServerResponse) => (thrown: unknown) => {
+    answerError(response, thrown, String(response.getHeader('x-request-id')), [], logger);
+  };
   return (request, response, path) => {
-    if (path === callbackPath && request.method === 'POST') {
+    const { method } = request;
+    if (path === callbackPath && method === 'POST') {
       takeCallback(callbacks, request)
         .then(() => answerJson(response, 200, {}))
-        .catch((thrown: unknown) => {
-          answerError(response, thrown, String(response.getHeader('x-request-id')), [], logger);
-        });
+        .catch(fail(response));
+      return true;
+    }
+    if (path === openapiPath && (method === 'GET' || method === 'HEAD')) {
+      document(request, response).catch(fail(response));
       return true;
     }
     return answerHealth(health, request, response, path);

@@ -1,4 +1,4 @@
-// The gateway as main.ts sees it: both public ports, from the contract and the registry of services.
+// The gateway as main.ts sees it: the public ports, from the contract and the registry of services.
 import { once } from 'node:events';
 import type { AddressInfo } from 'node:net';
 import { ServerCredentials, type Server as GrpcServer } from '@grpc/grpc-js';
@@ -20,6 +20,8 @@ import type { Health } from './health.ts';
 import type { HttpServer } from './http-server.ts';
 import { PostgresRateCounter } from './rate-counter.ts';
 import { RateLimiter } from './rate-limit.ts';
+import { openapiRoute } from './openapi-route.ts';
+import { createPageServer } from './reference-page.ts';
 import { RouteTable } from './routes.ts';
 import { createRestServer } from './server.ts';
 import { publicServices } from './services.ts';
@@ -40,7 +42,7 @@ export interface GatewayOptions {
 /** Milliseconds that running requests get to finish when the process stops. */
 const drainMilliseconds = 20_000;
 
-/** Both public ports and everything behind them. */
+/** The public ports and everything behind them. */
 export class Gateway {
   /** For `/ws`: the live feed hangs itself on the server's `upgrade` event and asks the authenticator. */
   readonly httpServer: HttpServer;
@@ -50,6 +52,7 @@ export class Gateway {
   readonly addressOf: AddressOf;
   private readonly admission: Admission;
   private readonly grpcServer: GrpcServer;
+  private readonly pageServer: HttpServer;
   private readonly callbacks: Callbacks;
   private readonly platform: GatewayPlatform;
   private readonly health: Health;
@@ -84,7 +87,12 @@ export class Gateway {
       dashboardOrigin: config.dashboardOrigin,
       addressOf: this.addressOf,
       limits: { connections: config.maximumConnections },
-      cold: coldRoutes(options.health, this.callbacks, logger),
+      cold: coldRoutes({
+        health: options.health,
+        callbacks: this.callbacks,
+        document: openapiRoute(shared.admission, this.addressOf),
+        logger,
+      }),
     });
     this.grpcServer = createGrpcServer({ ...shared, services: publicServices });
     const { health, isServing = () => Promise.resolve(true) } = options;
@@ -94,6 +102,10 @@ export class Gateway {
       stopping: this.stopping.signal,
     });
     addReflection(this.grpcServer, [...publicServices, HealthService], this.stopping.signal);
+    this.pageServer = createPageServer({
+      publicUrl: config.publicUrl,
+      restPort: () => (this.httpServer.address() as AddressInfo).port,
+    });
   }
 
   /** Who opens a socket with a credential, counted as one request of its tenant. Throws as Admission.admitSocket does. */
@@ -101,20 +113,27 @@ export class Gateway {
     return this.admission.admitSocket(credential, address);
   }
 
-  /** Listens on both ports; answers which ones, also when any free port was asked for. */
-  async start(): Promise<{ restPort: number; grpcPort: number }> {
-    const { listenHost, restPort, grpcPort } = this.platform.config;
+  /** Listens on the public ports; answers which ones, also when any free port was asked for. */
+  async start(): Promise<{ restPort: number; grpcPort: number; dashboardPort: number }> {
+    const { listenHost, restPort, grpcPort, dashboardPort } = this.platform.config;
     this.authenticator.listen(this.platform.database);
     this.callbacks.start();
     this.httpServer.listen(restPort, listenHost);
     await once(this.httpServer, 'listening');
+    this.pageServer.listen(dashboardPort, listenHost);
+    await once(this.pageServer, 'listening');
     const host = listenHost.includes(':') ? `[${listenHost}]` : listenHost;
     const boundGrpcPort = await new Promise<number>((resolve, reject) => {
       this.grpcServer.bindAsync(`${host}:${grpcPort}`, ServerCredentials.createInsecure(), (error, port) =>
         error ? reject(error) : resolve(port),
       );
     });
-    return { restPort: (this.httpServer.address() as AddressInfo).port, grpcPort: boundGrpcPort };
+    const portOf = (server: HttpServer): number => (server.address() as AddressInfo).port;
+    return {
+      restPort: portOf(this.httpServer),
+      grpcPort: boundGrpcPort,
+      dashboardPort: portOf(this.pageServer),
+    };
   }
 
   /** Not ready from now on, but serving: load balancers get the configured moment to notice. */
@@ -130,8 +149,9 @@ export class Gateway {
     this.stopping.abort();
     const over = new AbortController();
     const restClosed = this.httpServer.closeWithin(drainMilliseconds);
+    const pagesClosed = this.pageServer.closeWithin(1000);
     const grpcClosed = new Promise<void>((resolve) => this.grpcServer.tryShutdown(() => resolve()));
-    await Promise.race([Promise.all([restClosed, grpcClosed]), sleep(drainMilliseconds, over.signal)]);
+    await Promise.race([Promise.all([restClosed, pagesClosed, grpcClosed]), sleep(drainMilliseconds, over.signal)]);
     over.abort();
     this.grpcServer.forceShutdown();
     await this.callbacks.stop();

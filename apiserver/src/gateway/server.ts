@@ -10,7 +10,7 @@ import { newId } from '../platform/ids.ts';
 import type { Logger } from '../platform/logger.ts';
 import type { Caller, Invoker } from '../platform/rpc.ts';
 import { authorize } from './authorize.ts';
-import type { AddressOf } from './client-address.ts';
+import { addressOfRequest, type AddressOf } from './client-address.ts';
 import { HttpServer, type HttpLimits } from './http-server.ts';
 import { namespaceHeader, requestIdOf } from './metadata.ts';
 import type { CallMetrics } from './call-metrics.ts';
@@ -116,10 +116,6 @@ async function handle(parts: RestParts, request: IncomingMessage, response: Serv
     parts.metrics.observe(called?.route.method, 'rest', error.code, started);
   }
 }
-
-/** The client's address, through trusted proxies. */
-export const addressOfRequest = (addressOf: AddressOf, request: IncomingMessage): string =>
-  addressOf(request.socket.remoteAddress ?? '', (name) => request.headers[name] as string | undefined);
 
 const bodyLimitOf = (route: Route): number =>
   route.method.input.typeName === 'kellet.v1.IngestRequest' ? telemetryBodyLimit : bodyLimit;

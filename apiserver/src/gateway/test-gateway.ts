@@ -26,6 +26,8 @@ export type Tokens = Map<string, MessageInitShape<typeof ValidateTokenResponseSc
 export interface TestGateway {
   rest: string;
   grpc: string;
+  /** The dashboard's port. */
+  pages: string;
   tokens: Tokens;
   /** How often ValidateToken was asked. */
   validations: () => number;
@@ -93,6 +95,7 @@ export async function startTestGateway(
       KELLET_LISTEN_HOST: '127.0.0.1',
       KELLET_REST_PORT: '0',
       KELLET_GRPC_PORT: '0',
+      KELLET_DASHBOARD_PORT: '0',
       KELLET_DATABASE_URL: testDatabase.url,
       KELLET_NATS_URL: natsUrl,
       KELLET_CONTROL_SECRET: 'control',
@@ -132,10 +135,11 @@ export async function startTestGateway(
       isGatewayOf: options.isGatewayOf,
     },
   );
-  const { restPort, grpcPort } = await gateway.start();
+  const { restPort, grpcPort, dashboardPort } = await gateway.start();
   return {
     rest: `http://127.0.0.1:${restPort}`,
     grpc: `127.0.0.1:${grpcPort}`,
+    pages: `http://127.0.0.1:${dashboardPort}`,
     tokens,
     validations: () => validations,
     gateway,

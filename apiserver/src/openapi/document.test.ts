@@ -1,0 +1,202 @@
+import { readFileSync } from 'node:fs';
+import { fileURLToPath } from 'node:url';
+import { fromJson, type JsonObject } from '@bufbuild/protobuf';
+import { Validator } from '@seriousme/openapi-schema-validator';
+import { expect } from 'chai';
+import { RouteTable } from '../gateway/routes.ts';
+import { publicServices } from '../gateway/services.ts';
+import { readContract } from './contract.ts';
+import { openapiDocument } from './document.ts';
+import { requestExamples } from './examples.ts';
+import { namedFields, shortName } from './field-facts.ts';
+import { pathOf, summaryOf } from './operations.ts';
+
+interface Operation {
+  operationId: string;
+  description: string;
+  parameters?: { name: string; in: string; required?: boolean; schema: JsonObject; $ref?: string }[];
+  requestBody?: { required: boolean; content: Record<string, { schema?: { $ref: string } }> };
+  responses: Record<string, { $ref?: string; headers?: JsonObject; content?: Record<string, { schema?: JsonObject }> }>;
+  security: Record<string, string[]>[];
+}
+
+interface Document {
+  paths: Record<string, Record<string, Operation>>;
+  components: {
+    schemas: Record<string, { properties: Record<string, JsonObject>; required?: string[]; enum?: string[] }>;
+  };
+}
+
+const contract = readContract(readFileSync(fileURLToPath(import.meta.resolve('@kellet/proto/descriptors.binpb'))));
+const raw = openapiDocument(contract, '1.2.3');
+const document = raw as unknown as Document;
+const operations = new Map(
+  Object.values(document.paths).flatMap((item) => Object.values(item).map((one) => [one.operationId, one] as const)),
+);
+const operation = (id: string): Operation => operations.get(id)!;
+const schema = (name: string) => document.components.schemas[name]!;
+
+/** The gateway's own routes, which no method stands for. */
+const ownRoutes = ['GET /healthz', 'GET /readyz', 'POST /api/v1/callbacks/arc', 'GET /api/v1/openapi.json'];
+
+describe('the OpenAPI document', () => {
+  it('is valid OpenAPI 3.1 to an independent validator', async () => {
+    const result = await new Validator().validate(structuredClone(raw));
+    expect(result.errors ?? []).to.deep.equal([]);
+    expect(result.valid).to.equal(true);
+  });
+
+  it('has every route of the gateway, and no other', () => {
+    const documented = Object.entries(document.paths).flatMap(([path, item]) =>
+      Object.keys(item).map((verb) => `${verb.toUpperCase()} ${path}`),
+    );
+    const served = new RouteTable(publicServices).routes.map((route) => `${route.verb} ${pathOf(route)}`);
+    expect(documented.sort()).to.deep.equal([...served, ...ownRoutes].sort());
+  });
+
+  it('calls each operation by its method', () => {
+    const methods = new RouteTable(publicServices).routes.map(({ method }) => method.name);
+    expect([...operations.keys()].sort()).to.deep.equal(
+      [...methods, 'GetHealth', 'GetReadiness', 'ReceiveCallback', 'GetOpenapiDocument'].sort(),
+    );
+  });
+
+  it('names in its table of facts only fields that exist', () => {
+    const fields = new Set<string>();
+    const visit = (message: (typeof publicServices)[0]['methods'][0]['input']): void => {
+      if (message.typeName.startsWith('google.') || fields.has(`${shortName(message.typeName)}.`)) return;
+      fields.add(`${shortName(message.typeName)}.`);
+      for (const field of message.fields) {
+        fields.add(`${shortName(message.typeName)}.${field.name}`);
+        if (field.message) visit(field.message);
+      }
+    };
+    for (const { input, output } of publicServices.flatMap(({ methods }) => methods)) [input, output].forEach(visit);
+    expect(namedFields.filter((name) => !fields.has(name))).to.deep.equal([]);
+  });
+
+  describe('examples', () => {
+    const routes = new Map(new RouteTable(publicServices).routes.map((route) => [route.method.name, route]));
+    for (const [name, example] of Object.entries(requestExamples)) {
+      it(`of ${name} is a request of it`, () => {
+        const route = routes.get(name)!;
+        const field = route.method.input.fields.find((candidate) => candidate.name === route.body);
+        expect(() => fromJson(field?.message ?? route.method.input, example)).not.to.throw();
+      });
+    }
+  });
+
+  it('answers list fields and scalars always, messages and optional fields when they are set', () => {
+    expect(schema('Profile').required).to.include.members(['profile_id', 'default_tags', 'offline_after_seconds']);
+    expect(schema('Profile').required).not.to.include.members(['telemetry_schema']);
+    expect(schema('Device').required).not.to.include('status');
+  });
+
+  it('has a schema of its own for what is sent and for what is answered', () => {
+    expect(schema('OtaPolicyInput').required).to.equal(undefined);
+    expect(schema('OtaPolicyInput')).to.include({ additionalProperties: false });
+    expect(schema('OtaPolicy').required).to.include('max_attempts');
+  });
+
+  it('leaves the unset value out of enums', () => {
+    expect(schema('RolloutStatus').enum).to.deep.equal(['active', 'paused', 'rolling_back', 'completed']);
+  });
+
+  it('keeps fields of the path out of the body', () => {
+    expect(Object.keys(schema('UpdateProfileRequest').properties)).not.to.include('profile_id');
+  });
+
+  const bodies: [id: string, body: 'none' | 'optional' | 'required'][] = [
+    ['PauseRollout', 'none'],
+    ['ResumeRollout', 'optional'],
+    ['CreateProfile', 'required'],
+    ['UpdateProfile', 'required'],
+    ['ReportOta', 'required'],
+    ['GetDevice', 'none'],
+    ['Logout', 'none'],
+  ];
+  for (const [id, body] of bodies) {
+    it(`${id} has ${body} body`, () => {
+      const { requestBody } = operation(id);
+      expect(requestBody === undefined ? 'none' : requestBody.required ? 'required' : 'optional').to.equal(body);
+    });
+  }
+
+  const answers: [id: string, statuses: string][] = [
+    ['Login', '200 400 401 409 429 500 501 503 504'],
+    ['ClaimDevice', '200 400 403 409 429 500 501 503 504'],
+    ['ListProfiles', '200 400 401 403 429 500 501 503 504'],
+    ['GetProfile', '200 400 401 403 404 429 500 501 503 504'],
+    ['CreateProfile', '200 400 401 403 409 429 500 501 503 504'],
+    ['CreateRollout', '200 400 401 403 404 409 429 500 501 503 504'],
+    ['GetChunk', '200 206 400 401 403 404 416 429 500 501 503 504'],
+    ['GetReadiness', '200 503'],
+    ['ReceiveCallback', '200 400 401 500 503'],
+  ];
+  for (const [id, statuses] of answers) {
+    it(`${id} answers ${statuses}`, () => {
+      expect(Object.keys(operation(id).responses).sort().join(' ')).to.equal(statuses);
+    });
+  }
+
+  const credentials: [id: string, security: Record<string, string[]>[]][] = [
+    ['Login', [{}]],
+    ['CreateTenant', [{ accessToken: [] }]],
+    [
+      'CreateDevice',
+      [{ accessToken: ['devices:write'] }, { apiKey: ['devices:write'] }, { apiKeyHeader: ['devices:write'] }],
+    ],
+    ['GetChunk', [{ apiKey: [] }, { apiKeyHeader: [] }]],
+  ];
+  for (const [id, security] of credentials) {
+    it(`${id} asks for ${JSON.stringify(security)}`, () => {
+      expect(operation(id).security).to.deep.equal(security);
+    });
+  }
+
+  it('shows the headers of the rate limit where the tenant is counted, and nowhere else', () => {
+    const counted = (id: string) => Object.keys(operation(id).responses['200']!.headers ?? {});
+    expect(counted('GetDevice')).to.include('X-RateLimit-Remaining');
+    expect(counted('Login')).not.to.include('X-RateLimit-Remaining');
+    expect(counted('GetHealth')).not.to.include('X-RateLimit-Remaining');
+    expect(operation('GetDevice').responses['429']!.$ref).to.match(/TooManyRequests$/);
+    expect(operation('GetChunk').responses['429']!.$ref).to.match(/Throttled$/);
+  });
+
+  it('has query parameters with their types, limits and descriptions', () => {
+    const parameters = operation('GetHistory').parameters!;
+    expect(parameters.map(({ name, in: where }) => `${where} ${name}`)).to.include.members([
+      'path device_id',
+      'query start',
+      'query keys',
+      'query order',
+      'query page_size',
+    ]);
+    const named = (name: string) => parameters.find((parameter) => parameter.name === name)!;
+    expect(named('start').schema).to.include({ type: 'string', format: 'date-time' });
+    expect(named('keys').schema).to.include({ type: 'array' });
+    expect(named('page_size').schema).to.include({ minimum: 0, maximum: 10_000 });
+    expect(named('end')).to.include({ description: 'Exclusive.' });
+  });
+
+  it('tells what a comment of the contract tells', () => {
+    expect(operation('CreateRollout').description).to.match(/^`CreateRollout` schedules the canary share/);
+    expect(operation('CreateRollout').description).to.match(/Scope: `ota:write`/);
+  });
+
+  it('is answered with raw bytes where the API offers them', () => {
+    expect(Object.keys(operation('GetChunk').responses['200']!.content!)).to.deep.equal([
+      'application/json',
+      'application/octet-stream',
+    ]);
+    expect(Object.keys(operation('UploadArtifact').requestBody!.content)).to.deep.equal(['application/octet-stream']);
+  });
+
+  for (const [name, summary] of [
+    ['CreateApiKey', 'Create API key'],
+    ['ListPendingRpcs', 'List pending RPCs'],
+    ['EnrollTotp', 'Enroll TOTP'],
+  ] as const) {
+    it(`sums ${name} up as ${summary}`, () => expect(summaryOf(name)).to.equal(summary));
+  }
+});

@@ -1,0 +1,134 @@
+// What the contract says of single fields beyond their types (API.md's limits, the checks of the services): limits, forms,
+// and which fields a request must carry. The document is checked against the descriptors: a name that is no field fails.
+import type { DescField, JsonObject, JsonValue } from '@bufbuild/protobuf';
+
+/** JSON Schema keywords that go on top of a field's type. */
+export type FieldFacts = Readonly<Record<string, JsonValue>>;
+
+/** By field name, in every message. */
+const byName: Record<string, FieldFacts> = {
+  page_size: { minimum: 0, examples: [50] },
+  page_token: { examples: [''] },
+  limit: { minimum: 0, maximum: 500 },
+  wait_seconds: { maximum: 60 },
+  data_hash: { pattern: '^([0-9a-f]{64})?$' },
+  merkle_root: { pattern: '^([0-9a-f]{64})?$' },
+  txid: { pattern: '^([0-9a-f]{64})?$' },
+  block_hash: { pattern: '^([0-9a-f]{64})?$' },
+  beef_hex: { pattern: '^([0-9a-f]{2})*$' },
+};
+
+/** By message and field. */
+const byField: Record<string, FieldFacts> = {
+  'LoginRequest.email': { minLength: 1, maxLength: 254, format: 'email' },
+  'LoginRequest.password': { minLength: 1, maxLength: 1024, format: 'password' },
+  'LoginRequest.tenant_id': { maxLength: 63 },
+  'CreateUserRequest.email': { minLength: 1, maxLength: 254, format: 'email' },
+  'CreateUserRequest.name': { maxLength: 128 },
+  'CreateUserRequest.password': { minLength: 12, maxLength: 1024, format: 'password' },
+  'UpdateUserRequest.name': { maxLength: 128 },
+  'UpdateUserRequest.password': { minLength: 12, maxLength: 1024, format: 'password' },
+  'CreateTenantRequest.tenant_id': { pattern: '^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$' },
+  'CreateTenantRequest.admin_password': { minLength: 12, maxLength: 1024, format: 'password' },
+  'CreateTenantRequest.rate_limit_per_minute': { maximum: 10_000_000 },
+  'UpdateTenantRequest.rate_limit_per_minute': { maximum: 10_000_000 },
+  'CreateTenantRequest.trusted_signing_keys': { maxItems: 100 },
+  'UpdateTenantRequest.trusted_signing_keys': { maxItems: 100 },
+  'UpdateOwnTenantRequest.trusted_signing_keys': { maxItems: 100 },
+  'CreateApiKeyRequest.name': { minLength: 1, maxLength: 128 },
+  'CreateApiKeyRequest.scopes': { items: { type: 'string', pattern: '^[a-z]+:(read|write)$' } },
+  'CreateDeviceRequest.hardware_id': { minLength: 1, maxLength: 256 },
+  'CreateDeviceRequest.name': { maxLength: 256 },
+  'CreateDeviceRequest.tags': { maxProperties: 64 },
+  'UpdateDeviceRequest.hardware_id': { minLength: 1, maxLength: 256 },
+  'UpdateDeviceRequest.name': { minLength: 1, maxLength: 256 },
+  'UpdateDeviceRequest.tags': { maxProperties: 64 },
+  'ListDevicesRequest.hardware_id': { maxLength: 256 },
+  'ListDevicesRequest.q': { maxLength: 256 },
+  'CreateDeviceGroupRequest.name': { minLength: 1, maxLength: 128 },
+  'CreateDeviceGroupRequest.description': { maxLength: 1024 },
+  'UpdateDeviceGroupRequest.name': { minLength: 1, maxLength: 128 },
+  'UpdateDeviceGroupRequest.description': { maxLength: 1024 },
+  'CreateProfileRequest.name': { minLength: 1, maxLength: 128 },
+  'CreateProfileRequest.type': { maxLength: 128 },
+  'UpdateProfileRequest.name': { minLength: 1, maxLength: 128 },
+  'UpdateProfileRequest.type': { maxLength: 128 },
+  'CreateTemplateRequest.name': { minLength: 1, maxLength: 128 },
+  'CreateTemplateRequest.hardware_id_pattern': { maxLength: 256, examples: ['WS-*'] },
+  'UpdateTemplateRequest.name': { minLength: 1, maxLength: 128 },
+  'UpdateTemplateRequest.hardware_id_pattern': { maxLength: 256 },
+  'ClaimDeviceRequest.provision_key': { minLength: 1, maxLength: 512 },
+  'ClaimDeviceRequest.device_name': { minLength: 1, maxLength: 256 },
+  'ClaimDeviceRequest.hardware_id': { minLength: 1, maxLength: 256 },
+  'ConnectGatewayDeviceRequest.device_name': { minLength: 1, maxLength: 256 },
+  'ConnectGatewayDeviceRequest.hardware_id': { minLength: 1, maxLength: 256 },
+  'IngestRequest.points': { maxItems: 5000 },
+  'TelemetryPoint.timestamp': { format: 'date-time' },
+  'TelemetryPoint.numeric_values': { maxProperties: 256 },
+  'TelemetryPoint.string_values': { maxProperties: 256 },
+  'GetHistoryRequest.page_size': { minimum: 0, maximum: 10_000 },
+  'VerifyHashRequest.data_hash_hex': { pattern: '^[0-9a-fA-F]{64}$' },
+  'VerifyRawRequest.timestamp': { format: 'date-time' },
+  'MerkleStep.hash': { pattern: '^[0-9a-f]{64}$' },
+  'BlockHeader.header': { pattern: '^[0-9a-f]{160}$' },
+  'CreatePackageRequest.sha256': { pattern: '^[0-9a-fA-F]{64}$' },
+  'CreatePackageRequest.version': { minLength: 1, examples: ['1.2.0'] },
+  'CreateRolloutRequest.canary_percent': { minimum: 1, maximum: 100 },
+  'CreateRolloutRequest.failure_threshold_percent': { maximum: 100, default: 10 },
+  'RolloutStep.percent': { minimum: 1, maximum: 100 },
+  'UpdateRolloutRequest.canary_percent': { minimum: 1, maximum: 100 },
+  'ResumeRolloutRequest.canary_percent': { minimum: 1, maximum: 100 },
+  'GetChunkRequest.length': { minimum: 1, maximum: 65_536, default: 65_536 },
+  'SendRpcRequest.method': { minLength: 1 },
+  'Window.start': { pattern: '^([01][0-9]|2[0-3]):[0-5][0-9]$' },
+  'Window.end': { pattern: '^([01][0-9]|2[0-3]):[0-5][0-9]$' },
+};
+
+/** Fields without which a request is refused. Fields in the path always are. */
+const required: Record<string, readonly string[]> = {
+  LoginRequest: ['email', 'password'],
+  RefreshRequest: ['refresh_token'],
+  CreateApiKeyRequest: ['name', 'scopes'],
+  CreateUserRequest: ['email', 'role', 'password'],
+  VerifyMfaRequest: ['mfa_token', 'code'],
+  CreateTenantRequest: ['tenant_id'],
+  CreateDeviceRequest: ['hardware_id'],
+  CreateDeviceGroupRequest: ['name'],
+  AddDevicesToGroupRequest: ['device_ids'],
+  CreateProfileRequest: ['name'],
+  CreateTemplateRequest: ['name', 'profile_id'],
+  ClaimDeviceRequest: ['provision_key', 'device_name', 'hardware_id'],
+  ConnectGatewayDeviceRequest: ['device_name', 'hardware_id'],
+  DisconnectGatewayDeviceRequest: ['device_id'],
+  SendRpcRequest: ['method'],
+  IngestRequest: ['points'],
+  VerifyRawRequest: ['device_id', 'timestamp'],
+  CreatePackageRequest: ['type', 'version', 'artifact_uri', 'sha256'],
+  CreateRolloutRequest: ['package_id', 'target_profile_id', 'canary_percent'],
+  UpdateRolloutRequest: ['canary_percent'],
+  GetChunkRequest: ['package_id'],
+  SetAssignmentRequest: ['package_id'],
+  RetryRolloutRequest: ['device_ids'],
+  SkipRolloutRequest: ['device_ids'],
+  CreateRuleRequest: ['name', 'expression'],
+  ValidateRuleRequest: ['expression'],
+  TestRuleRequest: ['expression', 'point'],
+};
+
+/** `kellet.v1.Rollout.Step` → `RolloutStep`, as the schemas are called. */
+export const shortName = (typeName: string): string => typeName.replace(/^kellet\.v1\./, '').replaceAll('.', '');
+
+/** What goes on top of a field's type. */
+export function fieldFacts(field: DescField): JsonObject {
+  return { ...byName[field.name], ...byField[`${shortName(field.parent.typeName)}.${field.name}`] };
+}
+
+/** Whether a request is refused without the field. */
+export const isRequired = (field: DescField): boolean =>
+  required[shortName(field.parent.typeName)]?.includes(field.name) ?? false;
+
+/** Every `Message.field` that this table names; each must exist. */
+export const namedFields: readonly string[] = [
+  ...Object.keys(byField),
+  ...Object.entries(required).flatMap(([message, fields]) => fields.map((field) => `${message}.${field}`)),
+];

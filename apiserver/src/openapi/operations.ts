@@ -1,0 +1,188 @@
+// A route of the gateway as an OpenAPI operation.
+import type { DescField, DescMessage, JsonObject, JsonValue } from '@bufbuild/protobuf';
+import { Access_Caller, Access_RateLimit } from '@kellet/proto/es/kellet/v1/options_pb';
+import { isPublic } from '../gateway/authorize.ts';
+import type { Route } from '../gateway/routes.ts';
+import { bodyMayBeEmpty } from '../gateway/transcode.ts';
+import type { Contract } from './contract.ts';
+import { errorKinds, errorResponses } from './errors.ts';
+import { requestExamples } from './examples.ts';
+import { isRequired, shortName } from './field-facts.ts';
+import { extraHeaders, rawAnswers, references } from './raw-bytes.ts';
+import type { Schemas } from './schemas.ts';
+
+const rawBody = 'google.api.HttpBody';
+/** Messages whose JSON is one string, which a query parameter can hold. */
+const textMessages = new Set(['google.protobuf.Timestamp', 'google.protobuf.FieldMask']);
+
+const callerNames: Partial<Record<Access_Caller, string>> = {
+  [Access_Caller.PUBLIC]: 'anyone',
+  [Access_Caller.USER]: 'user',
+  [Access_Caller.SERVICE]: 'service',
+  [Access_Caller.DEVICE]: 'device',
+  [Access_Caller.PLATFORM]: 'platform administrator',
+};
+
+/** The path of a route as OpenAPI writes it. Throws for a template that OpenAPI cannot express. */
+export function pathOf({ template }: Route): string {
+  const parts = template.segments.map((segment, index) => {
+    if (segment.kind === 'literal') return segment.text;
+    const variable = template.variables.find(({ start, end }) => start === index && end === index + 1);
+    if (segment.kind === 'rest' || !variable) throw new Error('OpenAPI has no path for a wildcard');
+    return `{${variable.fieldPath.join('.')}}`;
+  });
+  return `/${parts.join('/')}${template.verb && `:${template.verb}`}`;
+}
+
+/** The operation of a route. `tag` groups it, `operationId` is the method's name. */
+export function operationOf(contract: Contract, schemas: Schemas, route: Route, tag: string): JsonObject {
+  const { method, access, verb } = route;
+  const isOpen = isPublic(access);
+  const isCounted = access.rateLimit === Access_RateLimit.UNSPECIFIED && !isOpen;
+  const comment = contract.comment(method);
+  const callers = access.callers.map((caller) => callerNames[caller] ?? String(caller));
+  const who = `Callers: ${callers.join(', ')}.${access.scope ? ` Scope: \`${access.scope}\`.` : ''}`;
+  const body = requestBodyOf(schemas, route);
+  const parameters = [
+    ...pathParameters(schemas, route),
+    ...queryParameters(schemas, route),
+    ...headerParameters(route),
+  ];
+  return {
+    operationId: method.name,
+    tags: [tag],
+    summary: summaryOf(method.name),
+    description: [comment.replace(`${method.name} `, (name) => `\`${name.trim()}\` `), who]
+      .filter(Boolean)
+      .join('\n\n'),
+    ...(parameters.length > 0 ? { parameters } : {}),
+    ...(body ? { requestBody: body } : {}),
+    responses: {
+      '200': successOf(schemas, route, isCounted),
+      ...(rawAnswers[method.name]?.statuses ?? {}),
+      ...errorResponses(errorKinds(method, verb, isOpen, isCounted)),
+    },
+    security: securityOf(access.callers, access.scope),
+    'x-kellet-callers': callers,
+    ...(access.scope ? { 'x-kellet-scope': access.scope } : {}),
+  };
+}
+
+/** Which credentials open an operation; a role name in a requirement is the scope that the credential must hold. */
+function securityOf(callers: readonly Access_Caller[], scope: string): JsonValue[] {
+  if (callers.includes(Access_Caller.PUBLIC)) return [{}];
+  const roles = scope ? [scope] : [];
+  const users = callers.includes(Access_Caller.USER) || callers.includes(Access_Caller.PLATFORM);
+  const keys = callers.includes(Access_Caller.SERVICE) || callers.includes(Access_Caller.DEVICE);
+  return [...(users ? [{ accessToken: roles }] : []), ...(keys ? [{ apiKey: roles }, { apiKeyHeader: roles }] : [])];
+}
+
+const boundByPath = (route: Route): ReadonlySet<string> =>
+  new Set(route.template.variables.map(({ fieldPath }) => fieldPath[0]!));
+
+function pathParameters(schemas: Schemas, route: Route): JsonValue[] {
+  return route.template.variables.map(({ fieldPath }) => {
+    const field = fieldAt(route.method.input, fieldPath);
+    const { description, ...schema } = schemas.field(field, 'request');
+    return {
+      name: fieldPath.join('.'),
+      in: 'path',
+      required: true,
+      ...(description ? { description } : {}),
+      schema: schema['type'] === 'string' ? { minLength: 1, ...schema } : schema,
+    };
+  });
+}
+
+function queryParameters(schemas: Schemas, route: Route): JsonValue[] {
+  if (route.body === '*') return [];
+  const bound = boundByPath(route);
+  const fields = route.method.input.fields.filter(({ name }) => !bound.has(name) && name !== route.body);
+  return fields.flatMap((field) => queryOf(schemas, field, []));
+}
+
+function queryOf(schemas: Schemas, field: DescField, path: readonly string[]): JsonValue[] {
+  const names = [...path, field.name];
+  if (field.fieldKind === 'map' || (field.fieldKind === 'list' && field.message)) return [];
+  if (field.fieldKind === 'message' && !textMessages.has(field.message.typeName)) {
+    return field.message.fields.flatMap((inner) => queryOf(schemas, inner, names));
+  }
+  const { description, ...schema } = schemas.field(field, 'request');
+  return [
+    {
+      name: names.join('.'),
+      in: 'query',
+      ...(isRequired(field) ? { required: true } : {}),
+      ...(description ? { description } : {}),
+      schema,
+    },
+  ];
+}
+
+function headerParameters({ method }: Route): JsonValue[] {
+  return (extraHeaders[method.name] ?? []).map((name) => ({ $ref: `#/components/parameters/${name}` }));
+}
+
+function requestBodyOf(schemas: Schemas, route: Route): JsonObject | undefined {
+  const { method, body } = route;
+  if (body === '') return undefined;
+  if (body !== '*') {
+    const field = fieldAt(method.input, [body]);
+    if (field.message?.typeName === rawBody) return { required: true, content: { 'application/octet-stream': {} } };
+    return { required: true, content: jsonContent(schemas.field(field, 'request'), requestExamples[method.name]) };
+  }
+  const bound = boundByPath(route);
+  if (method.input.fields.every(({ name }) => bound.has(name))) return undefined;
+  const schema = schemas.message(method.input, 'request', bound);
+  return { required: !bodyMayBeEmpty(route), content: jsonContent(schema, requestExamples[method.name]) };
+}
+
+const jsonContent = (schema: JsonObject, example?: JsonValue): JsonObject => ({
+  'application/json': { schema, ...(example === undefined ? {} : { example }) },
+});
+
+function successOf(schemas: Schemas, route: Route, isCounted: boolean): JsonObject {
+  const { method, responseBody } = route;
+  const headers = [
+    'X-Request-Id',
+    ...(isCounted ? ['X-RateLimit-Limit', 'X-RateLimit-Remaining', 'X-RateLimit-Reset'] : []),
+  ];
+  const schema = responseBody
+    ? schemas.field(fieldAt(method.output, [responseBody]), 'response')
+    : schemas.message(method.output, 'response');
+  const raw = method.output.typeName === rawBody ? { 'application/octet-stream': {} } : jsonContent(schema);
+  return {
+    description: 'Success.',
+    headers: references([...headers, ...(rawAnswers[method.name]?.headers ?? [])]),
+    content: { ...raw, ...(rawAnswers[method.name]?.content ?? {}) },
+  };
+}
+
+function fieldAt(message: DescMessage, path: readonly string[]): DescField {
+  let fields = message.fields;
+  let found: DescField | undefined;
+  for (const name of path) {
+    found = fields.find((field) => field.name === name);
+    fields = found?.message?.fields ?? [];
+  }
+  if (!found) throw new Error(`${shortName(message.typeName)} has no field ${path.join('.')}`);
+  return found;
+}
+
+const acronyms: Record<string, string> = {
+  Api: 'API',
+  Mfa: 'MFA',
+  Ota: 'OTA',
+  Rpc: 'RPC',
+  Rpcs: 'RPCs',
+  Sso: 'SSO',
+  Totp: 'TOTP',
+  Webauthn: 'WebAuthn',
+};
+
+/** `CreateApiKey` → `Create API key`. */
+export const summaryOf = (name: string): string =>
+  name
+    .split(/(?=[A-Z])/)
+    .map((word, index) => acronyms[word] ?? (index === 0 ? word : word.toLowerCase()))
+    .join(' ');
