@@ -39,6 +39,11 @@ const settings = {
     fallback: 'info',
     help: 'least level that is logged',
   },
+  accessLog: {
+    type: ['off', 'errors', 'requests', 'all'],
+    fallback: 'requests',
+    help: 'what is logged on standard output: nothing, failures, every request but health probes, everything',
+  },
   databaseUrl: { type: 'string', secret: true, required: true, help: 'PostgreSQL connection URL' },
   natsUrl: { type: 'string', secret: true, required: true, help: 'NATS URL' },
   controlSecret: { type: 'string', secret: true, required: true, help: 'shared secret of the internal port' },

@@ -1,5 +1,6 @@
 // What happens to every call before its handler, on both ports alike: authenticate → rate limit → authorise (DECISIONS 22).
 import type { DescMethod, Message } from '@bufbuild/protobuf';
+import type { AccessEntry } from './access-log.ts';
 import type { Access } from '@kellet/proto/es/kellet/v1/options_pb';
 import { permissionDenied } from '../platform/errors.ts';
 import { publicCaller, type Caller } from '../platform/rpc.ts';
@@ -25,7 +26,7 @@ export class Admission {
   /**
    * Who calls, if the call may go on. The rate limit's headers are put into `headers` also when it may not. Throws
    * UNAUTHENTICATED, RESOURCE_EXHAUSTED, PERMISSION_DENIED, in this order. `namespace` is where a Kubernetes token is used;
-   * with any other credential it means nothing.
+   * with any other credential it means nothing. `entry` learns who calls also when the call is refused.
    */
   async admit(
     access: Access,
@@ -33,13 +34,16 @@ export class Admission {
     address: string,
     headers: Map<string, string>,
     namespace = '',
+    entry?: AccessEntry,
   ): Promise<Caller> {
     if (isPublic(access)) {
+      if (entry) entry.caller = publicCaller;
       this.limiter.throttleAddress(address);
       return publicCaller;
     }
     const use = { namespace, permission: access.kubernetesPermission };
     const identity = await this.authenticator.authenticate(credential, address, use);
+    if (entry) entry.caller = identity.caller;
     const { kind, tenantId } = identity.caller;
     // Who holds no right in a tenant must not use up its window.
     if (kind === 'kubernetes' && tenantId === '') this.limiter.throttleAddress(address);

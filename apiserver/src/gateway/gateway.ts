@@ -7,6 +7,7 @@ import { sleep } from '../platform/clock.ts';
 import { addHealth } from '../platform/grpc-health.ts';
 import type { Platform } from '../platform/module.ts';
 import type { Caller, Invoker } from '../platform/rpc.ts';
+import { AccessLog, type LineSink } from './access-log.ts';
 import { Admission, type IsGatewayOf } from './admission.ts';
 import { withAudit } from './audit.ts';
 import { Authenticator } from './authenticate.ts';
@@ -33,6 +34,8 @@ export type GatewayPlatform = Pick<Platform, 'config' | 'clock' | 'logger' | 'me
 export interface GatewayOptions {
   readonly invoker: Invoker;
   readonly health: Health;
+  /** Where the access log goes; standard output unless given. */
+  readonly accessLog?: LineSink;
   /** Whether one device is another's connected gateway; without it a device key names no device but its own. */
   readonly isGatewayOf?: IsGatewayOf;
   /** Whether a service, by its full name, can be called, for grpc.health.v1; without it all of them can. */
@@ -54,6 +57,7 @@ export class Gateway {
   private readonly grpcServer: GrpcServer;
   private readonly pageServer: HttpServer;
   private readonly callbacks: Callbacks;
+  private readonly accessLog: AccessLog;
   private readonly platform: GatewayPlatform;
   private readonly health: Health;
   private readonly stopping = new AbortController();
@@ -65,6 +69,7 @@ export class Gateway {
     this.health = options.health;
     this.routes = new RouteTable(publicServices);
     this.addressOf = clientAddresses(listOf(config.trustedProxies));
+    this.accessLog = new AccessLog(config.accessLog, options.accessLog);
     this.authenticator = new Authenticator(options.invoker, clock);
     this.callbacks = new Callbacks(database, broker, logger, metrics, {
       secret: config.callbackHmacSecret,
@@ -80,12 +85,13 @@ export class Gateway {
       metrics: new CallMetrics(metrics),
       logger,
       stopping: this.stopping.signal,
+      addressOf: this.addressOf,
+      accessLog: this.accessLog,
     };
     this.httpServer = createRestServer({
       ...shared,
       routes: this.routes,
       dashboardOrigin: config.dashboardOrigin,
-      addressOf: this.addressOf,
       limits: { connections: config.maximumConnections },
       cold: coldRoutes({
         health: options.health,
@@ -155,5 +161,6 @@ export class Gateway {
     over.abort();
     this.grpcServer.forceShutdown();
     await this.callbacks.stop();
+    this.accessLog.close();
   }
 }

@@ -3,18 +3,23 @@ import { isMessage, type DescMethod, type Message } from '@bufbuild/protobuf';
 import type { FieldMask } from '@bufbuild/protobuf/wkt';
 import type { Metadata, StatusObject } from '@grpc/grpc-js';
 import { codes, invalidArgument, toKelletError, type KelletError } from '../platform/errors.ts';
-import { metadataText, toMetadata } from '../platform/grpc-context.ts';
+import { metadataText, toMetadata, type GrpcCall } from '../platform/grpc-context.ts';
 import { newId } from '../platform/ids.ts';
 import type { Logger } from '../platform/logger.ts';
-import { plainAddress } from './authorize.ts';
+import type { AddressOf } from './client-address.ts';
 import { requestIdOf } from './metadata.ts';
 import { checkText } from './strict-json.ts';
 import { checkMask, hasUpdateMask } from './update-mask.ts';
 
-/** The peer's address without its port. */
-export function peerAddress(peer: string): string {
-  return plainAddress(peer.replace(/:\d+$/, '').replace(/^\[|\]$/g, ''));
-}
+/** From where a call comes, through trusted proxies. */
+export const addressOfCall = (addressOf: AddressOf, call: GrpcCall): string =>
+  addressOf(
+    call
+      .getPeer()
+      .replace(/:\d+$/, '')
+      .replace(/^\[|\]$/g, ''),
+    (name) => call.metadata.get(name).map(String).join(',') || undefined,
+  );
 
 /** The request id of a call: the client's, or a new one. */
 export const grpcRequestId = (metadata: Metadata): string =>

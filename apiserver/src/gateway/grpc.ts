@@ -10,19 +10,21 @@ import {
   type UntypedServiceImplementation,
   type sendUnaryData,
 } from '@grpc/grpc-js';
-import { unavailable } from '../platform/errors.ts';
+import { codes, unavailable, type ErrorCode } from '../platform/errors.ts';
 import { writeAnswers } from '../platform/grpc-answers.ts';
 import { GrpcContext, metadataEntries, metadataText, toMetadata, type GrpcCall } from '../platform/grpc-context.ts';
 import { grpcService } from '../platform/grpc-service.ts';
 import type { Logger } from '../platform/logger.ts';
 import type { CallContext, Caller, Invoker } from '../platform/rpc.ts';
+import type { AccessEntry, AccessLog } from './access-log.ts';
 import type { Admission } from './admission.ts';
 import { credentialOf, type Authenticator } from './authenticate.ts';
 import { authorize } from './authorize.ts';
+import type { AddressOf } from './client-address.ts';
 import type { CallMetrics } from './call-metrics.ts';
 import { namespaceHeader } from './metadata.ts';
 import { accessOf } from './routes.ts';
-import { checkRequest, grpcRequestId, peerAddress, toStatus } from './grpc-call.ts';
+import { addressOfCall, checkRequest, grpcRequestId, toStatus } from './grpc-call.ts';
 import { requestMetadata } from './metadata.ts';
 
 /** What the gRPC server is made of. */
@@ -33,6 +35,8 @@ export interface GrpcParts {
   readonly invoker: Invoker;
   readonly metrics: CallMetrics;
   readonly logger: Logger;
+  readonly addressOf: AddressOf;
+  readonly accessLog: AccessLog;
   /** Aborts when the process stops: open streams are ended then. */
   readonly stopping: AbortSignal;
 }
@@ -64,26 +68,41 @@ function implementationOf(parts: GrpcParts, service: DescService): UntypedServic
   );
 }
 
+function beginEntry(parts: GrpcParts, method: DescMethod, call: GrpcCall, requestId: string): AccessEntry {
+  const entry = parts.accessLog.begin('grpc', '', requestId, metadataText(call.metadata, 'traceparent'));
+  entry.route = `${method.parent.typeName}/${method.name}`;
+  entry.address = addressOfCall(parts.addressOf, call);
+  return entry;
+}
+
+/** The call is over: it is counted and logged. */
+function observe(parts: GrpcParts, method: DescMethod, entry: AccessEntry, code: ErrorCode | 'OK'): void {
+  parts.metrics.observe(method, 'grpc', code, entry.started);
+  entry.code = code;
+  entry.status = code === 'OK' ? 0 : codes[code].grpc;
+  parts.accessLog.end(entry);
+}
+
 /** The steps before the handler, then the handler. */
 async function admitted(
   parts: GrpcParts,
   method: DescMethod,
   call: GrpcCall,
   headers: Map<string, string>,
+  entry: AccessEntry,
 ): Promise<{ caller: Caller; credential: string | undefined; namespace: string | undefined }> {
   const { metadata } = call;
   const credential = credentialOf(metadataText(metadata, 'authorization'), metadataText(metadata, 'x-api-key'));
   const namespace = metadataText(metadata, namespaceHeader);
-  const address = peerAddress(call.getPeer());
-  const caller = await parts.admission.admit(accessOf(method), credential, address, headers, namespace);
+  const caller = await parts.admission.admit(accessOf(method), credential, entry.address, headers, namespace, entry);
   return { caller, credential, namespace };
 }
 
-const contextOf = (call: GrpcCall, caller: Caller, headers: Map<string, string>): GrpcContext =>
+const contextOf = (call: GrpcCall, caller: Caller, address: string, headers: Map<string, string>): GrpcContext =>
   new GrpcContext(call, {
     caller,
     requestId: headers.get('x-request-id')!,
-    address: peerAddress(call.getPeer()),
+    address,
     metadata: requestMetadata(metadataEntries(call.metadata)),
     responseMetadata: headers,
   });
@@ -94,22 +113,23 @@ async function answerUnary(
   call: UnaryCall,
   done: sendUnaryData<Message>,
 ): Promise<void> {
-  const started = performance.now();
-  const headers = new Map([['x-request-id', grpcRequestId(call.metadata)]]);
+  const requestId = grpcRequestId(call.metadata);
+  const headers = new Map([['x-request-id', requestId]]);
+  const entry = beginEntry(parts, method, call, requestId);
   let context: GrpcContext | undefined;
   try {
-    const { caller } = await admitted(parts, method, call, headers);
+    const { caller } = await admitted(parts, method, call, headers, entry);
     checkRequest(method, call.request);
     await parts.admission.admitDevice(accessOf(method), method, call.request, caller);
-    context = contextOf(call, caller, headers);
+    context = contextOf(call, caller, entry.address, headers);
     const result = await parts.invoker.unary(method, call.request, context);
     call.sendMetadata(toMetadata(headers));
     done(null, result);
-    parts.metrics.observe(method, 'grpc', 'OK', started);
+    observe(parts, method, entry, 'OK');
   } catch (thrown) {
     const status = toStatus(thrown, headers, parts.logger);
     done(status);
-    parts.metrics.observe(method, 'grpc', status.error.code, started);
+    observe(parts, method, entry, status.error.code);
   } finally {
     // grpc-js says nothing when a unary answer has left; it writes it in this turn of the event loop.
     setImmediate(() => context?.finish());
@@ -122,13 +142,14 @@ async function answerStream(
   call: StreamCall,
   done: sendUnaryData<Message> | undefined,
 ): Promise<void> {
-  const started = performance.now();
-  const headers = new Map([['x-request-id', grpcRequestId(call.metadata)]]);
+  const requestId = grpcRequestId(call.metadata);
+  const headers = new Map([['x-request-id', requestId]]);
+  const entry = beginEntry(parts, method, call, requestId);
   let stopWatching: () => void = () => undefined;
   let context: GrpcContext | undefined;
   try {
-    const { caller, credential, namespace } = await admitted(parts, method, call, headers);
-    const opened = (context = contextOf(call, caller, headers));
+    const { caller, credential, namespace } = await admitted(parts, method, call, headers, entry);
+    const opened = (context = contextOf(call, caller, entry.address, headers));
     const ended = new Promise<never>((_resolve, reject) => {
       const end = (error: Error): void => {
         opened.abort();
@@ -153,12 +174,12 @@ async function answerStream(
       };
     });
     await Promise.race([run(parts, method, call, done, opened), ended]);
-    parts.metrics.observe(method, 'grpc', 'OK', started);
+    observe(parts, method, entry, 'OK');
   } catch (thrown) {
     const status = toStatus(thrown, headers, parts.logger);
     if (done) done(status);
     else call.emit('error', status);
-    parts.metrics.observe(method, 'grpc', status.error.code, started);
+    observe(parts, method, entry, status.error.code);
   } finally {
     stopWatching();
     context?.finish();

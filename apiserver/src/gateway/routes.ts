@@ -12,6 +12,8 @@ export interface Route {
   readonly access: Access;
   /** HTTP method in capitals. */
   readonly verb: string;
+  /** The path template as the contract writes it. */
+  readonly path: string;
   readonly template: Template;
   /** The request field that the body fills, `*` for every field not in the path, or empty for no body. */
   readonly body: string;
@@ -150,7 +152,7 @@ function toRoute(method: DescMethod, rule: HttpRule): Route {
   for (const variable of template.variables) requireScalar(method, variable.fieldPath);
   if (rule.body && rule.body !== '*') requireField(method.input.fields, rule.body, method);
   if (rule.responseBody) requireField(method.output.fields, rule.responseBody, method);
-  return { method, access: accessOf(method), verb, template, body: rule.body, responseBody: rule.responseBody };
+  return { method, access: accessOf(method), verb, path, template, body: rule.body, responseBody: rule.responseBody };
 }
 
 function requireField(fields: readonly DescField[], name: string, method: DescMethod): DescField {

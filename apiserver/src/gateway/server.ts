@@ -2,6 +2,7 @@
 // call; everything else here is how an HTTP connection is held.
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { create, type Message } from '@bufbuild/protobuf';
+import { codeOfStatus, type AccessEntry, type AccessLog } from './access-log.ts';
 import { notFoundRoute } from './cold-routes.ts';
 import type { Admission } from './admission.ts';
 import { credentialOf, type Authenticator } from './authenticate.ts';
@@ -19,7 +20,7 @@ import { rawChunk, wantsRawChunk } from './raw-chunk.ts';
 import { readBody, RestContext, streamBody } from './rest-call.ts';
 import type { Match, Route, RouteTable } from './routes.ts';
 import { bodyMessages, decodeRequest, encodeResponse } from './transcode.ts';
-import { unavailable } from '../platform/errors.ts';
+import { codes, unavailable } from '../platform/errors.ts';
 
 /** Greatest body of a telemetry request (API.md, telemetry) and of any other, in bytes. */
 const telemetryBodyLimit = 4 * 1024 * 1024;
@@ -35,6 +36,7 @@ export interface RestParts {
   readonly logger: Logger;
   readonly dashboardOrigin: string;
   readonly addressOf: AddressOf;
+  readonly accessLog: AccessLog;
   readonly limits: Partial<HttpLimits>;
   /** Aborts when the process stops: calls that wait are ended then. */
   readonly stopping: AbortSignal;
@@ -73,6 +75,10 @@ async function handle(parts: RestParts, request: IncomingMessage, response: Serv
   const extra = new Map<string, string>();
   let called: Match | undefined;
   const started = performance.now();
+  const address = addressOfRequest(parts.addressOf, request);
+  const entry = parts.accessLog.begin('rest', method, requestId, headers['traceparent'] as string | undefined);
+  entry.address = address;
+  if (parts.accessLog.isOn) response.once('close', () => endEntry(parts.accessLog, entry, request, response));
   try {
     const { origin } = headers;
     if (isPreflight(verb, headers)) {
@@ -82,18 +88,22 @@ async function handle(parts: RestParts, request: IncomingMessage, response: Serv
 
     const mark = url.indexOf('?');
     const path = mark < 0 ? url : url.slice(0, mark);
-    if (parts.cold(request, response, path)) return;
+    if (parts.cold(request, response, path)) {
+      entry.route = path;
+      return;
+    }
     const match = (called = parts.routes.match(verb, path));
     if (!match) throw notFoundRoute();
+    entry.route = match.route.path;
 
-    const address = addressOfRequest(parts.addressOf, request);
     const credential = credentialOf(headers.authorization, headers['x-api-key'] as string | undefined);
     const { route } = match;
     const namespace = headers[namespaceHeader] as string | undefined;
-    const caller = await parts.admission.admit(route.access, credential, address, extra, namespace);
+    const caller = await parts.admission.admit(route.access, credential, address, extra, namespace, entry);
 
     const streamsBody = route.method.methodKind === 'client_streaming';
     const body = streamsBody ? new Uint8Array() : await readBody(request, bodyLimitOf(route));
+    entry.bytesIn = body.length;
     const query = mark < 0 ? '' : url.slice(mark + 1);
     const message = decodeRequest(match, { query, body, contentType: headers['content-type'] ?? '' });
     await parts.admission.admitDevice(route.access, route.method, message, caller);
@@ -113,8 +123,20 @@ async function handle(parts: RestParts, request: IncomingMessage, response: Serv
     parts.metrics.observe(route.method, 'rest', 'OK', started);
   } catch (thrown) {
     const error = answerError(response, thrown, requestId, extra, parts.logger);
+    entry.code = error.code;
     parts.metrics.observe(called?.route.method, 'rest', error.code, started);
   }
+}
+
+/** The request is over: its answer has been taken, or its client is gone. */
+function endEntry(log: AccessLog, entry: AccessEntry, request: IncomingMessage, response: ServerResponse): void {
+  const isAnswered = response.writableFinished;
+  entry.status = isAnswered ? response.statusCode : codes.CANCELLED.http;
+  if (!isAnswered) entry.code = 'CANCELLED';
+  else if (entry.code === 'OK') entry.code = codeOfStatus(entry.status);
+  entry.bytesIn ||= Number(request.headers['content-length'] ?? 0);
+  entry.bytesOut = isAnswered && entry.verb !== 'HEAD' ? Number(response.getHeader('content-length') ?? 0) : 0;
+  log.end(entry);
 }
 
 const bodyLimitOf = (route: Route): number =>

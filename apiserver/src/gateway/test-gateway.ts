@@ -84,6 +84,8 @@ export async function startTestGateway(
     isGatewayOf?: (tenantId: string, gatewayDeviceId: string, deviceId: string) => Promise<boolean>;
     /** The handlers are called through the internal port, as those of another process (KELLET_TEST_SPLIT=1 for all tests). */
     split?: boolean;
+    /** Takes the lines of the access log, which is off otherwise, and those of the log. */
+    lines?: string[];
   } = {},
 ): Promise<TestGateway> {
   const ownDatabase = options.testDatabase ? undefined : await createTestDatabase();
@@ -101,12 +103,15 @@ export async function startTestGateway(
       KELLET_CONTROL_SECRET: 'control',
       KELLET_JWT_PRIVATE_KEY: 'unused here',
       KELLET_CALLBACK_HMAC_SECRET: 'callback secret',
+      KELLET_ACCESS_LOG: options.lines ? 'all' : 'off',
       KELLET_DASHBOARD_ORIGIN: 'https://dashboard.test',
       ...options.environment,
     },
     [],
   );
-  const logger = createLogger('silent');
+  const { lines } = options;
+  const sink = lines && { write: (line: string) => void lines.push(line) };
+  const logger = sink ? createLogger('trace', {}, sink) : createLogger('silent');
   const metrics = createMetrics();
   const broker = new Broker(natsUrl, logger);
   const registry = new ServiceRegistry();
@@ -133,6 +138,7 @@ export async function startTestGateway(
       invoker: (options.split ?? process.env['KELLET_TEST_SPLIT'] === '1') ? remote : registry,
       health,
       isGatewayOf: options.isGatewayOf,
+      accessLog: sink,
     },
   );
   const { restPort, grpcPort, dashboardPort } = await gateway.start();

@@ -1,5 +1,5 @@
 // Structured logs: JSON lines on stderr, with secrets redacted by name wherever they appear.
-import { pino, type Logger as PinoLogger } from 'pino';
+import { pino, type DestinationStream, type Logger as PinoLogger } from 'pino';
 
 /** A structured logger; `child` adds fields to every line. */
 export type Logger = PinoLogger;
@@ -17,7 +17,11 @@ const secretFields = [
 ];
 
 /** Makes the process's logger. Lines go to stderr synchronously, so that the last words of a crash are not lost. */
-export function createLogger(level: string, bindings: Record<string, unknown> = {}): Logger {
+export function createLogger(
+  level: string,
+  bindings: Record<string, unknown> = {},
+  destination: DestinationStream = pino.destination({ dest: 2, sync: true }),
+): Logger {
   return pino(
     {
       level,
@@ -26,6 +30,6 @@ export function createLogger(level: string, bindings: Record<string, unknown> = 
       formatters: { level: (label) => ({ level: label }) },
       redact: { paths: secretFields.flatMap((field) => [field, `*.${field}`]), censor: '[redacted]' },
     },
-    pino.destination({ dest: 2, sync: true }),
+    destination,
   );
 }

@@ -6,6 +6,7 @@ import { fromJson } from '@bufbuild/protobuf';
 import { AuthService, ValidateTokenResponse_Kind as Kind } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { DeviceRegistryService, DeviceSchema } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { TelemetryService } from '@kellet/proto/es/kellet/v1/telemetry_pb';
+import { AccessLog } from '../../../apiserver/src/gateway/access-log.ts';
 import { Admission } from '../../../apiserver/src/gateway/admission.ts';
 import { Authenticator } from '../../../apiserver/src/gateway/authenticate.ts';
 import { CallMetrics } from '../../../apiserver/src/gateway/call-metrics.ts';
@@ -63,6 +64,7 @@ await serveParent(async ({ databaseUrl }) => {
     logger,
     dashboardOrigin: 'http://127.0.0.1:8081',
     addressOf: clientAddresses([]),
+    accessLog: new AccessLog('off'),
     limits: {},
     stopping: new AbortController().signal,
     cold: () => false,
