@@ -4,7 +4,7 @@ import type { FieldMask } from '@bufbuild/protobuf/wkt';
 import type { Metadata, StatusObject } from '@grpc/grpc-js';
 import { codes, invalidArgument, toKelletError, type KelletError } from '../platform/errors.ts';
 import { metadataText, toMetadata, type GrpcCall } from '../platform/grpc-context.ts';
-import { newId } from '../platform/ids.ts';
+import { newRequestId } from '../platform/ids.ts';
 import type { Logger } from '../platform/logger.ts';
 import type { AddressOf } from './client-address.ts';
 import { requestIdOf } from './metadata.ts';
@@ -23,7 +23,7 @@ export const addressOfCall = (addressOf: AddressOf, call: GrpcCall): string =>
 
 /** The request id of a call: the client's, or a new one. */
 export const grpcRequestId = (metadata: Metadata): string =>
-  requestIdOf(metadataText(metadata, 'x-request-id')) ?? newId();
+  requestIdOf(metadataText(metadata, 'x-request-id')) ?? newRequestId();
 
 /** What the client sees of anything thrown, and the error it is; an internal error is logged and shows nothing. */
 export function toStatus(

@@ -3,7 +3,7 @@
 import { Server, type IncomingMessage, type ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
 import { codes, type ErrorCode } from '../platform/errors.ts';
-import { newId } from '../platform/ids.ts';
+import { newRequestId } from '../platform/ids.ts';
 
 /** What one client may take of a server. Times are in milliseconds. */
 export interface HttpLimits {
@@ -293,7 +293,7 @@ function countHosts(rawHeaders: readonly string[]): number {
 
 function refuse(response: ServerResponse, code: ErrorCode, message: string): void {
   if (response.headersSent) return;
-  const requestId = newId();
+  const requestId = newRequestId();
   const body = errorBody(code, message, requestId);
   response
     .writeHead(codes[code].http, {
@@ -307,7 +307,7 @@ function refuse(response: ServerResponse, code: ErrorCode, message: string): voi
 
 /** A whole answer for a connection without a request. */
 function rawRefusal(code: ErrorCode, message: string): string {
-  const requestId = newId();
+  const requestId = newRequestId();
   const body = errorBody(code, message, requestId);
   const { http } = codes[code];
   return [

@@ -5,12 +5,17 @@ import type { CallContext, Caller } from '../platform/rpc.ts';
 import { continueRequest } from './http-server.ts';
 import { requestMetadata } from './metadata.ts';
 
+const noBytes = new Uint8Array();
+
 /** Reads a body. Throws INVALID_ARGUMENT when it is longer than `limit` bytes or compressed. */
 export async function readBody(request: IncomingMessage, limit: number): Promise<Uint8Array> {
   const tooLong = () => invalidArgument(`the body is longer than ${limit} bytes`);
   refuseCompressed(request);
-  if (Number(request.headers['content-length'] ?? 0) > limit) throw tooLong();
+  const { 'content-length': contentLength, 'transfer-encoding': transferEncoding } = request.headers;
+  if (Number(contentLength ?? 0) > limit) throw tooLong();
   continueRequest(request);
+  // RFC 9112, 6.3: there is none.
+  if (contentLength === undefined && transferEncoding === undefined) return noBytes;
   return new Promise((resolve, reject) => {
     const chunks: Uint8Array[] = [];
     let length = 0;
@@ -24,7 +29,10 @@ export async function readBody(request: IncomingMessage, limit: number): Promise
         chunks.push(chunk);
       }
     });
-    request.once('end', () => resolve(chunks.length === 1 ? chunks[0]! : Buffer.concat(chunks)));
+    request.once('end', () => {
+      request.off('error', endEarly).off('close', endEarly);
+      resolve(chunks.length === 1 ? chunks[0]! : Buffer.concat(chunks));
+    });
     const endEarly = (): void => reject(invalidArgument('the body is not well-formed, or ended early'));
     request.once('error', endEarly);
     request.once('close', endEarly);

@@ -7,7 +7,7 @@ import { notFoundRoute } from './cold-routes.ts';
 import type { Admission } from './admission.ts';
 import { credentialOf, type Authenticator } from './authenticate.ts';
 import { corsHeaders, isPreflight, preflightHeaders } from './cors.ts';
-import { newId } from '../platform/ids.ts';
+import { newRequestId } from '../platform/ids.ts';
 import type { Logger } from '../platform/logger.ts';
 import type { Caller, Invoker } from '../platform/rpc.ts';
 import { authorize } from './authorize.ts';
@@ -70,7 +70,7 @@ async function handle(parts: RestParts, request: IncomingMessage, response: Serv
   // An answer to HEAD is one to GET without its body, which is left out where it is written.
   const verb = method === 'HEAD' ? 'GET' : method;
   const url = (request.url = originForm(request.url ?? ''));
-  const requestId = requestIdOf(headers['x-request-id'] as string | undefined) ?? newId();
+  const requestId = requestIdOf(headers['x-request-id'] as string | undefined) ?? newRequestId();
   response.setHeader('x-request-id', requestId);
   const extra = new Map<string, string>();
   let called: Match | undefined;

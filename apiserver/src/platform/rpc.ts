@@ -124,7 +124,7 @@ export interface Invoker {
 
 /** The services of this process. The one place where a method without a handler answers UNIMPLEMENTED. */
 export class ServiceRegistry implements Invoker {
-  private readonly handlers = new Map<string, AnyUnary | StreamHandler>();
+  private readonly handlers = new Map<DescMethod, AnyUnary | StreamHandler>();
   private readonly registered = new Set<DescService>();
 
   /** Takes a service in; a service is registered once, by one or several partial implementations. */
@@ -132,7 +132,7 @@ export class ServiceRegistry implements Invoker {
     this.registered.add(service);
     for (const method of service.methods) {
       const handler = implementation[method.localName as keyof S['method']] as AnyUnary | undefined;
-      if (handler) this.handlers.set(methodKey(method), handler);
+      if (handler) this.handlers.set(method, handler);
     }
   }
 
@@ -157,10 +157,8 @@ export class ServiceRegistry implements Invoker {
   }
 
   private handler(method: DescMethod): AnyUnary | StreamHandler {
-    const handler = this.handlers.get(methodKey(method));
+    const handler = this.handlers.get(method);
     if (!handler) throw new KelletError('UNIMPLEMENTED', `${method.parent.typeName}/${method.name} is not implemented`);
     return handler;
   }
 }
-
-const methodKey = (method: DescMethod): string => `${method.parent.typeName}/${method.name}`;
