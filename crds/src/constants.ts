@@ -33,6 +33,8 @@ export const intentAnnotation = 'kellet.dev/intent';
 export const rotateKeyAnnotation = 'kellet.dev/rotate-key';
 /** Annotation of a tenant's namespace: base URL of the REST API, for clients that know the cluster alone (kubectl-kellet). */
 export const endpointAnnotation = 'kellet.dev/endpoint';
+/** Annotation of a ProvisioningTemplate: the key that REST rotated to, sealed for the operator (sealed-key.ts). */
+export const sealedKeyAnnotation = 'kellet.dev/sealed-key';
 /** Finalizer that lets the operator take a resource out of the data plane before it goes. */
 export const finalizer = 'kellet.dev/data-plane';
 

@@ -1,6 +1,7 @@
 // The custom resources: their types (generated from the YAML), the names around them, and where the YAML lies.
 export * from './constants.ts';
 export * from './manifests.ts';
+export * from './sealed-key.ts';
 export type * from './object-meta.ts';
 export type * from './generated/shared.ts';
 export type * from './generated/device-profile.ts';

@@ -124,7 +124,8 @@ describe('examples', function () {
   });
 
   it('are all applied here', async () => {
-    const applied = /^(kubectl-access|quickstart\/.*|rollouts\/.*|features\/(tenant|profile|template|package|rollout)\b.*)\.yaml$/;
+    const applied =
+      /^(kubectl-access|quickstart\/.*|rollouts\/.*|features\/(tenant|profile|template|package|rollout)\b.*)\.yaml$/;
     const files = await readdir(examples, { recursive: true });
     const manifests = files.filter((file) => file.endsWith('.yaml'));
     expect(manifests.filter((file) => !applied.test(file))).to.deep.equal([]);

@@ -320,6 +320,23 @@ describe('operator', function () {
       });
       const after = await secretValue(`${minted}-provision-key`, 'provisionKey');
       expect((await claim(after, `${name}-3`)).status).to.equal(200);
+
+      // Through REST: the answer shows the key once, and the Secret holds the same.
+      const template = `/api/v1/provisioning/templates/${(await get('ptmpl', minted)).status!['templateId'] as string}`;
+      const { spec } = await get('ptmpl', minted);
+      const { provision_key } = await admin.post<{ provision_key: string }>(`${template}/rotate-key`);
+      expect((await claim(provision_key, `${name}-4`)).status, 'the new key is good at once').to.equal(200);
+      await waitUntil(async () => (await secretValue(`${minted}-provision-key`, 'provisionKey')) === provision_key, {
+        what: 'the Secret holds the new key',
+      });
+      expect((await claim(after, `${name}-5`)).status).to.equal(403);
+      expect((await get('ptmpl', minted)).spec, 'a verb writes no spec').to.deep.equal(spec);
+      expect((await admin.patch<{ name: string }>(template, { name: 'Renamed' })).name).to.equal('Renamed');
+      expect((await claim(provision_key, `${name}-6`)).status, 'a change leaves the key alone').to.equal(200);
+      const referring = (await get('ptmpl', name)).status!['templateId'] as string;
+      const refused = await admin.send('POST', `/api/v1/provisioning/templates/${referring}/rotate-key`);
+      expect(refused.body).to.include({ code: 'FAILED_PRECONDITION' });
+
       await kubectl.run(['delete', 'ptmpl', minted, '--timeout=30s']);
       await goes('secret', `${minted}-provision-key`);
     });

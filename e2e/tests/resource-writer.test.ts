@@ -88,7 +88,10 @@ describe('custom resources written for REST callers', function () {
       ProfileService,
       profileService({ database, paging, writer, applier: profileApplier, usage: registryUsage }),
     );
-    registry.register(ProvisioningService, templateMethods({ database, paging, writer, applier: templateApplier }));
+    registry.register(
+      ProvisioningService,
+      templateMethods({ database, paging, writer, applier: templateApplier, sealKey: () => '' }),
+    );
   });
 
   after(async () => {

@@ -41,8 +41,8 @@ async function run(config: Config, logger: Logger, signal: AbortSignal): Promise
     metrics,
   });
   const dataPlane = new ControlClient({ address: config.controlAddress, secret: config.controlSecret, clock, logger });
-  const { identity, driftCheckMs } = config;
-  const operator = new Operator({ client, dataPlane, logger, metrics, identity, driftCheckMs });
+  const { identity, controlSecret, driftCheckMs } = config;
+  const operator = new Operator({ client, dataPlane, logger, metrics, identity, controlSecret, driftCheckMs });
   let leading = false;
   const health = await serveHealth({
     host: config.listenHost,

@@ -40,6 +40,8 @@ export interface OperatorOptions {
   metrics: Metrics;
   /** Names this process in Events. */
   identity: string;
+  /** The secret shared with the data plane. */
+  controlSecret: string;
   /** Milliseconds between two comparisons of the data plane with what was applied. */
   driftCheckMs: number;
   clock?: Clock;
@@ -73,6 +75,7 @@ export class Operator {
       dataPlane: this.#drift.following(dataPlane),
       statuses: this.#statuses,
       events: this.#events,
+      controlSecret: this.#options.controlSecret,
       clock,
     };
     const tenants = new TenantReconciler(environment);

@@ -34,6 +34,8 @@ export interface Environment {
   dataPlane: DataPlane;
   statuses: StatusWriter;
   events: Pick<EventRecorder, 'record'>;
+  /** The secret shared with the data plane. */
+  controlSecret: string;
   clock: Clock;
 }
 

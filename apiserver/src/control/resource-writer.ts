@@ -62,6 +62,9 @@ export interface ResourceChange<K extends ManagedKind> {
   readonly kind: K;
   readonly name: string;
   readonly displayName?: string;
+  readonly annotations?: Readonly<Record<string, string>>;
+  /** Of a template whose spec says nothing of its key: the hash of the new one. */
+  readonly keySha256?: string;
   readonly spec: { readonly [F in keyof ManagedSpecs[K]]?: ManagedSpecs[K][F] | undefined };
 }
 
@@ -162,7 +165,11 @@ export class ResourceWriter {
   ): Promise<TakenUp<K>> {
     const { kind, name } = change;
     const { before, after } = await this.changed(namespace, change, context.signal);
-    const answer = await this.dispatcher.apply(applyRequest(kind, context.tenantId, after));
+    const request = applyRequest(kind, context.tenantId, after);
+    if (change.keySha256 !== undefined && request.spec.case === 'provisioningTemplate') {
+      request.spec.value.keySha256 = change.keySha256;
+    }
+    const answer = await this.dispatcher.apply(request);
     if (!answer.refusal) return { id: answer.id, name, observed: observedOf(answer) };
     await this.kubernetes
       .apply(kind, withChange(before, { kind, name, spec: {} }))
@@ -170,6 +177,18 @@ export class ResourceWriter {
         this.logger.warn({ err: error, kind, name }, 'a refused change could not be taken back'),
       );
     throw refusalError(answer.refusal as Refusal);
+  }
+
+  /** A resource as the API server holds it. Throws FAILED_PRECONDITION when it is gone. */
+  async read<K extends ManagedKind>(
+    context: CallContext,
+    kind: K,
+    name: string,
+  ): Promise<KubernetesObject<ManagedSpecs[K]>> {
+    const namespace = await this.namespaceOf(context.tenantId);
+    const object = await this.kubernetes.get<ManagedSpecs[K]>(kind, namespace, name, context.signal);
+    if (!object) throw failedPrecondition(`the custom resource ${name} is gone`);
+    return object;
   }
 
   /**
@@ -338,6 +357,7 @@ function withChange<K extends ManagedKind>(
 ): KubernetesObject<ManagedSpecs[K]> {
   const { namespace, name } = object.metadata;
   const annotations = ours(object, object.metadata.annotations, 'metadata', 'annotations');
+  Object.assign(annotations, change.annotations);
   if (change.displayName !== undefined) annotations[displayNameAnnotation] = change.displayName;
   const labels = ours(object, object.metadata.labels, 'metadata', 'labels');
   const metadata: ObjectMeta = { name };

@@ -1,9 +1,13 @@
-import { apiVersion, rotateKeyAnnotation, type ProvisioningTemplate } from '@kellet/crds';
+import { apiVersion, rotateKeyAnnotation, sealedKeyAnnotation, type ProvisioningTemplate } from '@kellet/crds';
 import { expect } from 'chai';
 import type { Secret } from '../resources.ts';
 import { decideMint, mintedSecret, type MintDecision } from './provision-key.ts';
 
-function makeTemplate(rotation?: string): ProvisioningTemplate {
+function makeTemplate(rotation?: string, sealed?: string): ProvisioningTemplate {
+  const annotations = {
+    ...(rotation !== undefined && { [rotateKeyAnnotation]: rotation }),
+    ...(sealed !== undefined && { [sealedKeyAnnotation]: sealed }),
+  };
   return {
     apiVersion,
     kind: 'ProvisioningTemplate',
@@ -11,7 +15,7 @@ function makeTemplate(rotation?: string): ProvisioningTemplate {
       name: 'sensors',
       namespace: 'acme',
       uid: 'ours',
-      ...(rotation !== undefined && { annotations: { [rotateKeyAnnotation]: rotation } }),
+      annotations,
     },
     spec: { profileRef: { name: 'p' } },
   };
@@ -34,6 +38,15 @@ describe('decideMint', () => {
     ['a rotation done', makeTemplate('1'), rotated, 'use'],
     ['another rotation', makeTemplate('2'), rotated, 'rotate'],
     ['the annotation taken away', makeTemplate(), rotated, 'use'],
+    ['rotated by REST', makeTemplate('1', 'a'), rotated, 'take'],
+    ['rotated by REST again', makeTemplate('1', 'b'), mintedSecret(makeTemplate('1', 'a'), 'key'), 'take'],
+    ["REST's key is there", makeTemplate('1', 'a'), mintedSecret(makeTemplate('1', 'a'), 'key'), 'use'],
+    [
+      'a rotation asked for after one by REST',
+      makeTemplate('2', 'a'),
+      mintedSecret(makeTemplate('1', 'a'), 'key'),
+      'rotate',
+    ],
     ['the key taken out', makeTemplate(), { ...own, data: {} }, 'rotate'],
   ];
   for (const [name, template, secret, want] of cases) {

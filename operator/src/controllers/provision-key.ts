@@ -9,6 +9,7 @@ import {
   provisionKeyDataKey,
   provisionKeySecretName,
   rotateKeyAnnotation,
+  sealedKeyAnnotation,
   type ProvisioningTemplate,
 } from '@kellet/crds';
 import { fails, holds, type Finding } from '../conditions.ts';
@@ -25,27 +26,34 @@ const shortestKey = 16;
 /** How often a Secret that must come from elsewhere is looked for. */
 const missingRetryMs = 3000;
 
-/** What is decided about the Secret that a key is minted into. */
-export type MintDecision = 'create' | 'rotate' | 'use' | 'conflict';
+/** What is decided about the Secret that a key is minted into. `take`: the key that REST rotated to is put there. */
+export type MintDecision = 'create' | 'rotate' | 'take' | 'use' | 'conflict';
+
+/** The annotations of a template that ask for a new key; the Secret bears those that were carried out. */
+const askingAnnotations = [rotateKeyAnnotation, sealedKeyAnnotation];
 
 /**
  * Decides on the Secret of a template's own key: it is made when it is missing, given a new key when the template's
- * annotation asks for one that it has not had or its key was taken out, and left alone when it is somebody else's.
+ * annotation asks for one that it has not had or its key was taken out, given REST's when that rotated, and left alone when
+ * it is somebody else's.
  */
 export function decideMint(template: ProvisioningTemplate, secret: Secret | undefined): MintDecision {
   if (!secret) return 'create';
   const owned = secret.metadata.ownerReferences?.some(({ uid }) => uid === template.metadata.uid) ?? false;
   if (!owned) return 'conflict';
-  const asked = template.metadata.annotations?.[rotateKeyAnnotation];
-  const had = secret.metadata.annotations?.[rotateKeyAnnotation];
-  if (asked !== undefined && asked !== had) return 'rotate';
+  const asks = (annotation: string): boolean => {
+    const asked = template.metadata.annotations?.[annotation];
+    return asked !== undefined && asked !== secret.metadata.annotations?.[annotation];
+  };
+  if (asks(sealedKeyAnnotation)) return 'take';
+  if (asks(rotateKeyAnnotation)) return 'rotate';
   return secret.data?.[provisionKeyDataKey] ? 'use' : 'rotate';
 }
 
 /** @returns the Secret that a new key is minted into */
 export function mintedSecret(template: ProvisioningTemplate, key: string): Secret {
   const { namespace, name, uid = '', annotations } = template.metadata;
-  const rotation = annotations?.[rotateKeyAnnotation];
+  const carriedOut = Object.entries(annotations ?? {}).filter(([annotation]) => askingAnnotations.includes(annotation));
   return {
     apiVersion: 'v1',
     kind: 'Secret',
@@ -53,7 +61,7 @@ export function mintedSecret(template: ProvisioningTemplate, key: string): Secre
       name: provisionKeySecretName(name),
       namespace,
       labels: { [createdByLabel]: 'operator' },
-      ...(rotation !== undefined && { annotations: { [rotateKeyAnnotation]: rotation } }),
+      ...(carriedOut.length > 0 && { annotations: Object.fromEntries(carriedOut) }),
       ownerReferences: [
         { apiVersion, kind: 'ProvisioningTemplate', name, uid, controller: true, blockOwnerDeletion: false },
       ],
@@ -63,11 +71,15 @@ export function mintedSecret(template: ProvisioningTemplate, key: string): Secre
   };
 }
 
-/** Finds or mints the key of a template. `newKey` makes a key that cannot be guessed. */
+/**
+ * Finds or mints the key of a template. `newKey` makes a key that cannot be guessed, `openSealed` opens one that REST sealed
+ * for this template.
+ */
 export async function resolveProvisionKey(
   client: Pick<KubernetesClient, 'get' | 'create' | 'mergePatch'>,
   template: ProvisioningTemplate,
   newKey: () => string,
+  openSealed: (namespace: string, name: string, sealed: string) => string | undefined,
 ): Promise<ProvisionKey> {
   const { keySha256, keySecretRef } = template.spec;
   if (keySha256)
@@ -86,8 +98,10 @@ export async function resolveProvisionKey(
   }
   let secret = found;
   if (decision === 'create') secret = await client.create<Secret>(secretResource, mintedSecret(template, newKey()));
-  if (decision === 'rotate') {
-    const { data, metadata } = mintedSecret(template, newKey());
+  if (decision === 'rotate' || decision === 'take') {
+    const sealed = template.metadata.annotations?.[sealedKeyAnnotation] ?? '';
+    const taken = decision === 'take' ? openSealed(namespace, name, sealed) : undefined;
+    const { data, metadata } = mintedSecret(template, taken ?? newKey());
     const { annotations } = metadata;
     const patch = { metadata: { resourceVersion: found!.metadata.resourceVersion, annotations }, data };
     secret = await client.mergePatch<Secret>(secretResource, namespace, secretName, patch);

@@ -2,7 +2,7 @@
 //
 // RBAC: see provision-key.ts.
 import { randomBytes } from 'node:crypto';
-import type { ProvisioningTemplate, ProvisioningTemplateSpec } from '@kellet/crds';
+import { openProvisionKey, type ProvisioningTemplate, type ProvisioningTemplateSpec } from '@kellet/crds';
 import type {
   ProvisioningTemplateObserved,
   ProvisioningTemplateSpec as ProvisioningTemplateMessage,
@@ -68,7 +68,9 @@ export class ProvisioningTemplateReconciler implements KindReconciler<'Provision
   }
 
   async prepare(template: ProvisioningTemplate): Promise<Preparation> {
-    const key = await resolveProvisionKey(this.#environment.client, template, newProvisionKey);
+    const { client, controlSecret } = this.#environment;
+    const open = openProvisionKey.bind(undefined, controlSecret);
+    const key = await resolveProvisionKey(client, template, newProvisionKey, open);
     if ('missing' in key) {
       const findings = [
         holds('Accepted', 'Accepted'),

@@ -1,4 +1,5 @@
 // Provisioning: profiles, templates and claims. Construction; each part is a file of its own.
+import { sealProvisionKey } from '@kellet/crds';
 import { ProfileService } from '@kellet/proto/es/kellet/v1/profile_pb.ts';
 import { ProvisioningService } from '@kellet/proto/es/kellet/v1/provisioning_pb.ts';
 import type { ControlModule } from '../../control/service.ts';
@@ -24,7 +25,7 @@ export function createProvisioning(
   control: ControlModule,
   usage: ProfileUsage,
 ): ProvisioningModule {
-  const { database, paging, outbox, clock, metrics } = platform;
+  const { config, database, paging, outbox, clock, metrics } = platform;
   const logger = platform.logger.child({ service: 'provisioning' });
   const { writer, changes } = control;
   const profileApplier = new ProfileApplier(database, usage);
@@ -36,7 +37,10 @@ export function createProvisioning(
     register(registry) {
       registry.register(ProfileService, profileService({ database, paging, writer, applier: profileApplier, usage }));
       registry.register(ProvisioningService, {
-        ...templateMethods({ database, paging, writer, applier: templateApplier }),
+        ...templateMethods({
+          ...{ database, paging, writer, applier: templateApplier },
+          sealKey: (namespace, name, key) => sealProvisionKey(config.controlSecret, namespace, name, key),
+        }),
         ...claimMethod({ database, outbox, clock, logger, metrics, changes }),
       });
     },

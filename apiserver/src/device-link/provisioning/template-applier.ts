@@ -40,7 +40,7 @@ export function templateProblem(spec: ProvisioningTemplateSpec): string | undefi
   }
   if (spec.expiresInSeconds > 315_360_000) return 'spec.expiresInSeconds must be at most 315360000';
   if (spec.defaultGroups.length > 32) return 'spec.defaultGroups must have at most 32 entries';
-  if (!/^[0-9a-f]{64}$/.test(spec.keySha256)) return 'spec.keySha256 must be 64 lowercase hexadecimal digits';
+  if (!/^([0-9a-f]{64})?$/.test(spec.keySha256)) return 'spec.keySha256 must be 64 lowercase hexadecimal digits';
   switch (spec.credentialType) {
     case '':
     case 'api_key':
@@ -68,7 +68,7 @@ export class TemplateApplier implements Applier<ProvisioningTemplateSpec, Observ
     const id = namedId(tenantId, 'template', meta.name);
     return this.database.tenant(tenantId, async (tx) => {
       await takeUpIntent(tx, meta);
-      const fields = await resolved(tx, tenantId, spec);
+      const fields = await resolved(tx, tenantId, spec, await keyHashOf(tx, tenantId, id, spec));
       await registerKey(tx, tenantId, fields.keyHash);
       await writeTemplate(tx, id, meta, fields);
       const row = (await findTemplate(tx, tenantId, id))!;
@@ -87,8 +87,26 @@ export class TemplateApplier implements Applier<ProvisioningTemplateSpec, Observ
   }
 }
 
+/** The hash of the key: the manifest's, else that of the key in force. Throws the refusal InvalidSpec when there is none. */
+async function keyHashOf(
+  tx: Transaction,
+  tenantId: string,
+  id: string,
+  spec: ProvisioningTemplateSpec,
+): Promise<Buffer> {
+  if (spec.keySha256 !== '') return Buffer.from(spec.keySha256, 'hex');
+  const row = await findTemplate(tx, tenantId, id);
+  if (!row) throw new RefusalError('InvalidSpec', 'spec.keySha256 is required as long as there is no key');
+  return row.key_hash;
+}
+
 /** The template with its references found and held. Throws the refusal ReferenceNotFound. */
-async function resolved(tx: Transaction, tenantId: string, spec: ProvisioningTemplateSpec): Promise<TemplateFields> {
+async function resolved(
+  tx: Transaction,
+  tenantId: string,
+  spec: ProvisioningTemplateSpec,
+  keyHash: Buffer,
+): Promise<TemplateFields> {
   const profileId = namedId(tenantId, 'profile', spec.profileName);
   const profile = await findProfile(tx, tenantId, profileId, 'FOR KEY SHARE');
   if (!profile || profile.detached) {
@@ -110,6 +128,6 @@ async function resolved(tx: Transaction, tenantId: string, spec: ProvisioningTem
     credentialType: 'api_key',
     defaultGroupIds: groupIds,
     enabled: !spec.suspended,
-    keyHash: Buffer.from(spec.keySha256, 'hex'),
+    keyHash,
   };
 }

@@ -19,6 +19,7 @@ export interface TemplateRow {
   default_group_ids: string[];
   enabled: boolean;
   detached: boolean;
+  key_hash: Buffer;
   first_seen_at: Date;
   used: boolean;
   claims: number;
@@ -45,7 +46,7 @@ export interface TemplateFields {
 export type TemplateCursor = [name: string, id: string];
 
 const select = `SELECT t.template_id, t.namespace, t.resource_name, t.name, t.profile_id, t.hardware_id_pattern, t.one_time,
-    t.expires_in_seconds, t.credential_type, t.default_group_ids, t.enabled, t.detached_at IS NOT NULL AS detached,
+    t.expires_in_seconds, t.credential_type, t.default_group_ids, t.enabled, t.detached_at IS NOT NULL AS detached, t.key_hash,
     k.first_seen_at, k.used_at IS NOT NULL AS used, t.created_at, t.updated_at, clock_timestamp() AS now,
     (SELECT coalesce(sum(c.claims), 0)::int4 FROM provisioning_claims c
      WHERE c.tenant_id = t.tenant_id AND c.template_id = t.template_id) AS claims

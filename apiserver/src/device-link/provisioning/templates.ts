@@ -2,7 +2,7 @@
 // in no other way: the custom resource and the database hold its SHA-256.
 import { create } from '@bufbuild/protobuf';
 import { timestampFromDate } from '@bufbuild/protobuf/wkt';
-import type { ProvisioningTemplateSpec } from '@kellet/crds';
+import { sealedKeyAnnotation, type ProvisioningTemplateSpec } from '@kellet/crds';
 import { Credential_Type } from '@kellet/proto/es/kellet/v1/common_pb.ts';
 import { ObjectMetaSchema } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
 import {
@@ -112,8 +112,10 @@ export function templateMethods(ground: {
   paging: Paging;
   writer: ResourceWriter;
   applier: TemplateApplier;
+  /** Seals a key for the operator. */
+  sealKey: (namespace: string, name: string, key: string) => string;
 }): TemplateMethods {
-  const { database, paging, writer, applier } = ground;
+  const { database, paging, writer, applier, sealKey } = ground;
 
   const read = async (context: CallContext, templateId: string): Promise<TemplateRow> => {
     const { tenantId } = context;
@@ -233,9 +235,18 @@ export function templateMethods(ground: {
 
     async rotateTemplateKey(request, context) {
       const row = await read(context, request.templateId);
+      const kind = 'ProvisioningTemplate';
+      const { namespace, resource_name: name } = row;
       const provisionKey = mintProvisionKey();
       const keySha256 = provisionKeyHash(provisionKey).toString('hex');
-      return toTemplate(await patch(context, row, { keySha256 }), provisionKey);
+      const { spec } = await writer.read(context, kind, name);
+      if (spec.keySecretRef)
+        throw failedPrecondition(`the key is kept in Secret ${spec.keySecretRef.name}: rotate it there`);
+      if (spec.keySha256) return toTemplate(await patch(context, row, { keySha256 }), provisionKey);
+      // The operator keeps the key in a Secret of its own; it alone may write there, and gets the new one sealed.
+      const annotations = { [sealedKeyAnnotation]: sealKey(namespace, name, provisionKey) };
+      await writer.patch(context, { kind, name, spec: {}, annotations, keySha256 });
+      return toTemplate(await read(context, row.template_id), provisionKey);
     },
   };
 }

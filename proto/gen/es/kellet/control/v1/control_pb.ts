@@ -813,7 +813,7 @@ export type ProvisioningTemplateSpec = Message<"kellet.control.v1.ProvisioningTe
   defaultGroups: string[];
 
   /**
-   * SHA-256 of the key, 64 hex digits.
+   * SHA-256 of the key, 64 hex digits; empty: the key in force stays.
    *
    * @generated from field: string key_sha256 = 7;
    */

@@ -268,7 +268,7 @@ export interface ProvisioningTemplateSpec {
   /** api_key, psk or certificate; empty: api_key. */
   credential_type: string;
   default_groups: string[];
-  /** SHA-256 of the key, 64 hex digits. */
+  /** SHA-256 of the key, 64 hex digits; empty: the key in force stays. */
   key_sha256: string;
   suspended: boolean;
 }
