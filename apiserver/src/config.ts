@@ -45,6 +45,12 @@ const settings = {
     help: 'what is logged on standard output: nothing, failures, every request but health probes, everything',
   },
   databaseUrl: { type: 'string', secret: true, required: true, help: 'PostgreSQL connection URL' },
+  redisUrl: {
+    type: 'string',
+    secret: true,
+    fallback: '',
+    help: 'Redis or Valkey that counts requests for the rate limit; empty: PostgreSQL counts',
+  },
   natsUrl: { type: 'string', secret: true, required: true, help: 'NATS URL' },
   controlSecret: { type: 'string', secret: true, required: true, help: 'shared secret of the internal port' },
   jwtPrivateKey: {

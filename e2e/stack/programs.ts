@@ -1,5 +1,6 @@
 // Makes sure that every program the tests run is there, so that no test has to wait for a build.
 import { argocdProgram, controlPlanePrograms, helmProgram, kubectlProgram, natsServerProgram } from './binaries.ts';
+import { redisServerProgram } from './redis-server.ts';
 
 const report = (line: string) => console.log(`    ${line}`);
 
@@ -8,3 +9,4 @@ await controlPlanePrograms(report);
 await kubectlProgram(report);
 await helmProgram(report);
 await argocdProgram(report);
+await redisServerProgram(report);

@@ -1,13 +1,15 @@
 // mocha root-hook plugin: one PostgreSQL and one NATS server for a whole run of unit tests.
 // Use: mocha --require ./e2e/stack/test-services.ts 'apiserver/src/**/*.test.ts'
 // Tests find KELLET_TEST_DATABASE_URL (a superuser's: each suite makes a database of its own) and
-// KELLET_TEST_NATS_URL. Both are left alone when they are set already.
+// KELLET_TEST_NATS_URL, which are left alone when they are set already, and KELLET_TEST_REDIS_SERVER, a program that a
+// test starts by itself, because it also stops it.
 import { chmod, mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { natsServerProgram } from './binaries.ts';
 import { startNats } from './nats.ts';
 import { findFreePorts } from './ports.ts';
+import { redisServerProgram } from './redis-server.ts';
 import { startPostgres } from './postgres.ts';
 import { randomPassword } from './secrets.ts';
 import type { Supervisor } from './supervisor.ts';
@@ -19,6 +21,7 @@ let folder: string | undefined;
 const report = (line: string) => process.stderr.write(`${line}\n`);
 
 async function start(): Promise<void> {
+  process.env.KELLET_TEST_REDIS_SERVER ??= await redisServerProgram(report);
   const { KELLET_TEST_DATABASE_URL, KELLET_TEST_NATS_URL } = process.env;
   if (KELLET_TEST_DATABASE_URL && KELLET_TEST_NATS_URL) return;
   folder = await mkdtemp(join(tmpdir(), 'kellet-test-'));

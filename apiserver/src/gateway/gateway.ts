@@ -19,10 +19,11 @@ import { createGrpcServer } from './grpc.ts';
 import { addReflection } from './grpc-reflection.ts';
 import type { Health } from './health.ts';
 import type { HttpServer } from './http-server.ts';
-import { PostgresRateCounter } from './rate-counter.ts';
+import { PostgresRateCounter } from './postgres-rate-counter.ts';
 import { RateLimiter } from './rate-limit.ts';
 import { openapiRoute } from './openapi-route.ts';
 import { createPageServer } from './reference-page.ts';
+import { RedisRateCounter } from './redis-rate-counter.ts';
 import { RouteTable } from './routes.ts';
 import { createRestServer } from './server.ts';
 import { publicServices } from './services.ts';
@@ -56,6 +57,7 @@ export class Gateway {
   private readonly admission: Admission;
   private readonly grpcServer: GrpcServer;
   private readonly pageServer: HttpServer;
+  private readonly redisRateCounter: RedisRateCounter | undefined;
   private readonly callbacks: Callbacks;
   private readonly accessLog: AccessLog;
   private readonly platform: GatewayPlatform;
@@ -75,7 +77,9 @@ export class Gateway {
       secret: config.callbackHmacSecret,
       skipValidation: config.callbackSkipValidation,
     });
-    const limiter = new RateLimiter(new PostgresRateCounter(database, logger), clock, logger, metrics);
+    if (config.redisUrl !== '') this.redisRateCounter = new RedisRateCounter(config.redisUrl, logger);
+    const counter = this.redisRateCounter ?? new PostgresRateCounter(database, logger);
+    const limiter = new RateLimiter(counter, clock, logger, metrics);
     const isGatewayOf = options.isGatewayOf ?? (() => Promise.resolve(false));
     this.admission = new Admission(this.authenticator, limiter, isGatewayOf);
     const shared = {
@@ -162,5 +166,6 @@ export class Gateway {
     this.grpcServer.forceShutdown();
     await this.callbacks.stop();
     this.accessLog.close();
+    this.redisRateCounter?.close();
   }
 }

@@ -6,7 +6,8 @@ import { createMetrics } from '../platform/metrics.ts';
 import { publicCaller, type Caller } from '../platform/rpc.ts';
 import { createTestDatabase, type TestDatabase } from '../platform/test-database.ts';
 import type { Identity } from './authenticate.ts';
-import { PostgresRateCounter, type RateCounter } from './rate-counter.ts';
+import { PostgresRateCounter } from './postgres-rate-counter.ts';
+import type { RateCounter } from './rate-counter.ts';
 import { judge, RateLimiter, RateLimitExceeded } from './rate-limit.ts';
 import { TokenBuckets } from './token-bucket.ts';
 

@@ -11,7 +11,7 @@ import { Admission } from '../../../apiserver/src/gateway/admission.ts';
 import { Authenticator } from '../../../apiserver/src/gateway/authenticate.ts';
 import { CallMetrics } from '../../../apiserver/src/gateway/call-metrics.ts';
 import { clientAddresses } from '../../../apiserver/src/gateway/client-address.ts';
-import { PostgresRateCounter } from '../../../apiserver/src/gateway/rate-counter.ts';
+import { PostgresRateCounter } from '../../../apiserver/src/gateway/postgres-rate-counter.ts';
 import { RateLimiter } from '../../../apiserver/src/gateway/rate-limit.ts';
 import { RouteTable } from '../../../apiserver/src/gateway/routes.ts';
 import { createRestServer } from '../../../apiserver/src/gateway/server.ts';
