@@ -1,0 +1,46 @@
+// Every script in examples/rest/ is run as its reader would, and has to end well and show what it is about.
+import { execFile } from 'node:child_process';
+import { readdirSync } from 'node:fs';
+import { join } from 'node:path';
+import { promisify } from 'node:util';
+import { expect } from 'chai';
+import { checkout } from '../stack/paths.ts';
+import { stack } from '../stack/test-stack.ts';
+
+const run = promisify(execFile);
+const folder = join(checkout, 'examples/rest');
+
+/** What the output of each script has to hold. */
+const shows: Record<string, RegExp> = {
+  'anchors.sh': /"batches":\[/,
+  'devices.sh': /"name":"Roof, north"[^]*"api_key":"sk_live_/,
+  'health.sh': /"status":"ok"[^]*"postgres":"healthy"[^]*"openapi":"3\.1\.0"/,
+  'keys-and-users.sh': /PERMISSION_DENIED[^]*"role":"viewer"/,
+  'live.sh': /"channel":"telemetry\.live"/,
+  'ota.sh': /"status":"available"[^]*206 Partial Content[^]*"status":"completed"/,
+  'profiles.sh': /"site":"pier"/,
+  'provisioning.sh': /"api_key":"sk_live_[^]*"api_key":""/,
+  'rpc.sh': /"method":"set_interval"[^]*"status":"successful"/,
+  'sign-in.sh': /"current":true[^]*"valid":true/,
+  'telemetry.sh': /"accepted":1[^]*"data_hash":"[0-9a-f]{64}"/,
+  'tenants.sh': /"rate_limit_per_minute":1200[^]*"offline_after_seconds":120/,
+  'verify.sh': /"verified":true[^]*"proofs":\[/,
+};
+
+describe('examples of the REST API', () => {
+  it('are all tested', () => {
+    const scripts = readdirSync(folder).filter((name) => name.endsWith('.sh') && name !== 'common.sh');
+    expect(scripts.sort()).to.deep.equal(Object.keys(shows).sort());
+  });
+
+  for (const [script, pattern] of Object.entries(shows)) {
+    it(script, async () => {
+      const { stdout, stderr } = await run('bash', [join(folder, script)], {
+        cwd: checkout,
+        env: { ...process.env, KELLET_DEV_JSON: stack().infoPath },
+        timeout: 60_000,
+      });
+      expect(stdout + stderr).to.match(pattern);
+    });
+  }
+});

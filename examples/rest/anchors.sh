@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# The batches in which points are committed to the chain, newest first.
+. "$(dirname "$0")/common.sh"
+sign_in
+
+batches=$(api GET 'anchors?page_size=5')
+echo "$batches"
+api GET 'anchors?status=confirmed&page_size=5'
+
+batch_id=$(echo "$batches" | field batch_id)
+if [ -n "$batch_id" ]; then api GET "anchors/batches/$batch_id"; fi

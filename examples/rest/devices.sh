@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# Devices: made by hand, found by tag, grouped, given a new key.
+. "$(dirname "$0")/common.sh"
+sign_in
+
+device_id=$(api POST devices '{"hardware_id":"hand-'"$RUN"'","name":"Roof","tags":{"run":"'"$RUN"'"}}' | field device_id)
+group_id=$(api POST device-groups "{\"name\":\"roofs-$RUN\"}" | field group_id)
+
+api POST "device-groups/$group_id/devices" "{\"device_ids\":[\"$device_id\"]}"
+api GET "devices?tag=run=$RUN&group_id=$group_id"
+api PATCH "devices/$device_id" '{"name":"Roof, north"}'
+api POST "devices/$device_id/credentials/rotate" '{"grace_seconds":60}'
+api DELETE "devices/$device_id"

@@ -1,0 +1,9 @@
+#!/usr/bin/env bash
+# Is it alive, is it ready, and what can it do? The first two need no credential.
+. "$(dirname "$0")/common.sh"
+
+curl --silent --show-error --fail "$KELLET_URL/healthz"; echo
+curl --silent --show-error --fail "$KELLET_URL/readyz"; echo
+
+sign_in
+api GET openapi.json | cut -c 1-300

@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# A template gives a key; a device claims its identity with it and gets a key of its own.
+. "$(dirname "$0")/common.sh"
+sign_in
+
+profile_id=$(api POST profiles "{\"name\":\"claims-$RUN\",\"type\":\"sensor\"}" | field profile_id)
+template=$(api POST provisioning/templates '{
+  "name": "claims-'"$RUN"'",
+  "profile_id": "'"$profile_id"'",
+  "hardware_id_pattern": "ws-*",
+  "expires_in_seconds": 3600
+}')
+template_id=$(echo "$template" | field template_id)
+provision_key=$(echo "$template" | field provision_key)
+
+# The device: no Authorization header, the key is in the body. The API key is shown this once.
+TOKEN=
+claim='{"provision_key":"'"$provision_key"'","device_name":"Pier 4","hardware_id":"ws-'"$RUN"'"}'
+api POST provision "$claim"
+# The same claim again answers the same device, with an empty api_key.
+api POST provision "$claim"
+
+sign_in
+api POST "provisioning/templates/$template_id/disable"

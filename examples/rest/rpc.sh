@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# A command for a device: sent by a person, fetched and answered by the device.
+. "$(dirname "$0")/common.sh"
+sign_in
+claim_device
+user_token=$TOKEN
+
+correlation_id=$(api POST "devices/$DEVICE_ID/rpc" \
+  '{"method":"set_interval","params":{"seconds":30},"persistent":true}' | field correlation_id)
+
+TOKEN=$DEVICE_KEY
+api GET "devices/$DEVICE_ID/rpc/pending?wait_seconds=10"
+api POST "devices/rpc/$correlation_id/response" '{"success":true,"response":{"seconds":30}}'
+
+TOKEN=$user_token
+api GET "devices/rpc/$correlation_id?wait_seconds=10"
+api GET "devices/$DEVICE_ID/rpc"

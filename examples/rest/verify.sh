@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# Proves a point: by its values, by its hash, and as a bundle that anyone can check without Kellet.
+. "$(dirname "$0")/common.sh"
+sign_in
+claim_device
+user_token=$TOKEN
+
+point='"device_id":"'"$DEVICE_ID"'","timestamp":"2026-01-31T12:00:00Z","numeric_values":{"temperature":4.5}'
+TOKEN=$DEVICE_KEY
+api POST telemetry "{\"points\":[{$point}]}"
+
+# There is no proof (404) until the batch is sealed, sent and mined.
+TOKEN=$user_token
+until proof=$(api POST verify/raw "{$point}"); do sleep 1; done
+echo "$proof"
+data_hash=$(echo "$proof" | field data_hash)
+batch_id=$(echo "$proof" | field batch_id)
+
+api GET "verify/hash/$data_hash?include_bundle=true" | cut -c 1-600
+api GET "verify/batch/$batch_id?page_size=10" | cut -c 1-600
+api GET 'verify/proofs?limit=1' | cut -c 1-600
