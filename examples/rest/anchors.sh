@@ -7,5 +7,6 @@ batches=$(api GET 'anchors?page_size=5')
 echo "$batches"
 api GET 'anchors?status=confirmed&page_size=5'
 
-batch_id=$(echo "$batches" | field batch_id)
+# A new installation has none.
+batch_id=$(echo "$batches" | field batch_id || true)
 if [ -n "$batch_id" ]; then api GET "anchors/batches/$batch_id"; fi

@@ -42,4 +42,4 @@ api POST "devices/$DEVICE_ID/ota/report" '{
 
 TOKEN=$user_token
 api GET "ota/rollouts/$rollout_id/devices"
-api GET "ota/rollouts/$rollout_id"
+until api GET "ota/rollouts/$rollout_id" | grep '"status":"completed"'; do sleep 1; done

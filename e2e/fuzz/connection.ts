@@ -1,0 +1,96 @@
+// A connection that sends bytes as they are and reads HTTP/1.1 answers, bounded in time. No HTTP library: those refuse to
+// send what a fuzzer wants to send.
+import { connect, type Socket } from 'node:net';
+
+/** An answer as it came. */
+export interface FuzzAnswer {
+  status: number;
+  /** By lower-case name. */
+  headers: Map<string, string>;
+  body: string;
+}
+
+/** One TCP connection. */
+export class Connection {
+  private readonly socket: Socket;
+  private received = Buffer.alloc(0);
+  private isEnded = false;
+  private wake: () => void = () => undefined;
+
+  constructor(host: string, port: number) {
+    this.socket = connect({ host, port, noDelay: true });
+    this.socket.on('data', (chunk: Buffer) => {
+      this.received = Buffer.concat([this.received, chunk]);
+      this.wake();
+    });
+    const end = (): void => {
+      this.isEnded = true;
+      this.wake();
+    };
+    this.socket.on('error', end);
+    this.socket.on('close', end);
+    this.socket.on('end', end);
+  }
+
+  /** Whether the server has closed it. */
+  get isClosed(): boolean {
+    return this.isEnded;
+  }
+
+  send(bytes: Buffer): void {
+    this.socket.write(bytes);
+  }
+
+  /** Says that nothing more will be sent. */
+  finish(): void {
+    this.socket.end();
+  }
+
+  close(): void {
+    this.socket.destroy();
+  }
+
+  /**
+   * The next answer; undefined when the connection ends before one. `method` is that of its request: an answer to HEAD has no
+   * body. Throws when no whole answer comes within the time, or when what comes is no HTTP.
+   */
+  async answer(method: string, timeoutMilliseconds: number): Promise<FuzzAnswer | undefined> {
+    const deadline = performance.now() + timeoutMilliseconds;
+    for (;;) {
+      const parsed = this.parse(method);
+      if (parsed) return parsed;
+      if (this.isEnded) return undefined;
+      const left = deadline - performance.now();
+      if (left <= 0) throw new Error(`no answer within ${timeoutMilliseconds} ms`);
+      await new Promise<void>((resolve) => {
+        const timer = setTimeout(resolve, left);
+        this.wake = () => {
+          clearTimeout(timer);
+          resolve();
+        };
+      });
+    }
+  }
+
+  private parse(method: string): FuzzAnswer | undefined {
+    const end = this.received.indexOf('\r\n\r\n');
+    if (end < 0) return undefined;
+    const [first = '', ...lines] = this.received.subarray(0, end).toString('latin1').split('\r\n');
+    const status = Number(/^HTTP\/1\.1 (\d{3}) /.exec(first)?.[1]);
+    if (!status) throw new Error(`no status line: ${JSON.stringify(first.slice(0, 80))}`);
+    const headers = new Map(
+      lines.map((line) => [line.slice(0, line.indexOf(':')).toLowerCase(), line.slice(line.indexOf(':') + 1).trim()]),
+    );
+    if (status === 100) {
+      this.received = this.received.subarray(end + 4);
+      return this.parse(method);
+    }
+    const hasBody = method !== 'HEAD' && status !== 204 && status !== 304;
+    const length = hasBody ? Number(headers.get('content-length') ?? Number.NaN) : 0;
+    if (Number.isNaN(length)) throw new Error(`an answer ${status} without content-length`);
+    if (this.received.length < end + 4 + length) return undefined;
+    const body = this.received.subarray(end + 4, end + 4 + length).toString();
+    this.received = this.received.subarray(end + 4 + length);
+    return { status, headers, body };
+  }
+}

@@ -1,0 +1,68 @@
+// Where mutations begin: a sound request to each route, with ids that exist, under every kind of credential.
+import type { JsonObject } from '@bufbuild/protobuf';
+import { requestExamples } from '../../apiserver/src/openapi/examples.ts';
+import type { Route } from '../../apiserver/src/gateway/routes.ts';
+import type { Random } from './random.ts';
+import type { FuzzRequest } from './request.ts';
+
+/** Things that exist, by the name of the field that holds their id. */
+export type Ids = Readonly<Record<string, readonly string[]>>;
+
+/** A way to send a credential. */
+export interface FuzzCaller {
+  readonly name: string;
+  /** Asked for each request: an access token is replaced before it ends. */
+  readonly headers: () => [string, string][];
+}
+
+/** The routes of the gateway itself. */
+const ownRoutes: readonly [method: string, path: string, json?: unknown][] = [
+  ['GET', '/healthz'],
+  ['GET', '/readyz'],
+  ['GET', '/api/v1/openapi.json'],
+  ['POST', '/api/v1/callbacks/arc', { txid: '0'.repeat(64), txStatus: 'MINED' }],
+];
+
+/** A sound request, or nearly: the mutation comes after it. */
+export function soundRequest(
+  routes: readonly Route[],
+  ids: Ids,
+  callers: readonly FuzzCaller[],
+  random: Random,
+  id: string,
+): FuzzRequest {
+  const caller = random.pick(callers);
+  const base = { query: [], headers: caller.headers(), caller: caller.name, id };
+  if (random.chance(0.03)) {
+    const [method, path, json] = random.pick(ownRoutes);
+    return { ...base, method, segments: path.slice(1).split('/'), json: structuredClone(json) };
+  }
+  const route = random.pick(routes);
+  const { template, verb, body, method } = route;
+  const segments = template.segments.map((segment, index) => {
+    if (segment.kind === 'literal') return segment.text;
+    const variable = template.variables.find(({ start }) => start === index);
+    return random.pick(ids[variable?.fieldPath.at(-1) ?? ''] ?? ['unknown']);
+  });
+  if (template.verb) segments.push(`${segments.pop()!}:${template.verb}`);
+  const json = body === '' ? undefined : exampleOf(method.name, ids, random);
+  if (json !== undefined) base.headers.push(['content-type', 'application/json']);
+  return { ...base, method: verb, segments, ...(json === undefined ? {} : { json }) };
+}
+
+/** The documented example with ids that exist, or an empty object. */
+function exampleOf(method: string, ids: Ids, random: Random): JsonObject {
+  const example = structuredClone(requestExamples[method] ?? {});
+  // Nothing outside of this machine is asked for.
+  if ('artifact_uri' in example) example['artifact_uri'] = 'upload://';
+  const replace = (value: unknown): void => {
+    if (typeof value !== 'object' || value === null) return;
+    for (const [key, inner] of Object.entries(value)) {
+      const known = ids[key];
+      if (typeof inner === 'string' && known) (value as Record<string, unknown>)[key] = random.pick(known);
+      else replace(inner);
+    }
+  };
+  replace(example);
+  return example;
+}

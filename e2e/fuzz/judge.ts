@@ -1,0 +1,64 @@
+// What is wrong with an answer, whatever was asked: read off the OpenAPI document and the rules that hold for every answer.
+import type { RouteTable } from '../../apiserver/src/gateway/routes.ts';
+import type { FuzzAnswer } from './connection.ts';
+import { targetOf, type FuzzRequest } from './request.ts';
+
+/** Documented statuses by operation. */
+export type Documented = ReadonlyMap<string, ReadonlySet<number>>;
+
+interface OpenapiDocument {
+  paths: Record<string, Record<string, { operationId: string; responses: Record<string, unknown> }>>;
+}
+
+/** Reads them: by operationId, and by `METHOD /path` for those of the gateway itself. */
+export function documentedStatuses(document: OpenapiDocument): Documented {
+  const statuses = new Map<string, ReadonlySet<number>>();
+  for (const [path, item] of Object.entries(document.paths)) {
+    for (const [verb, { operationId, responses }] of Object.entries(item)) {
+      const set = new Set(Object.keys(responses).map(Number));
+      statuses.set(operationId, set);
+      statuses.set(`${verb.toUpperCase()} ${path}`, set);
+    }
+  }
+  return statuses;
+}
+
+/** Words that only the inside of the server knows. */
+const internals =
+  /node_modules|\.ts:\d|\bat [\w.]+ \(|SELECT |INSERT |pg_|postgres:\/\/|ECONN|TypeError|undefined is not/;
+
+/** What is wrong; undefined: nothing. A preflight is 204, what is no route is 404. */
+export function complaint(
+  request: FuzzRequest,
+  answer: FuzzAnswer,
+  routes: RouteTable,
+  documented: Documented,
+): string | undefined {
+  const { status, headers, body } = answer;
+  if (headers.get('x-request-id') !== request.id)
+    return `its request id is ${headers.get('x-request-id') ?? 'missing'}`;
+  const verb = request.method === 'HEAD' ? 'GET' : request.method;
+  const path = targetOf(request).split('?')[0]!;
+  const names = request.headers.map(([name]) => name);
+  const isPreflight = verb === 'OPTIONS' && names.includes('origin') && names.includes('access-control-request-method');
+  const route = routes.match(verb, path)?.route.method.name;
+  const allowed = isPreflight ? new Set([204]) : (documented.get(route ?? `${verb} ${path}`) ?? new Set([404]));
+  if (!allowed.has(status)) return `${status} is not documented for ${route ?? path}`;
+  if (status >= 500 && status !== 501 && path !== '/readyz') return `a server error: ${body.slice(0, 200)}`;
+  if (status < 400 || request.method === 'HEAD') return undefined;
+  if (internals.test(body)) return `it shows internals: ${body.slice(0, 200)}`;
+  return errorComplaint(answer, request.id);
+}
+
+/** What is wrong with the body of an answer that is no success. */
+function errorComplaint({ headers, body }: FuzzAnswer, id: string): string | undefined {
+  if (headers.get('content-type') !== 'application/json')
+    return `an error as ${headers.get('content-type') ?? 'nothing'}`;
+  try {
+    const error = JSON.parse(body) as { code?: unknown; message?: unknown; request_id?: unknown };
+    const isWhole = error.code !== undefined && typeof error.message === 'string' && error.message !== '';
+    return isWhole && error.request_id === id ? undefined : `an error body without its fields: ${body.slice(0, 200)}`;
+  } catch {
+    return `an error body that is no JSON: ${body.slice(0, 200)}`;
+  }
+}
