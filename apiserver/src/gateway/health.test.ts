@@ -52,7 +52,7 @@ describe('readiness', () => {
     ],
   ] as const) {
     it(what, async () => {
-      const readiness = await new Health(checks, 50).readiness(excludedNames(excluded));
+      const readiness = await new Health(checks, { timeout: 50 }).readiness(excludedNames(excluded));
       expect(readiness).to.deep.equal({ isReady, body });
     });
   }
@@ -64,6 +64,41 @@ describe('readiness', () => {
       isReady: false,
       body: { postgres: 'healthy', gateway: 'unhealthy: draining' },
     });
+  });
+
+  it('asks each dependency once, however often it is asked itself, and again when the answer is old', async () => {
+    let questions = 0;
+    let isAway = false;
+    const check = async () => {
+      questions += 1;
+      await new Promise((resolve) => setTimeout(resolve, 20));
+      if (isAway) throw new Error('away');
+    };
+    const health = new Health({ postgres: check }, { freshness: 100 });
+    const answers = await Promise.all(Array.from({ length: 1000 }, () => health.readiness()));
+    expect(answers.every(({ isReady }) => isReady)).to.equal(true);
+    expect(questions).to.equal(1);
+    isAway = true;
+    expect((await health.readiness()).isReady).to.equal(true);
+    await new Promise((resolve) => setTimeout(resolve, 120));
+    expect((await health.readiness()).body).to.deep.equal({ postgres: 'unhealthy: away' });
+    expect(questions).to.equal(2);
+  });
+
+  it('does not ask a dependency again that hangs, until its patience is over', async () => {
+    let questions = 0;
+    const hang = () => {
+      questions += 1;
+      return new Promise(() => undefined);
+    };
+    const health = new Health({ nats: hang }, { timeout: 20, patience: 200 });
+    for (let count = 0; count < 4; count += 1) {
+      expect((await health.readiness()).body).to.deep.equal({ nats: 'unhealthy: no answer within 20 ms' });
+    }
+    expect(questions).to.equal(1);
+    await new Promise((resolve) => setTimeout(resolve, 150));
+    await health.readiness();
+    expect(questions).to.equal(2);
   });
 
   it('excludes several names', () => {

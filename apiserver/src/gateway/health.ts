@@ -11,22 +11,73 @@ export interface Readiness {
   readonly body: Readonly<Record<string, string>>;
 }
 
-const defaultTimeoutMilliseconds = 1000;
+/** How dependencies are asked; milliseconds. */
+export interface HealthTiming {
+  /** How long a dependency has to answer. */
+  readonly timeout: number;
+  /** How long an answer is good for: however often /readyz is asked, the database is not. */
+  readonly freshness: number;
+  /** After this a question that has not been answered at all is given up and asked again. */
+  readonly patience: number;
+}
+
+const defaultTiming: HealthTiming = { timeout: 1000, freshness: 500, patience: 10_000 };
+
+/** One dependency, asked one question at a time. */
+class Dependency {
+  private readonly check: Check;
+  private readonly timing: HealthTiming;
+  private asked: { readonly at: number; readonly state: Promise<string>; answeredAt: number | undefined } | undefined;
+
+  constructor(check: Check, timing: HealthTiming) {
+    this.check = check;
+    this.timing = timing;
+  }
+
+  /** `healthy` or `unhealthy: <reason>`, within the timeout. */
+  state(): Promise<string> {
+    const now = performance.now();
+    const { asked } = this;
+    if (asked) {
+      const end =
+        asked.answeredAt === undefined ? asked.at + this.timing.patience : asked.answeredAt + this.timing.freshness;
+      if (now < end) return this.inTime(asked.state);
+    }
+    const state = this.check().then(
+      () => 'healthy',
+      (error: unknown) => `unhealthy: ${reasonOf(error)}`,
+    );
+    const question: typeof this.asked = { at: now, state, answeredAt: undefined };
+    this.asked = question;
+    void state.then(() => (question.answeredAt = performance.now()));
+    return this.inTime(state);
+  }
+
+  private async inTime(state: Promise<string>): Promise<string> {
+    const done = new AbortController();
+    const late = sleep(this.timing.timeout, done.signal).then(
+      () => `unhealthy: no answer within ${this.timing.timeout} ms`,
+    );
+    const first = await Promise.race([state, late]);
+    done.abort();
+    return first;
+  }
+}
 
 /** The dependencies of a process, and whether it is on its way out. */
 export class Health {
-  private readonly checks: Map<string, Check>;
-  private readonly timeoutMilliseconds: number;
+  private readonly dependencies = new Map<string, Dependency>();
+  private readonly timing: HealthTiming;
   private isDraining = false;
 
-  constructor(checks: Readonly<Record<string, Check>>, timeoutMilliseconds = defaultTimeoutMilliseconds) {
-    this.checks = new Map(Object.entries(checks));
-    this.timeoutMilliseconds = timeoutMilliseconds;
+  constructor(checks: Readonly<Record<string, Check>>, timing: Partial<HealthTiming> = {}) {
+    this.timing = { ...defaultTiming, ...timing };
+    for (const [name, check] of Object.entries(checks)) this.add(name, check);
   }
 
   /** Adds a dependency. */
   add(name: string, check: Check): void {
-    this.checks.set(name, check);
+    this.dependencies.set(name, new Dependency(check, this.timing));
   }
 
   /** From now on the process is not ready: load balancers stop sending before it stops serving. */
@@ -36,26 +87,13 @@ export class Health {
 
   /** Asks every dependency but the excluded ones, at the same time, each for a bounded time. */
   async readiness(excluded: ReadonlySet<string> = new Set()): Promise<Readiness> {
-    const names = [...this.checks.keys()].filter((name) => !excluded.has(name));
-    const states = await Promise.all(names.map((name) => this.state(this.checks.get(name)!)));
-    const body = Object.fromEntries(names.map((name, index) => [name, states[index]!]));
+    const asked = [...this.dependencies].filter(([name]) => !excluded.has(name));
+    const states = await Promise.all(
+      asked.map(async ([name, dependency]) => [name, await dependency.state()] as const),
+    );
+    const body = Object.fromEntries(states);
     if (this.isDraining) body['gateway'] = 'unhealthy: draining';
     return { isReady: Object.values(body).every((state) => state === 'healthy'), body };
-  }
-
-  private async state(check: Check): Promise<string> {
-    const done = new AbortController();
-    try {
-      const timeout = sleep(this.timeoutMilliseconds, done.signal).then(() => {
-        throw new Error(`no answer within ${this.timeoutMilliseconds} ms`);
-      });
-      await Promise.race([check(), timeout]);
-      return 'healthy';
-    } catch (error) {
-      return `unhealthy: ${reasonOf(error)}`;
-    } finally {
-      done.abort();
-    }
   }
 }
 

@@ -1,5 +1,7 @@
+import { connect } from 'node:net';
+import { text } from 'node:stream/consumers';
 import { expect } from 'chai';
-import { serveHealth, type HealthServer } from './health-server.ts';
+import { readiness, serveHealth, type HealthServer } from './health-server.ts';
 import { createMetrics } from './metrics.ts';
 
 describe('serveHealth', () => {
@@ -30,6 +32,23 @@ describe('serveHealth', () => {
     });
     expect((await get('/readyz?exclude=sometimes')).status).to.equal(200);
     expect((await get('/healthz')).status).to.equal(200);
+  });
+
+  it('survives any target, and says what is slow or tells too much', async () => {
+    const { port } = server;
+    for (const target of ['//', '*', '/%', 'http://', 'http://[/readyz', '/readyz?exclude=%']) {
+      const socket = connect(port, '127.0.0.1');
+      socket.end(`GET ${target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n`);
+      expect(await text(socket), target).to.match(/^HTTP\/1\.1 (200|400|404|503) /);
+    }
+    const checks = {
+      slow: () => new Promise<void>(() => undefined),
+      chatty: () => Promise.reject(new Error('connect ECONNREFUSED 10.0.0.1:9091')),
+    };
+    expect(await readiness(checks, [])).to.deep.equal({
+      ready: false,
+      report: { slow: 'unhealthy: no answer within 1000 ms', chatty: 'unhealthy: connect ECONNREFUSED …' },
+    });
   });
 
   it('shows the metrics', async () => {

@@ -23,22 +23,26 @@ export async function serveHealth(options: {
   registry: Registry;
   checks: Record<string, HealthCheck>;
 }): Promise<HealthServer> {
-  const server = createServer((request, response) => {
-    const url = new URL(request.url ?? '/', 'http://localhost');
+  const limits = { headersTimeout: 10_000, requestTimeout: 10_000, connectionsCheckingInterval: 1000 };
+  const server = createServer(limits, (request, response) => {
+    // Not by URL, which throws on some targets that HTTP allows.
+    const [path, query] = request.url!.split('?', 2);
     const answer = (status: number, type: string, body: string): void => {
       response.writeHead(status, { 'content-type': type }).end(body);
     };
     const fail = (error: unknown): void => answer(500, 'text/plain', error instanceof Error ? error.message : 'failed');
-    if (url.pathname === '/healthz') answer(200, 'text/plain; charset=utf-8', 'ok');
-    else if (url.pathname === '/readyz') {
-      readiness(options.checks, url.searchParams.getAll('exclude')).then(
+    if (path === '/healthz') answer(200, 'text/plain; charset=utf-8', 'ok');
+    else if (path === '/readyz') {
+      const excluded = new URLSearchParams(query).getAll('exclude').flatMap((names) => names.split(','));
+      readiness(options.checks, excluded).then(
         ({ ready, report }) => answer(ready ? 200 : 503, 'application/json', JSON.stringify(report)),
         fail,
       );
-    } else if (url.pathname === '/metrics') {
+    } else if (path === '/metrics') {
       options.registry.metrics().then((text) => answer(200, options.registry.contentType, text), fail);
-    } else answer(404, 'text/plain; charset=utf-8', 'not found');
+    } else answer(404, 'application/json', JSON.stringify({ code: 'NOT_FOUND', message: 'route not found' }));
   });
+  server.maxConnections = 1000;
   server.listen(options.port, options.host);
   await once(server, 'listening');
   return { port: (server.address() as AddressInfo).port, close: () => close(server) };
@@ -54,14 +58,29 @@ export async function readiness(
       .filter(([name]) => !exclude.includes(name))
       .map(async ([name, check]): Promise<[string, string]> => {
         try {
-          await check();
+          await inTime(check());
           return [name, 'healthy'];
         } catch (error) {
-          return [name, `unhealthy: ${error instanceof Error ? error.message : String(error)}`];
+          return [name, `unhealthy: ${reasonOf(error)}`];
         }
       }),
   );
   return { ready: entries.every(([, state]) => state === 'healthy'), report: Object.fromEntries(entries) };
+}
+
+/** Rejects when the answer does not come within a second. */
+async function inTime(answer: Promise<void> | void): Promise<void> {
+  let timer: NodeJS.Timeout | undefined;
+  const late = new Promise<never>((_resolve, reject) => {
+    timer = setTimeout(() => reject(new Error('no answer within 1000 ms')), 1000);
+  });
+  await Promise.race([answer, late]).finally(() => clearTimeout(timer));
+}
+
+/** A reason without addresses: /readyz is open to everybody who reaches the port. */
+function reasonOf(error: unknown): string {
+  const message = error instanceof Error ? error.message : String(error);
+  return message.replaceAll(/\S*(:\/\/|@|\d+\.\d+\.\d+\.\d+|\[[0-9a-f:]+\])\S*/gi, '…').slice(0, 120);
 }
 
 async function close(server: Server): Promise<void> {
