@@ -59,6 +59,9 @@ async function migrateWhenReachable(database: Database, logger: Logger, signal: 
   }
 }
 
+/** Dependencies without which calls are served. */
+const beyondCalls: ReadonlySet<string> = new Set(['nats', 'processor', 'headers']);
+
 /** What a process of these targets needs to serve; what it only makes use of is told by metrics. */
 function checksOf(config: Config, database: Database, broker: Broker): Record<string, Check> {
   const { targets } = config;
@@ -104,7 +107,8 @@ async function run(config: Config): Promise<void> {
   internal.addServicesOf(registry);
   addHealth(internal, {
     services: registry.services().map((service) => service.typeName),
-    isServing: async () => (await health.readiness()).isReady,
+    // A call needs the database; what else the process needs, concerns the process as a whole.
+    isServing: async (service) => (await health.readiness(service === '' ? undefined : beyondCalls)).isReady,
     stopping: internal.stopping,
   });
   if (targets.has('gateway') || targets.has('telemetry')) liveRelay.start();

@@ -99,11 +99,12 @@ export async function startSplitApiserver(options: ApiserverOptions, ports: Spli
   ]);
 }
 
-async function startTarget(
+/** Starts a process that runs some targets, with settings on top of the stack's, and resolves when it is ready. */
+export async function startTarget(
   options: ApiserverOptions,
   name: string,
   target: string,
-  settings: Record<string, string>,
+  settings: Readonly<Record<string, string>>,
 ): Promise<void> {
   const { supervisor, ports } = options;
   await supervisor.start({

@@ -5,7 +5,7 @@ import { serveArtifacts } from './artifacts.ts';
 import { kubectlProgram, natsServerProgram } from './binaries.ts';
 import { choosePorts, readPorts, writePorts } from './choose-ports.ts';
 import { kubernetesFolder, startCluster } from './cluster.ts';
-import { dashboardOrigin, startApiserver, startOperator, startSplitApiserver } from './data-plane.ts';
+import { dashboardOrigin, startApiserver, startOperator, startSplitApiserver, startTarget } from './data-plane.ts';
 import type { ApiserverOptions } from './data-plane.ts';
 import { startDevchain } from './devchain.ts';
 import type { DevInfo } from './dev-info.ts';
@@ -52,6 +52,19 @@ export type ProcessName =
   | 'kube-apiserver'
   | 'kube-controller-manager';
 
+/** Further processes of the data plane, which tests start. */
+export type TargetName = `target-${string}`;
+
+/** Where a process of the data plane listens, whichever of its ports it uses; base URLs have no slash at the end. */
+export interface TargetPorts {
+  rest: string;
+  /** host:port, as all that follow. */
+  grpc: string;
+  control: string;
+  /** Base URL of /metrics, /healthz and /readyz. */
+  metrics: string;
+}
+
 /** A running stack. */
 export interface Stack {
   /** What dev.json says; `pids` is always current. */
@@ -66,16 +79,22 @@ export interface Stack {
   readonly operatorMetrics: string;
   /** Path of a kubectl that suits the cluster; built at the first call when the machine has none. */
   kubectl(): Promise<string>;
+  /** Whether the gateway and telemetry run in processes of their own (KELLET_SPLIT=1), the others in `services`. */
+  readonly isSplit: boolean;
+  /** host:port of the data plane's internal gRPC. */
+  readonly control: string;
+  /** Starts a further process of the data plane that runs these targets; resolves when it is ready. */
+  startTarget(name: TargetName, target: string, settings?: Readonly<Record<string, string>>): Promise<TargetPorts>;
   /** kill -9; the process is started again by itself. Resolves when it is dead. */
-  kill(name: ProcessName): Promise<void>;
+  kill(name: ProcessName | TargetName): Promise<void>;
   /** Sends a signal, for example SIGSTOP and SIGCONT. */
   signal(name: ProcessName, signal: NodeJS.Signals): void;
   /** Stops a process in good order and leaves it stopped. */
-  stopProcess(name: ProcessName): Promise<void>;
+  stopProcess(name: ProcessName | TargetName): Promise<void>;
   /** Starts a process that was stopped and resolves when it is ready. */
-  startProcess(name: ProcessName): Promise<void>;
+  startProcess(name: ProcessName | TargetName): Promise<void>;
   /** Resolves when the process runs and is ready. */
-  waitReady(name: ProcessName, timeoutMilliseconds?: number): Promise<void>;
+  waitReady(name: ProcessName | TargetName, timeoutMilliseconds?: number): Promise<void>;
   /** Stops everything, and removes dev.json. Nothing is left running. */
   stop(): Promise<void>;
 }
@@ -337,6 +356,19 @@ async function bringUp(options: StackOptions, stopping: Stopping): Promise<Stack
     logsFolder,
     operatorMetrics: `http://127.0.0.1:${ports.operatorMetrics}`,
     kubectl: () => kubectlProgram(report),
+    isSplit,
+    control: `127.0.0.1:${ports.control}`,
+    startTarget: async (name, target, settings = {}) => {
+      const [rest, grpc, control, metrics] = (await findFreePorts(4)) as [number, number, number, number];
+      const own = { ...dataPlane, ports: { ...ports, rest, grpc, control, metrics } };
+      await startTarget(own, name, target, settings);
+      return {
+        rest: `http://127.0.0.1:${rest}`,
+        grpc: `127.0.0.1:${grpc}`,
+        control: `127.0.0.1:${control}`,
+        metrics: `http://127.0.0.1:${metrics}`,
+      };
+    },
     kill: (name) => supervisor.kill(name),
     signal: (name, value) => supervisor.signal(name, value),
     stopProcess: (name) => supervisor.stop(name),

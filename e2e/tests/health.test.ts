@@ -23,7 +23,8 @@ describe('health and readiness', () => {
 
   it('maps each dependency of the data plane to its health', async () => {
     const { body } = await anonymous().send('GET', '/readyz');
-    expect(body).to.deep.equal({ postgres: 'healthy', nats: 'healthy' });
+    const auth = stack().isSplit ? { auth: 'healthy' } : {};
+    expect(body).to.deep.equal({ postgres: 'healthy', nats: 'healthy', ...auth });
   });
 
   it('shows metrics of both servers', async () => {

@@ -508,12 +508,13 @@ describe('operator', function () {
   describe('outages', () => {
     it('says that the data plane is away, and catches up by itself when it is back', async () => {
       const name = unique('away');
-      await stack().stopProcess('apiserver');
+      const control = stack().isSplit ? 'services' : 'apiserver';
+      await stack().stopProcess(control);
       try {
         await kubectl.apply(make('DeviceProfile', name, { type: name }));
         await untilCondition('dprof', name, 'Ready', 'Unknown DataPlaneUnavailable');
       } finally {
-        await stack().startProcess('apiserver');
+        await stack().startProcess(control);
       }
       await kubectl.wait(`dprof/${name}`, 'condition=Ready', 30);
     });

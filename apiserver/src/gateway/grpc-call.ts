@@ -1,7 +1,9 @@
 // One gRPC call as a call of the data plane: its metadata, its context, its errors.
-import { isMessage, type DescMethod, type Message } from '@bufbuild/protobuf';
-import type { FieldMask } from '@bufbuild/protobuf/wkt';
+import { create, isMessage, toBinary, type DescMethod, type Message } from '@bufbuild/protobuf';
+import { anyPack, DurationSchema, type FieldMask } from '@bufbuild/protobuf/wkt';
 import type { Metadata, StatusObject } from '@grpc/grpc-js';
+import { RequestInfoSchema, RetryInfoSchema } from '@kellet/proto/es/google/rpc/error_details_pb';
+import { StatusSchema } from '@kellet/proto/es/google/rpc/status_pb';
 import { codes, invalidArgument, toKelletError, type KelletError } from '../platform/errors.ts';
 import { metadataText, toMetadata, type GrpcCall } from '../platform/grpc-context.ts';
 import { newRequestId } from '../platform/ids.ts';
@@ -36,7 +38,19 @@ export function toStatus(
   if (error.code === 'INTERNAL') logger.error({ err: error.cause ?? error, request_id: requestId }, 'call failed');
   const metadata = toMetadata(headers);
   if (error.retryAfterSeconds !== undefined) metadata.set('retry-after', String(error.retryAfterSeconds));
+  metadata.set('grpc-status-details-bin', statusDetails(error, requestId ?? ''));
   return { code: codes[error.code].grpc, details: error.message, metadata, error };
+}
+
+/** google.rpc.Status: the same code and message, and what a client may do with the error, in the types that clients know. */
+function statusDetails(error: KelletError, requestId: string): Buffer {
+  const details = [anyPack(RequestInfoSchema, create(RequestInfoSchema, { requestId }))];
+  if (error.retryAfterSeconds !== undefined) {
+    const retryDelay = create(DurationSchema, { seconds: BigInt(error.retryAfterSeconds) });
+    details.push(anyPack(RetryInfoSchema, create(RetryInfoSchema, { retryDelay })));
+  }
+  const status = create(StatusSchema, { code: codes[error.code].grpc, message: error.message, details });
+  return Buffer.from(toBinary(StatusSchema, status));
 }
 
 /**

@@ -63,6 +63,7 @@ export class RestContext implements CallContext {
   readonly requestId: string;
   readonly address: string;
   readonly responseMetadata: Map<string, string>;
+  readonly deadline: number | undefined;
   private readonly request: IncomingMessage;
   private readonly response: ServerResponse;
   private controller: AbortController | undefined;
@@ -71,7 +72,7 @@ export class RestContext implements CallContext {
   constructor(
     request: IncomingMessage,
     response: ServerResponse,
-    options: { caller: Caller; requestId: string; address: string; responseMetadata: Map<string, string> },
+    options: Pick<CallContext, 'caller' | 'requestId' | 'address' | 'responseMetadata' | 'deadline'>,
   ) {
     this.request = request;
     this.response = response;
@@ -80,6 +81,7 @@ export class RestContext implements CallContext {
     this.requestId = options.requestId;
     this.address = options.address;
     this.responseMetadata = options.responseMetadata;
+    this.deadline = options.deadline;
   }
 
   get metadata(): ReadonlyMap<string, string> {
@@ -101,7 +103,7 @@ export class RestContext implements CallContext {
     return this.controller.signal;
   }
 
-  /** Ends the call from outside: its credential is void. */
+  /** Ends the call from outside: its credential is void, or its deadline has passed. */
   abort(): void {
     void this.signal;
     this.controller!.abort();

@@ -12,6 +12,7 @@ import type { Logger } from '../platform/logger.ts';
 import type { Caller, Invoker } from '../platform/rpc.ts';
 import { authorize } from './authorize.ts';
 import { addressOfRequest, type AddressOf } from './client-address.ts';
+import { timeoutMilliseconds, withinDeadline } from './deadline.ts';
 import { HttpServer, type HttpLimits } from './http-server.ts';
 import { namespaceHeader, requestIdOf } from './metadata.ts';
 import type { CallMetrics } from './call-metrics.ts';
@@ -96,6 +97,8 @@ async function handle(parts: RestParts, request: IncomingMessage, response: Serv
     if (!match) throw notFoundRoute();
     entry.route = match.route.path;
 
+    const timeout = headers['grpc-timeout'] as string | undefined;
+    const deadline = timeout === undefined ? undefined : Date.now() + timeoutMilliseconds(timeout);
     const credential = credentialOf(headers.authorization, headers['x-api-key'] as string | undefined);
     const { route } = match;
     const namespace = headers[namespaceHeader] as string | undefined;
@@ -108,16 +111,21 @@ async function handle(parts: RestParts, request: IncomingMessage, response: Serv
     const message = decodeRequest(match, { query, body, contentType: headers['content-type'] ?? '' });
     await parts.admission.admitDevice(route.access, route.method, message, caller);
 
-    const context = new RestContext(request, response, { caller, requestId, address, responseMetadata: extra });
+    const context = new RestContext(request, response, {
+      ...{ caller, requestId, address, deadline },
+      responseMetadata: extra,
+    });
     const call = async (input: Message): Promise<Message> => {
       if (!streamsBody) return parts.invoker.unary(route.method, input, context);
       const handler = parts.invoker.stream(route.method);
       const messages = bodyMessages(route, input, streamBody(request));
       return create(route.method.output, await (handler(messages, context) as Promise<Message>));
     };
-    const encoded = await whileCredentialHolds(parts, route, { credential, namespace }, context, async () =>
-      wantsRawChunk(route, headers) ? rawChunk(message, headers, call) : encodeResponse(route, await call(message)),
-    );
+    const run = () =>
+      whileCredentialHolds(parts, route, { credential, namespace }, context, async () =>
+        wantsRawChunk(route, headers) ? rawChunk(message, headers, call) : encodeResponse(route, await call(message)),
+      );
+    const encoded = await (deadline === undefined ? run() : withinDeadline(deadline, () => context.abort(), run));
     for (const [name, value] of encoded.headers ?? []) extra.set(name, value);
     answer(response, encoded.status ?? 200, extra, encoded.contentType, encoded.body);
     parts.metrics.observe(route.method, 'rest', 'OK', started);

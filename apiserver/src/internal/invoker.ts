@@ -38,9 +38,9 @@ export class TargetInvoker implements Invoker {
     return [...this.remotes.keys()];
   }
 
-  /** Rejects unless the process of the target says that it serves. */
+  /** Rejects unless the process of a remote target says that it serves the target's calls. */
   async checkTarget(target: Target): Promise<void> {
-    await this.remotes.get(target)!.check('', checkMilliseconds);
+    for (const { typeName } of servicesOf[target]) await this.remotes.get(target)!.check(typeName, checkMilliseconds);
   }
 
   /** Whether a service can be called, by its full name; those of this process always can. */

@@ -1,0 +1,270 @@
+// The gateway and telemetry in processes of their own, beside the stack's: what a client sees is the same.
+import { create, type DescMethod, type Message, type MessageInitShape, type MessageShape } from '@bufbuild/protobuf';
+import { Client, credentials, Metadata, status, type ServiceError } from '@grpc/grpc-js';
+import { DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
+import { TelemetryService, type IngestStreamResponse } from '@kellet/proto/es/kellet/v1/telemetry_pb';
+import { expect } from 'chai';
+import { grpcService } from '../../apiserver/src/platform/grpc-service.ts';
+import { SimulatedDevice } from '../devices/device.ts';
+import { replay, weatherStations } from '../devices/readings.ts';
+import { followEvents } from '../src/broker-events.ts';
+import { admin, makeDevice, makeFleet, makePackage, makeProfile, unique, type Rollout } from '../src/fixtures.ts';
+import { LiveFeed } from '../src/live-feed.ts';
+import { Rest } from '../src/rest.ts';
+import { stack } from '../stack/test-stack.ts';
+import type { TargetPorts } from '../stack/stack.ts';
+import { waitUntil } from '../stack/wait.ts';
+
+describe('targets in processes of their own', function () {
+  this.timeout(120_000);
+  let gateway: TargetPorts;
+  let telemetry: TargetPorts;
+  /** The administrator, through the gateway that stands apart. */
+  let apart: Rest;
+  let device: SimulatedDevice;
+
+  before(async () => {
+    telemetry = await stack().startTarget('target-telemetry', 'telemetry');
+    gateway = await stack().startTarget('target-gateway', 'gateway', {
+      KELLET_SERVICE_ADDRESSES: `telemetry=${telemetry.control},*=${stack().control}`,
+      // A gateway holds no key of its own.
+      KELLET_JWT_PRIVATE_KEY_FILE: '',
+    });
+    apart = await Rest.login(gateway.rest, stack().info);
+    device = await makeDevice(apart);
+  });
+  after(async () => {
+    for (const name of ['target-gateway', 'target-telemetry'] as const) await stack().stopProcess(name);
+  });
+
+  const history = (rest: Rest) =>
+    rest.list<{ timestamp: string; anchored?: boolean }>(`/api/v1/telemetry/${device.deviceId}`, 'points', {
+      page_size: 100,
+    });
+  const outcome = async (rest: Rest, path: string) => {
+    const { status: http, body } = await rest.send<{ code?: string; message?: string }>('GET', path);
+    return { http, code: body.code, message: body.message };
+  };
+
+  it('say each of what it alone needs', async () => {
+    const readiness = async (base: string) => (await new Rest(base).send<object>('GET', '/readyz')).body;
+    expect(await readiness(gateway.rest)).to.have.all.keys('postgres', 'nats', 'auth');
+    expect(await readiness(telemetry.metrics)).to.have.all.keys('postgres');
+    for (const { metrics } of [gateway, telemetry]) {
+      expect((await new Rest(metrics).send('GET', '/healthz')).status).to.equal(200);
+      expect((await new Rest(metrics).send<string>('GET', '/metrics')).body).to.match(/^# TYPE kellet_/m);
+    }
+  });
+
+  it('show the processor and the header source in the readiness of chain-anchor alone', async () => {
+    const { metrics } = await stack().startTarget('target-anchor', 'chain-anchor');
+    const { body } = await new Rest(metrics).send<Record<string, string>>('GET', '/readyz');
+    expect(body).to.deep.equal({ postgres: 'healthy', nats: 'healthy', processor: 'healthy', headers: 'healthy' });
+    await stack().stopProcess('target-anchor');
+  });
+
+  it('take points and give them back, and prove them', async () => {
+    const readings = replay(weatherStations(), 0, 50);
+    expect(await device.send(readings)).to.include({ accepted: 50, rejected: 0 });
+    for (const rest of [apart, await admin()]) expect(await history(rest)).to.have.length(50);
+    const latest = await apart.get<{ timestamp: string }>(`/api/v1/telemetry/${device.deviceId}/latest`);
+    expect(Date.parse(latest.timestamp)).to.equal(Date.parse(readings.at(-1)!.timestamp));
+    await waitUntil(
+      async () => (await apart.get<{ status: string }>(`/api/v1/devices/${device.deviceId}`)).status === 'online',
+      { what: 'online', timeoutMilliseconds: 2000 },
+    );
+    await waitUntil(async () => (await history(apart)).every(({ anchored }) => anchored), {
+      what: 'proofs',
+      timeoutMilliseconds: 60_000,
+    });
+    const raw = { device_id: device.deviceId, ...readings[0]! };
+    expect(await apart.post('/api/v1/verify/raw', raw)).to.include({ verified: true });
+  });
+
+  it('refuse in the same words', async () => {
+    const nobody = '0192f0e0-0000-7000-8000-000000000000';
+    for (const path of [
+      `/api/v1/devices/${nobody}`,
+      `/api/v1/telemetry/${nobody}/latest`,
+      '/api/v1/devices?page_size=-1',
+      '/api/v1/devices?page_token=x',
+      `/api/v1/verify/hash/${'0'.repeat(64)}`,
+      '/api/v1/nothing',
+    ]) {
+      const here = await outcome(apart, path);
+      expect(here, path).to.deep.equal(await outcome(await admin(), path));
+      expect(here.http, path).to.be.within(400, 404);
+    }
+  });
+
+  it('tell of a claim once its answer has gone out, without waiting for a sweep', async () => {
+    const events = await followEvents(stack().info.natsUrl, 'device.provisioned');
+    try {
+      const { profile_id } = await makeProfile(apart);
+      const claimed = (await makeFleet(apart, profile_id, 1)).devices[0]!;
+      const told = () => events.received.some(({ data }) => JSON.stringify(data).includes(claimed.deviceId));
+      await waitUntil(told, { what: 'device.provisioned', timeoutMilliseconds: 900, intervalMilliseconds: 20 });
+    } finally {
+      await events.close();
+    }
+  });
+
+  it('push points of every process to a socket of every gateway, in order', async () => {
+    const feeds = [await LiveFeed.open(gateway.rest, apart.token), await LiveFeed.open(stack().info.rest, apart.token)];
+    try {
+      for (const feed of feeds) await feed.watch(device.deviceId);
+      const viaStack = new SimulatedDevice({ base: stack().info.rest, name: '', hardwareId: '' });
+      viaStack.adopt(device);
+      const readings = replay(weatherStations(), 1000, 40);
+      await device.send(readings.slice(0, 20));
+      await viaStack.send(readings.slice(20));
+      for (const feed of feeds) {
+        await waitUntil(() => feed.points(device.deviceId).length === 40, {
+          what: '40 points',
+          timeoutMilliseconds: 5000,
+        });
+        const times = feed.points(device.deviceId).map(({ timestamp }) => Date.parse(timestamp));
+        const sent = readings.map(({ timestamp }) => Date.parse(timestamp));
+        // What one process commits comes in its order; two processes have no order between them.
+        expect(times.filter((time) => sent.indexOf(time) < 20)).to.deep.equal(sent.slice(0, 20));
+        expect(times.filter((time) => sent.indexOf(time) >= 20)).to.deep.equal(sent.slice(20));
+      }
+    } finally {
+      for (const feed of feeds) await feed.close();
+    }
+  });
+
+  it('update devices: rollout, pause, chunk', async () => {
+    const profile = await makeProfile(apart);
+    const target = (await makeFleet(apart, profile.profile_id, 1)).devices[0]!;
+    const { package_id, artifact } = await makePackage(apart, {
+      version: '2.0.0',
+      compatibility: { device_type: profile.type },
+    });
+    const rollout = await apart.post<Rollout>('/api/v1/ota/rollouts', {
+      package_id,
+      target_profile_id: profile.profile_id,
+      canary_percent: 100,
+      name: unique('rollout'),
+    });
+    expect(rollout).to.include({ status: 'active', scheduled_count: 1 });
+    const commands = await waitUntil(async () => (await target.poll(5)).at(0), { what: 'ota_start' });
+    expect(commands.method).to.equal('ota_start');
+    const chunk = await target.rest.get<{ data: string }>(`/api/v1/devices/${target.deviceId}/ota/chunk`, {
+      package_id,
+      offset: 65_536,
+      length: 1000,
+    });
+    expect(Buffer.from(chunk.data, 'base64').equals(artifact.bytes.subarray(65_536, 66_536))).to.equal(true);
+    const path = `/api/v1/ota/rollouts/${rollout.rollout_id}`;
+    expect(await apart.post(`${path}/pause`)).to.include({ status: 'paused' });
+    expect(await (await admin()).get(path)).to.include({ status: 'paused' });
+  });
+
+  describe('over gRPC', () => {
+    let client: Client;
+    before(() => (client = new Client(gateway.grpc, credentials.createInsecure())));
+    after(() => client.close());
+
+    const metadataOf = (token: string, more: Record<string, string> = {}) => {
+      const metadata = new Metadata();
+      for (const [name, value] of Object.entries({ authorization: `Bearer ${token}`, ...more })) {
+        metadata.set(name, value);
+      }
+      return metadata;
+    };
+    const call = <M extends DescMethod>(method: M, request: MessageInitShape<M['input']>, metadata: Metadata) => {
+      const { path, requestSerialize, responseDeserialize } = grpcService(method.parent)[method.name]!;
+      return new Promise<MessageShape<M['output']>>((resolve, reject) => {
+        const message = create(method.input, request);
+        client.makeUnaryRequest(path, requestSerialize, responseDeserialize, message, metadata, (error, answer) =>
+          error ? reject(error) : resolve(answer as MessageShape<M['output']>),
+        );
+      });
+    };
+
+    it('answers calls, and refuses with the same codes', async () => {
+      const { getDevice } = DeviceRegistryService.method;
+      const found = await call(
+        getDevice,
+        { deviceId: device.deviceId },
+        metadataOf(apart.token, { 'x-tenant-id': 'acme' }),
+      );
+      expect(found.deviceId).to.equal(device.deviceId);
+      const refusal = async (request: Promise<unknown>) =>
+        (await request.then(
+          () => expect.fail('answered'),
+          (error: unknown) => error,
+        )) as ServiceError;
+      const missing = await refusal(
+        call(getDevice, { deviceId: '0192f0e0-0000-7000-8000-000000000000' }, metadataOf(apart.token)),
+      );
+      expect(missing.code).to.equal(status.NOT_FOUND);
+      expect(missing.metadata.get('x-request-id')).to.have.length(1);
+      expect((await refusal(call(getDevice, { deviceId: device.deviceId }, metadataOf('nobody')))).code).to.equal(
+        status.UNAUTHENTICATED,
+      );
+    });
+
+    it('streams points in and acknowledgements out', async () => {
+      const { path, requestSerialize, responseDeserialize } = grpcService(TelemetryService)['IngestStream']!;
+      const stream = client.makeBidiStreamRequest<Message, Message>(
+        path,
+        requestSerialize,
+        responseDeserialize as (bytes: Buffer) => Message,
+        metadataOf(device.apiKey),
+      );
+      const acknowledged: number[] = [];
+      const ended = new Promise((resolve, reject) => {
+        stream.on('data', ({ sequence, accepted }: Message & IngestStreamResponse) => {
+          expect(accepted).to.equal(10);
+          acknowledged.push(sequence);
+        });
+        stream.on('end', resolve);
+        stream.on('error', reject);
+      });
+      for (let sequence = 1; sequence <= 3; sequence += 1) {
+        const points = replay(weatherStations(), 2000 + sequence * 10, 10).map((point) => ({
+          deviceId: device.deviceId,
+          timestamp: point.timestamp,
+          numericValues: point.numeric_values,
+          stringValues: point.string_values,
+        }));
+        stream.write(create(TelemetryService.method.ingestStream.input, { sequence, points }));
+      }
+      stream.end();
+      await ended;
+      expect(acknowledged).to.deep.equal([1, 2, 3]);
+    });
+  });
+
+  it('hear of a revocation within a second', async () => {
+    const session = await Rest.login(stack().info.rest, stack().info);
+    const there = new Rest(gateway.rest, session.token);
+    expect((await there.send('GET', '/api/v1/devices')).status).to.equal(200);
+    const feed = await LiveFeed.open(gateway.rest, session.token);
+    const closed = feed.closed();
+    await feed.watch(device.deviceId);
+    await session.post('/api/v1/auth/logout');
+    const revoked = async () => (await there.send('GET', '/api/v1/devices')).status === 401;
+    await waitUntil(revoked, { what: '401', timeoutMilliseconds: 1000, intervalMilliseconds: 20 });
+    expect(await closed).to.equal(4401);
+  });
+
+  it('fail alone, and come back by themselves', async () => {
+    const path = `/api/v1/telemetry/${device.deviceId}/latest`;
+    await stack().stopProcess('target-telemetry');
+    const away = await outcome(apart, path);
+    expect(away).to.deep.equal({ http: 503, code: 'UNAVAILABLE', message: 'telemetry is not available' });
+    expect((await apart.send('GET', `/api/v1/devices/${device.deviceId}`)).status).to.equal(200);
+    expect((await new Rest(gateway.rest).send('GET', '/readyz')).status).to.equal(200);
+    await stack().startProcess('target-telemetry');
+    const isBack = async () => (await outcome(apart, path)).http === 200;
+    await waitUntil(isBack, { what: 'telemetry through the gateway', timeoutMilliseconds: 5000 });
+
+    await stack().kill('target-telemetry');
+    await stack().waitReady('target-telemetry');
+    await waitUntil(isBack, { what: 'telemetry after kill -9', timeoutMilliseconds: 5000 });
+    expect(await device.send(replay(weatherStations(), 3000, 5))).to.include({ accepted: 5 });
+  });
+});
