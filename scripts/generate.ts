@@ -13,7 +13,12 @@ const bin = path.join(root, 'node_modules', '.bin');
 const steps: [string, string, string[]][] = [
   ['messages and descriptors of the contract', 'proto', ['buf', 'generate']],
   ['client of the control service', 'proto', ['buf', 'generate', '--template', 'buf.gen.client.yaml']],
-  ['descriptor set', 'proto', ['buf', 'build', '--as-file-descriptor-set', '-o', 'gen/descriptors.binpb']],
+  [
+    'descriptor set',
+    'proto',
+    ['buf', 'build', '--as-file-descriptor-set', '--exclude-path', 'testing/kellet', '-o', 'gen/descriptors.binpb'],
+  ],
+  ['page of the transcoding rules', 'docs', ['node', '../apiserver/src/gateway/testing/transcoding-page.ts']],
   ['OpenAPI document', 'proto', ['node', '../apiserver/src/openapi/generate.ts']],
   ['types of the client', 'client', ['npm', 'run', '--silent', 'generate']],
   ['types of the custom resources', 'crds', ['node', 'generate.ts']],

@@ -7,6 +7,7 @@ import { isUtf8 } from 'node:buffer';
 import { create, fromJson, ScalarType, type DescField, type DescMessage, type Message } from '@bufbuild/protobuf';
 import type { DescEnum, JsonValue } from '@bufbuild/protobuf';
 import { TimestampSchema } from '@bufbuild/protobuf/wkt';
+import { isRealDay } from './values.ts';
 
 /** Makes the local value of a field or message; throws `unusual` when it cannot. */
 type Reader = (json: JsonValue) => unknown;
@@ -68,11 +69,16 @@ const refuse: Reader = () => {
   throw unusual;
 };
 
+const readTimestamp: Reader = (json) => {
+  if (typeof json !== 'string' || !isRealDay(json)) throw unusual;
+  return fromJson(TimestampSchema, json);
+};
+
 const isObject = (json: JsonValue): json is Record<string, JsonValue> =>
   typeof json === 'object' && json !== null && !Array.isArray(json);
 
 function compileMessage(schema: DescMessage): Reader {
-  if (schema.typeName === TimestampSchema.typeName) return (json) => fromJson(TimestampSchema, json);
+  if (schema.typeName === TimestampSchema.typeName) return readTimestamp;
   if (schema.typeName.startsWith('google.')) return refuse;
   // By proto name alone: whoever also writes the JSON name of a field may be naming it twice.
   const fields = new Map(schema.fields.map((field) => [field.name, { name: field.localName, read: compile(field) }]));

@@ -1,68 +1,101 @@
 // What is wrong with the JSON of a request, in words of the API: which field, and what it should have been.
-import { fromJson, type DescField, type DescMessage, type JsonObject, type JsonValue } from '@bufbuild/protobuf';
+import {
+  fromJson,
+  type DescField,
+  type DescMessage,
+  type JsonObject,
+  type JsonValue,
+  type Registry,
+} from '@bufbuild/protobuf';
+import { fieldOf, isWellKnown, type JsonPath } from './field-path.ts';
+import { enumNames } from './values.ts';
+
+/** What a well-known type looks like in JSON, where the decoder's own words would not say it. */
+const forms: Readonly<Record<string, string>> = {
+  Timestamp: 'must be an RFC 3339 timestamp',
+  Duration: 'must be a number of seconds such as "1.5s"',
+  FieldMask: 'must be a string of comma-separated field names in lowerCamelCase',
+  Struct: 'must be an object',
+  ListValue: 'must be an array',
+  Empty: 'must be an empty object',
+};
 
 /**
- * Explains why `object` is no message of the schema: `points[2].timestamp: expected string, got 5`, `status: must be one of
- * online, offline`. The decoder itself names types, not fields, so the culprit is found by decoding part by part.
- * `message` is what the decoder said of the whole; it stays when every part is right by itself.
+ * Explains why `object` is no message of the schema. The decoder itself names types, not fields, so the culprit is found by
+ * decoding part by part: `points[2].timestamp`, expected string, got 5. `message` is what the decoder said of the whole; it
+ * stays when every part is right by itself (two members of a oneof).
  */
-export function describeFailure(schema: DescMessage, object: JsonObject, message: string): string {
-  const key = Object.keys(object).find((name) => failure(schema, { [name]: object[name]! }) !== undefined);
+export function explainFailure(
+  schema: DescMessage,
+  object: JsonObject,
+  message: string,
+  registry: Registry,
+): { path: JsonPath; reason: string } {
+  const fails = (part: JsonObject, of = schema): string | undefined => {
+    try {
+      fromJson(of, part, { registry });
+      return undefined;
+    } catch (error) {
+      return (error as Error).message;
+    }
+  };
+  const key = Object.keys(object).find((name) => fails(only(name, object[name]!)) !== undefined);
   if (key === undefined) {
-    const together = /^cannot decode field \S*?([^.\s]+) from JSON/.exec(message)?.[1];
-    return together ? `${together}: ${reasonOf(message)}` : reasonOf(message);
+    const [, oneof, first, second] = /(\w+) from JSON: oneof set multiple times by (\S+) and (\S+)/.exec(message) ?? [];
+    if (oneof !== undefined) return { path: [first!], reason: `must not be given together with ${second!}` };
+    const field = /^cannot decode field \S*?([^.\s]+) from JSON/.exec(message)?.[1];
+    return { path: field === undefined ? [] : [field], reason: reasonOf(message) };
   }
-  const field = schema.fields.find(({ name, jsonName }) => name === key || jsonName === key);
-  if (!field) return `unknown field ${JSON.stringify(key)}`;
+  const field = fieldOf(schema, key);
+  if (!field) return { path: [], reason: `unknown field ${JSON.stringify(key)}` };
   const value = object[key]!;
-  const inner = culpritIn(field, key, value);
-  if (!inner) return `${key}: ${leafReason(field, value, failure(schema, { [key]: value })!)}`;
-  const within = describeFailure(inner.schema, inner.value, failure(inner.schema, inner.value)!);
-  return within.startsWith('unknown field') ? `${inner.path}: ${within}` : `${inner.path}.${within}`;
+  for (const { path, item, alone } of partsOf(field, value)) {
+    const said = fails(only(key, alone));
+    if (said === undefined) continue;
+    const inner = field.message && !isWellKnown(field.message) ? field.message : undefined;
+    const saidWithin = inner && isObject(item) ? fails(item, inner) : undefined;
+    if (inner && saidWithin !== undefined) {
+      const within = explainFailure(inner, item as JsonObject, saidWithin, registry);
+      return { path: [key, ...path, ...within.path], reason: within.reason };
+    }
+    return { path: [key, ...path], reason: leafReason(field, item, said) };
+  }
+  return { path: [key], reason: leafReason(field, value, fails(only(key, value))!) };
 }
 
-/** The message within a field that is to blame, when it is an object of a type with fields of its own. */
-function culpritIn(
-  field: DescField,
-  path: string,
-  value: JsonValue,
-): { path: string; schema: DescMessage; value: JsonObject } | undefined {
-  const schema = field.message;
-  // Well-known types have a JSON of their own.
-  if (!schema || schema.typeName.startsWith('google.protobuf.')) return undefined;
-  const parts: [string, JsonValue][] =
-    field.fieldKind === 'list'
-      ? (Array.isArray(value) ? value : []).map((item, index) => [`${path}[${index}]`, item])
-      : field.fieldKind === 'map'
-        ? Object.entries(isObject(value) ? value : {}).map(([name, item]) => [`${path}[${JSON.stringify(name)}]`, item])
-        : [[path, value]];
-  for (const [partPath, part] of parts) {
-    if (isObject(part) && failure(schema, part) !== undefined) return { path: partPath, schema, value: part };
+/** The items of a list or a map, or the value itself, each also as a value of the field that holds nothing else. */
+function partsOf(field: DescField, value: JsonValue): { path: JsonPath; item: JsonValue; alone: JsonValue }[] {
+  if (field.fieldKind === 'list') {
+    return Array.isArray(value) ? value.map((item, index) => ({ path: [index], item, alone: [item] })) : [];
   }
-  return undefined;
+  if (field.fieldKind === 'map') {
+    if (!isObject(value)) return [];
+    return Object.entries(value).map(([name, item]) => ({ path: [name], item, alone: only(name, item) }));
+  }
+  return [{ path: [], item: value, alone: value }];
 }
 
 function leafReason(field: DescField, value: JsonValue, message: string): string {
-  if (field.fieldKind === 'enum' && typeof value === 'string') {
-    const names = field.enum.values.filter(({ number }) => number !== 0).map(({ name }) => name);
-    return `must be one of ${names.join(', ')}`;
+  if (field.fieldKind === 'list' && !Array.isArray(value) && / expected Array/.test(message)) return 'must be an array';
+  if (field.fieldKind === 'map' && / expected object/i.test(message)) return 'must be an object';
+  if (/ must not be null$/.test(message)) return 'must not be null';
+  if (field.enum) return enumNames(field);
+  const { message: schema } = field;
+  if (schema && isWellKnown(schema)) {
+    const form = forms[schema.typeName.slice('google.protobuf.'.length)];
+    if (form !== undefined) return form;
+  } else if (schema && !isObject(value)) {
+    return 'must be an object';
   }
-  if (field.fieldKind === 'message' && /^cannot decode message/.test(message)) return 'must be an object';
   return reasonOf(message);
 }
 
 /** The part of the decoder's message that speaks of the value. */
 const reasonOf = (message: string): string =>
-  /^cannot decode \w+ \S+ from JSON:? ([^]*)$/.exec(message)?.[1] ?? message;
+  /^cannot decode \w+ \S+ from JSON:? (?:map entry ".*?": |list item #\d+: )?([^]*)$/.exec(message)?.[1] ?? message;
 
-function failure(schema: DescMessage, object: JsonObject): string | undefined {
-  try {
-    fromJson(schema, object);
-    return undefined;
-  } catch (error) {
-    return (error as Error).message;
-  }
-}
+/** An object with one key, which may be any text: `__proto__` is a key like any other. */
+const only = (key: string, value: JsonValue): JsonObject => Object.fromEntries([[key, value]]);
 
 const isObject = (value: JsonValue): value is JsonObject =>
   typeof value === 'object' && value !== null && !Array.isArray(value);

@@ -1,6 +1,7 @@
 // The gateway as main.ts sees it: the public ports, from the contract and the registry of services.
 import { once } from 'node:events';
 import type { AddressInfo } from 'node:net';
+import type { DescService } from '@bufbuild/protobuf';
 import { ServerCredentials, type Server as GrpcServer } from '@grpc/grpc-js';
 import { Health as HealthService } from '@kellet/proto/es/grpc/health/v1/health_pb';
 import { sleep } from '../platform/clock.ts';
@@ -41,6 +42,8 @@ export interface GatewayOptions {
   readonly isGatewayOf?: IsGatewayOf;
   /** Whether a service, by its full name, can be called, for grpc.health.v1; without it all of them can. */
   readonly isServing?: (typeName: string) => Promise<boolean>;
+  /** The contract; absent: the public services. */
+  readonly services?: readonly DescService[];
 }
 
 /** Milliseconds that running requests get to finish when the process stops. */
@@ -69,7 +72,8 @@ export class Gateway {
     const logger = platform.logger.child({ component: 'gateway' });
     this.platform = platform;
     this.health = options.health;
-    this.routes = new RouteTable(publicServices);
+    const services = options.services ?? publicServices;
+    this.routes = new RouteTable(services);
     this.addressOf = clientAddresses(listOf(config.trustedProxies));
     this.accessLog = new AccessLog(config.accessLog, options.accessLog);
     this.authenticator = new Authenticator(options.invoker, clock);
@@ -104,14 +108,14 @@ export class Gateway {
         logger,
       }),
     });
-    this.grpcServer = createGrpcServer({ ...shared, services: publicServices });
+    this.grpcServer = createGrpcServer({ ...shared, services });
     const { health, isServing = () => Promise.resolve(true) } = options;
     addHealth(this.grpcServer, {
-      services: publicServices.map((service) => service.typeName),
+      services: services.map((service) => service.typeName),
       isServing: async (service) => (await health.readiness()).isReady && (await isServing(service)),
       stopping: this.stopping.signal,
     });
-    addReflection(this.grpcServer, [...publicServices, HealthService], this.stopping.signal);
+    addReflection(this.grpcServer, [...services, HealthService], this.stopping.signal);
     this.pageServer = createPageServer({
       publicUrl: config.publicUrl,
       restPort: () => (this.httpServer.address() as AddressInfo).port,

@@ -1,5 +1,14 @@
 // One gRPC call as a call of the data plane: its metadata, its context, its errors.
-import { create, isMessage, toBinary, type DescMethod, type Message } from '@bufbuild/protobuf';
+import {
+  create,
+  isMessage,
+  toBinary,
+  toJson,
+  type DescMessage,
+  type DescMethod,
+  type JsonValue,
+  type Message,
+} from '@bufbuild/protobuf';
 import { anyPack, DurationSchema, type FieldMask } from '@bufbuild/protobuf/wkt';
 import type { Metadata, StatusObject } from '@grpc/grpc-js';
 import { RequestInfoSchema, RetryInfoSchema } from '@kellet/proto/es/google/rpc/error_details_pb';
@@ -10,7 +19,8 @@ import { newRequestId } from '../platform/ids.ts';
 import type { Logger } from '../platform/logger.ts';
 import type { AddressOf } from './client-address.ts';
 import { requestIdOf } from './metadata.ts';
-import { checkText } from './strict-json.ts';
+import { showProblem, type JsonPath } from './field-path.ts';
+import { textProblem } from './strict-json.ts';
 import { checkMask, hasUpdateMask } from './update-mask.ts';
 
 /** From where a call comes, through trusted proxies. */
@@ -58,23 +68,54 @@ function statusDetails(error: KelletError, requestId: string): Buffer {
  * INVALID_ARGUMENT.
  */
 export function checkRequest(method: DescMethod, message: Message): void {
-  checkTexts(message);
+  checkTexts(method.input, message);
   if (!hasUpdateMask(method.input)) return;
   const mask = (message as Message & { updateMask?: FieldMask }).updateMask;
   if (!mask || mask.paths.length === 0) throw invalidArgument('update_mask is required');
   mask.paths = checkMask(method.input, mask.paths);
 }
 
-function checkTexts(value: unknown): void {
-  if (typeof value === 'string') return checkText(value);
-  if (typeof value !== 'object' || value === null || value instanceof Uint8Array) return;
-  if (Array.isArray(value) || isMessage(value)) {
-    for (const item of Object.values(value)) checkTexts(item);
-    return;
+/** Throws INVALID_ARGUMENT for text that the contract does not take, naming its field. */
+function checkTexts(schema: DescMessage, message: Message): void {
+  const problem = badText(message);
+  if (problem === undefined) return;
+  let path: JsonPath | undefined;
+  try {
+    path = pathOfBadText(toJson(schema, message, { useProtoFieldName: true }));
+  } catch {
+    // Another part of the message has no JSON; what is wrong with the text can be said all the same.
   }
-  // A map field or a oneof: its keys are text of the client too.
-  for (const [key, item] of Object.entries(value)) {
-    checkText(key);
-    checkTexts(item);
+  throw invalidArgument(path ? showProblem(schema, path, problem) : `text ${problem}`);
+}
+
+/** What is wrong with some text within a message's field, or undefined. */
+function badText(value: unknown): string | undefined {
+  if (typeof value === 'string') return textProblem(value);
+  if (typeof value !== 'object' || value === null || value instanceof Uint8Array) return undefined;
+  if (!Array.isArray(value) && !isMessage(value)) {
+    // A map field or a oneof: its keys are text of the client too.
+    for (const key of Object.keys(value)) {
+      const problem = textProblem(key);
+      if (problem !== undefined) return problem;
+    }
   }
+  for (const item of Object.values(value)) {
+    const problem = badText(item);
+    if (problem !== undefined) return problem;
+  }
+  return undefined;
+}
+
+function pathOfBadText(value: JsonValue): JsonPath | undefined {
+  if (typeof value === 'string') return textProblem(value) === undefined ? undefined : [];
+  if (typeof value !== 'object' || value === null) return undefined;
+  const entries: Iterable<[string | number, JsonValue]> = Array.isArray(value)
+    ? value.entries()
+    : Object.entries(value);
+  for (const [key, item] of entries) {
+    if (typeof key === 'string' && textProblem(key) !== undefined) return [key];
+    const path = pathOfBadText(item);
+    if (path) return [key, ...path];
+  }
+  return undefined;
 }

@@ -1,5 +1,14 @@
 // The route table, read from the descriptors: which method a verb and a path mean, and what the contract says of it.
-import { getOption, hasOption, type DescField, type DescMethod, type DescService } from '@bufbuild/protobuf';
+import {
+  createRegistry,
+  getOption,
+  hasOption,
+  type DescField,
+  type DescFile,
+  type DescMethod,
+  type DescService,
+  type Registry,
+} from '@bufbuild/protobuf';
 import { http } from '@kellet/proto/es/google/api/annotations_pb';
 import type { HttpRule } from '@kellet/proto/es/google/api/http_pb';
 import { HttpBodySchema } from '@kellet/proto/es/google/api/httpbody_pb';
@@ -19,6 +28,8 @@ export interface Route {
   readonly body: string;
   /** The response field that becomes the whole answer; empty: all of it. */
   readonly responseBody: string;
+  /** The types that a google.protobuf.Any may hold: all of the contract. */
+  readonly types: Registry;
 }
 
 /** A route and what its path variables captured, by field path; undefined for malformed percent-encoding. */
@@ -52,7 +63,8 @@ export class RouteTable {
 
   /** Reads every method of the services that carries an HTTP rule. Throws when two rules mean the same route. */
   constructor(services: readonly DescService[]) {
-    this.routes = services.flatMap((service) => service.methods).flatMap(routesOf);
+    const types = createRegistry(...withDependencies(services.map((service) => service.file)));
+    this.routes = services.flatMap((service) => service.methods).flatMap((method) => routesOf(method, types));
     for (const route of this.routes) this.add(route);
   }
 
@@ -67,48 +79,59 @@ export class RouteTable {
       if (segment.kind === 'any') {
         node = node.any ??= newNode();
       } else {
-        let next = node.literals.get(segment.text);
-        if (!next) node.literals.set(segment.text, (next = newNode()));
+        const text = decoded(segment.text);
+        let next = node.literals.get(text);
+        if (!next) node.literals.set(text, (next = newNode()));
         node = next;
       }
       ends = node.ends;
     }
-    const key = endKey(route.verb, route.template.verb);
+    const customVerb = decoded(route.template.verb);
+    const key = endKey(route.verb, customVerb);
     const taken = ends.get(key);
     if (taken) throw new Error(`${route.method.name} and ${taken.method.name} have the same route`);
     ends.set(key, route);
-    if (route.template.verb) this.customVerbs.add(route.template.verb);
+    if (customVerb) this.customVerbs.add(customVerb);
   }
 
-  /** The route of an HTTP method and a raw path (no query), or undefined: the caller answers `route not found`. */
+  /**
+   * The route of an HTTP method and a raw path (no query), or undefined: the caller answers `route not found`. An empty segment
+   * matches nothing, so neither do two slashes in a row or one at the end.
+   */
   match(verb: string, path: string): Match | undefined {
-    if (!path.startsWith('/')) return undefined;
-    const segments = path.slice(1).split('/');
-    const last = segments[segments.length - 1]!;
+    if (!path.startsWith('/') || path.includes('//') || (path.length > 1 && path.endsWith('/'))) return undefined;
+    const segments = path === '/' ? [] : path.slice(1).split('/');
+    const last = segments.at(-1) ?? '';
     const colon = last.lastIndexOf(':');
-    if (colon >= 0 && this.customVerbs.has(last.slice(colon + 1))) {
+    const customVerb = colon > 0 ? decoded(last.slice(colon + 1)) : '';
+    if (this.customVerbs.has(customVerb)) {
       const stripped = [...segments.slice(0, -1), last.slice(0, colon)];
-      const found = this.find(this.root, stripped, 0, endKey(verb, last.slice(colon + 1)));
+      const found = this.find(this.root, stripped, 0, verb, customVerb);
       if (found) return bind(found, stripped);
     }
-    const found = this.find(this.root, segments, 0, verb);
+    const found = this.find(this.root, segments, 0, verb, '');
     return found && bind(found, segments);
   }
 
-  private find(node: Node, segments: readonly string[], at: number, key: string): Route | undefined {
-    if (at === segments.length) return node.ends.get(key) ?? node.rest.get(key);
-    const segment = segments[at]!;
-    const literal =
-      node.literals.get(segment) ?? (segment.includes('%') ? node.literals.get(decoded(segment)) : undefined);
-    const found = literal && this.find(literal, segments, at + 1, key);
+  private find(
+    node: Node,
+    segments: readonly string[],
+    at: number,
+    verb: string,
+    customVerb: string,
+  ): Route | undefined {
+    if (at === segments.length) return endOf(node.ends, verb, customVerb) ?? endOf(node.rest, verb, customVerb);
+    const literal = node.literals.get(decoded(segments[at]!));
+    const found = literal && this.find(literal, segments, at + 1, verb, customVerb);
     if (found) return found;
-    if (node.any && segment !== '') {
-      const wild = this.find(node.any, segments, at + 1, key);
-      if (wild) return wild;
-    }
-    return node.rest.get(key);
+    const wild = node.any && this.find(node.any, segments, at + 1, verb, customVerb);
+    return wild ?? endOf(node.rest, verb, customVerb);
   }
 }
+
+/** The route of an HTTP method among those that end at a node; `*` stands for every method that has no rule of its own. */
+const endOf = (ends: ReadonlyMap<string, Route>, verb: string, customVerb: string): Route | undefined =>
+  ends.size === 0 ? undefined : (ends.get(endKey(verb, customVerb)) ?? ends.get(endKey('*', customVerb)));
 
 function bind(route: Route, segments: readonly string[]): Match {
   const variables = new Map<string, string | undefined>();
@@ -118,32 +141,49 @@ function bind(route: Route, segments: readonly string[]): Match {
   return { route, variables };
 }
 
-function decoded(segment: string): string {
+/** Percent-decoded, for comparing literals (google/api/http.proto); as it is when that cannot be done. */
+function decoded(text: string): string {
+  if (!text.includes('%')) return text;
   try {
-    return decodeURIComponent(segment);
+    return decodeURIComponent(text);
   } catch {
-    return segment;
+    return text;
   }
 }
 
-function routesOf(method: DescMethod): Route[] {
+/** Files with everything they import. */
+function withDependencies(files: readonly DescFile[], all = new Set<DescFile>()): DescFile[] {
+  for (const file of files) {
+    if (all.has(file)) continue;
+    all.add(file);
+    withDependencies(file.dependencies, all);
+  }
+  return [...all];
+}
+
+function routesOf(method: DescMethod, types: Registry): Route[] {
   if (!hasOption(method, http)) return [];
   const rule = getOption(method, http);
-  const routes = [rule, ...rule.additionalBindings].map((binding) => toRoute(method, binding));
-  const isPossible =
-    method.methodKind === 'client_streaming' ? routes.every(rawBodyField) : method.methodKind === 'unary';
+  const routes = [rule, ...rule.additionalBindings].map((binding) => toRoute(method, binding, types));
+  const isPossible = method.methodKind === 'client_streaming' ? routes.every(rawBody) : method.methodKind === 'unary';
   if (!isPossible) throw new Error(`${method.name} streams messages: an HTTP rule can stream bytes alone`);
   return routes;
 }
 
-/** The field that takes the body's bytes as they are, when the route's body is a google.api.HttpBody. */
-export function rawBodyField(route: Route): DescField | undefined {
-  if (route.body === '' || route.body === '*') return undefined;
-  const field = route.method.input.fields.find((candidate) => candidate.name === route.body);
-  return field?.fieldKind === 'message' && field.message.typeName === HttpBodySchema.typeName ? field : undefined;
+/** Where a route puts the bytes of its body: into a field, or (absent) they are the whole request. */
+export interface RawBody {
+  readonly field?: DescField;
 }
 
-function toRoute(method: DescMethod, rule: HttpRule): Route {
+/** Where the body's bytes go as they are, when the route's body is a google.api.HttpBody; undefined: the body is JSON. */
+export function rawBody(route: Route): RawBody | undefined {
+  const { input } = route.method;
+  if (route.body === '*') return input.typeName === HttpBodySchema.typeName ? {} : undefined;
+  const field = input.fields.find((candidate) => candidate.name === route.body);
+  return field?.fieldKind === 'message' && field.message.typeName === HttpBodySchema.typeName ? { field } : undefined;
+}
+
+function toRoute(method: DescMethod, rule: HttpRule, types: Registry): Route {
   const { pattern } = rule;
   if (pattern.case === undefined) throw new Error(`${method.name} has an HTTP rule without a pattern`);
   const [verb, path] =
@@ -152,7 +192,16 @@ function toRoute(method: DescMethod, rule: HttpRule): Route {
   for (const variable of template.variables) requireScalar(method, variable.fieldPath);
   if (rule.body && rule.body !== '*') requireField(method.input.fields, rule.body, method);
   if (rule.responseBody) requireField(method.output.fields, rule.responseBody, method);
-  return { method, access: accessOf(method), verb, path, template, body: rule.body, responseBody: rule.responseBody };
+  return {
+    method,
+    access: accessOf(method),
+    verb,
+    path,
+    template,
+    body: rule.body,
+    responseBody: rule.responseBody,
+    types,
+  };
 }
 
 function requireField(fields: readonly DescField[], name: string, method: DescMethod): DescField {

@@ -198,7 +198,7 @@ describe('REST server', () => {
       { token: 'admin', body: '{' },
       400,
       'INVALID_ARGUMENT',
-      'not valid JSON',
+      'must be valid JSON',
     ],
     [
       'an unknown field',

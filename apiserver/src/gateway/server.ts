@@ -150,7 +150,7 @@ function endEntry(log: AccessLog, entry: AccessEntry, request: IncomingMessage, 
 const bodyLimitOf = (route: Route): number =>
   route.method.input.typeName === 'kellet.v1.IngestRequest' ? telemetryBodyLimit : bodyLimit;
 
-/** A call that may take minutes ends when its credential is revoked or the process stops; others are over by then. */
+/** A call that may take minutes ends when its credential is revoked, and one that waits when the process stops. */
 async function whileCredentialHolds<T>(
   parts: RestParts,
   route: Route,
@@ -158,9 +158,8 @@ async function whileCredentialHolds<T>(
   context: RestContext,
   call: () => Promise<T>,
 ): Promise<T> {
-  const mayWait =
-    route.method.methodKind !== 'unary' || route.method.input.fields.some((field) => field.name === 'wait_seconds');
-  if (!mayWait || credential === undefined) return call();
+  const isLongPoll = route.method.input.fields.some((field) => field.name === 'wait_seconds');
+  if ((!isLongPoll && route.method.methodKind === 'unary') || credential === undefined) return call();
   let end: (error: Error) => void = () => undefined;
   const ended = new Promise<never>((_resolve, reject) => {
     end = (error) => {
@@ -173,7 +172,8 @@ async function whileCredentialHolds<T>(
   const refusalOf = (now: Caller) => authorize(route.access, now, address);
   const use = { namespace: namespace ?? '', permission: route.access.kubernetesPermission };
   const stopWatching = parts.authenticator.watch({ credential, caller, address, use, refusalOf, end });
-  parts.stopping.addEventListener('abort', stop);
+  // An upload is in progress rather than waiting: it may finish.
+  if (isLongPoll) parts.stopping.addEventListener('abort', stop);
   try {
     return await Promise.race([call(), ended]);
   } finally {

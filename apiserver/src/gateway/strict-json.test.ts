@@ -1,5 +1,5 @@
 import { expect } from 'chai';
-import { parseStrictJson } from './strict-json.ts';
+import { JsonProblem, parseStrictJson } from './strict-json.ts';
 
 const parse = (text: string) => parseStrictJson(Buffer.from(text));
 
@@ -25,19 +25,19 @@ describe('strict JSON', () => {
   });
 
   for (const [text, why] of [
-    ['', 'not valid JSON'],
-    ['{', 'not valid JSON'],
-    ["{'a':1}", 'not valid JSON'],
-    ['{"a":1,}', 'not valid JSON'],
-    ['{"a":NaN}', 'not valid JSON'],
-    ['{} {}', 'not valid JSON'],
-    ['\ufeff{}', 'not valid JSON'],
-    ['{"a":"\0"}', 'not valid JSON'],
-    ['{"a":1,"a":1}', 'the key "a" appears twice'],
-    ['{"a":1,"\\u0061":1}', 'the key "a" appears twice'],
-    ['{"x":{"a":1,"b":[{"a":1}],"a":1}}', 'the key "a" appears twice'],
-    ['[{"a":{}},{"a":1,"b":{"a":1},"a":2}]', 'the key "a" appears twice'],
-    ['{"__proto__":1,"__proto__":2}', 'appears twice'],
+    ['', 'must be valid JSON'],
+    ['{', 'must be valid JSON'],
+    ["{'a':1}", 'must be valid JSON'],
+    ['{"a":1,}', 'must be valid JSON'],
+    ['{"a":NaN}', 'must be valid JSON'],
+    ['{} {}', 'must be valid JSON'],
+    ['\ufeff{}', 'must be valid JSON'],
+    ['{"a":"\0"}', 'must be valid JSON'],
+    ['{"a":1,"a":1}', 'must not be given twice'],
+    ['{"a":1,"\\u0061":1}', 'must not be given twice'],
+    ['{"x":{"a":1,"b":[{"a":1}],"a":1}}', 'must not be given twice'],
+    ['[{"a":{}},{"a":1,"b":{"a":1},"a":2}]', 'must not be given twice'],
+    ['{"__proto__":1,"__proto__":2}', 'must not be given twice'],
     ['{"a":"x\\u0000y"}', 'NUL'],
     ['{"\\u0000":1}', 'NUL'],
     ['{"a":"\\ud83d"}', 'Unicode'],
@@ -52,4 +52,26 @@ describe('strict JSON', () => {
     expect(() => parseStrictJson(Buffer.from([0x7b, 0x22, 0xff, 0x22, 0x3a, 0x31, 0x7d]))).to.throw('UTF-8');
     expect(() => parseStrictJson(Buffer.from('{"a":"\xe9"}', 'latin1'))).to.throw('UTF-8');
   });
+
+  for (const [what, body, path] of [
+    ['a key given twice', '{"x":{"a":1,"b":[{"a":1}],"a":1}}', ['x', 'a']],
+    ['a key given twice in a list', '[{"a":{}},{"a":1,"b":{"a":1},"a":2}]', [1, 'a']],
+    ['NUL in a value', '{"a":[{"b":"x"},{"b":"\\u0000"}]}', ['a', 1, 'b']],
+    ['NUL in an item', '{"a":["x","\\u0000"]}', ['a', 1]],
+    ['NUL in a key', '{"a":{"\\u0000":1}}', ['a', '\0']],
+    ['what stands after a nested value', '{"a":{"b":[1,{}]},"c":"\\u0000"}', ['c']],
+    [
+      'bytes that are no UTF-8',
+      Buffer.from('{"a":{"\u6c34":1,"b":["\ufffd","\xe9"]}}'.replace('\xe9', '?')),
+      ['a', 'b', 1],
+    ],
+  ] as const) {
+    it(`says where it found ${what}`, () => {
+      const bytes = Buffer.from(body);
+      if (typeof body !== 'string') bytes[bytes.lastIndexOf('?')] = 0xff;
+      expect(() => parseStrictJson(bytes))
+        .to.throw(JsonProblem)
+        .that.deep.includes({ path });
+    });
+  }
 });

@@ -1,10 +1,10 @@
 // JSON as the contract wants it: JSON.parse, and beyond it no duplicate keys, no NUL, no broken surrogates, bounded depth.
 import { isUtf8 } from 'node:buffer';
 import type { JsonValue } from '@bufbuild/protobuf';
-import { invalidArgument } from '../platform/errors.ts';
+import type { JsonPath } from './field-path.ts';
 
 /** Objects and arrays within one another; the message decoder has the same bound. */
-const maximumDepth = 100;
+export const maximumDepth = 100;
 
 const quote = 0x22;
 const comma = 0x2c;
@@ -15,15 +15,26 @@ const closeBracket = 0x5d;
 const openBrace = 0x7b;
 const closeBrace = 0x7d;
 
-/** Parses a request body. Throws INVALID_ARGUMENT for anything but one well-formed JSON value in UTF-8. */
+/** What is wrong with a text that should be JSON (`message`), and where in it. */
+export class JsonProblem extends Error {
+  readonly path: JsonPath;
+
+  constructor(path: JsonPath, reason: string) {
+    super(reason);
+    this.name = 'JsonProblem';
+    this.path = path;
+  }
+}
+
+/** Parses a request body. Throws JsonProblem for anything but one well-formed JSON value in UTF-8. */
 export function parseStrictJson(body: Uint8Array): JsonValue {
-  if (!isUtf8(body)) throw invalidArgument('the body is not valid UTF-8');
   const text = Buffer.from(body.buffer, body.byteOffset, body.byteLength).toString('utf8');
+  if (!isUtf8(body)) throw new JsonProblem(pathAt(text, firstNotUtf8(text, body)), 'must be valid UTF-8');
   let value: JsonValue;
   try {
     value = JSON.parse(text) as JsonValue;
   } catch {
-    throw invalidArgument('the body is not valid JSON');
+    throw new JsonProblem([], 'must be valid JSON');
   }
   // Measured on telemetry (100 points, 23 kB): 1 µs a point this way, 15 µs when every token is looked at.
   if (text.includes('\\') || countKeyTokens(text) !== countKeys(value, maximumDepth)) checkTokens(text);
@@ -75,7 +86,7 @@ function checkTokens(text: string): void {
     switch (text.charCodeAt(at)) {
       case openBrace:
       case openBracket: {
-        if (depth === maximumDepth) throw invalidArgument(`the body is nested deeper than ${maximumDepth}`);
+        if (depth === maximumDepth) throw new JsonProblem([], `must not be nested deeper than ${maximumDepth}`);
         expectKey = text.charCodeAt(at) === openBrace;
         isObject[depth] = expectKey;
         if (expectKey) (keySets[depth] ??= new Set()).clear();
@@ -96,10 +107,12 @@ function checkTokens(text: string): void {
       case quote: {
         const close = closingQuote(text, at);
         const raw = text.slice(at + 1, close);
-        const string = hasEscapes && raw.includes('\\') ? unescape(raw) : raw;
+        const string = hasEscapes && raw.includes('\\') ? (JSON.parse(`"${raw}"`) as string) : raw;
+        const problem = string === raw ? undefined : textProblem(string);
+        if (problem !== undefined) throw new JsonProblem(pathAt(text, close + 1), problem);
         if (expectKey) {
           const seen = keySets[depth - 1]!;
-          if (seen.has(string)) throw invalidArgument(`the key ${JSON.stringify(string)} appears twice`);
+          if (seen.has(string)) throw new JsonProblem(pathAt(text, close + 1), 'must not be given twice');
           seen.add(string);
         }
         at = close;
@@ -109,22 +122,69 @@ function checkTokens(text: string): void {
   }
 }
 
+/** The path to the value, or to the key, that stands before a position of a JSON text. Needs the text to be JSON up to there. */
+function pathAt(text: string, end: number): JsonPath {
+  const path: (string | number)[] = [];
+  const isObject: boolean[] = [];
+  // An object's place in the path is empty until its first key.
+  let expectKey = false;
+  for (let at = 0; at < end; at += 1) {
+    switch (text.charCodeAt(at)) {
+      case openBrace:
+      case openBracket:
+        expectKey = text.charCodeAt(at) === openBrace;
+        isObject.push(expectKey);
+        path.push(expectKey ? '' : 0);
+        break;
+      case closeBrace:
+      case closeBracket:
+        isObject.pop();
+        path.pop();
+        expectKey = false;
+        break;
+      case comma: {
+        expectKey = isObject.at(-1) === true;
+        const last = path.at(-1);
+        if (typeof last === 'number') path[path.length - 1] = last + 1;
+        break;
+      }
+      case colon:
+        expectKey = false;
+        break;
+      case quote: {
+        const close = closingQuote(text, at);
+        if (close < 0) return path;
+        if (expectKey) path[path.length - 1] = JSON.parse(text.slice(at, close + 1)) as string;
+        at = close;
+        break;
+      }
+    }
+  }
+  return path;
+}
+
+/** The quote that ends the string which `open` begins; -1 when there is none. */
 function closingQuote(text: string, open: number): number {
-  for (let close = text.indexOf('"', open + 1); ; close = text.indexOf('"', close + 1)) {
+  for (let close = text.indexOf('"', open + 1); close >= 0; close = text.indexOf('"', close + 1)) {
     let slashes = 0;
     while (text.charCodeAt(close - 1 - slashes) === backslash) slashes += 1;
     if (slashes % 2 === 0) return close;
   }
+  return -1;
 }
 
-function unescape(raw: string): string {
-  const string = JSON.parse(`"${raw}"`) as string;
-  checkText(string);
-  return string;
+/** Index in the decoded text of the first character that stands for bytes which are not UTF-8. */
+function firstNotUtf8(text: string, body: Uint8Array): number {
+  for (let at = text.indexOf('\ufffd'); at >= 0; at = text.indexOf('\ufffd', at + 1)) {
+    const offset = Buffer.byteLength(text.slice(0, at));
+    // The replacement character itself is a character like any other.
+    if (body[offset] !== 0xef || body[offset + 1] !== 0xbf || body[offset + 2] !== 0xbd) return at;
+  }
+  return text.length;
 }
 
-/** Refuses text that PostgreSQL cannot hold (NUL) or that is no Unicode text (a surrogate alone). */
-export function checkText(text: string): void {
-  if (text.includes('\0')) throw invalidArgument('text must not contain NUL');
-  if (!text.isWellFormed()) throw invalidArgument('text must be well-formed Unicode');
+/** What is wrong with a text: PostgreSQL cannot hold NUL, and a surrogate alone is no Unicode. */
+export function textProblem(text: string): string | undefined {
+  if (text.includes('\0')) return 'must not contain NUL';
+  return text.isWellFormed() ? undefined : 'must be well-formed Unicode';
 }

@@ -5,7 +5,7 @@ import {
   ValidateTokenResponse_Kind as Kind,
   ValidateTokenResponse_Reason as Reason,
 } from '@kellet/proto/es/kellet/v1/auth_pb';
-import type { MessageInitShape } from '@bufbuild/protobuf';
+import type { DescService, MessageInitShape } from '@bufbuild/protobuf';
 import type { ValidateTokenResponseSchema } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { readConfig } from '../config.ts';
 import { RemoteInvoker } from '../internal/remote-invoker.ts';
@@ -86,6 +86,8 @@ export async function startTestGateway(
     split?: boolean;
     /** Takes the lines of the access log, which is off otherwise, and those of the log. */
     lines?: string[];
+    /** The contract; absent: the public services. */
+    services?: readonly DescService[];
   } = {},
 ): Promise<TestGateway> {
   const ownDatabase = options.testDatabase ? undefined : await createTestDatabase();
@@ -139,6 +141,7 @@ export async function startTestGateway(
       health,
       isGatewayOf: options.isGatewayOf,
       accessLog: sink,
+      services: options.services,
     },
   );
   const { restPort, grpcPort, dashboardPort } = await gateway.start();

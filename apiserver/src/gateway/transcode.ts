@@ -16,12 +16,14 @@ import { HttpBodySchema } from '@kellet/proto/es/google/api/httpbody_pb';
 import type { HttpBody } from '@kellet/proto/es/google/api/httpbody_pb';
 import { invalidArgument } from '../platform/errors.ts';
 import { encodePlain } from './compiled-encoder.ts';
-import { describeFailure } from './decode-failure.ts';
+import { explainFailure } from './decode-failure.ts';
+import { fieldOf, showProblem } from './field-path.ts';
 import { decodePlainRequest } from './plain-request.ts';
 import { addQuery, fieldFromText } from './query.ts';
-import { rawBodyField, type Match, type Route } from './routes.ts';
-import { checkText, parseStrictJson } from './strict-json.ts';
+import { rawBody, type Match, type RawBody, type Route } from './routes.ts';
+import { JsonProblem, parseStrictJson, textProblem } from './strict-json.ts';
 import { hasUpdateMask, takeMask } from './update-mask.ts';
+import { findValueProblem, mayHoldNumberText } from './values.ts';
 
 /** The parts of an HTTP request that hold the message. */
 export interface RestRequest {
@@ -49,31 +51,37 @@ export function decodeRequest(match: Match, request: RestRequest): Message {
 export function decodeExactly(match: Match, request: RestRequest): Message {
   const { route, variables } = match;
   const input = route.method.input;
-  const boundByPath = new Set(route.template.variables.map((variable) => variable.fieldPath[0]!));
-  const rawField = rawBodyField(route);
+  const raw = rawBody(route);
 
-  const object = rawField ? {} : bodyObject(route, request.body);
+  const object = raw ? {} : bodyObject(route, request.body);
   const mask = route.verb === 'PATCH' && hasUpdateMask(input) ? takeMask(input, object) : undefined;
-  if (request.query !== '') {
-    addQuery(
-      input,
-      request.query,
-      object,
-      (name) => route.body === '*' || name === route.body || boundByPath.has(name),
-    );
-  }
-  for (const { fieldPath } of route.template.variables)
+  if (request.query !== '') addQuery(input, request.query, object, (fieldPath) => isBound(route, fieldPath));
+  for (const { fieldPath } of route.template.variables) {
     setPath(input, object, fieldPath, variables.get(fieldPath.join('.')));
+  }
 
-  const message = decodeJson(input, object) as Message & Record<string, unknown>;
+  const message = decodeJson(route, object) as Message & Record<string, unknown>;
+  const problem = findValueProblem(input, object, mayHoldNumberText(request.body));
+  if (problem) throw invalidArgument(showProblem(input, problem.path, problem.reason));
   if (mask) {
-    const paths = mask.filter((path) => !boundByPath.has(path));
-    message['updateMask'] = create(FieldMaskSchema, { paths });
+    const bound = new Set(route.template.variables.map((variable) => variable.fieldPath[0]!));
+    message['updateMask'] = create(FieldMaskSchema, { paths: mask.filter((path) => !bound.has(path)) });
   }
-  if (rawField) {
-    message[rawField.localName] = create(HttpBodySchema, { contentType: request.contentType, data: request.body });
-  }
-  return message;
+  return raw ? withBytes(raw, message, { contentType: request.contentType, data: request.body }) : message;
+}
+
+/** Whether the path or the body fills a field, so that no query parameter may (google/api/http.proto, rules 1 and 2). */
+function isBound(route: Route, fieldPath: readonly string[]): boolean {
+  if (route.body === '*' || fieldPath[0] === route.body) return true;
+  const name = fieldPath.join('.');
+  return route.template.variables.some((variable) => variable.fieldPath.join('.') === name);
+}
+
+/** Puts raw bytes where the route takes them. */
+function withBytes(raw: RawBody, message: Message, body: { contentType: string; data: Uint8Array }): Message {
+  const bytes = create(HttpBodySchema, body);
+  if (!raw.field) return bytes;
+  return Object.assign(message, { [raw.field.localName]: bytes });
 }
 
 /**
@@ -86,22 +94,19 @@ export async function* bodyMessages(
   body: AsyncIterable<Uint8Array>,
 ): AsyncGenerator<Message> {
   yield first;
-  const field = rawBodyField(route)!;
-  for await (const data of body) {
-    const message = create(route.method.input) as Message & Record<string, unknown>;
-    message[field.localName] = create(HttpBodySchema, { data });
-    yield message;
-  }
+  const raw = rawBody(route)!;
+  for await (const data of body) yield withBytes(raw, create(route.method.input), { contentType: '', data });
 }
 
 /** Encodes a response: proto names, unpopulated scalars shown; google.api.HttpBody as its own bytes. */
 export function encodeResponse(route: Route, message: Message): RestResponse {
-  const output = route.method.output;
-  if (output.typeName === HttpBodySchema.typeName) {
-    const { contentType, data } = message as HttpBody;
-    return { contentType: contentType || 'application/octet-stream', body: data };
+  const { output } = route.method;
+  if (output.typeName === HttpBodySchema.typeName) return bytesOf(message as HttpBody);
+  const field = route.responseBody ? fieldOf(output, route.responseBody) : undefined;
+  if (field?.fieldKind === 'message' && field.message.typeName === HttpBodySchema.typeName) {
+    return bytesOf((message as Message & Record<string, unknown>)[field.localName] as HttpBody | undefined);
   }
-  if (route.responseBody === '') {
+  if (!field) {
     const text = encodePlain(output, message);
     if (text !== undefined) return { contentType: 'application/json', body: text };
   }
@@ -109,11 +114,15 @@ export function encodeResponse(route: Route, message: Message): RestResponse {
 }
 
 /** The exact way, on which the short one (compiled-encoder.ts) falls back. */
-export function encodeExactly(route: Route, message: Message): string {
-  const json = toJson(route.method.output, message, { useProtoFieldName: true, alwaysEmitImplicit: true });
-  const answer = route.responseBody ? ((json as JsonObject)[route.responseBody] ?? null) : json;
-  return JSON.stringify(answer);
+export function encodeExactly({ method, responseBody, types }: Route, message: Message): string {
+  const json = toJson(method.output, message, { useProtoFieldName: true, alwaysEmitImplicit: true, registry: types });
+  return JSON.stringify(responseBody ? ((json as JsonObject)[responseBody] ?? null) : json);
 }
+
+const bytesOf = (body: HttpBody | undefined): RestResponse => ({
+  contentType: body?.contentType || 'application/octet-stream',
+  body: body?.data ?? new Uint8Array(),
+});
 
 /**
  * Whether a route works without a body although it takes one: an action such as pause, whose every field is in the path or
@@ -132,20 +141,25 @@ function isLeftOutEasily(field: DescField): boolean {
 }
 
 /** Decodes the JSON of a request. Throws INVALID_ARGUMENT in words of the API, naming the field. */
-function decodeJson(schema: DescMessage, object: JsonObject): Message {
+function decodeJson(route: Route, object: JsonObject): Message {
+  const { method, types: registry } = route;
   try {
-    return fromJson(schema, object);
+    return fromJson(method.input, object, { registry });
   } catch (error) {
-    throw invalidArgument(describeFailure(schema, object, (error as Error).message).slice(0, 300));
+    const { path, reason } = explainFailure(method.input, object, (error as Error).message, registry);
+    throw invalidArgument(shorten(path.length === 0 ? reason : showProblem(method.input, path, reason)));
   }
 }
+
+/** What a client sent may be in the message; the message stays readable. */
+const shorten = (text: string): string => (text.length > 400 ? `${text.slice(0, 400)}…` : text);
 
 function bodyObject(route: Route, body: Uint8Array): JsonObject {
   if (body.length === 0) {
     if (bodyMayBeEmpty(route)) return {};
     throw invalidArgument(`a JSON body is required (${describeBody(route.method, route.body)})`);
   }
-  const value = parseStrictJson(body);
+  const value = parseBody(route, body);
   if (route.body === '') {
     // Some clients send {} with every request; anything in it would be lost without a word.
     if (isObject(value) && Object.keys(value).length === 0) return {};
@@ -154,6 +168,16 @@ function bodyObject(route: Route, body: Uint8Array): JsonObject {
   if (route.body !== '*') return { [route.body]: value };
   if (!isObject(value)) throw invalidArgument('the body must be a JSON object');
   return value;
+}
+
+function parseBody(route: Route, body: Uint8Array): JsonValue {
+  try {
+    return parseStrictJson(body);
+  } catch (error) {
+    if (!(error instanceof JsonProblem)) throw error;
+    const path = error.path.length === 0 || route.body === '*' ? error.path : [route.body, ...error.path];
+    throw invalidArgument(shorten(showProblem(route.method.input, path, error.message)));
+  }
 }
 
 function describeBody(method: DescMethod, body: string): string {
@@ -171,18 +195,23 @@ function setPath(
 ): void {
   const name = fieldPath.join('.');
   if (value === undefined) throw invalidArgument(`${name} in the path is not valid percent-encoding`);
-  checkText(value);
+  const problem = textProblem(value);
+  if (problem !== undefined) throw invalidArgument(`${name}: ${problem}`);
   let target = object;
-  let fields = input.fields;
+  let schema = input;
   for (const [index, part] of fieldPath.entries()) {
-    const field = fields.find((candidate) => candidate.name === part)!;
+    const field = fieldOf(schema, part)!;
+    const given = Object.hasOwn(target, field.name) ? target[field.name] : target[field.jsonName];
     if (field.jsonName !== field.name) delete target[field.jsonName];
     if (index === fieldPath.length - 1) {
       target[field.name] = fieldFromText(field, name, value);
     } else if (field.fieldKind === 'message') {
-      const inner = target[field.name];
-      target = target[field.name] = isObject(inner) ? inner : {};
-      fields = field.message.fields;
+      const inner = given ?? {};
+      target[field.name] = inner;
+      // Anything but an object is the decoder's to refuse.
+      if (!isObject(inner)) return;
+      target = inner;
+      schema = field.message;
     }
   }
 }

@@ -1,0 +1,66 @@
+// Writes docs/transcoding.md from the conformance table (npm run generate), so that the page says what the tests hold.
+import { writeFileSync } from 'node:fs';
+import path from 'node:path';
+import { conformanceTable } from './conformance-table.ts';
+import type { RawAnswer, Vector } from './conformance.ts';
+
+const longest = 120;
+const shorten = (text: string): string => (text.length > longest ? `${text.slice(0, longest)}…` : text);
+
+/** Text as code in a cell of a table. */
+function code(text: string): string {
+  const visible = shorten(text)
+    // eslint-disable-next-line no-control-regex
+    .replace(/[\u0000-\u001f\ufeff\ufffd]/g, (character) =>
+      JSON.stringify(character).slice(1, -1).replace('\ufeff', '\\ufeff'),
+    )
+    .replaceAll('|', '\\|');
+  return visible.includes('`') ? `\`\` ${visible} \`\`` : `\`${visible}\``;
+}
+
+function request({ send, body, headers }: Vector): string {
+  const parts = [code(send)];
+  for (const [name, value] of Object.entries(headers ?? {})) parts.push(code(`${name}: ${value}`));
+  if (body !== undefined && body.length > 0) {
+    parts.push(code(typeof body === 'string' ? body : Buffer.from(body).toString('latin1')));
+  }
+  return parts.join('<br>');
+}
+
+function outcome(vector: Vector): string {
+  if (vector.fails) {
+    const [status, name, message] = vector.fails;
+    return `${status} ${name}${message === '' ? '' : `: ${code(message)}`}`;
+  }
+  const parts = [`${vector.calls} ${code(JSON.stringify(vector.with ?? {}))}`];
+  if (vector.reply !== undefined) parts.push(`← ${code(JSON.stringify(vector.reply))}`);
+  if ('answers' in vector) {
+    const { answers } = vector;
+    const raw =
+      typeof answers === 'object' && answers !== null && 'contentType' in answers ? (answers as RawAnswer) : undefined;
+    parts.push(
+      `→ ${raw ? `${code(raw.contentType)} ${code(JSON.stringify(raw.text))}` : code(JSON.stringify(answers))}`,
+    );
+  }
+  return parts.join('<br>');
+}
+
+/** The page as Markdown. */
+function page(): string {
+  const lines = [
+    '# From HTTP to the contract',
+    '',
+    'What the gateway makes of a request, by example. Every row is a test: `apiserver/src/gateway/conformance.test.ts` sends it over a socket to a gateway with the contract of `proto/testing`, and this page is written from the same table (`npm run generate`). The rules are those of `google.api.http` (the comments of `proto/vendor/google/api/http.proto`) and of the JSON form of proto3; the last column says which. Where they leave a choice, and where gateways of this kind differ, the row says what Kellet does.',
+    '',
+    'A row reads: what it shows, the request, then the method that is called with its request (←: what the method answers, →: the HTTP answer) or the refusal, whose message names the field.',
+  ];
+  for (const { title, about, vectors } of conformanceTable) {
+    lines.push('', `## ${title}`, '', about, '', '| what | request | outcome | rule |', '|---|---|---|---|');
+    for (const vector of vectors) {
+      lines.push(`| ${vector.what} | ${request(vector)} | ${outcome(vector)} | ${vector.rule} |`);
+    }
+  }
+  return `${lines.join('\n')}\n`;
+}
+
+writeFileSync(path.join(import.meta.dirname, '../../../../docs/transcoding.md'), page());

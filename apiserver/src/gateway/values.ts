@@ -1,0 +1,135 @@
+// What the message decoder lets pass and the contract does not: numbers that are not what was written, days that do not exist,
+// enum values that nobody knows. Every check is of one JSON value against one field.
+import { ScalarType, type DescField, type DescMessage, type JsonObject, type JsonValue } from '@bufbuild/protobuf';
+import { fieldOf, isWellKnown, type JsonPath } from './field-path.ts';
+
+const longTypes = new Set([
+  ScalarType.INT64,
+  ScalarType.UINT64,
+  ScalarType.SINT64,
+  ScalarType.FIXED64,
+  ScalarType.SFIXED64,
+]);
+
+/** The scalar type of a field's values, also of a wrapper's. */
+function scalarOf(field: DescField): ScalarType | undefined {
+  if (field.scalar !== undefined) return field.scalar;
+  const { message } = field;
+  return message && /^google\.protobuf\.\w+Value$/.test(message.typeName) && message.fields.length === 1
+    ? message.fields[0]!.scalar
+    : undefined;
+}
+
+/** What is wrong with one value of a field (an item, for a list or a map) although the decoder may take it, or undefined. */
+export function valueProblem(field: DescField, value: JsonValue): string | undefined {
+  if (field.enum) {
+    const isUnknown = typeof value === 'number' && field.enum.value[value] === undefined;
+    return isUnknown && field.enum.typeName !== 'google.protobuf.NullValue' ? enumNames(field) : undefined;
+  }
+  if (field.message?.typeName === 'google.protobuf.Timestamp') {
+    return typeof value === 'string' && !isRealDay(value) ? 'must be an RFC 3339 timestamp' : undefined;
+  }
+  const scalar = scalarOf(field);
+  if (scalar === undefined || scalar === ScalarType.STRING || scalar === ScalarType.BOOL) return undefined;
+  if (scalar === ScalarType.BYTES) {
+    return typeof value === 'string' && /\s/.test(value) ? 'must be base64 without white space' : undefined;
+  }
+  if (typeof value === 'string') {
+    // Number() reads hexadecimal, octal and binary; proto3 JSON knows decimal alone.
+    return /^0[xob]/i.test(value) ? 'must be a decimal number' : undefined;
+  }
+  const isInexact = typeof value === 'number' && longTypes.has(scalar) && !Number.isSafeInteger(value);
+  return isInexact && Number.isInteger(value) ? 'must be a string: as a JSON number it is not exact' : undefined;
+}
+
+/** The allowed names of an enum, as an error says them. The zero value stands for none. */
+export function enumNames(field: DescField): string {
+  const values = field.enum!.values;
+  const named = values.filter(({ number }) => number !== 0);
+  return `must be one of ${(named.length > 0 ? named : values).map(({ name }) => name).join(', ')}`;
+}
+
+/** Whether the day of an RFC 3339 timestamp is in its month; other mistakes are the decoder's to find. */
+export function isRealDay(text: string): boolean {
+  const [, year, month, day] = /^(\d{4})-(\d\d)-(\d\d)/.exec(text) ?? [];
+  if (day === undefined) return true;
+  const date = new Date(0);
+  date.setUTCFullYear(Number(year), Number(month) - 1, Number(day));
+  return date.getUTCDate() === Number(day);
+}
+
+/** Whether values of this type have to be looked at: of the telemetry of a fleet none has, unless a number is a string. */
+const careful = new WeakMap<DescMessage, boolean>();
+
+function needsCare(schema: DescMessage, onTheWay: ReadonlySet<DescMessage> = new Set()): boolean {
+  const known = careful.get(schema);
+  if (known !== undefined) return known;
+  if (onTheWay.has(schema)) return false;
+  const inner = new Set([...onTheWay, schema]);
+  const result = schema.fields.some((field) => {
+    if (field.message && !isWellKnown(field.message)) return needsCare(field.message, inner);
+    const scalar = scalarOf(field);
+    return (
+      field.enum !== undefined ||
+      field.message?.typeName === 'google.protobuf.Timestamp' ||
+      scalar === ScalarType.BYTES ||
+      (scalar !== undefined && longTypes.has(scalar))
+    );
+  });
+  if (onTheWay.size === 0) careful.set(schema, result);
+  return result;
+}
+
+/** The first value in a request that is not what it says, and where it stands. `mayHoldNumberText`: some number is a string. */
+export function findValueProblem(
+  schema: DescMessage,
+  object: JsonObject,
+  mayHoldNumberText: boolean,
+): { path: JsonPath; reason: string } | undefined {
+  return mayHoldNumberText || needsCare(schema) ? walk(schema, object, []) : undefined;
+}
+
+function walk(schema: DescMessage, object: JsonObject, path: JsonPath): { path: JsonPath; reason: string } | undefined {
+  for (const [key, value] of Object.entries(object)) {
+    const field = fieldOf(schema, key);
+    if (!field) continue;
+    const parts: [JsonPath, JsonValue][] =
+      field.fieldKind === 'list' && Array.isArray(value)
+        ? value.map((item, index) => [[...path, key, index], item])
+        : field.fieldKind === 'map' && isObject(value)
+          ? Object.entries(value).map(([name, item]) => [[...path, key, name], item])
+          : [[[...path, key], value]];
+    for (const [place, part] of parts) {
+      const isMessage = field.message && !isWellKnown(field.message);
+      const found = isMessage
+        ? isObject(part)
+          ? walk(field.message, part, place)
+          : undefined
+        : leafProblem(field, part, place);
+      if (found) return found;
+    }
+  }
+  return undefined;
+}
+
+function leafProblem(
+  field: DescField,
+  value: JsonValue,
+  path: JsonPath,
+): { path: JsonPath; reason: string } | undefined {
+  const reason = valueProblem(field, value);
+  return reason === undefined ? undefined : { path, reason };
+}
+
+const isObject = (value: JsonValue): value is JsonObject =>
+  typeof value === 'object' && value !== null && !Array.isArray(value);
+
+/** Whether a body holds a string that begins like a number in another base: one search, which almost never finds anything. */
+export function mayHoldNumberText(body: Uint8Array): boolean {
+  const buffer = Buffer.from(body.buffer, body.byteOffset, body.byteLength);
+  for (let at = buffer.indexOf('"0'); at >= 0; at = buffer.indexOf('"0', at + 2)) {
+    // x, o, b in either case.
+    if ('xobXOB'.includes(String.fromCharCode(buffer[at + 2]!))) return true;
+  }
+  return false;
+}
