@@ -35,6 +35,13 @@ interface Waiter {
 const flushTimeoutMilliseconds = 1000;
 
 /**
+ * Least time from one addition to the next. An addition costs the gateway and PostgreSQL 150 µs together, however many
+ * requests it counts; at 4,000 requests a second this halves what each pays (bench, rate-limit-cost). After a pause nobody
+ * waits.
+ */
+const paceMilliseconds = 2;
+
+/**
  * Coalesces: while one addition is under way the next one gathers every request that arrives, one number a tenant, and each
  * waiter gets its own ordinal from the sum that comes back.
  */
@@ -64,7 +71,7 @@ export abstract class CoalescingRateCounter implements RateCounter {
     while (this.waiting.size > 0) {
       const batch = this.waiting;
       this.waiting = new Map();
-      await this.flush(batch);
+      await Promise.all([this.flush(batch), sleep(paceMilliseconds)]);
     }
     this.isFlushing = false;
   }
