@@ -22,6 +22,7 @@ import { createMetrics } from './platform/metrics.ts';
 import type { Platform } from './platform/module.ts';
 import { OutboxRelay } from './platform/outbox.ts';
 import { Paging } from './platform/paging.ts';
+import { startTracing } from './platform/tracing.ts';
 import type { ServiceRegistry } from './platform/rpc.ts';
 import { ProcessServer } from './process-server.ts';
 import { LiveRelay } from './telemetry/live-relay.ts';
@@ -84,6 +85,7 @@ async function run(config: Config): Promise<void> {
   process.on('uncaughtException', crash);
   process.on('unhandledRejection', crash);
 
+  const endTracing = await startTracing(process.env, logger);
   const metrics = createMetrics();
   const database = new Database(config.databaseUrl, logger);
   const broker = new Broker(config.natsUrl, logger);
@@ -132,6 +134,7 @@ async function run(config: Config): Promise<void> {
   await broker.close();
   await database.close();
   await processServer.close();
+  await endTracing();
   logger.info('stopped');
 }
 

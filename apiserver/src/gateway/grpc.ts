@@ -22,6 +22,8 @@ import { credentialOf, type Authenticator } from './authenticate.ts';
 import { authorize } from './authorize.ts';
 import type { AddressOf } from './client-address.ts';
 import type { CallMetrics } from './call-metrics.ts';
+import { endCall, traceCall } from './call-trace.ts';
+import { currentTrace } from '../platform/tracing.ts';
 import { namespaceHeader } from './metadata.ts';
 import { accessOf } from './routes.ts';
 import { addressOfCall, checkRequest, grpcRequestId, toStatus } from './grpc-call.ts';
@@ -61,15 +63,22 @@ function implementationOf(parts: GrpcParts, service: DescService): UntypedServic
     service.methods.map((method) => {
       const handler =
         method.methodKind === 'unary'
-          ? (call: UnaryCall, done: sendUnaryData<Message>) => void answerUnary(parts, method, call, done)
-          : (call: StreamCall, done?: sendUnaryData<Message>) => void answerStream(parts, method, call, done);
+          ? (call: UnaryCall, done: sendUnaryData<Message>) =>
+              traceCall(method, call.metadata, () => void answerUnary(parts, method, call, done))
+          : (call: StreamCall, done?: sendUnaryData<Message>) =>
+              traceCall(method, call.metadata, () => void answerStream(parts, method, call, done));
       return [method.name, handler];
     }),
   );
 }
 
 function beginEntry(parts: GrpcParts, method: DescMethod, call: GrpcCall, requestId: string): AccessEntry {
-  const entry = parts.accessLog.begin('grpc', '', requestId, metadataText(call.metadata, 'traceparent'));
+  const entry = parts.accessLog.begin(
+    'grpc',
+    '',
+    requestId,
+    parts.accessLog.isOn ? currentTrace()?.traceparent : undefined,
+  );
   entry.route = `${method.parent.typeName}/${method.name}`;
   entry.address = addressOfCall(parts.addressOf, call);
   return entry;
@@ -81,6 +90,7 @@ function observe(parts: GrpcParts, method: DescMethod, entry: AccessEntry, code:
   entry.code = code;
   entry.status = code === 'OK' ? 0 : codes[code].grpc;
   parts.accessLog.end(entry);
+  endCall(code);
 }
 
 /** The steps before the handler, then the handler. */

@@ -96,8 +96,11 @@ describe('REST server', () => {
         'X-Tenant-Id': 'evil',
         'x-user-id': 'root',
         'grpc-metadata-x-tenant-id': 'evil',
+        'grpc-metadata-grpc-metadata-x-tenant-id': 'evil',
+        'x-device-id': 'd9',
+        'X-Scopes': 'devices:write',
         'Grpc-Metadata-Colour': 'blue',
-        traceparent: '00-1-2-01',
+        traceparent: '00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01',
         'idempotency-key': 'k1',
         'x-request-id': 'mine-1',
       },
@@ -106,11 +109,12 @@ describe('REST server', () => {
     expect(last.requestId).to.equal('mine-1');
     expect(Object.fromEntries(last.metadata)).to.include({
       colour: 'blue',
-      traceparent: '00-1-2-01',
+      traceparent: '00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01',
       'idempotency-key': 'k1',
     });
-    for (const name of ['authorization', 'x-tenant-id', 'x-user-id'])
+    for (const name of ['authorization', 'x-tenant-id', 'x-user-id', 'x-device-id', 'x-scopes'])
       expect(last.metadata.has(name), name).to.equal(false);
+    expect([...last.metadata.values()]).not.to.include('evil');
   });
 
   for (const [what, verb, path, init, status, code, message] of [

@@ -22,6 +22,8 @@ import { readBody, RestContext, streamBody } from './rest-call.ts';
 import type { Match, Route, RouteTable } from './routes.ts';
 import { bodyMessages, decodeRequest, encodeResponse } from './transcode.ts';
 import { codes, unavailable } from '../platform/errors.ts';
+import { currentTrace } from '../platform/tracing.ts';
+import { nameRequest, traceRequest } from './call-trace.ts';
 
 /** Greatest body of a telemetry request (API.md, telemetry) and of any other, in bytes. */
 const telemetryBodyLimit = 4 * 1024 * 1024;
@@ -48,10 +50,12 @@ export interface RestParts {
 /** Makes the server; the caller listens. */
 export function createRestServer(parts: RestParts): HttpServer {
   const take = (request: IncomingMessage, response: ServerResponse): void => {
-    handle(parts, request, response).catch((error: unknown) => {
-      // Only an answer that cannot be written comes here, such as one with an illegal header.
-      parts.logger.error({ err: error }, 'answer not written');
-      response.destroy();
+    traceRequest(request, response, () => {
+      handle(parts, request, response).catch((error: unknown) => {
+        // Only an answer that cannot be written comes here, such as one with an illegal header.
+        parts.logger.error({ err: error }, 'answer not written');
+        response.destroy();
+      });
     });
   };
   return new HttpServer(take, { limits: parts.limits, upgrades: isWebSocket });
@@ -77,7 +81,12 @@ async function handle(parts: RestParts, request: IncomingMessage, response: Serv
   let called: Match | undefined;
   const started = performance.now();
   const address = addressOfRequest(parts.addressOf, request);
-  const entry = parts.accessLog.begin('rest', method, requestId, headers['traceparent'] as string | undefined);
+  const entry = parts.accessLog.begin(
+    'rest',
+    method,
+    requestId,
+    parts.accessLog.isOn ? currentTrace()?.traceparent : undefined,
+  );
   entry.address = address;
   if (parts.accessLog.isOn) response.once('close', () => endEntry(parts.accessLog, entry, request, response));
   try {
@@ -96,6 +105,7 @@ async function handle(parts: RestParts, request: IncomingMessage, response: Serv
     const match = (called = parts.routes.match(verb, path));
     if (!match) throw notFoundRoute();
     entry.route = match.route.path;
+    nameRequest(method, match.route);
 
     const timeout = headers['grpc-timeout'] as string | undefined;
     const deadline = timeout === undefined ? undefined : Date.now() + timeoutMilliseconds(timeout);

@@ -15,12 +15,14 @@ import {
   type ServiceDefinition,
   type UntypedServiceImplementation,
 } from '@grpc/grpc-js';
-import { unavailable } from '../platform/errors.ts';
+import { codes, unavailable } from '../platform/errors.ts';
 import { writeAnswers } from '../platform/grpc-answers.ts';
 import { GrpcContext, toMetadata } from '../platform/grpc-context.ts';
 import { grpcService } from '../platform/grpc-service.ts';
 import type { Logger } from '../platform/logger.ts';
 import type { ServiceRegistry } from '../platform/rpc.ts';
+import { readTraceContext } from '../platform/trace-context.ts';
+import { beginTrace, endTrace, inTrace, type Trace } from '../platform/tracing.ts';
 import { toInternalStatus } from './call-error.ts';
 import { callHeader, decodeContext } from './call-header.ts';
 
@@ -92,6 +94,7 @@ export class InternalServer {
     // A stream that is destroyed says so by an error that nobody waits for.
     call.on('error', () => undefined);
     let context: GrpcContext | undefined;
+    let trace: Trace | undefined;
     let end: () => void = () => undefined;
     try {
       const facts = { ...decodeContext(call.metadata.get(callHeader)[0] as Buffer), responseMetadata: new Map() };
@@ -105,9 +108,18 @@ export class InternalServer {
       if (waits(method)) this.stopping.addEventListener('abort', end);
       if (waits(method) && this.stopping.aborted) end();
       const run = method.methodKind === 'unary' ? runUnary : runStream;
-      await Promise.race([run(method, call, registry, context), stopped]);
+      trace = beginTrace(
+        `${method.parent.typeName}/${method.name}`,
+        'SERVER',
+        readTraceContext(opened.metadata.get('traceparent'), opened.metadata.get('tracestate')),
+        { 'rpc.system': 'grpc', 'rpc.service': method.parent.typeName, 'rpc.method': method.name },
+      );
+      await inTrace(trace, () => Promise.race([run(method, call, registry, opened), stopped]));
+      endTrace(trace, { 'rpc.grpc.status_code': status.OK });
     } catch (thrown) {
       const failure = toInternalStatus(thrown);
+      const fault = codes[failure.error.code].http >= 500 ? failure.error.code : undefined;
+      if (trace) endTrace(trace, { 'rpc.grpc.status_code': failure.code }, fault);
       if (failure.error.code === 'INTERNAL') {
         const request_id = context?.requestId;
         this.logger.error({ err: failure.error.cause, request_id, method: method.name }, 'internal call failed');

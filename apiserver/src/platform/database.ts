@@ -6,6 +6,7 @@ import pg from 'pg';
 import { sleep } from './clock.ts';
 import { unavailable } from './errors.ts';
 import type { Logger } from './logger.ts';
+import { inSpan } from './tracing.ts';
 
 // int8 holds nanoseconds and sizes beyond 2^53; everything smaller is int4 in our tables.
 pg.types.setTypeParser(pg.types.builtins.INT8, (text) => BigInt(text));
@@ -26,6 +27,9 @@ const defaultStatementMilliseconds = 15_000;
  * swallows packets tells nobody that notifications do not arrive any more.
  */
 const defaultHeartbeatMilliseconds = 3_000;
+
+/** OpenTelemetry's semantic conventions for databases. */
+const databaseAttributes = { 'db.system.name': 'postgresql', 'db.operation.name': 'transaction' };
 
 /** The database of the data plane. */
 export class Database {
@@ -73,7 +77,11 @@ export class Database {
     return this.transaction('BEGIN', work, 0);
   }
 
-  private async transaction<T>(begin: string, work: (tx: Transaction) => Promise<T>, timeout: number): Promise<T> {
+  private transaction<T>(begin: string, work: (tx: Transaction) => Promise<T>, timeout: number): Promise<T> {
+    return inSpan('transaction', databaseAttributes, () => this.runTransaction(begin, work, timeout));
+  }
+
+  private async runTransaction<T>(begin: string, work: (tx: Transaction) => Promise<T>, timeout: number): Promise<T> {
     const client = await this.connect();
     let broken: Error | undefined;
     // The pool listens on idle connections only; an error that nobody hears would end the process.

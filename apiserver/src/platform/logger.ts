@@ -1,5 +1,6 @@
 // Structured logs: JSON lines on stderr, with secrets redacted by name wherever they appear.
 import { pino, type DestinationStream, type Logger as PinoLogger } from 'pino';
+import { currentTrace } from './tracing.ts';
 
 /** A structured logger; `child` adds fields to every line. */
 export type Logger = PinoLogger;
@@ -26,6 +27,11 @@ export function createLogger(
     {
       level,
       base: bindings,
+      // What is said during a call names its trace.
+      mixin: () => {
+        const trace = currentTrace();
+        return trace ? { trace_id: trace.context.traceId } : {};
+      },
       timestamp: pino.stdTimeFunctions.isoTime,
       formatters: { level: (label) => ({ level: label }) },
       redact: { paths: secretFields.flatMap((field) => [field, `*.${field}`]), censor: '[redacted]' },

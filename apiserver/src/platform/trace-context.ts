@@ -1,0 +1,49 @@
+// W3C Trace Context: which headers are valid, and what they say (https://www.w3.org/TR/trace-context/).
+
+/** A position in a trace. */
+export interface TraceContext {
+  /** 32 lower-case hex digits. */
+  readonly traceId: string;
+  /** 16 lower-case hex digits. */
+  readonly spanId: string;
+  /** The last two hex digits: bit 0 says that the caller records the trace. */
+  readonly flags: number;
+  /** The vendors' own part; empty when there is none, or it is not valid. */
+  readonly tracestate: string;
+}
+
+const traceparentForm = /^([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?$/;
+const onlyZeros = /^0+$/;
+
+/** Reads both headers; undefined when `traceparent` is missing or not valid: then a trace begins here. */
+export function readTraceContext(
+  traceparent: string | undefined,
+  tracestate: string | undefined,
+): TraceContext | undefined {
+  const [, version, traceId = '', spanId = '', flags = '', rest] = traceparentForm.exec(traceparent ?? '') ?? [];
+  if (version === undefined || version === 'ff' || (version === '00' && rest !== undefined)) return undefined;
+  if (onlyZeros.test(traceId) || onlyZeros.test(spanId)) return undefined;
+  return { traceId, spanId, flags: Number.parseInt(flags, 16), tracestate: validTracestate(tracestate ?? '') };
+}
+
+/** The `traceparent` of a position, in version 00: the flags it does not know are not passed on. */
+export const traceparentOf = ({ traceId, spanId, flags }: TraceContext): string =>
+  `00-${traceId}-${spanId}-${(flags & 3).toString(16).padStart(2, '0')}`;
+
+const stateKey = /^(?:[a-z][a-z0-9_\-*/]{0,255}|[a-z0-9][a-z0-9_\-*/]{0,240}@[a-z][a-z0-9_\-*/]{0,13})$/;
+const stateValue = /^[\x20-\x2b\x2d-\x3c\x3e-\x7e]{0,255}[\x21-\x2b\x2d-\x3c\x3e-\x7e]$/;
+
+function validTracestate(text: string): string {
+  const members = text
+    .split(',')
+    .map((member) => member.trim())
+    .filter((member) => member !== '');
+  const keys = new Set<string>();
+  for (const member of members) {
+    const equals = member.indexOf('=');
+    const key = member.slice(0, equals);
+    if (equals < 0 || !stateKey.test(key) || !stateValue.test(member.slice(equals + 1)) || keys.has(key)) return '';
+    keys.add(key);
+  }
+  return members.length > 32 || text.length > 512 ? '' : members.join(',');
+}
