@@ -1,6 +1,5 @@
 // Calls services of another process over its internal port. The connection is made when it is needed and comes back by itself;
 // while there is none a call fails at once with UNAVAILABLE.
-import { once } from 'node:events';
 import { create, type DescMethod, type DescService, type Message, type MessageShape } from '@bufbuild/protobuf';
 import {
   Client,
@@ -166,9 +165,22 @@ export class RemoteInvoker implements Invoker {
 async function send(call: Call, requests: AsyncIterable<Message>): Promise<void> {
   for await (const request of requests) {
     if (call.destroyed || call.writableEnded) return;
-    if (!call.write(request)) await Promise.race([once(call, 'drain'), once(call, 'close')]);
+    if (!call.write(request)) await drained(call);
   }
   call.end();
+}
+
+/** Waits until the other side has taken what was written, or the call is over. */
+function drained(call: Call): Promise<void> {
+  return new Promise((resolve) => {
+    const finish = (): void => {
+      call.off('drain', finish);
+      call.off('close', finish);
+      resolve();
+    };
+    call.once('drain', finish);
+    call.once('close', finish);
+  });
 }
 
 const isServiceError = (thrown: unknown): thrown is ServiceError =>
