@@ -1,0 +1,129 @@
+// What the operator writes of a rollout while reports pour in: seldom enough, soon enough, and nothing when nothing happens.
+import { type OtaRollout } from '@kellet/crds';
+import { expect } from 'chai';
+import { systemClock } from '../../operator/src/runtime/clock.ts';
+import { KubernetesClient, loadKubeConfig } from '../../operator/src/runtime/kubernetes-client.ts';
+import { createLogger } from '../../operator/src/runtime/logger.ts';
+import { createMetrics } from '../../operator/src/runtime/metrics.ts';
+import { Reflector } from '../../operator/src/runtime/reflector.ts';
+import { customResources } from '../../operator/src/resources.ts';
+import type { SimulatedDevice } from '../devices/device.ts';
+import { admin, makeFleet, makePackage, makeProfile, unique, type Rollout } from '../src/fixtures.ts';
+import { Rest } from '../src/rest.ts';
+import { stack } from '../stack/test-stack.ts';
+import { waitUntil } from '../stack/wait.ts';
+
+const pause = (milliseconds: number) => new Promise((resolve) => setTimeout(resolve, milliseconds));
+
+describe('status of a rollout', function () {
+  this.timeout(60_000);
+  let rest: Rest;
+  let client: KubernetesClient;
+  let stop: AbortController;
+  let following: Promise<void>;
+  /** Each version of the rollout as the watch showed it, and when. */
+  let seen: { at: number; rollout: OtaRollout }[];
+  let name: string;
+
+  beforeEach(async () => {
+    rest = await admin();
+    name = unique('status');
+    seen = [];
+    stop = new AbortController();
+    client = new KubernetesClient({ config: loadKubeConfig(stack().info.kubeconfig), userAgent: 'kellet-test' });
+    const reflector = new Reflector<OtaRollout>({
+      client,
+      resource: customResources.OtaRollout,
+      clock: systemClock,
+      logger: createLogger('silent'),
+      metrics: createMetrics(),
+      onChange: ({ object }) => {
+        if (object.metadata.name === name) seen.push({ at: performance.now(), rollout: object });
+      },
+    });
+    following = reflector.run(stop.signal);
+    await reflector.synced;
+  });
+
+  afterEach(async () => {
+    stop.abort();
+    await following;
+    await client.close();
+  });
+
+  const last = () => seen.at(-1)?.rollout.status;
+  const start = async (size: number, fields: object) => {
+    const profile = await makeProfile(rest);
+    const fleet = await makeFleet(rest, profile.profile_id, size);
+    const compatibility = { device_type: profile.type };
+    const { package_id } = await makePackage(rest, { version: '1.0.0', compatibility });
+    const body = { package_id, target_profile_id: profile.profile_id, canary_percent: 100, name, ...fields };
+    const { rollout_id } = await rest.post<Rollout>('/api/v1/ota/rollouts', body);
+    await waitUntil(() => last()?.phase === 'Active', { what: 'the rollout is followed' });
+    return { devices: fleet.devices, rollout_id };
+  };
+  const report = (device: SimulatedDevice, rollout_id: string, status: 'success' | 'failure') =>
+    new Rest(rest.base, device.apiKey).post(`/api/v1/devices/${device.deviceId}/ota/report`, {
+      ...{ device_id: device.deviceId, rollout_id, status },
+      firmware_version: status === 'success' ? '1.0.0' : '0.9.0',
+    });
+  const reconciles = async (): Promise<number> => {
+    const text = await (await fetch(`${stack().operatorMetrics}/metrics`)).text();
+    const lines = text.matchAll(/controller_runtime_reconcile_total\{controller="otarollout",[^}]*\} (\d+)/g);
+    return [...lines].reduce((sum, [, value]) => sum + Number(value), 0);
+  };
+
+  it('is written once a second at the most, soon after the last report, and not at all when nothing happens', async () => {
+    const { devices, rollout_id } = await start(30, { failure_threshold_percent: 100 });
+    await pause(1100);
+    seen.length = 0;
+    const from = await reconciles();
+    for (const device of devices.slice(0, 29)) {
+      await report(device, rollout_id, 'success');
+      await pause(100);
+    }
+    const reported = performance.now();
+    await waitUntil(() => last()?.counts?.succeeded === 29, {
+      what: 'the last report shows',
+      intervalMilliseconds: 10,
+    });
+    expect(performance.now() - reported, 'soon').to.be.lessThan(2500);
+    const gaps = seen.slice(1).map(({ at }, index) => at - seen[index]!.at);
+    expect(seen.length).to.be.greaterThan(2);
+    expect(Math.min(...gaps), `gaps ${gaps.map(Math.round).join(', ')}`).to.be.greaterThan(700);
+    // A report may ask for one reconcile and a status that had to wait for another; none asks for itself.
+    expect((await reconciles()) - from).to.be.lessThan(29 * 2 + 10);
+
+    const { length } = seen;
+    const before = await reconciles();
+    await pause(3000);
+    expect(seen.length, 'nothing is written').to.equal(length);
+    expect((await reconciles()) - before, 'nothing is looked at').to.be.lessThan(15);
+    await rest.post(`/api/v1/ota/rollouts/${rollout_id}/cancel`);
+  });
+
+  it('shows an automatic pause at once, and what verbs do about it', async () => {
+    const { devices, rollout_id } = await start(10, { failure_threshold_percent: 10 });
+    await pause(1100);
+    for (const device of devices.slice(0, 2)) await report(device, rollout_id, 'failure');
+    const paused = performance.now();
+    await waitUntil(() => last()?.phase === 'Paused', { what: 'the pause shows', intervalMilliseconds: 10 });
+    expect(performance.now() - paused).to.be.lessThan(2500);
+    expect(last()!.pauseConditions!.map(({ reason }) => reason)).to.deep.equal(['FailureThresholdExceeded']);
+    await rest.post(`/api/v1/ota/rollouts/${rollout_id}/resume`);
+    await waitUntil(() => last()?.phase === 'Active' && last()?.control?.acknowledgedFailures === 2, {
+      what: 'the resume shows, with what it acknowledged',
+    });
+    const spec = JSON.stringify(seen.at(-1)!.rollout.spec);
+    await rest.post(`/api/v1/ota/rollouts/${rollout_id}/retry`, { device_ids: [devices[0]!.deviceId] });
+    await waitUntil(() => last()?.counts?.failed === 1, { what: 'the retry shows' });
+    await report(devices[0]!, rollout_id, 'failure');
+    await waitUntil(() => last()?.counts?.failed === 2, { what: 'the new failure shows' });
+    expect(last()!.phase, 'one new failure of nine is 11 %').to.equal('Paused');
+    expect(JSON.stringify(seen.at(-1)!.rollout.spec), 'no verb writes spec').to.equal(spec);
+    await rest.post(`/api/v1/ota/rollouts/${rollout_id}/cancel`);
+    await waitUntil(() => last()?.phase === 'Completed' && last()?.outcome === 'Cancelled', {
+      what: 'the cancel shows',
+    });
+  });
+});
