@@ -1,6 +1,6 @@
 // Request headers as the metadata that handlers see, on both ports.
 import { traceparentOf } from '../platform/trace-context.ts';
-import { currentTrace } from '../platform/tracing.ts';
+import { currentTrace, type Trace } from '../platform/tracing.ts';
 
 /** Where a Kubernetes token is used: heard with such a token alone, and what it names is authorised by the cluster. */
 export const namespaceHeader = 'x-kellet-namespace';
@@ -27,14 +27,16 @@ const pretended = /^x-(tenant|user|device|caller|scopes?|roles?)(-|$)/;
  * Lower-case names; `Grpc-Metadata-X` becomes `x`; credentials and identity headers are left out. The trace headers are those
  * of the call's trace: the client's when they are valid and no span of ours lies between.
  */
-export function requestMetadata(headers: Iterable<readonly [string, string]>): Map<string, string> {
+export function requestMetadata(
+  headers: Iterable<readonly [string, string]>,
+  trace: Trace | undefined = currentTrace(),
+): Map<string, string> {
   const metadata = new Map<string, string>();
   for (const [header, value] of headers) {
     const name = header.toLowerCase().replace(/^(grpc-metadata-)+/, '');
     if (name === '' || dropped.has(name) || pretended.test(name)) continue;
     metadata.set(name, value);
   }
-  const trace = currentTrace();
   metadata.delete('traceparent');
   metadata.delete('tracestate');
   if (trace) {

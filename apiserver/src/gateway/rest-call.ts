@@ -4,6 +4,7 @@ import { invalidArgument } from '../platform/errors.ts';
 import type { CallContext, Caller } from '../platform/rpc.ts';
 import { continueRequest } from './http-server.ts';
 import { requestMetadata } from './metadata.ts';
+import { currentTrace } from '../platform/tracing.ts';
 
 const noBytes = new Uint8Array();
 
@@ -67,6 +68,7 @@ export class RestContext implements CallContext {
   private readonly request: IncomingMessage;
   private readonly response: ServerResponse;
   private controller: AbortController | undefined;
+  private readonly trace = currentTrace();
   private lazyMetadata: ReadonlyMap<string, string> | undefined;
 
   constructor(
@@ -90,6 +92,7 @@ export class RestContext implements CallContext {
         name,
         Array.isArray(value) ? value.join(', ') : (value ?? ''),
       ]),
+      this.trace,
     ));
   }
 
