@@ -76,7 +76,7 @@ export function createChainAnchor(platform: Platform, timing: Partial<Timing> = 
     async listBatches(request, { tenantId }) {
       const status = enumName(AnchorBatch_Status, request.status);
       const mode = enumName(AnchoringPolicy_Mode, request.anchorMode);
-      const scope = ['anchors', tenantId, status, mode];
+      const scope = [tenantId, 'anchors', status, mode];
       const page = platform.paging.open<BatchCursor>(request, scope);
       const filters = {
         status: status === 'status_unspecified' ? undefined : status,

@@ -22,7 +22,7 @@ export class Paging {
   }
 
   /**
-   * Checks a list request. `scope` names the list with tenant and filters: a token of another scope is INVALID_ARGUMENT.
+   * Checks a list request. `scope` is the tenant, the list and its filters, in this order: a token of another scope is INVALID_ARGUMENT.
    * A size of 0 is the default (50), a larger one than the maximum is capped, a negative one INVALID_ARGUMENT.
    */
   open<Cursor>(

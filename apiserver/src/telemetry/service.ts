@@ -230,8 +230,8 @@ class Telemetry implements TelemetryModule {
     const device = await this.device(request.deviceId, context);
     const { aggregation, descending, start, end } = historyArguments(request);
     const scope = [
-      'telemetry',
       context.tenantId,
+      'telemetry',
       device.deviceId,
       String(start),
       String(end),

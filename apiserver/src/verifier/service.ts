@@ -113,7 +113,7 @@ export function createVerifier(platform: Platform): ServiceModule {
 
     async getBatchProof(request, { tenantId }) {
       const batchId = idField('batch_id', request.batchId);
-      const scope = ['verify/batch', tenantId, batchId];
+      const scope = [tenantId, 'verify/batch', batchId];
       const page = paging.open<number>(request, scope);
       const batch = await database.tenant(tenantId, (tx) => findProvenBatch(tx, tenantId, batchId));
       if (!batch) throw notFound('batch_id');

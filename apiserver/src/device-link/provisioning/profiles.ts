@@ -108,7 +108,7 @@ export function profileService(ground: {
 
     async listProfiles(request, context) {
       const { tenantId } = context;
-      const scope = ['profiles', tenantId];
+      const scope = [tenantId, 'profiles'];
       const page = paging.open<ProfileCursor>(request, scope);
       const found = await database.tenant(tenantId, (tx) => listProfiles(tx, tenantId, page.size + 1, page.after));
       const { rows, nextPageToken } = paging.close(found, page, scope, (row): ProfileCursor => [

@@ -176,7 +176,7 @@ export function templateMethods(ground: {
     async listTemplates(request, context) {
       const { tenantId } = context;
       const profileId = request.profileId === '' ? undefined : idField('profile_id', request.profileId);
-      const scope = ['templates', tenantId, profileId ?? ''];
+      const scope = [tenantId, 'templates', profileId ?? ''];
       const page = paging.open<TemplateCursor>(request, scope);
       const found = await database.tenant(tenantId, async (tx) => {
         if (profileId !== undefined && !(await findProfile(tx, tenantId, profileId))) throw notFound('profile_id');
