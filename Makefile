@@ -6,7 +6,7 @@ MAKEFLAGS += --no-print-directory
 # The workspace's own Node and tools come first, whatever the machine has.
 export PATH := $(CURDIR)/node_modules/.bin:$(PATH)
 
-.PHONY: help dev demo test fuzz bench lint format generate clean install
+.PHONY: help dev demo test fuzz property bench lint format generate clean install
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,6 +23,9 @@ test: install ## every check and test (ONLY=lint|unit|e2e, GREP=title)
 fuzz: install ## 20,000 mutated requests to every route (REQUESTS=n, SEED=n)
 	@KELLET_FUZZ_REQUESTS=$(or $(REQUESTS),20000) $(if $(SEED),KELLET_FUZZ_SEED=$(SEED)) exec mocha \
 		--require ./e2e/stack/test-stack.ts e2e/tests/fuzz.test.ts
+
+property: install ## schemathesis over the OpenAPI document (ONLY=admin|viewer|device|users, EXAMPLES=n)
+	@exec node e2e/property/main.ts
 
 bench: install ## measurements beside their baselines (ONLY=prefix)
 	@exec node bench/src/main.ts

@@ -39,10 +39,12 @@ export function soundRequest(
   }
   const route = random.pick(routes);
   const { template, verb, body, method } = route;
+  // What ends things is tried on others: a corpus without a device finds nothing any more.
+  const known = /^(Delete|Rotate|Disable)/.test(method.name) ? {} : ids;
   const segments = template.segments.map((segment, index) => {
     if (segment.kind === 'literal') return segment.text;
     const variable = template.variables.find(({ start }) => start === index);
-    return random.pick(ids[variable?.fieldPath.at(-1) ?? ''] ?? ['unknown']);
+    return random.pick(known[variable?.fieldPath.at(-1) ?? ''] ?? ['unknown']);
   });
   if (template.verb) segments.push(`${segments.pop()!}:${template.verb}`);
   const json = body === '' ? undefined : exampleOf(method.name, ids, random);

@@ -20,10 +20,10 @@ export interface FuzzOptions {
   patience: number;
   routes: RouteTable;
   documented: Documented;
-  ids: Ids;
+  ids: () => Ids;
   callers: readonly FuzzCaller[];
-  /** Called now and then: credentials may have to be renewed. */
-  between: () => Promise<void>;
+  /** Called now and then, one at a time: credentials may have to be renewed. */
+  renew: () => Promise<void>;
 }
 
 /** What a run found. */
@@ -43,11 +43,13 @@ export async function fuzz(options: FuzzOptions): Promise<FuzzReport> {
   const report: FuzzReport = { sent: 0, statuses: {}, findings: [] };
   let next = options.first;
   const end = options.first + options.requests;
+  let renewing = Promise.resolve();
   const work = async (): Promise<void> => {
     const connections = new Connections(options);
     while (next < end && report.findings.length < enough) {
       const number = next++;
-      if (number % 200 === 0) await options.between();
+      if (number % 50 === 0) renewing = renewing.then(() => options.renew());
+      await renewing;
       await one(options, number, connections, report);
     }
     connections.close();
@@ -84,7 +86,7 @@ async function one(options: FuzzOptions, number: number, connections: Connection
   const random = new Random(options.seed + number);
   const make = (index: number): FuzzRequest => {
     const { routes, ids, callers } = options;
-    return soundRequest(routes.routes, ids, callers, random, `fuzz-${options.seed}-${number}-${index}`);
+    return soundRequest(routes.routes, ids(), callers, random, `fuzz-${options.seed}-${number}-${index}`);
   };
   const kind = random.next();
   const requests = kind < 0.06 ? Array.from({ length: 2 + random.below(6) }, (_, index) => make(index)) : [make(0)];

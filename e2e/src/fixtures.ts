@@ -3,6 +3,7 @@
 import { createHash, randomBytes } from 'node:crypto';
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
+import type { Schema } from '@kellet/client';
 import type { DeviceOptions } from '../devices/device.ts';
 import type { SimulatedDevice } from '../devices/device.ts';
 import { Fleet } from '../devices/fleet.ts';
@@ -38,35 +39,30 @@ export const kubectl = async (): Promise<Kubectl> =>
 /** Makes a user of the tenant and signs in as that user. */
 export async function makeUser(as: Rest, role: 'viewer' | 'operator' | 'tenant_admin') {
   const account = { email: `${unique(role)}@demo.test`, password: randomBytes(18).toString('base64url') };
-  const user = await as.post<{ user_id: string }>('/api/v1/auth/users', { ...account, name: role, role });
+  const user = await as.client.post('/api/v1/auth/users', { body: { ...account, name: role, role } });
   return { ...account, ...user, rest: await Rest.login(as.base, account) };
 }
 
-export interface Profile {
-  profile_id: string;
-  name: string;
-  type: string;
-}
+export type Profile = Schema<'Profile'>;
+export type OtaPackage = Schema<'OtaPackage'>;
 
 /** Makes a profile; `fields` go on top of a name and a type of its own. */
-export async function makeProfile(as: Rest, fields: Record<string, unknown> = {}): Promise<Profile> {
+export async function makeProfile(as: Rest, fields: Partial<Schema<'CreateProfileRequest'>> = {}): Promise<Profile> {
   const name = unique('profile');
-  return as.post<Profile>('/api/v1/profiles', { name, type: name, anchoring_policy: { mode: 'merkle' }, ...fields });
-}
-
-export interface Template {
-  template_id: string;
-  provision_key: string;
+  return as.client.post('/api/v1/profiles', {
+    body: { name, type: name, anchoring_policy: { mode: 'merkle' }, ...fields },
+  });
 }
 
 /** Makes a template; any hardware id may claim unless `fields` say otherwise. */
 export async function makeTemplate(
   as: Rest,
   profileId: string,
-  fields: Record<string, unknown> = {},
-): Promise<Template> {
+  fields: Partial<Schema<'CreateTemplateRequest'>> = {},
+): Promise<Schema<'Template'> & { provision_key: string }> {
   const body = { name: unique('template'), profile_id: profileId, hardware_id_pattern: '*', ...fields };
-  return as.post<Template>('/api/v1/provisioning/templates', body);
+  const template = await as.client.post('/api/v1/provisioning/templates', { body });
+  return { ...template, provision_key: template.provision_key ?? '' };
 }
 
 /** Makes a fleet of claimed devices of one profile. */
@@ -91,7 +87,10 @@ export async function makeFleet(
 }
 
 /** Makes a claimed device with a profile of its own. */
-export async function makeDevice(as: Rest, profile: Record<string, unknown> = {}): Promise<SimulatedDevice> {
+export async function makeDevice(
+  as: Rest,
+  profile: Partial<Schema<'CreateProfileRequest'>> = {},
+): Promise<SimulatedDevice> {
   const { profile_id } = await makeProfile(as, profile);
   const fleet = await makeFleet(as, profile_id, 1);
   return fleet.devices[0]!;
@@ -114,29 +113,22 @@ export async function makeArtifact(sizeBytes = 150_000): Promise<Artifact> {
   return { uri: `${stack().info.artifacts}/${name}`, sha256, sizeBytes, bytes };
 }
 
-export interface OtaPackage {
-  package_id: string;
-  status: string;
-  checksum_verified?: boolean;
-  signature_verified?: boolean;
-}
-
 /** Makes a package of an artifact; `fields` win. */
 export async function makePackage(
   as: Rest,
-  fields: Record<string, unknown> & { version: string },
+  fields: Partial<Schema<'CreatePackageRequest'>> & { version: string },
   artifact?: Artifact,
 ): Promise<OtaPackage & { artifact: Artifact }> {
   const file = artifact ?? (await makeArtifact());
   const body = {
     name: unique('package'),
-    type: 'fw',
+    type: 'fw' as const,
     artifact_uri: file.uri,
     sha256: file.sha256,
     size_bytes: file.sizeBytes,
     ...fields,
   };
-  return { ...(await as.post<OtaPackage>('/api/v1/ota/packages', body)), artifact: file };
+  return { ...(await as.client.post('/api/v1/ota/packages', { body })), artifact: file };
 }
 
 /** The spec's fields of a rollout that tests look at (API.md, "Rollouts"). */

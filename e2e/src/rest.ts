@@ -1,4 +1,6 @@
-// A small client of the REST API for devices, the demo and the tests: what a stranger would write with fetch.
+// Requests as a stranger would send them, sound or not, and their answers as they came; sound ones go through @kellet/client.
+
+import { KelletClient } from '@kellet/client';
 
 /** An answer as it came, whatever its status. */
 export interface RestResponse<Body = unknown> {
@@ -41,19 +43,26 @@ export class RestError extends Error {
 /** Calls the API under one credential, or under none. */
 export class Rest {
   readonly base: string;
+  /** The typed client under the same credential. It does not repeat what is refused: tests want to see it. */
+  readonly client: KelletClient;
   readonly #token: string | undefined;
 
   /** `base` is the API's base URL without a slash at the end, `token` an access token or an API key. */
   constructor(base: string, token?: string) {
     this.base = base;
+    this.client = new KelletClient({
+      baseUrl: base,
+      retry: { maximumAttempts: 1 },
+      ...(token === undefined ? {} : { credential: token }),
+    });
     this.#token = token;
   }
 
   /** Signs in and answers a client with that user's access token. */
   static async login(base: string, user: { email: string; password: string }): Promise<Rest> {
     const { email, password } = user;
-    const answer = await new Rest(base).post<{ access_token: string }>('/api/v1/auth/login', { email, password });
-    return new Rest(base, answer.access_token);
+    const { access_token } = await new Rest(base).client.post('/api/v1/auth/login', { body: { email, password } });
+    return new Rest(base, access_token);
   }
 
   /** The credential in use. */

@@ -12,7 +12,7 @@ import { publicServices } from '../../apiserver/src/gateway/services.ts';
 import type { FuzzCaller, Ids } from '../fuzz/corpus.ts';
 import { documentedStatuses } from '../fuzz/judge.ts';
 import { fuzz } from '../fuzz/run.ts';
-import { unique } from '../src/fixtures.ts';
+import { makeSubject } from '../fuzz/subject.ts';
 import { stack } from '../stack/test-stack.ts';
 
 const count = Number(process.env['KELLET_FUZZ_REQUESTS'] ?? 1500);
@@ -28,64 +28,46 @@ async function gauge(name: string): Promise<number> {
   return Number(value);
 }
 
-/** A tenant of its own, with one of each thing, and a caller of each kind. */
-async function prepare(): Promise<{ ids: Ids; callers: FuzzCaller[]; between: () => Promise<void> }> {
-  const { rest: baseUrl, platform } = stack().info;
-  const tenant_id = unique('fuzz');
-  const account = { email: `admin@${tenant_id}.test`, password: 'a first long password' };
-  const owner = await KelletClient.signIn({ baseUrl }, platform);
-  await owner.post('/api/v1/tenants', {
-    body: {
-      tenant_id,
-      rate_limit_per_minute: 10_000_000,
-      admin_email: account.email,
-      admin_password: account.password,
-    },
-  });
-  const admin = await KelletClient.signIn({ baseUrl }, account);
-  const { profile_id } = await admin.post('/api/v1/profiles', { body: { name: 'fuzz', type: 'fuzz' } });
-  const template = await admin.post('/api/v1/provisioning/templates', { body: { name: 'fuzz', profile_id } });
-  const device = await new KelletClient({ baseUrl }).post('/api/v1/provision', {
-    body: { provision_key: template.provision_key ?? '', device_name: 'fuzz', hardware_id: 'fuzz' },
-  });
-  const second = await admin.post('/api/v1/devices', { body: { hardware_id: 'second', profile_id } });
-  const group = await admin.post('/api/v1/device-groups', { body: { name: 'fuzz' } });
-  const command = await admin.post('/api/v1/devices/{device_id}/rpc', {
-    params: { path: { device_id: device.device_id } },
-    body: { method: 'blink' },
-  });
-  const service = await admin.post('/api/v1/auth/api-keys', {
-    body: { name: 'fuzz', scopes: ['devices:write', 'devices:read', 'telemetry:read', 'rpc:write', 'rpc:read'] },
-  });
-  const viewer = { email: `viewer@${tenant_id}.test`, password: 'a second long password' };
-  await admin.post('/api/v1/auth/users', { body: { ...viewer, role: 'viewer' } });
+/** Whether a credential still opens anything. */
+const isGood = (baseUrl: string, credential: string): Promise<boolean> =>
+  new KelletClient({ baseUrl, credential }).get('/api/v1/openapi.json').then(
+    () => true,
+    () => false,
+  );
 
-  const accounts = { admin: account, viewer, platform };
+/** A caller of each kind, the administrator most often; `renew` keeps them and their tenant alive. */
+async function makeCallers(): Promise<{ callers: FuzzCaller[]; ids: () => Ids; renew: () => Promise<void> }> {
+  const { rest: baseUrl, platform } = stack().info;
+  let subject = await makeSubject(stack().info);
   const tokens: Record<string, string> = {};
-  // A fuzzer logs out, too: whoever has lost the session signs in again.
-  const between = async (): Promise<void> => {
-    for (const [name, { email, password }] of Object.entries(accounts)) {
-      const client = new KelletClient({ baseUrl, credential: tokens[name] ?? '' });
-      const isGood = await client.get('/api/v1/auth/sessions').then(
-        () => true,
-        () => false,
-      );
-      if (isGood) continue;
+  const signIn = async (): Promise<void> => {
+    for (const [name, account] of Object.entries({ admin: subject.admin, viewer: subject.viewer, platform })) {
+      if (tokens[name] !== undefined && (await isGood(baseUrl, tokens[name]))) continue;
+      const { email, password } = account;
       const open = new KelletClient({ baseUrl });
       tokens[name] = (await open.post('/api/v1/auth/login', { body: { email, password } })).access_token;
     }
   };
-  await between();
+  // A fuzzer also logs out, and ends what it works on.
+  const renew = async (): Promise<void> => {
+    if (!(await isGood(baseUrl, subject.deviceKey))) {
+      subject = await makeSubject(stack().info);
+      delete tokens['admin'];
+      delete tokens['viewer'];
+    }
+    await signIn();
+  };
+  await signIn();
   const bearer = (name: string, token: () => string): FuzzCaller => ({
     name,
     headers: () => [['authorization', `Bearer ${token()}`]],
   });
   const callers = [
     ...['admin', 'admin', 'admin', 'admin', 'viewer', 'platform'].map((name) => bearer(name, () => tokens[name]!)),
-    bearer('device', () => device.api_key),
-    bearer('device', () => device.api_key),
-    bearer('service', () => service.api_key ?? ''),
-    { name: 'key in its header', headers: (): [string, string][] => [['x-api-key', device.api_key]] },
+    bearer('device', () => subject.deviceKey),
+    bearer('device', () => subject.deviceKey),
+    bearer('service', () => subject.serviceKey),
+    { name: 'key in its header', headers: (): [string, string][] => [['x-api-key', subject.deviceKey]] },
     bearer('nobody', () => 'sk_live_nonsense'),
     bearer('a forged token', () => `${tokens['admin']!.slice(0, -4)}AAAA`),
     {
@@ -97,18 +79,7 @@ async function prepare(): Promise<{ ids: Ids; callers: FuzzCaller[]; between: ()
     },
     { name: 'no credential', headers: () => [] },
   ];
-  const ids = {
-    device_id: [device.device_id, second.device?.device_id ?? '', 'unknown'],
-    gateway_device_id: [device.device_id, 'unknown'],
-    profile_id: [profile_id, 'unknown'],
-    target_profile_id: [profile_id],
-    template_id: [template.template_id, 'unknown'],
-    group_id: [group.group_id, 'unknown'],
-    correlation_id: [command.correlation_id, 'unknown'],
-    data_hash_hex: ['0'.repeat(64), 'zz'],
-    provision_key: [template.provision_key ?? ''],
-  };
-  return { ids, callers, between };
+  return { callers, ids: () => subject.ids, renew };
 }
 
 describe('mutated requests', function () {
@@ -126,7 +97,7 @@ describe('mutated requests', function () {
       patience: 10_000,
       routes: new RouteTable(publicServices),
       documented: documentedStatuses(document),
-      ...(await prepare()),
+      ...(await makeCallers()),
     };
     const startedAt = await gauge('process_start_time_seconds');
     // The first half warms the server up; the second must not make it grow.
