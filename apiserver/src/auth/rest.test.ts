@@ -40,6 +40,7 @@ describe('auth and devices over REST', () => {
       KELLET_REST_PORT: '0',
       KELLET_GRPC_PORT: '0',
       KELLET_DASHBOARD_PORT: '0',
+      KELLET_ACCESS_LOG: 'off',
     };
     const platform = testPlatform(database, clock, settings);
     const broker = new Broker(natsUrl, platform.logger);
@@ -106,6 +107,32 @@ describe('auth and devices over REST', () => {
     expect(renewed.status).to.equal(200);
     const again = await ask('GET', 'tenant', undefined, renewed.body['access_token'] as string);
     expect(again.body).to.include({ tenant_id: 'acme', rate_limit_per_minute: 1000 });
+  });
+
+  it('says of a credential what the contract names, and nothing of how it is guarded', async () => {
+    const { token, userId } = await signIn('viewer');
+    const key = await ask('POST', 'auth/api-keys', { name: 'k', scopes: ['devices:read'] }, (await signIn()).token);
+    const validate = (credential: string) => ask('POST', 'auth/validate', { token: credential }, token);
+    const fields = ['valid', 'tenant_id', 'user_id', 'device_id', 'kind', 'scopes', 'expires_at'];
+    const user = await validate(token);
+    expect(user.body).to.include({ valid: true, tenant_id: 'acme', user_id: userId, device_id: '', kind: 'user' });
+    expect(user.body).to.have.all.keys(fields);
+    const service = await validate(key.body['api_key'] as string);
+    expect(service.body).to.deep.equal({
+      valid: true,
+      tenant_id: 'acme',
+      user_id: '',
+      device_id: '',
+      kind: 'service',
+      scopes: ['devices:read'],
+    });
+    expect((await validate('nonsense')).body).to.deep.equal({
+      valid: false,
+      tenant_id: '',
+      user_id: '',
+      device_id: '',
+      scopes: [],
+    });
   });
 
   it('says 429 with Retry-After when sign-ins fail too often', async () => {

@@ -87,7 +87,9 @@ export function createAuth(platform: AuthPlatform, kubernetes: AuthKubernetes): 
       await database.system((tx) => revokeSessions(tx, [context.caller.sessionId]));
       return {};
     },
-    validateToken: async (request) => validateTokenResponse(await authenticator.authenticate(request.token, request)),
+    validateToken: async (request, { caller }) =>
+      // Of callers that may ask, the gateway alone has no credential of its own.
+      validateTokenResponse(await authenticator.authenticate(request.token, request), caller.kind === 'public'),
     ...apiKeyHandlers(platform, lastUsed),
     ...sessionHandlers(platform, lastUsed),
     ...userHandlers(platform),
@@ -157,8 +159,12 @@ const kinds: Readonly<Record<Exclude<CallerKind, 'public'>, Kind>> = {
   kubernetes: Kind.kubernetes,
 };
 
-function validateTokenResponse(result: Authentication): MessageInitShape<typeof ValidateTokenResponseSchema> {
-  if (!result.valid) return { valid: false, reason: Reason[result.reason] };
+/** `forGateway`: with what belongs to the credential and is shown to nobody else. */
+function validateTokenResponse(
+  result: Authentication,
+  forGateway: boolean,
+): MessageInitShape<typeof ValidateTokenResponseSchema> {
+  if (!result.valid) return { valid: false, grant: forGateway ? { reason: Reason[result.reason] } : undefined };
   const { caller } = result;
   return {
     valid: true,
@@ -168,12 +174,16 @@ function validateTokenResponse(result: Authentication): MessageInitShape<typeof 
     kind: kinds[caller.kind as Exclude<CallerKind, 'public'>],
     scopes: [...caller.scopes],
     expiresAt: caller.expiresAt === 0 ? undefined : timestampFromMs(caller.expiresAt * 1000),
-    rateLimitPerMinute: result.rateLimitPerMinute,
-    ipAllowlist: [...caller.ipAllowlist],
-    sessionId: caller.sessionId,
-    keyId: result.keyId,
-    name: caller.name,
-    credentialId: caller.credentialId,
+    grant: forGateway
+      ? {
+          rateLimitPerMinute: result.rateLimitPerMinute,
+          ipAllowlist: [...caller.ipAllowlist],
+          sessionId: caller.sessionId,
+          keyId: result.keyId,
+          name: caller.name,
+          credentialId: caller.credentialId,
+        }
+      : undefined,
   };
 }
 

@@ -1,4 +1,4 @@
-import { create, type MessageInitShape } from '@bufbuild/protobuf';
+import { create } from '@bufbuild/protobuf';
 import { timestampFromMs } from '@bufbuild/protobuf/wkt';
 import {
   AuthService,
@@ -14,11 +14,11 @@ import type { Database, ListenerState } from '../platform/database.ts';
 import { KelletError, unavailable } from '../platform/errors.ts';
 import { ServiceRegistry, type Caller } from '../platform/rpc.ts';
 import { Authenticator, credentialOf, identityOf } from './authenticate.ts';
+import { answerFor, type TestToken } from './test-tokens.ts';
 
 const settled = (milliseconds = 5) => new Promise((resolve) => setTimeout(resolve, milliseconds));
 
-type Answer = MessageInitShape<typeof ValidateTokenResponseSchema>;
-const user: Answer = { valid: true, tenantId: 'acme', userId: 'u1', kind: Kind.user, sessionId: 's1', name: 'a@b' };
+const user: TestToken = { valid: true, tenantId: 'acme', userId: 'u1', kind: Kind.user, sessionId: 's1', name: 'a@b' };
 
 describe('the credential of a request', () => {
   for (const [authorization, apiKey, want] of [
@@ -39,8 +39,8 @@ describe('the credential of a request', () => {
 });
 
 describe("what ValidateToken's answer stands for", () => {
-  const caller = (answer: Answer) => {
-    const identity = identityOf(create(ValidateTokenResponseSchema, answer), 'hash');
+  const caller = (answer: TestToken) => {
+    const identity = identityOf(create(ValidateTokenResponseSchema, answerFor(answer)), 'hash');
     return identity instanceof KelletError ? `${identity.code} ${identity.message}` : identity.caller;
   };
 
@@ -84,7 +84,11 @@ describe("what ValidateToken's answer stands for", () => {
   }
 
   it('sends the holder of an expired API key to no refresh, which keys do not have', () => {
-    const refused = identityOf(create(ValidateTokenResponseSchema, { reason: Reason.expired }), 'hash', true);
+    const refused = identityOf(
+      create(ValidateTokenResponseSchema, answerFor({ reason: Reason.expired })),
+      'hash',
+      true,
+    );
     expect((refused as KelletError).message).to.equal('a valid credential is required');
   });
 });
@@ -92,7 +96,7 @@ describe("what ValidateToken's answer stands for", () => {
 describe('remembering credentials', () => {
   let now: number;
   let asked: number;
-  let answer: () => Promise<Answer>;
+  let answer: () => Promise<TestToken>;
   let authenticator: Authenticator;
   let announce: (payload: string, channel?: string) => void;
   let listening: ListenerState;
@@ -103,9 +107,9 @@ describe('remembering credentials', () => {
     answer = async () => user;
     const registry = new ServiceRegistry();
     registry.register(AuthService, {
-      validateToken: () => {
+      validateToken: async () => {
         asked += 1;
-        return answer();
+        return answerFor(await answer());
       },
     });
     authenticator = new Authenticator(registry, { now: () => now });
@@ -166,7 +170,8 @@ describe('remembering credentials', () => {
       validateToken: async ({ namespace, permission }) => {
         uses.push({ namespace, permission });
         const isGranted = permission === 'get otarollouts';
-        return { valid: true, kind: Kind.kubernetes, tenantId: isGranted ? 'acme' : '', scopes: [permission] };
+        const tenantId = isGranted ? 'acme' : '';
+        return answerFor({ valid: true, kind: Kind.kubernetes, tenantId, scopes: [permission] });
       },
     });
     const judge = new Authenticator(registry, { now: () => now });
@@ -217,7 +222,7 @@ describe('remembering credentials', () => {
   }
 
   it('does not remember an answer that a revocation overtook', async () => {
-    let release: (value: Answer) => void = () => undefined;
+    let release: (value: TestToken) => void = () => undefined;
     answer = () => new Promise((resolve) => (release = resolve));
     const first = ask();
     announce('*');

@@ -286,23 +286,25 @@ export function identityOf(
   credentialHash: string,
   isKey = false,
 ): Identity | KelletError {
-  if (!answer.valid) return refusalOf(answer.reason, isKey);
+  const { grant } = answer;
+  if (!answer.valid) return refusalOf(grant?.reason, isKey);
   const kind = callerKinds.get(answer.kind);
-  if (kind === undefined) return unauthenticated();
+  // Without a grant it was not the gateway that was answered.
+  if (kind === undefined || !grant) return unauthenticated();
   return {
-    rateLimitPerMinute: answer.rateLimitPerMinute,
+    rateLimitPerMinute: grant.rateLimitPerMinute,
     caller: {
       kind,
       tenantId: answer.tenantId,
-      userId: kind === 'service' ? answer.keyId : answer.userId,
+      userId: kind === 'service' ? grant.keyId : answer.userId,
       deviceId: answer.deviceId,
-      name: answer.name,
+      name: grant.name,
       scopes: new Set(answer.scopes),
       credentialHash,
-      sessionId: answer.sessionId,
-      ipAllowlist: answer.ipAllowlist,
+      sessionId: grant.sessionId,
+      ipAllowlist: grant.ipAllowlist,
       expiresAt: answer.expiresAt ? Math.floor(timestampMs(answer.expiresAt) / 1000) : 0,
-      ...(answer.credentialId === '' ? {} : { credentialId: answer.credentialId }),
+      ...(grant.credentialId === '' ? {} : { credentialId: grant.credentialId }),
     },
   };
 }

@@ -5,8 +5,7 @@ import {
   ValidateTokenResponse_Kind as Kind,
   ValidateTokenResponse_Reason as Reason,
 } from '@kellet/proto/es/kellet/v1/auth_pb';
-import type { DescService, MessageInitShape } from '@bufbuild/protobuf';
-import type { ValidateTokenResponseSchema } from '@kellet/proto/es/kellet/v1/auth_pb';
+import type { DescService } from '@bufbuild/protobuf';
 import { readConfig } from '../config.ts';
 import { RemoteInvoker } from '../internal/remote-invoker.ts';
 import { InternalServer } from '../internal/server.ts';
@@ -18,9 +17,10 @@ import { ServiceRegistry } from '../platform/rpc.ts';
 import { createTestDatabase, type TestDatabase } from '../platform/test-database.ts';
 import { Gateway } from './gateway.ts';
 import { Health } from './health.ts';
+import { answerFor, type TestToken } from './test-tokens.ts';
 
 /** What ValidateToken answers, by token; tests change it to revoke. */
-export type Tokens = Map<string, MessageInitShape<typeof ValidateTokenResponseSchema>>;
+export type Tokens = Map<string, TestToken>;
 
 /** A running gateway. */
 export interface TestGateway {
@@ -41,7 +41,7 @@ export interface TestGateway {
 
 /** The callers that the tests know. */
 export const knownTokens = (): Tokens =>
-  new Map<string, MessageInitShape<typeof ValidateTokenResponseSchema>>([
+  new Map<string, TestToken>([
     ['viewer', { valid: true, tenantId: 'acme', userId: 'u1', kind: Kind.user, scopes: ['devices:read'] }],
     [
       'admin',
@@ -122,7 +122,7 @@ export async function startTestGateway(
   registry.register(AuthService, {
     validateToken: async ({ token }) => {
       validations += 1;
-      return tokens.get(token) ?? { valid: false, reason: Reason.unrecognized };
+      return answerFor(tokens.get(token) ?? { valid: false, reason: Reason.unrecognized });
     },
   });
   register(registry);

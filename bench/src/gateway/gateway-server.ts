@@ -42,10 +42,9 @@ await serveParent(async ({ databaseUrl }) => {
     validateToken: async () => ({
       valid: true,
       tenantId: 'bench',
-      keyId: 'k1',
       kind: Kind.service,
       scopes: ['devices:read', 'telemetry:write'],
-      rateLimitPerMinute: 1_000_000_000,
+      grant: { keyId: 'k1', rateLimitPerMinute: 1_000_000_000 },
     }),
   });
   registry.register(DeviceRegistryService, { getDevice: async () => device });

@@ -4029,7 +4029,7 @@ export interface components {
             /** @description For a Kubernetes token, what it is used for, in the form of Access.kubernetes_permission. */
             permission?: string;
         };
-        /** @description Whom a credential stands for. When `valid` is false only `reason` is set. */
+        /** @description Whom a credential stands for. When `valid` is false nothing else is set for those outside. */
         ValidateTokenResponse: {
             valid: boolean;
             tenant_id: string;
@@ -4045,6 +4045,11 @@ export interface components {
              * @description Unset: never.
              */
             expires_at?: string;
+            /** @description What the gateway needs beyond that, and shows to nobody. */
+            grant?: components["schemas"]["ValidateTokenResponseGrant"];
+        };
+        /** @description What belongs to a credential and is not for those who hold it. */
+        ValidateTokenResponseGrant: {
             /** @description Why the credential is refused. */
             reason?: components["schemas"]["ValidateTokenResponseReason"];
             /**
@@ -4058,8 +4063,6 @@ export interface components {
             session_id: string;
             /** @description The key of a service account. */
             key_id: string;
-            /** @description Device groups to which the credential is limited; empty: all devices. */
-            device_group_ids: string[];
             /** @description What the audit trail calls the caller: an e-mail address, a key's name, a device id, a Kubernetes user. */
             name: string;
             /** @description The id under which the cluster's audit log knows the issue of a Kubernetes token. */
