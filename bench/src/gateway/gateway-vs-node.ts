@@ -4,6 +4,7 @@ import { cpuMicroseconds } from '../cpu-time.ts';
 import { startEnvironment } from '../environment.ts';
 import { format, type Benchmark, type Prepared } from '../harness.ts';
 import { costOf } from './cost.ts';
+import { startGrpcGateway } from './grpc-gateway.ts';
 import { getRequest, HttpLoad, postRequest, type Load } from './http-load.ts';
 import { MeasuredServer } from './measured-server.ts';
 import { deviceId, telemetryBodies } from './samples.ts';
@@ -68,6 +69,7 @@ async function prepare(asked: Asked): Promise<Prepared> {
   const generator = new HttpLoad();
   const node = await MeasuredServer.start('node-server.ts');
   const gateway = await MeasuredServer.start('gateway-server.ts');
+  const peer = await startGrpcGateway();
   const whole = await startEnvironment((line) => console.error(line), 20);
   const load = (port: number, requests: readonly string[], perSecond?: number): Load => ({
     host: '127.0.0.1',
@@ -78,7 +80,7 @@ async function prepare(asked: Asked): Promise<Prepared> {
     perSecond,
   });
   const ours = asked.ours(apiKey, [deviceId]);
-  const cost = async (server: MeasuredServer, requests: readonly string[]) => {
+  const cost = async (server: Pick<MeasuredServer, 'port' | 'cpu'>, requests: readonly string[]) => {
     const result = await costOf(generator, load(server.port, requests, asked.perSecond), [() => server.cpu()]);
     return { microseconds: result.microseconds[0]!, p99: result.p99 };
   };
@@ -105,6 +107,7 @@ async function prepare(asked: Asked): Promise<Prepared> {
           async () => (await cost(node, requests)).microseconds,
         ]),
       ),
+      ...(peer && { 'grpc-gateway': async () => (await cost(peer, ours)).microseconds }),
       'the whole path (apiserver)': async () => {
         const requests = asked.ours(whole.apiKey, whole.deviceIds);
         const { microseconds } = await costOf(generator, load(whole.rest.port, requests), [
@@ -120,6 +123,7 @@ async function prepare(asked: Asked): Promise<Prepared> {
       generator.close();
       node.close();
       gateway.close();
+      peer?.close();
       await whole.close();
     },
   };

@@ -1,0 +1,63 @@
+// The peer of the gateway's measurements: grpc-gateway with the same contract, in one Go process. PEERS=1 asks for it; it is
+// built once, from its published modules, into the cache.
+import { execFile, spawn } from 'node:child_process';
+import { createHash } from 'node:crypto';
+import { once } from 'node:events';
+import { cp, mkdir, readdir, readFile, rename, rm } from 'node:fs/promises';
+import { join } from 'node:path';
+import { createInterface } from 'node:readline';
+import { promisify } from 'node:util';
+import { fileExists } from '../../../e2e/stack/go-build.ts';
+import { cacheFolder, checkout } from '../../../e2e/stack/paths.ts';
+import { cpuMicroseconds } from '../cpu-time.ts';
+import { deviceJson } from './samples.ts';
+
+const execute = promisify(execFile);
+const sources = join(import.meta.dirname, '../../peers/grpc-gateway');
+const proto = join(checkout, 'proto');
+/** Some files of the contract are more than grpc-gateway can take: only the measured ones and what they import. */
+const files = ['common', 'device_registry', 'options', 'telemetry'].map((name) =>
+  join(proto, `kellet/v1/${name}.proto`),
+);
+
+/** A running peer, measured like a MeasuredServer. */
+export interface Peer {
+  readonly port: number;
+  cpu(): number;
+  close(): void;
+}
+
+/** Starts the peer when PEERS=1 asks for it. */
+export async function startGrpcGateway(): Promise<Peer | undefined> {
+  if (process.env['PEERS'] !== '1') return undefined;
+  const child = spawn(await build(), [JSON.stringify(deviceJson)], { stdio: ['pipe', 'pipe', 'inherit'] });
+  const failed = once(child, 'exit').then(() => Promise.reject(new Error('grpc-gateway does not start')));
+  failed.catch(() => undefined);
+  const [line] = (await Promise.race([once(createInterface(child.stdout), 'line'), failed])) as [string];
+  return { port: Number(line), cpu: () => cpuMicroseconds(child.pid!), close: () => child.stdin.end() };
+}
+
+/** The program's path, named for what it is made of. */
+async function build(): Promise<string> {
+  const hash = createHash('sha256');
+  const names = (await readdir(sources)).sort().map((name) => join(sources, name));
+  for (const name of [...names, ...files]) hash.update(await readFile(name));
+  const name = `bench-grpc-gateway-${hash.digest('hex').slice(0, 16)}`;
+  const program = join(cacheFolder(), 'bin', name);
+  if (await fileExists(program)) return program;
+  console.error('building grpc-gateway: minutes, once');
+  const folder = join(cacheFolder(), 'modules', `${name}.${process.pid}`);
+  await mkdir(join(cacheFolder(), 'bin'), { recursive: true });
+  try {
+    await cp(sources, folder, { recursive: true });
+    const environment = { ...process.env, GOWORK: 'off', CGO_ENABLED: '0' };
+    const options = { cwd: folder, env: environment, maxBuffer: 1 << 24 };
+    const paths = files.flatMap((file) => ['--path', file]);
+    await execute('buf', ['generate', proto, '--template', 'buf.gen.yaml', ...paths], options);
+    await execute('go', ['build', '-o', `${program}.${process.pid}`, '.'], options);
+    await rename(`${program}.${process.pid}`, program);
+  } finally {
+    await rm(folder, { recursive: true, force: true });
+  }
+  return program;
+}
