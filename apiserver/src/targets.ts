@@ -30,7 +30,7 @@ export type Target = keyof typeof servicesOf;
 export const allTargets = Object.keys(servicesOf) as readonly Target[];
 
 /**
- * Targets that share a process (docs/decisions/0012): /ws is a path of the gateway's port, and what REST makes of the four
+ * Targets that share a process (docs/decisions/0015): /ws is a path of the gateway's port, and what REST makes of the four
  * resources is applied by control in the same call.
  */
 const companions: Partial<Record<Target, Target>> = {

@@ -1,0 +1,212 @@
+// gRPC as it is on the wire, by an HTTP/2 client that knows nothing of any gRPC library, and the deadline of REST.
+import { once } from 'node:events';
+import { connect, constants, type ClientHttp2Session, type IncomingHttpHeaders } from 'node:http2';
+import { create, fromBinary, toBinary, type DescMessage, type MessageInitShape } from '@bufbuild/protobuf';
+import { anyUnpack } from '@bufbuild/protobuf/wkt';
+import { RequestInfoSchema, RetryInfoSchema } from '@kellet/proto/es/google/rpc/error_details_pb';
+import { StatusSchema } from '@kellet/proto/es/google/rpc/status_pb';
+import {
+  HealthCheckRequestSchema,
+  HealthCheckResponse_ServingStatus as Serving,
+  HealthCheckResponseSchema,
+} from '@kellet/proto/es/grpc/health/v1/health_pb';
+import {
+  ServerReflectionRequestSchema,
+  ServerReflectionResponseSchema,
+} from '@kellet/proto/es/grpc/reflection/v1/reflection_pb';
+import {
+  DeviceRegistryService,
+  DeviceSchema,
+  GetDeviceRequestSchema,
+} from '@kellet/proto/es/kellet/v1/device_registry_pb';
+import { expect } from 'chai';
+import { eventually } from '../auth/test-fixtures.ts';
+import { KelletError } from '../platform/errors.ts';
+import type { CallContext } from '../platform/rpc.ts';
+import { startTestGateway, type TestGateway } from './test-gateway.ts';
+
+const getDevice = '/kellet.v1.DeviceRegistryService/GetDevice';
+
+/** A message with its prefix: not compressed, four bytes of length. */
+function frame<S extends DescMessage>(schema: S, init: MessageInitShape<S>): Buffer {
+  const bytes = toBinary(schema, create(schema, init));
+  const prefix = Buffer.alloc(5);
+  prefix.writeUInt32BE(bytes.length, 1);
+  return Buffer.concat([prefix, bytes]);
+}
+
+/** The messages of a body. */
+function frames(body: Buffer): Buffer[] {
+  const found: Buffer[] = [];
+  for (let at = 0; at < body.length;) {
+    expect(body[at]).to.equal(0);
+    const end = at + 5 + body.readUInt32BE(at + 1);
+    found.push(body.subarray(at + 5, end));
+    at = end;
+  }
+  return found;
+}
+
+for (const split of [false, true]) {
+  describe(split ? 'gRPC on the wire before services of another process' : 'gRPC on the wire', () => {
+    let server: TestGateway;
+    let session: ClientHttp2Session;
+    let last: CallContext | undefined;
+
+    before(async () => {
+      server = await startTestGateway(
+        (registry) =>
+          registry.register(DeviceRegistryService, {
+            getDevice: async ({ deviceId }, context) => {
+              last = context;
+              if (deviceId === 'slow') await once(context.signal, 'abort');
+              if (deviceId === 'busy') throw new KelletError('UNAVAILABLE', 'später, 100 %', { retryAfterSeconds: 3 });
+              context.responseMetadata.set('x-bytes-bin', 'AP8=');
+              return { deviceId: deviceId.slice(0, 10), name: 'n'.repeat(deviceId.length) };
+            },
+          }),
+        { split },
+      );
+      session = connect(`http://${server.grpc}`);
+    });
+    after(async () => {
+      session.close();
+      await server.stop();
+    });
+
+    interface Answer {
+      headers: IncomingHttpHeaders;
+      trailers: IncomingHttpHeaders;
+      messages: Buffer[];
+    }
+    /** Sends one message and takes all that comes back; `cancelWhen` resets the stream. */
+    async function send(
+      path: string,
+      body: Buffer,
+      more: Record<string, string> = {},
+      cancelWhen?: () => boolean | Promise<boolean>,
+    ): Promise<Answer> {
+      const stream = session.request({
+        [constants.HTTP2_HEADER_METHOD]: 'POST',
+        [constants.HTTP2_HEADER_PATH]: path,
+        'content-type': 'application/grpc',
+        te: 'trailers',
+        authorization: 'Bearer viewer',
+        ...more,
+      });
+      const answer: Answer = { headers: {}, trailers: {}, messages: [] };
+      const chunks: Buffer[] = [];
+      stream.on('response', (headers) => (answer.headers = headers));
+      stream.on('trailers', (trailers) => (answer.trailers = trailers));
+      stream.on('data', (chunk: Buffer) => chunks.push(chunk));
+      stream.end(body);
+      const closed = once(stream, 'close');
+      if (cancelWhen) {
+        await eventually(cancelWhen);
+        stream.close(constants.NGHTTP2_CANCEL);
+      }
+      await closed;
+      answer.messages = frames(Buffer.concat(chunks));
+      return answer;
+    }
+    const request = (deviceId: string) => frame(GetDeviceRequestSchema, { deviceId });
+
+    it('carries metadata both ways, binary too, and drops what pretends to be a caller', async () => {
+      const { headers, trailers, messages } = await send(getDevice, request('d7'), {
+        'x-tenant-id': 'evil',
+        'x-user-id': 'evil',
+        'x-colour': 'blue',
+        'x-raw-bin': 'AAEC/w',
+        traceparent: '00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01',
+      });
+      expect(headers).to.include({ ':status': 200, 'content-type': 'application/grpc+proto' });
+      expect(headers['x-bytes-bin']).to.equal('AP8=');
+      expect(trailers['grpc-status']).to.equal('0');
+      expect(fromBinary(DeviceSchema, messages[0]!).deviceId).to.equal('d7');
+      const seen = Object.fromEntries(last!.metadata);
+      expect(seen).to.include({ 'x-colour': 'blue', 'x-raw-bin': 'AAEC/w==' });
+      expect(seen['traceparent']).to.match(/^00-0af7651916cd43dd8448eb211c80319c-/);
+      expect(seen).not.to.have.any.keys('x-tenant-id', 'x-user-id', 'authorization');
+      expect(last!.tenantId).to.equal('acme');
+    });
+
+    it('says of an error what a client may do with it', async () => {
+      const { headers, trailers } = await send(getDevice, request('busy'), { 'x-request-id': 'mine' });
+      const end = { ...headers, ...trailers };
+      expect(end['grpc-status']).to.equal('14');
+      expect(decodeURIComponent(end['grpc-message'] as string)).to.equal('später, 100 %');
+      const details = fromBinary(StatusSchema, Buffer.from(end['grpc-status-details-bin'] as string, 'base64'));
+      expect(details).to.include({ code: 14, message: 'später, 100 %' });
+      expect(anyUnpack(details.details[0]!, RequestInfoSchema)!.requestId).to.equal('mine');
+      expect(anyUnpack(details.details[1]!, RetryInfoSchema)!.retryDelay!.seconds).to.equal(3n);
+    });
+
+    it('takes and answers messages of 4 MiB, and refuses larger ones', async () => {
+      const { messages } = await send(getDevice, request('x'.repeat(4 * 1024 * 1024)));
+      expect(fromBinary(DeviceSchema, messages[0]!).name).to.have.length(4 * 1024 * 1024);
+      const { headers, trailers } = await send(getDevice, request('x'.repeat(5 * 1024 * 1024)));
+      expect({ ...headers, ...trailers }['grpc-status']).to.equal('8');
+    });
+
+    for (const path of [
+      '/kellet.v1.DeviceRegistryService/Nothing',
+      '/kellet.v9.Service/Get',
+      getDevice.toLowerCase(),
+    ]) {
+      it(`answers UNIMPLEMENTED for ${path}`, async () => {
+        const { headers, trailers } = await send(path, request('d'));
+        expect({ ...headers, ...trailers }['grpc-status']).to.equal('12');
+      });
+    }
+
+    it('keeps the deadline, and ends the handler with it or with the client', async () => {
+      const { headers, trailers } = await send(getDevice, request('slow'), { 'grpc-timeout': '150m' });
+      expect({ ...headers, ...trailers }['grpc-status']).to.equal('4');
+      await eventually(() => last!.signal.aborted);
+      expect(last!.deadline).to.be.closeTo(Date.now(), 5000);
+      const before = last;
+      await send(getDevice, request('slow'), {}, () => last !== before);
+      await eventually(() => last!.signal.aborted);
+    });
+
+    for (const version of ['v1', 'v1alpha']) {
+      it(`describes itself by reflection ${version}`, async () => {
+        const path = `/grpc.reflection.${version}.ServerReflection/ServerReflectionInfo`;
+        const asked = frame(ServerReflectionRequestSchema, {
+          messageRequest: { case: 'allExtensionNumbersOfType', value: 'google.protobuf.MethodOptions' },
+        });
+        const listed = frame(ServerReflectionRequestSchema, { messageRequest: { case: 'listServices', value: '' } });
+        const { messages } = await send(path, Buffer.concat([listed, asked]));
+        const [list, numbers] = messages.map(
+          (bytes) => fromBinary(ServerReflectionResponseSchema, bytes).messageResponse,
+        );
+        const services = list?.case === 'listServicesResponse' ? list.value.service.map(({ name }) => name) : [];
+        expect(services).to.include.members(['kellet.v1.OtaService', 'grpc.health.v1.Health']);
+        const extensions = numbers?.case === 'allExtensionNumbersResponse' ? numbers.value.extensionNumber : [];
+        expect(extensions).to.include.members([50801, 72295728]);
+      });
+    }
+
+    it('tells a watcher of its health until it stops', async () => {
+      const watched = frame(HealthCheckRequestSchema, { service: 'kellet.v1.OtaService' });
+      let isWatching = false;
+      const watch = send('/grpc.health.v1.Health/Watch', watched, { 'x-api-key': '' }, () => isWatching);
+      setTimeout(() => (isWatching = true), 200);
+      const { messages } = await watch;
+      expect(messages.map((bytes) => fromBinary(HealthCheckResponseSchema, bytes).status)).to.deep.equal([
+        Serving.SERVING,
+      ]);
+    });
+
+    it('keeps the deadline of a request over REST', async () => {
+      const ask = async (timeout: string) => {
+        const headers = { authorization: 'Bearer viewer', 'grpc-timeout': timeout };
+        const response = await fetch(`${server.rest}/api/v1/devices/slow`, { headers });
+        return { status: response.status, ...((await response.json()) as { code: string; message: string }) };
+      };
+      expect(await ask('100m')).to.include({ status: 504, code: 'DEADLINE_EXCEEDED' });
+      await eventually(() => last!.signal.aborted);
+      expect(await ask('soon')).to.include({ status: 400, code: 'INVALID_ARGUMENT' });
+    });
+  });
+}
