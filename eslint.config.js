@@ -11,7 +11,8 @@ const mayImport = {
   client: [],
   apiserver: ['proto', 'crds', 'verify'],
   operator: ['proto', 'crds'],
-  e2e: ['proto', 'crds', 'verify', 'client', 'apiserver', 'operator'],
+  kubectl: ['proto', 'crds'],
+  e2e: ['proto', 'crds', 'verify', 'client', 'apiserver', 'operator', 'kubectl'],
   bench: ['proto', 'crds', 'verify', 'apiserver', 'operator', 'e2e'],
 };
 const folders = Object.keys(mayImport);

@@ -112,6 +112,7 @@ const steps: Step[] = [
     'proto/**/*.test.ts',
     'apiserver/**/*.test.ts',
     'operator/**/*.test.ts',
+    'kubectl/**/*.test.ts',
     'scripts/**/*.test.ts',
     'e2e/{stack,devchain,devices,demo,src}/**/*.test.ts',
   ]),

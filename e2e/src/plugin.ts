@@ -1,0 +1,36 @@
+// kubectl-kellet, as a person would run it, but in this process: loading the Kubernetes library for every call would be most of
+// the time. What belongs to the process (signals, terminal, completion) is tested with the program itself.
+import { join } from 'node:path';
+import { exitCodes } from '../../kubectl/src/errors.ts';
+import { runPlugin } from '../../kubectl/src/plugin.ts';
+import { checkout } from '../stack/paths.ts';
+
+/** What a run of the plugin left behind. */
+export interface PluginRun {
+  code: number;
+  stdout: string;
+  stderr: string;
+}
+
+/** The plugin's program. */
+export const pluginProgram = join(checkout, 'kubectl/src/main.ts');
+
+/** Runs the plugin without a terminal and answers how it ended, whatever the exit code. */
+export async function callPlugin(
+  args: readonly string[],
+  options: { kubeconfig: string; environment?: Record<string, string> },
+): Promise<PluginRun> {
+  let stdout = '';
+  let stderr = '';
+  const outcome = await runPlugin(['--kubeconfig', options.kubeconfig, ...args], {
+    terminal: {
+      write: (text) => void (stdout += text),
+      say: (line) => void (stderr += `${line}\n`),
+      draw: (text) => void (stderr += text),
+      ...{ isInteractive: false, showsProgress: false, hasColor: false, hasUnicode: false, columns: 80 },
+    },
+    environment: options.environment ?? {},
+    signal: new AbortController().signal,
+  });
+  return { code: exitCodes[outcome], stdout, stderr };
+}

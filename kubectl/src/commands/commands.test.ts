@@ -1,0 +1,199 @@
+import { expect } from 'chai';
+import { painter } from '../terminal.ts';
+import { deviceRow } from './devices.ts';
+import { formatPlan, planRequest, rolloutOfManifest } from './plan.ts';
+import { proofTarget } from './proof.ts';
+import { statusTarget } from './status-target.ts';
+import { mismatch, nextPart, TransferProgress } from './upload.ts';
+import { verbBody } from './verbs.ts';
+
+const plain = painter(false);
+const id = '01a1fe36-b8ce-77b2-8dcc-b7639ec2c922';
+const hash = '7f622db5ad1e83e1bc86656e4cf2d5144a45ba2276b9b32f112d883168d9e5f4';
+
+describe('what status is asked about', () => {
+  for (const [text, kinds, name] of [
+    [undefined, 4, undefined],
+    ['all', 4, undefined],
+    ['rollouts', ['OtaRollout'], undefined],
+    ['otapkg', ['OtaPackage'], undefined],
+    ['ptmpl/a', ['ProvisioningTemplate'], 'a'],
+    ['OtaRollout.kellet.dev/a', ['OtaRollout'], 'a'],
+    ['weather-1.2.0', ['OtaRollout'], 'weather-1.2.0'],
+  ] as const) {
+    it(text ?? '(nothing)', () => {
+      const target = statusTarget(text);
+      if (typeof kinds === 'number') expect(target.kinds).to.have.length(kinds);
+      else expect(target.kinds).to.deep.equal(kinds);
+      expect(target.name).to.equal(name);
+    });
+  }
+  for (const text of ['pods/a', 'otaro/', 'otaro/a/b']) {
+    it(`not ${text}`, () => expect(() => statusTarget(text)).to.throw('is no KIND/NAME'));
+  }
+});
+
+describe('the request of a verb', () => {
+  for (const [verb, options, want] of [
+    ['pause', { devices: [] }, {}],
+    ['resume', { devices: [] }, {}],
+    ['resume', { devices: [], canaryPercent: 50 }, { canary_percent: 50 }],
+    ['retry', { devices: [] }, { device_ids: [] }],
+    ['skip', { devices: [id] }, { device_ids: [id] }],
+  ] as const) {
+    it(`${verb} ${JSON.stringify(options)}`, () => expect(verbBody(verb, options)).to.deep.equal(want));
+  }
+});
+
+describe('a plan', () => {
+  const references = { packageId: 'P', profileId: 'D' };
+  const spec = { packageRef: { name: 'p' }, targetProfileRef: { name: 'd' }, canaryPercent: 20 };
+
+  it('is asked for with what the manifest says, and nothing that it does not', () => {
+    const least = { package_id: 'P', target_profile_id: 'D', canary_percent: 20 };
+    expect(planRequest(spec, references)).to.deep.equal(least);
+    const full = {
+      ...spec,
+      failureThresholdPercent: 0,
+      minFailures: 2,
+      steps: [
+        { percent: 50, soakSeconds: 60 },
+        { percent: 100, approval: true },
+      ],
+      maxPerMinute: 10,
+      deviceTimeoutSeconds: 600,
+      maxAttempts: 3,
+      window: { start: '22:00', end: '04:00', days: ['Saturday' as const], timeZone: 'Europe/Berlin' },
+    };
+    expect(planRequest(full, { ...references, rollbackPackageId: 'R' })).to.deep.equal({
+      ...least,
+      rollback_package_id: 'R',
+      failure_threshold_percent: 0,
+      min_failures: 2,
+      steps: [
+        { percent: 50, soak_seconds: 60, approval: false },
+        { percent: 100, soak_seconds: 0, approval: true },
+      ],
+      max_per_minute: 10,
+      device_timeout_seconds: 600,
+      max_attempts: 3,
+      window: { start: '22:00', end: '04:00', days: ['sat'], time_zone: 'Europe/Berlin' },
+    });
+  });
+
+  const manifest = (kind: string, more = '') =>
+    `kind: ${kind}\nspec: {packageRef: {name: p}, targetProfileRef: {name: d}${more}}\n`;
+  it('is for the one rollout among what a manifest holds', () => {
+    const text = `${manifest('OtaPackage')}---\n${manifest('OtaRollout', ', canaryPercent: 5')}---\n`;
+    expect(rolloutOfManifest(text, 'f').spec.canaryPercent).to.equal(5);
+  });
+  for (const [what, text, message] of [
+    ['nothing', '', 'f holds no OtaRollout'],
+    ['no rollout', manifest('OtaPackage'), 'f holds no OtaRollout'],
+    ['two', `${manifest('OtaRollout')}---\n${manifest('OtaRollout')}`, 'f holds 2 OtaRollouts; a plan is for one'],
+    ['half a rollout', manifest('OtaRollout'), 'spec needs packageRef, targetProfileRef and canaryPercent'],
+    ['no YAML', 'a: [', 'f is no YAML'],
+  ] as const) {
+    it(`is for no manifest with ${what}`, () => expect(() => rolloutOfManifest(text, 'f')).to.throw(message));
+  }
+
+  it('is a table of steps, and what is left out', () => {
+    const plan = {
+      eligible: 10,
+      steps: [
+        { percent: 20, scheduled: 2, seconds: 0, device_ids: ['a', 'b'] },
+        { percent: 100, scheduled: 10, seconds: 3600, device_ids: ['c', 'd', 'e'] },
+      ],
+      excluded: [],
+      excluded_counts: { other_hardware: 1, already_on_version: 4 },
+    };
+    expect(formatPlan(plan, plain)).to.equal(
+      [
+        '10 devices are eligible\n',
+        'STEP     COVER   DEVICES   IN ALL   EARLIEST   AMONG THEM',
+        'canary   20%     2         2        at once    a, b',
+        '2        100%    8         10       60m        c, d, …',
+        '\nleft out:',
+        '  4 already on version',
+        '  1 other hardware\n',
+      ].join('\n'),
+    );
+  });
+});
+
+describe('what a proof is asked of', () => {
+  for (const [text, want] of [
+    [hash, { kind: 'hash', hash, deviceId: undefined }],
+    [hash.toUpperCase(), { kind: 'hash', hash, deviceId: undefined }],
+    [id, { kind: 'device', deviceId: id }],
+    [`${id}/${hash}`, { kind: 'hash', hash, deviceId: id }],
+  ] as const) {
+    it(text, () => expect(proofTarget(text)).to.deep.equal(want));
+  }
+  for (const text of ['', 'x', hash.slice(1), `${hash}/${id}`, `${id}/`, `${id}/${hash}/x`, '/']) {
+    it(`not ${text || '(nothing)'}`, () => expect(() => proofTarget(text)).to.throw('neither a hash'));
+  }
+});
+
+describe('a device of a rollout', () => {
+  const device = {
+    device_id: id,
+    state: 'failure',
+    attempts: 2,
+    firmware_version: '1.0.0',
+    error: `${'x'.repeat(80)}\ny`,
+  };
+  it('is a row with the error cut, whole when wide', () => {
+    const [, , , , , narrow] = deviceRow(device, false, 0);
+    expect(narrow).to.have.length(60);
+    expect(deviceRow(device, true, 0)[5]).to.equal(`${'x'.repeat(80)} y`);
+  });
+});
+
+describe('an upload', () => {
+  const artifact = { uri: 'upload://', sha256: 'AB', sizeBytes: 3 };
+  for (const [what, changed, file, want] of [
+    ['the same', {}, { size: 3, sha256: 'ab' }, undefined],
+    ['no size said', { sizeBytes: undefined }, { size: 9, sha256: 'ab' }, undefined],
+    ['another size', {}, { size: 4, sha256: 'ab' }, '3 bytes'],
+    ['other bytes', {}, { size: 3, sha256: 'cd' }, 'SHA-256'],
+    ['an empty file', {}, { size: 0, sha256: 'ab' }, 'empty'],
+    [
+      'a package that is fetched',
+      { uri: 'https://x.test/a' },
+      { size: 3, sha256: 'ab' },
+      'fetched from https://x.test/a',
+    ],
+  ] as const) {
+    it(what, () => {
+      const problem = mismatch({ ...artifact, ...changed }, file);
+      if (want === undefined) expect(problem).to.equal(undefined);
+      else expect(problem).to.contain(want);
+    });
+  }
+  it('goes part by part to the last byte', () => {
+    const parts = [];
+    for (let part = nextPart(0, 25, 10); part; part = nextPart(part.to + 1, 25, 10))
+      parts.push(`${part.from}-${part.to}`);
+    expect(parts).to.deep.equal(['0-9', '10-19', '20-24']);
+  });
+  it('tells of each tenth where there is no terminal, and draws where there is', () => {
+    const said: string[] = [];
+    const drawn: string[] = [];
+    const terminal = {
+      ...{
+        write: () => undefined,
+        say: (line: string) => void said.push(line),
+        draw: (line: string) => void drawn.push(line),
+      },
+      ...{ isInteractive: false, hasColor: false, hasUnicode: false, columns: 80 },
+    };
+    const quiet = new TransferProgress({ ...terminal, showsProgress: false }, 1000);
+    for (let bytes = 0; bytes <= 1000; bytes += 20) quiet.at(bytes);
+    expect(said).to.have.length(11);
+    expect(said[10]).to.equal('1000 B of 1000 B (100 %)');
+    expect(drawn).to.deep.equal([]);
+    new TransferProgress({ ...terminal, showsProgress: true }, 1000).at(500);
+    expect(drawn[0]).to.equal(`\r\u001b[K[${'#'.repeat(15)}${'.'.repeat(15)}] 500 B of 1000 B (50 %)`);
+  });
+});

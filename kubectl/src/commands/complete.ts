@@ -1,0 +1,57 @@
+// __complete: what may stand at the cursor. Asked by the scripts of `completion` and by kubectl; never fails, never waits long.
+import { Cluster, resourcePath, type KubernetesList, type KubernetesObject } from '../cluster.ts';
+import { candidates, completionAnswer, directives } from '../completion.ts';
+import type { Kind } from '@kellet/crds';
+import { kindWords, shownKinds } from './status-target.ts';
+
+const timeoutMilliseconds = 2000;
+
+/** The value of an option that stands before the cursor. */
+function given(words: readonly string[], ...names: readonly string[]): string | undefined {
+  for (const [index, word] of words.entries()) {
+    if (names.includes(word)) return words[index + 1];
+    const inline = names.find((name) => name.startsWith('--') && word.startsWith(`${name}=`));
+    if (inline !== undefined) return word.slice(inline.length + 1);
+  }
+  return undefined;
+}
+
+/** The answer for these words, the last of which is being written. */
+export async function complete(words: readonly string[]): Promise<string> {
+  const current = words.at(-1) ?? '';
+  const { words: known, lookup } = candidates(words);
+  if (lookup === undefined) return completionAnswer(known, current, directives.nothingElse);
+  if (lookup === 'files') return completionAnswer([], current, directives.files);
+  let names: readonly string[] = [];
+  try {
+    const cluster = Cluster.open({
+      kubeconfig: given(words.slice(0, -1), '--kubeconfig'),
+      context: given(words.slice(0, -1), '--context'),
+      namespace: given(words.slice(0, -1), '-n', '--namespace'),
+      timeoutMilliseconds,
+    });
+    names = await lookUp(cluster, lookup, current);
+  } catch {
+    // A cluster that is away, or a kubeconfig that is wrong, is told when the command runs.
+  }
+  return completionAnswer(names, current, directives.nothingElse);
+}
+
+async function lookUp(cluster: Cluster, lookup: string, current: string): Promise<readonly string[]> {
+  const names = async (kind: Kind) => {
+    const { items } = await cluster.get<KubernetesList<KubernetesObject>>(resourcePath(kind, cluster.namespace));
+    return items.map(({ metadata }) => metadata.name);
+  };
+  if (lookup === 'contexts') return cluster.config.getContexts().map(({ name }) => name);
+  if (lookup === 'namespaces') {
+    const { items } = await cluster.get<KubernetesList<KubernetesObject>>('/api/v1/namespaces');
+    return items.map(({ metadata }) => metadata.name);
+  }
+  if (lookup === 'rollouts') return names('OtaRollout');
+  if (lookup === 'packages') return names('OtaPackage');
+  const [word, slash] = current.split(/(\/)/);
+  if (slash === undefined)
+    return ['all', ...shownKinds.map((kind) => kindWords[kind][0]!), ...(await names('OtaRollout'))];
+  const kind = shownKinds.find((shown) => kindWords[shown].includes(word!));
+  return kind ? (await names(kind)).map((name) => `${word}/${name}`) : [];
+}

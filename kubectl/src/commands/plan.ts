@@ -1,0 +1,162 @@
+// plan: which devices a rollout would reach. The manifest is turned into the API's request; the data plane plans over the fleet.
+import { readFile } from 'node:fs/promises';
+import { text } from 'node:stream/consumers';
+import type { DeviceProfile, OtaPackage, OtaRollout, OtaRolloutSpec } from '@kellet/crds';
+import { parseAllDocuments } from 'yaml';
+import { KubernetesRefusal, resourcePath, type Cluster } from '../cluster.ts';
+import { PluginError, usageError, type Outcome } from '../errors.ts';
+import { formatDuration } from '../format/duration.ts';
+import { formatTable } from '../format/table.ts';
+import { formatValue } from '../output.ts';
+import { readRollout } from '../rollouts.ts';
+import type { Session } from '../session.ts';
+import type { Paint } from '../terminal.ts';
+
+/** A plan as the API answers it. */
+export interface Plan {
+  readonly eligible: number;
+  readonly steps: readonly { percent: number; scheduled: number; seconds: number; device_ids: readonly string[] }[];
+  readonly excluded: readonly { device_id: string; reason: string }[];
+  readonly excluded_counts: Readonly<Record<string, number>>;
+}
+
+/** Ids of what a rollout refers to. */
+export interface References {
+  readonly packageId: string;
+  readonly profileId: string;
+  readonly rollbackPackageId?: string | undefined;
+}
+
+/** The request for a plan, from a rollout's spec (API.md, "Rollouts": fields in snake_case). */
+export function planRequest(spec: OtaRolloutSpec, references: References): object {
+  const { window } = spec;
+  return {
+    package_id: references.packageId,
+    target_profile_id: references.profileId,
+    ...(references.rollbackPackageId ? { rollback_package_id: references.rollbackPackageId } : {}),
+    canary_percent: spec.canaryPercent,
+    ...(spec.failureThresholdPercent === undefined ? {} : { failure_threshold_percent: spec.failureThresholdPercent }),
+    ...(spec.minFailures === undefined ? {} : { min_failures: spec.minFailures }),
+    ...(spec.steps && {
+      steps: spec.steps.map(({ percent, soakSeconds = 0, approval = false }) => ({
+        percent,
+        soak_seconds: soakSeconds,
+        approval,
+      })),
+    }),
+    ...(spec.maxPerMinute === undefined ? {} : { max_per_minute: spec.maxPerMinute }),
+    ...(spec.deviceTimeoutSeconds === undefined ? {} : { device_timeout_seconds: spec.deviceTimeoutSeconds }),
+    ...(spec.maxAttempts === undefined ? {} : { max_attempts: spec.maxAttempts }),
+    ...(window && {
+      window: {
+        start: window.start,
+        end: window.end,
+        ...(window.days ? { days: window.days.map((day) => day.slice(0, 3).toLowerCase()) } : {}),
+        ...(window.timeZone ? { time_zone: window.timeZone } : {}),
+      },
+    }),
+  };
+}
+
+/** The one OtaRollout of a manifest. Throws PluginError when there is none, or more than one. */
+export function rolloutOfManifest(manifest: string, file: string): OtaRollout {
+  const documents = parseAllDocuments(manifest);
+  const wrong = documents.flatMap(({ errors }) => errors)[0];
+  if (wrong) throw new PluginError('failed', `${file} is no YAML: ${wrong.message.split('\n')[0]}`);
+  const objects = documents.map((document) => document.toJS() as Partial<OtaRollout> | null);
+  const rollouts = objects.filter((object): object is OtaRollout => object?.kind === 'OtaRollout');
+  if (rollouts.length !== 1) {
+    throw new PluginError(
+      'failed',
+      `${file} holds ${rollouts.length || 'no'} OtaRollout${rollouts.length > 1 ? 's' : ''}; a plan is for one`,
+    );
+  }
+  const [rollout] = rollouts as [OtaRollout];
+  const { packageRef, targetProfileRef, canaryPercent } = (rollout.spec ?? {}) as Partial<OtaRolloutSpec>;
+  if (!packageRef?.name || !targetProfileRef?.name || canaryPercent === undefined) {
+    const hint = `what else is wrong with it: kubectl apply --dry-run=server -f ${file}`;
+    throw new PluginError('failed', `${file}: spec needs packageRef, targetProfileRef and canaryPercent`, hint);
+  }
+  return rollout;
+}
+
+/** A plan for people. */
+export function formatPlan(plan: Plan, paint: Paint): string {
+  const rows = plan.steps.map(({ percent, scheduled, seconds, device_ids }, index) => {
+    const before = index === 0 ? 0 : plan.steps[index - 1]!.scheduled;
+    return [
+      index === 0 ? 'canary' : String(index + 1),
+      `${percent}%`,
+      String(scheduled - before),
+      String(scheduled),
+      seconds === 0 ? 'at once' : formatDuration(seconds * 1000),
+      device_ids.slice(0, 2).join(', ') + (scheduled - before > 2 ? ', …' : ''),
+    ];
+  });
+  const table = formatTable(['STEP', 'COVER', 'DEVICES', 'IN ALL', 'EARLIEST', 'AMONG THEM'], rows, paint);
+  const left = Object.entries(plan.excluded_counts).sort(([, a], [, b]) => b - a);
+  const excluded = left.map(([reason, count]) => `  ${count} ${reason.replaceAll('_', ' ')}\n`).join('');
+  return `${plan.eligible} devices are eligible\n\n${table}${excluded && `\nleft out:\n${excluded}`}`;
+}
+
+async function idOf<T extends { status?: object }>(
+  cluster: Cluster,
+  kind: 'OtaPackage' | 'DeviceProfile',
+  name: string,
+  read: (resource: T) => string | undefined,
+): Promise<string> {
+  let resource: T;
+  try {
+    resource = await cluster.get<T>(resourcePath(kind, cluster.namespace, name));
+  } catch (error) {
+    if (!(error instanceof KubernetesRefusal) || error.status !== 404 || error.hint) throw error;
+    const where = `in the namespace ${cluster.namespace}`;
+    throw new PluginError(
+      'notFound',
+      `there is no ${kind} ${name} ${where}`,
+      'apply it first: a plan is made over what is there',
+    );
+  }
+  const id = read(resource);
+  if (id) return id;
+  const hint = `see: kubectl kellet status ${kind.toLowerCase()}/${name}`;
+  throw new PluginError('precondition', `the ${kind} ${name} is not known to the data plane yet`, hint);
+}
+
+/** Runs the command. */
+export async function runPlan(session: Session): Promise<Outcome> {
+  const { cluster, line, terminal } = session;
+  const file = session.option('filename');
+  const [name] = line.args;
+  if ((file === undefined) === (name === undefined)) throw usageError('plan needs either -f FILE or a ROLLOUT', 'plan');
+  const { spec } =
+    name === undefined ? rolloutOfManifest(await readManifest(file!), file!) : await readRollout(cluster, name);
+  const packageId = (reference: { name: string }) =>
+    idOf<OtaPackage>(cluster, 'OtaPackage', reference.name, ({ status }) => status?.packageId);
+  const references = {
+    packageId: await packageId(spec.packageRef),
+    profileId: await idOf<DeviceProfile>(
+      cluster,
+      'DeviceProfile',
+      spec.targetProfileRef.name,
+      ({ status }) => status?.profileId,
+    ),
+    rollbackPackageId: spec.rollbackPackageRef && (await packageId(spec.rollbackPackageRef)),
+  };
+  const body = planRequest(spec, references);
+  const plan = await session.dataPlane.call<Plan>('POST', 'ota/rollouts/plan', { body });
+  const format = session.option('output');
+  if (format === 'json' || format === 'yaml') terminal.write(formatValue(plan, format));
+  else if (format === 'name')
+    for (const id of plan.steps.flatMap(({ device_ids }) => device_ids)) terminal.write(`${id}\n`);
+  else terminal.write(formatPlan(plan, session.view().paint));
+  return 'ok';
+}
+
+async function readManifest(file: string): Promise<string> {
+  try {
+    return file === '-' ? await text(process.stdin) : await readFile(file, 'utf8');
+  } catch (error) {
+    throw new PluginError('failed', `${file} cannot be read: ${(error as Error).message}`);
+  }
+}

@@ -1,0 +1,98 @@
+// proof: the record of an anchored point, the bundle that proves it offline, or what a device has proofs of.
+import { writeFile } from 'node:fs/promises';
+import { numberOption } from '../arguments.ts';
+import { PluginError, usageError, type Outcome } from '../errors.ts';
+import { formatTable } from '../format/table.ts';
+import { formatValue } from '../output.ts';
+import type { Session } from '../session.ts';
+
+/** A proof as the API answers it, as far as it is shown. */
+export interface Proof {
+  readonly data_hash: string;
+  readonly device_id: string;
+  readonly batch_id: string;
+  readonly txid: string;
+  readonly block_height: number;
+  readonly block_hash: string;
+  readonly confirmed_at?: string;
+  readonly bundle?: object;
+}
+
+/** What is asked for. */
+export type ProofTarget =
+  | { readonly kind: 'hash'; readonly hash: string; readonly deviceId: string | undefined }
+  | { readonly kind: 'device'; readonly deviceId: string };
+
+const hashPattern = /^[0-9a-f]{64}$/i;
+const idPattern = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i;
+
+/** Reads HASH, DEVICE/HASH or DEVICE. Throws PluginError `usage` for anything else. */
+export function proofTarget(text: string): ProofTarget {
+  const [first, second, ...more] = text.split('/') as [string, ...string[]];
+  if (more.length === 0 && second === undefined) {
+    if (hashPattern.test(first)) return { kind: 'hash', hash: first.toLowerCase(), deviceId: undefined };
+    if (idPattern.test(first)) return { kind: 'device', deviceId: first.toLowerCase() };
+  } else if (more.length === 0 && idPattern.test(first) && hashPattern.test(second!)) {
+    return { kind: 'hash', hash: second!.toLowerCase(), deviceId: first.toLowerCase() };
+  }
+  throw usageError(`${text} is neither a hash (64 hex digits), nor a device id, nor DEVICE/HASH`, 'proof');
+}
+
+/** A proof for people. */
+export function formatProof(proof: Proof): string {
+  return [
+    ['Hash', proof.data_hash],
+    ['Device', proof.device_id],
+    ['Batch', proof.batch_id],
+    ['Transaction', proof.txid],
+    ['Block', `${proof.block_height} ${proof.block_hash}`],
+    ['Confirmed', proof.confirmed_at ?? ''],
+  ]
+    .map(([name, value]) => `${`${name}:`.padEnd(13)}${value}\n`)
+    .join('');
+}
+
+/** Runs the command. */
+export async function runProof(session: Session): Promise<Outcome> {
+  const { dataPlane, line, terminal } = session;
+  const target = proofTarget(line.args[0]!);
+  const file = session.option('bundle');
+  const format = session.option('output');
+  if (target.kind === 'device') {
+    if (file !== undefined) throw usageError('a bundle proves one point: name its hash', 'proof');
+    const query = { device_id: target.deviceId, limit: String(numberOption(line, 'limit', 1, 500) ?? 20) };
+    const answer = await dataPlane.call<{ proofs: Proof[]; total: number }>('GET', 'verify/proofs', { query });
+    if (format === 'json' || format === 'yaml') terminal.write(formatValue(answer, format));
+    else if (format === 'name') for (const { data_hash } of answer.proofs) terminal.write(`${data_hash}\n`);
+    else if (answer.proofs.length === 0)
+      terminal.say('no point of this device is proven yet: anchoring takes about a block');
+    else {
+      const rows = answer.proofs.map(({ data_hash, batch_id, block_height, confirmed_at = '' }) => [
+        ...[data_hash, batch_id, String(block_height), confirmed_at],
+      ]);
+      terminal.write(formatTable(['HASH', 'BATCH', 'BLOCK', 'CONFIRMED'], rows, session.view().paint));
+      if (answer.total > rows.length) terminal.say(`${rows.length} of ${answer.total}; more: --limit N`);
+    }
+    return 'ok';
+  }
+  const query = { include_bundle: file === undefined ? undefined : 'true' };
+  const proof = await dataPlane.call<Proof>('GET', `verify/hash/${target.hash}`, { query });
+  if (target.deviceId !== undefined && proof.device_id !== target.deviceId) {
+    throw new PluginError('failed', `the proof of ${target.hash} is of another device: ${proof.device_id}`);
+  }
+  if (file === '-') terminal.write(formatValue(proof.bundle, 'json'));
+  else if (file !== undefined) {
+    await writeFile(file, formatValue(proof.bundle, 'json')).catch((error: Error) => {
+      throw new PluginError('failed', `${file} cannot be written: ${error.message}`);
+    });
+  }
+  if (format === 'json' || format === 'yaml') terminal.write(formatValue(proof, format));
+  else if (format === 'name') terminal.write(`${proof.data_hash}\n`);
+  else if (file !== '-') terminal.write(formatProof(proof));
+  if (file !== undefined && file !== '-') {
+    terminal.say(
+      `the bundle is in ${file}; check it without Kellet: kellet-verify ${file} --headers-url URL (a header source of your own)`,
+    );
+  }
+  return 'ok';
+}

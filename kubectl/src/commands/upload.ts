@@ -1,0 +1,166 @@
+// upload PACKAGE FILE: the artifact of an upload:// package, in parts that go on after an interruption.
+import { createHash } from 'node:crypto';
+import { open, type FileHandle } from 'node:fs/promises';
+import { setTimeout as sleep } from 'node:timers/promises';
+import type { OtaPackage } from '@kellet/crds';
+import { numberOption } from '../arguments.ts';
+import { KubernetesRefusal, resourcePath } from '../cluster.ts';
+import type { DataPlane } from '../data-plane.ts';
+import { PluginError, usageError, type Outcome } from '../errors.ts';
+import { formatBar } from '../format/bar.ts';
+import { formatBytes } from '../format/duration.ts';
+import { formatValue, qualifiedName } from '../output.ts';
+import type { Session } from '../session.ts';
+import { painter, type Terminal } from '../terminal.ts';
+
+/** A package as the API answers it, as far as an upload needs it. */
+export interface PackageAnswer {
+  readonly package_id: string;
+  readonly status?: string;
+  readonly uploaded_bytes?: number;
+}
+
+/** Attempts of one part, and the delay before each further one. */
+const attempts = 6;
+const delayMilliseconds = 500;
+
+/** What keeps a file from being this package's artifact; undefined when nothing does. */
+export function mismatch(
+  artifact: OtaPackage['spec']['artifact'],
+  file: { size: number; sha256: string },
+): string | undefined {
+  const { uri, sizeBytes, sha256 } = artifact;
+  if (uri !== 'upload://') return `its artifact is fetched from ${uri}, not uploaded`;
+  if (file.size === 0) return 'the file is empty';
+  if (sizeBytes !== undefined && sizeBytes !== file.size)
+    return `the manifest says ${sizeBytes} bytes, the file has ${file.size}`;
+  if (sha256.toLowerCase() !== file.sha256) return `the manifest says SHA-256 ${sha256}, the file has ${file.sha256}`;
+  return undefined;
+}
+
+/** The next part of a file, last byte inclusive; undefined when all is there. */
+export function nextPart(offset: number, size: number, partSize: number): { from: number; to: number } | undefined {
+  return offset >= size ? undefined : { from: offset, to: Math.min(offset + partSize, size) - 1 };
+}
+
+/** Shows how far a transfer is: a bar that is drawn again on a terminal, a line at each tenth elsewhere. */
+export class TransferProgress {
+  private readonly terminal: Terminal;
+  private readonly size: number;
+  private shown = -1;
+
+  constructor(terminal: Terminal, size: number) {
+    this.terminal = terminal;
+    this.size = size;
+  }
+
+  /** So many bytes are there. */
+  at(bytes: number): void {
+    const percent = Math.floor((bytes * 100) / this.size);
+    const text = `${formatBytes(bytes)} of ${formatBytes(this.size)} (${percent} %)`;
+    if (this.terminal.showsProgress) {
+      const { hasUnicode, hasColor } = this.terminal;
+      const part = { count: bytes, glyph: ['█', '#'], style: 'green' } as const;
+      const bar = formatBar([part], this.size, { width: 30, hasUnicode, paint: painter(hasColor) });
+      this.terminal.draw(`\r\u001b[K${bar} ${text}${bytes === this.size ? '\n' : ''}`);
+    } else if (Math.floor(percent / 10) > this.shown || bytes === this.size) {
+      this.shown = Math.floor(percent / 10);
+      this.terminal.say(text);
+    }
+  }
+}
+
+/** Runs the command. */
+export async function runUpload(session: Session): Promise<Outcome> {
+  const { cluster, dataPlane, line, terminal } = session;
+  const [name, path] = line.args as [string, string];
+  const packageName = nameOfPackage(name);
+  const resource = await cluster
+    .get<OtaPackage>(resourcePath('OtaPackage', cluster.namespace, packageName))
+    .catch((error: unknown) => {
+      if (!(error instanceof KubernetesRefusal) || error.status !== 404 || error.hint) throw error;
+      throw new PluginError('notFound', `there is no OtaPackage ${packageName} in the namespace ${cluster.namespace}`);
+    });
+  const partSize = (numberOption(line, 'part-size', 1, 64) ?? 4) * 1024 * 1024;
+  const file = await open(path).catch((error: Error) => {
+    throw new PluginError('failed', `${path} cannot be read: ${error.message}`);
+  });
+  try {
+    const size = (await file.stat()).size;
+    const wrong = mismatch(resource.spec.artifact, { size, sha256: await sha256Of(file) });
+    if (wrong) throw new PluginError('precondition', `${path} cannot be the artifact of ${packageName}: ${wrong}`);
+    const packageId = resource.status?.packageId;
+    if (!packageId) {
+      const hint = `see: kubectl kellet status otapackage/${packageName}`;
+      throw new PluginError('precondition', `the package ${packageName} is not known to the data plane yet`, hint);
+    }
+    const answer = await send(dataPlane, file, { packageId, size, partSize, terminal });
+    const format = session.option('output');
+    const qualified = qualifiedName('OtaPackage', packageName);
+    if (format === 'json' || format === 'yaml') terminal.write(formatValue(answer, format));
+    else terminal.write(format === 'name' ? `${qualified}\n` : `${qualified} ${answer.status}\n`);
+    return 'ok';
+  } finally {
+    await file.close();
+  }
+}
+
+interface Transfer {
+  readonly packageId: string;
+  readonly size: number;
+  readonly partSize: number;
+  readonly terminal: Terminal;
+}
+
+async function send(dataPlane: DataPlane, file: FileHandle, transfer: Transfer): Promise<PackageAnswer> {
+  const { packageId, size, partSize, terminal } = transfer;
+  const read = () => dataPlane.call<PackageAnswer>('GET', `ota/packages/${packageId}`);
+  let state = await read();
+  if (state.status === 'available') return state;
+  let offset = state.uploaded_bytes ?? 0;
+  const progress = new TransferProgress(terminal, size);
+  if (offset > 0) terminal.say(`going on at ${formatBytes(offset)}`);
+  let failures = 0;
+  for (let part = nextPart(offset, size, partSize); part; part = nextPart(offset, size, partSize)) {
+    const bytes = Buffer.alloc(part.to - part.from + 1);
+    await file.read(bytes, 0, bytes.length, part.from);
+    const headers = { 'content-range': `bytes ${part.from}-${part.to}/${size}` };
+    try {
+      state = await dataPlane.call<PackageAnswer>('PUT', `ota/packages/${packageId}/artifact`, {
+        body: bytes,
+        headers,
+      });
+      failures = 0;
+    } catch (error) {
+      // A lost connection leaves the part half there: the data plane says how much.
+      const canGoOn = error instanceof PluginError && error.outcome === 'unavailable';
+      if (!canGoOn || ++failures >= attempts) throw error;
+      await sleep(delayMilliseconds * 2 ** (failures - 1));
+      state = await read();
+    }
+    if (state.status === 'available') break;
+    offset = state.uploaded_bytes ?? 0;
+    progress.at(offset);
+  }
+  progress.at(size);
+  return state;
+}
+
+function nameOfPackage(text: string): string {
+  const [kind, name] = text.split('/') as [string, string | undefined];
+  if (name === undefined) return kind;
+  if (!/^(otapackages?(\.kellet\.dev)?|otapkg|packages?)$/i.test(kind))
+    throw usageError(`${kind} is no package: name an OtaPackage`);
+  return name;
+}
+
+async function sha256Of(file: FileHandle): Promise<string> {
+  const hash = createHash('sha256');
+  const buffer = Buffer.alloc(1024 * 1024);
+  for (let position = 0; ;) {
+    const { bytesRead } = await file.read(buffer, 0, buffer.length, position);
+    if (bytesRead === 0) return hash.digest('hex');
+    hash.update(buffer.subarray(0, bytesRead));
+    position += bytesRead;
+  }
+}

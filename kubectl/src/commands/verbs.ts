@@ -1,0 +1,73 @@
+// pause, resume, rollback, approve, cancel, retry, skip: asked of the data plane, which keeps them; spec is never written.
+import { numberOption } from '../arguments.ts';
+import type { CommandName } from '../command-table.ts';
+import { PluginError, usageError, type Outcome } from '../errors.ts';
+import { formatValue, qualifiedName } from '../output.ts';
+import { readRollout, rolloutIdOf } from '../rollouts.ts';
+import type { Session } from '../session.ts';
+
+/** A rollout as the API answers it, as far as it is shown. */
+export interface RolloutAnswer {
+  readonly rollout_id: string;
+  readonly status?: string;
+  readonly message?: string;
+  readonly counts?: { readonly scheduled?: number; readonly succeeded?: number };
+}
+
+/** Commands that are verbs of the API, and what is said when they are done. */
+export const verbs = {
+  pause: 'paused',
+  resume: 'resumed',
+  rollback: 'rolling back',
+  approve: 'approved',
+  cancel: 'cancelled',
+  retry: 'trying again',
+  skip: 'devices skipped',
+} as const satisfies Partial<Record<CommandName, string>>;
+
+/** A command that is a verb. */
+export type Verb = keyof typeof verbs;
+
+/** The body of a verb's request. */
+export function verbBody(
+  verb: Verb,
+  options: { canaryPercent?: number | undefined; devices: readonly string[] },
+): object {
+  if (verb === 'resume') return options.canaryPercent === undefined ? {} : { canary_percent: options.canaryPercent };
+  if (verb === 'retry' || verb === 'skip') return { device_ids: options.devices };
+  return {};
+}
+
+/** Runs a verb on each rollout; one that is refused does not keep the others from being asked. */
+export async function runVerb(session: Session, verb: Verb): Promise<Outcome> {
+  const { cluster, dataPlane, line, terminal } = session;
+  const devices = line.options.get('device') ?? [];
+  if (verb === 'skip' && devices.length === 0) throw usageError('skip needs --device ID', verb);
+  const body = verbBody(verb, { canaryPercent: numberOption(line, 'canary-percent', 1, 100), devices });
+  const format = session.option('output');
+  const answers: RolloutAnswer[] = [];
+  let failure: PluginError | undefined;
+  for (const text of line.args) {
+    try {
+      const rollout = await readRollout(cluster, text);
+      const answer = await dataPlane.call<RolloutAnswer>('POST', `ota/rollouts/${rolloutIdOf(rollout)}/${verb}`, {
+        body,
+      });
+      answers.push(answer);
+      const name = qualifiedName('OtaRollout', rollout.metadata.name);
+      if (format === 'name') terminal.write(`${name}\n`);
+      else if (format === undefined) {
+        terminal.write(`${name} ${verbs[verb]}\n`);
+        if (answer.message) terminal.write(`  ${answer.message}\n`);
+      }
+    } catch (error) {
+      if (!(error instanceof PluginError) || line.args.length === 1) throw error;
+      failure ??= error;
+      terminal.say(`error: ${text}: ${error.message}`);
+    }
+  }
+  if (format === 'json' || format === 'yaml') {
+    terminal.write(formatValue(line.args.length === 1 ? answers[0] : { rollouts: answers }, format));
+  }
+  return failure?.outcome ?? 'ok';
+}

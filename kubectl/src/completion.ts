@@ -1,0 +1,123 @@
+// Completion: scripts for three shells, all of which ask `kubectl-kellet __complete`, in the form in which kubectl asks too.
+import { commandOf, commands, commonOptions, optionsOf, type ArgumentValues, type Option } from './command-table.ts';
+import { usageError } from './errors.ts';
+
+/** Shells with a script. */
+export const shells = ['bash', 'zsh', 'fish'] as const;
+
+/** What may stand at the cursor: words that are known, and names that must be looked up. */
+export interface Candidates {
+  readonly words: readonly string[];
+  readonly lookup: Exclude<ArgumentValues, 'shells' | 'commands'> | 'namespaces' | 'contexts';
+}
+
+const none: Candidates = { words: [], lookup: undefined };
+
+/** Decides what may stand in place of the last word. */
+export function candidates(words: readonly string[]): Candidates {
+  const before = words.slice(0, -1);
+  const current = words.at(-1) ?? '';
+  const read = readBefore(before);
+  const command = read.command === undefined ? undefined : commandOf(read.command);
+  const options: Readonly<Record<string, Option>> = command ? optionsOf(command) : commonOptions;
+  if (read.open !== undefined) return valuesOf(options[read.open]);
+  const [name, value] = current.split('=', 2);
+  if (name!.startsWith('--') && value !== undefined) {
+    const { words: values, lookup } = valuesOf(options[name!.slice(2)]);
+    return { words: values.map((word) => `${name}=${word}`), lookup };
+  }
+  if (current.startsWith('-')) return { words: Object.keys(options).map((option) => `--${option}`), lookup: undefined };
+  if (read.command === undefined) return { words: Object.keys(commands), lookup: undefined };
+  if (!command || read.args >= command.takes[1]) return none;
+  const asked = command.values[read.args === 0 ? 0 : 1];
+  if (asked === 'shells') return { words: shells, lookup: undefined };
+  if (asked === 'commands') return { words: Object.keys(commands), lookup: undefined };
+  return { words: [], lookup: asked };
+}
+
+function valuesOf(option: Option | undefined): Candidates {
+  if (typeof option?.values === 'object') return { words: option.values, lookup: undefined };
+  if (option?.values !== undefined) return { words: [], lookup: option.values };
+  return option?.word === 'FILE' ? { words: [], lookup: 'files' } : none;
+}
+
+/** The command before the cursor, how many arguments it has, and the option that waits for its value. */
+function readBefore(words: readonly string[]): { command?: string; args: number; open?: string } {
+  const all: [string, Option][] = [commonOptions, ...Object.values(commands).map(({ options }) => options)].flatMap(
+    (options) => Object.entries<Option>(options),
+  );
+  const positionals: string[] = [];
+  let open: string | undefined;
+  for (const word of words) {
+    if (open !== undefined) {
+      open = undefined;
+    } else if (word.startsWith('-') && word !== '-') {
+      const found = all.find(([name, { short }]) => word === `--${name}` || word === `-${short}`);
+      if (found?.[1].word !== undefined) [open] = found;
+    } else positionals.push(word);
+  }
+  const [command, ...args] = positionals;
+  return { ...(command === undefined ? {} : { command }), args: args.length, ...(open === undefined ? {} : { open }) };
+}
+
+/** Directives of kubectl's completion protocol, which is cobra's. */
+export const directives = { files: 0, nothingElse: 4 } as const;
+
+/** The answer to `__complete`: a word a line, then the directive. */
+export const completionAnswer = (words: readonly string[], prefix: string, directive: number): string =>
+  [...words.filter((word) => word.startsWith(prefix)), `:${directive}`, ''].join('\n');
+
+const bash = `# bash completion of kubectl-kellet
+_kubectl_kellet() {
+  local line directive=4
+  COMPREPLY=()
+  while IFS= read -r line; do
+    case "$line" in
+      :*) directive="\${line#:}" ;;
+      ?*) COMPREPLY+=("$line") ;;
+    esac
+  done < <(kubectl-kellet __complete "\${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)
+  if [ "$directive" = 0 ] && [ "\${#COMPREPLY[@]}" = 0 ]; then
+    while IFS= read -r line; do COMPREPLY+=("$line"); done < <(compgen -f -- "\${COMP_WORDS[COMP_CWORD]}")
+  fi
+}
+complete -F _kubectl_kellet kubectl-kellet
+`;
+
+const zsh = `#compdef kubectl-kellet
+# zsh completion of kubectl-kellet
+_kubectl_kellet() {
+  local line directive=4
+  local -a found
+  for line in "\${(@f)$(kubectl-kellet __complete "\${(@)words[2,CURRENT]}" 2>/dev/null)}"; do
+    case "$line" in
+      :*) directive="\${line#:}" ;;
+      ?*) found+=("$line") ;;
+    esac
+  done
+  if (( \${#found} )); then compadd -a found
+  elif [ "$directive" = 0 ]; then _files
+  fi
+}
+compdef _kubectl_kellet kubectl-kellet
+`;
+
+const fish = `# fish completion of kubectl-kellet
+function __kubectl_kellet_complete
+  set -l words (commandline -opc) (commandline -ct)
+  set -l found (kubectl-kellet __complete $words[2..-1] 2>/dev/null)
+  string match -v ':*' -- $found
+  if contains -- ':0' $found
+    __fish_complete_path (commandline -ct)
+  end
+end
+complete -c kubectl-kellet -f -a '(__kubectl_kellet_complete)'
+`;
+
+/** The script for a shell. Throws PluginError `usage` for a shell without one. */
+export function completionScript(shell: string): string {
+  const scripts: Readonly<Record<string, string>> = { bash, zsh, fish };
+  if (!Object.hasOwn(scripts, shell))
+    throw usageError(`there is a script for ${shells.join(', ')}, not for ${shell}`, 'completion');
+  return scripts[shell]!;
+}

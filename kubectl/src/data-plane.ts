@@ -1,0 +1,198 @@
+// The data plane's REST API, with a token that the cluster issues to a service account for nothing else (audience kellet).
+import http from 'node:http';
+import https from 'node:https';
+import { KubernetesRefusal, type Cluster } from './cluster.ts';
+import { chooseEndpoint, readAnnotation, type EndpointHints } from './endpoint.ts';
+import { connectionProblem, PluginError, type Outcome } from './errors.ts';
+import { findTarget, portForwardAgent } from './port-forward.ts';
+
+/** The account to act as when none is named. */
+export const defaultServiceAccount = 'kellet-cli';
+
+/** The least that the API server issues. */
+const tokenSeconds = 600;
+
+/** A service account. */
+export interface Account {
+  readonly namespace: string;
+  readonly name: string;
+}
+
+/** How to get there, and as whom. */
+export interface DataPlaneOptions extends Pick<EndpointHints, 'server' | 'service'> {
+  readonly account: Account;
+  readonly timeoutMilliseconds: number;
+}
+
+/** Reads `[NAMESPACE/]NAME`; the namespace is the tenant's when it is left out. */
+export function accountOf(text: string | undefined, namespace: string): Account {
+  const [first = defaultServiceAccount, second] = (text ?? defaultServiceAccount).split('/');
+  return second === undefined ? { namespace, name: first } : { namespace: first, name: second };
+}
+
+/** A request besides its method and path. */
+export interface DataPlaneRequest {
+  readonly query?: Readonly<Record<string, string | undefined>>;
+  /** Sent as JSON; bytes are sent as they are. */
+  readonly body?: object | Buffer;
+  readonly headers?: Readonly<Record<string, string>>;
+}
+
+const outcomes: Readonly<Record<string, Outcome>> = {
+  NOT_FOUND: 'notFound',
+  UNAUTHENTICATED: 'denied',
+  PERMISSION_DENIED: 'denied',
+  FAILED_PRECONDITION: 'precondition',
+  ALREADY_EXISTS: 'precondition',
+  ABORTED: 'precondition',
+  UNAVAILABLE: 'unavailable',
+  DEADLINE_EXCEEDED: 'unavailable',
+  RESOURCE_EXHAUSTED: 'unavailable',
+};
+
+/** The data plane's own refusal. */
+export class DataPlaneRefusal extends PluginError {
+  /** The name in the error body. */
+  readonly code: string;
+
+  constructor(code: string, message: string, hint?: string) {
+    super(outcomes[code] ?? 'failed', message, hint);
+    this.code = code;
+  }
+}
+
+/** The data plane of the cluster's namespace. Nothing is asked of the cluster before the first request. */
+export class DataPlane {
+  private readonly cluster: Cluster;
+  private readonly options: DataPlaneOptions;
+  private way: Promise<{ base: string; agent: http.Agent | undefined }> | undefined;
+  private token: { text: string; until: number } | undefined;
+
+  constructor(cluster: Cluster, options: DataPlaneOptions) {
+    this.cluster = cluster;
+    this.options = options;
+  }
+
+  /** Answers the body. Throws DataPlaneRefusal, or PluginError `unavailable` when the data plane cannot be reached. */
+  async call<T>(method: string, path: string, request: DataPlaneRequest = {}): Promise<T> {
+    const { base, agent } = await (this.way ??= this.findWay());
+    const token = await this.currentToken();
+    const url = new URL(`${base}/api/v1/${path}`);
+    for (const [name, value] of Object.entries(request.query ?? {})) {
+      if (value !== undefined) url.searchParams.set(name, value);
+    }
+    const { body } = request;
+    const bytes = body === undefined || Buffer.isBuffer(body) ? body : Buffer.from(JSON.stringify(body));
+    const headers = {
+      authorization: `Bearer ${token}`,
+      'x-kellet-namespace': this.cluster.namespace,
+      'user-agent': 'kubectl-kellet',
+      ...(bytes === undefined
+        ? {}
+        : {
+            'content-type': bytes === body ? 'application/octet-stream' : 'application/json',
+            'content-length': bytes.length,
+          }),
+      ...request.headers,
+    };
+    const answer = await new Promise<{ status: number; text: string }>((resolve, reject) => {
+      const options = { method, headers, agent, signal: AbortSignal.timeout(this.options.timeoutMilliseconds) };
+      const outgoing = (url.protocol === 'http:' ? http : https).request(url, options, (response) => {
+        const chunks: Buffer[] = [];
+        response.on('data', (chunk: Buffer) => chunks.push(chunk));
+        response.once('error', reject);
+        response.once('end', () =>
+          resolve({ status: response.statusCode ?? 0, text: Buffer.concat(chunks).toString('utf8') }),
+        );
+      });
+      outgoing.once('error', reject);
+      outgoing.end(bytes);
+    }).catch((error: unknown) => {
+      if (error instanceof PluginError) throw error;
+      const hint = 'what the cluster knows is shown by: kubectl kellet status';
+      throw new PluginError(
+        'unavailable',
+        `the data plane at ${base} cannot be reached: ${connectionProblem(error)}`,
+        hint,
+      );
+    });
+    if (answer.status >= 200 && answer.status < 300) return JSON.parse(answer.text) as T;
+    throw this.refusalOf(answer.status, answer.text);
+  }
+
+  /** All items of a list that pages by `page_token`. */
+  async list<T>(path: string, field: string, query: Readonly<Record<string, string | undefined>> = {}): Promise<T[]> {
+    const items: T[] = [];
+    for (let token = ''; ;) {
+      const page = await this.call<Record<string, unknown> & { next_page_token?: string }>('GET', path, {
+        query: { ...query, page_size: '500', ...(token ? { page_token: token } : {}) },
+      });
+      items.push(...(page[field] as T[]));
+      token = page.next_page_token ?? '';
+      if (!token) return items;
+    }
+  }
+
+  private async findWay() {
+    const { server, service } = this.options;
+    const annotation = server || service ? undefined : await readAnnotation(this.cluster);
+    const endpoint = chooseEndpoint({ server, service, annotation });
+    if (endpoint.kind === 'url') return { base: endpoint.url, agent: undefined };
+    const target = await findTarget(this.cluster, endpoint.namespace, endpoint.name);
+    // The host stands in the request alone; the connection is the port-forward.
+    return { base: `http://${target.pod}`, agent: portForwardAgent(this.cluster, target) };
+  }
+
+  private async currentToken(): Promise<string> {
+    if (this.token && this.token.until > Date.now()) return this.token.text;
+    const { namespace, name } = this.options.account;
+    const path = `/api/v1/namespaces/${encodeURIComponent(namespace)}/serviceaccounts/${encodeURIComponent(name)}/token`;
+    const body = {
+      apiVersion: 'authentication.k8s.io/v1',
+      kind: 'TokenRequest',
+      spec: { audiences: ['kellet'], expirationSeconds: tokenSeconds },
+    };
+    try {
+      const { status } = await this.cluster.post<{ status: { token: string } }>(path, body);
+      this.token = { text: status.token, until: Date.now() + (tokenSeconds - 60) * 1000 };
+      return status.token;
+    } catch (error) {
+      if (!(error instanceof KubernetesRefusal)) throw error;
+      if (error.status === 404) {
+        throw new PluginError(
+          'notFound',
+          `there is no service account ${name} in the namespace ${namespace}`,
+          'make it as examples/kubectl-access.yaml does, or name another: --service-account [NAMESPACE/]NAME',
+        );
+      }
+      if (error.status === 403) {
+        throw new PluginError(
+          'denied',
+          `you may not act as the service account ${namespace}/${name}: ${error.message}`,
+          `you need the verb create on serviceaccounts/token, as the Role use-kellet-cli in examples/kubectl-access.yaml gives it`,
+        );
+      }
+      throw error;
+    }
+  }
+
+  private refusalOf(status: number, text: string): PluginError {
+    let code = '';
+    let message = text.trim().slice(0, 200);
+    try {
+      const body = JSON.parse(text) as { code?: string | number; message?: string };
+      code = status === 429 ? 'RESOURCE_EXHAUSTED' : String(body.code ?? '');
+      message = body.message ?? message;
+    } catch {
+      // Not the data plane's own words: a proxy's.
+    }
+    const { namespace, name } = this.options.account;
+    const user = `system:serviceaccount:${namespace}:${name}`;
+    const hints: Readonly<Record<string, string>> = {
+      PERMISSION_DENIED: `rights are bound to ${user}, by the roles kellet-view and kellet-operate in ${this.cluster.namespace}`,
+      UNAUTHENTICATED: `the data plane does not take this cluster's tokens: is it another cluster's? (${user})`,
+      RESOURCE_EXHAUSTED: 'the tenant’s requests of this minute are used up: wait a minute',
+    };
+    return new DataPlaneRefusal(code, message || `the data plane answered ${status}`, hints[code]);
+  }
+}

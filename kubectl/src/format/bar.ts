@@ -1,0 +1,40 @@
+// Bars: of a rollout, in parts, and of a transfer.
+import type { Paint, Style } from '../terminal.ts';
+
+/** A part of a bar. */
+export interface Part {
+  readonly count: number;
+  /** The character in a terminal with Unicode, and without. */
+  readonly glyph: readonly [string, string];
+  readonly style: Style | undefined;
+}
+
+/**
+ * Cells for parts of a whole: each part gets its share of the width, rounded down, and at least one cell when it is not empty,
+ * so that a single failure among thousands is seen. What is left belongs to `rest`.
+ */
+export function shares(counts: readonly number[], total: number, width: number): number[] {
+  if (total <= 0) return counts.map(() => 0);
+  const cells = counts.map((count) => (count > 0 ? Math.max(1, Math.floor((count * width) / total)) : 0));
+  for (let over = cells.reduce((sum, cell) => sum + cell, 0) - width; over > 0; over -= 1) {
+    cells[cells.indexOf(Math.max(...cells))]! -= 1;
+  }
+  return cells;
+}
+
+/** A bar of so many cells between brackets. */
+export function formatBar(
+  parts: readonly Part[],
+  total: number,
+  options: { width: number; hasUnicode: boolean; paint: Paint },
+): string {
+  const { width, hasUnicode, paint } = options;
+  const cells = shares(
+    parts.map(({ count }) => count),
+    total,
+    width,
+  );
+  const filled = parts.map(({ glyph, style }, index) => paint(style, glyph[hasUnicode ? 0 : 1].repeat(cells[index]!)));
+  const rest = width - cells.reduce((sum, cell) => sum + cell, 0);
+  return `[${filled.join('')}${paint('gray', (hasUnicode ? '░' : '.').repeat(rest))}]`;
+}

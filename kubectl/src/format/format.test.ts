@@ -1,0 +1,254 @@
+import type { OtaRollout } from '@kellet/crds';
+import { expect } from 'chai';
+import { cut } from '../screen.ts';
+import { painter } from '../terminal.ts';
+import { formatBar, shares } from './bar.ts';
+import { formatAge, formatBytes, formatDuration } from './duration.ts';
+import { readiness, resourceRow } from './resource.ts';
+import {
+  nextSteps,
+  phaseOf,
+  progressOf,
+  rolloutBar,
+  rolloutDetails,
+  rolloutLine,
+  rolloutRow,
+  stepsLine,
+} from './rollout.ts';
+import { formatTable } from './table.ts';
+
+const plain = painter(false);
+const now = Date.parse('2026-01-01T00:10:00Z');
+const view = { paint: plain, hasUnicode: false, now };
+
+const rollout = (status: OtaRollout['status'] = {}, spec: Partial<OtaRollout['spec']> = {}): OtaRollout => ({
+  apiVersion: 'kellet.dev/v1alpha1',
+  kind: 'OtaRollout',
+  metadata: { name: 'r', creationTimestamp: '2026-01-01T00:00:00Z' },
+  spec: { packageRef: { name: 'p' }, targetProfileRef: { name: 'd' }, canaryPercent: 20, ...spec },
+  status,
+});
+const paused = (...reasons: ('OperatorPause' | 'FailureThresholdExceeded' | 'StepApproval')[]) => ({
+  phase: 'Paused' as const,
+  pauseConditions: reasons.map((reason) => ({ reason, startTime: '2026-01-01T00:05:00Z', by: 'me' })),
+});
+
+describe('durations, ages and sizes', () => {
+  for (const [seconds, want] of [
+    [0, '0s'],
+    [-5, '0s'],
+    [119, '119s'],
+    [120, '2m'],
+    [200, '3m20s'],
+    [600, '10m'],
+    [10_799, '179m'],
+    [10_800, '3h'],
+    [12_000, '3h20m'],
+    [28_800, '8h'],
+    [172_799, '47h'],
+    [172_800, '2d'],
+  ] as const) {
+    it(`${seconds} s: ${want}`, () => expect(formatDuration(seconds * 1000)).to.equal(want));
+  }
+  it('an age without a time is unknown', () => expect(formatAge(undefined, now)).to.equal('<unknown>'));
+  for (const [bytes, want] of [
+    [0, '0 B'],
+    [1023, '1023 B'],
+    [1024, '1.0 KiB'],
+    [1_500_000, '1.4 MiB'],
+    [5_000_000_000, '4.7 GiB'],
+    [5_000_000_000_000, '4656.6 GiB'],
+  ] as const) {
+    it(`${bytes} bytes: ${want}`, () => expect(formatBytes(bytes)).to.equal(want));
+  }
+});
+
+describe('tables', () => {
+  it('are as wide as they must be, without space at the end', () => {
+    const rows = [
+      ['a', '', 'x'],
+      ['longer', '1', { text: 'y', style: 'red' as const }],
+    ];
+    expect(formatTable(['NAME', 'N', 'LAST'], rows, plain)).to.equal(
+      'NAME     N   LAST\na        -   x\nlonger   1   y\n',
+    );
+  });
+  it('are as wide in colour', () => {
+    const rows = [[{ text: 'ab', style: 'red' as const }, 'x']];
+    expect(formatTable(['A', 'B'], rows, painter(true))).to.equal('A    B\n\u001b[31mab\u001b[0m   x\n');
+  });
+});
+
+describe('bars', () => {
+  for (const [what, counts, total, width, want] of [
+    ['nothing of nothing', [0, 0], 0, 10, [0, 0]],
+    ['half', [5], 10, 10, [5]],
+    ['one among thousands is seen', [9_999, 1], 10_000, 10, [9, 1]],
+    ['three small parts and a large one', [97, 1, 1, 1], 100, 10, [7, 1, 1, 1]],
+    ['all', [10], 10, 10, [10]],
+    ['rounded down: full means all', [99], 100, 10, [9]],
+  ] as const) {
+    it(what, () => expect(shares(counts, total, width)).to.deep.equal(want));
+  }
+  it('are always as wide as they are', () => {
+    for (let total = 1; total < 40; total += 3) {
+      for (let first = 0; first <= total; first += 1) {
+        const parts = [first, Math.floor((total - first) / 2)].map((count) => ({
+          count,
+          glyph: ['█', '#'] as const,
+          style: undefined,
+        }));
+        expect(formatBar(parts, total, { width: 7, hasUnicode: false, paint: plain })).to.have.length(9);
+      }
+    }
+  });
+  it('show what became of the devices', () => {
+    const counts = { eligible: 20, scheduled: 12, succeeded: 4, failed: 1, timedOut: 1, skipped: 2 };
+    expect(rolloutBar(rollout({ counts }), 20, view)).to.equal('[####xx-->>>>........]');
+  });
+});
+
+describe('a line that is too long for the terminal', () => {
+  it('is cut, and colours take no room', () => {
+    expect(cut('abcdef', 3)).to.equal('abc');
+    expect(cut('\u001b[31mabc\u001b[0mdef', 4)).to.equal('\u001b[31mabc\u001b[0md');
+    expect(cut('░░░░', 2)).to.equal('░░');
+  });
+});
+
+describe('a rollout', () => {
+  for (const [what, status, want] of [
+    ['not seen yet', undefined, 'Pending'],
+    ['active', { phase: 'Active' }, 'Active'],
+    ['succeeded', { phase: 'Completed', outcome: 'Succeeded' }, 'Completed'],
+    ['rolled back', { phase: 'Completed', outcome: 'RolledBack' }, 'Completed (RolledBack)'],
+    ['cancelled', { phase: 'Completed', outcome: 'Cancelled' }, 'Completed (Cancelled)'],
+  ] as const) {
+    it(`${what}: ${want}`, () => expect(phaseOf(rollout(status)).text).to.equal(want));
+  }
+
+  it('counts every device once', () => {
+    const counts = {
+      eligible: 10,
+      scheduled: 8,
+      sent: 6,
+      succeeded: 3,
+      failed: 1,
+      timedOut: 1,
+      skipped: 1,
+      removed: 1,
+    };
+    expect(progressOf(rollout({ counts }))).to.deep.equal({
+      eligible: 10,
+      scheduled: 8,
+      succeeded: 3,
+      failed: 2,
+      skipped: 1,
+      underway: 1,
+    });
+    expect(progressOf(rollout())).to.include({ eligible: 0, underway: 0 });
+  });
+
+  it('is a row, and more when it is wide', () => {
+    const counts = { eligible: 10, scheduled: 2, succeeded: 1, failed: 1 };
+    const row = rolloutRow(rollout({ phase: 'Active', counts, failurePercent: 50, effectivePercent: 30 }), false, now);
+    expect(row.map((cell) => (typeof cell === 'string' ? cell : cell.text))).to.deep.equal([
+      'r',
+      'Active',
+      'p',
+      'd',
+      '30%',
+      '2/10',
+      '1',
+      '1',
+      '50',
+      '10m',
+    ]);
+    expect(rolloutRow(rollout({}, { steps: [{ percent: 100 }] }), true, now)).to.include('20→100');
+  });
+
+  for (const [what, status, spec, want] of [
+    ['runs', { phase: 'Active' as const }, {}, []],
+    ['was paused by someone', paused('OperatorPause'), {}, ['resume']],
+    ['waits for approval', paused('StepApproval'), {}, ['approve']],
+    ['failed, without a way back', paused('FailureThresholdExceeded'), {}, ['devices', 'resume']],
+    [
+      'failed',
+      paused('FailureThresholdExceeded'),
+      { rollbackPackageRef: { name: 'old' } },
+      ['devices', 'rollback', 'resume'],
+    ],
+    ['is held by its manifest', paused('OperatorPause'), { paused: true }, ['manifest']],
+  ] as const) {
+    it(`that ${what}: ${want.join(', ') || 'nothing to do'}`, () => {
+      const steps = nextSteps(rollout(status, spec));
+      expect(steps).to.have.length(want.length);
+      for (const [index, word] of want.entries()) expect(steps[index]).to.contain(word);
+    });
+  }
+
+  it('shows its stages, those that have begun marked', () => {
+    const steps = [
+      { percent: 50, soakSeconds: 3600 },
+      { percent: 100, approval: true, soakSeconds: 30 },
+    ];
+    expect(stepsLine(rollout({ effectivePercent: 50 }, { steps }))).to.equal(
+      '20%* → 50% (after 60m)* → 100% (after 30s, approved)',
+    );
+  });
+
+  it('says who holds it, and since when', () => {
+    expect(rolloutDetails(rollout(paused('OperatorPause')), view).join('\n')).to.contain(
+      'Paused:     OperatorPause, 5m ago, by me',
+    );
+  });
+
+  it('is one line where there is no terminal, with what is wrong', () => {
+    expect(rolloutLine(rollout({ phase: 'Active', counts: { eligible: 4, scheduled: 2, succeeded: 1 } }))).to.equal(
+      'r: Active, 1/4 ok, 0 failed, 2 scheduled',
+    );
+    const conditions = [
+      {
+        type: 'ReferencesResolved',
+        status: 'False',
+        reason: 'NotFound',
+        message: 'no package p',
+        lastTransitionTime: '',
+      },
+    ] as const;
+    expect(rolloutLine(rollout({ conditions: [...conditions] }))).to.equal(
+      'r: Pending, 0/0 ok, 0 failed, 0 scheduled: no package p',
+    );
+  });
+});
+
+describe('the other kinds', () => {
+  const resource = (status: object | undefined, generation = 1) => ({
+    kind: 'OtaPackage',
+    metadata: { name: 'p', generation, creationTimestamp: '2026-01-01T00:00:00Z' },
+    spec: { type: 'Firmware', version: '1.0.0', artifact: { uri: 'upload://', sha256: '', sizeBytes: 2048 } },
+    ...(status ? { status } : {}),
+  });
+  const ready = (status: string, observedGeneration = 1) => ({
+    observedGeneration,
+    conditions: [{ type: 'Ready', status, reason: 'Uploading', message: 'waits', lastTransitionTime: '' }],
+  });
+  for (const [what, given, want] of [
+    ['nobody has seen', resource(undefined), 'Unknown'],
+    ['is ready', resource(ready('True')), 'True'],
+    ['is not', resource(ready('False')), 'Uploading'],
+    ['was ready before its last change', resource(ready('True', 1), 2), 'Unknown'],
+  ] as const) {
+    it(`one that ${what}: ${want}`, () => {
+      const { cell } = readiness(given);
+      expect(typeof cell === 'string' ? cell : cell.text).to.equal(want);
+    });
+  }
+  it('are rows with what matters of their kind', () => {
+    expect(resourceRow('OtaPackage', resource(ready('True')), false, now).slice(0, 3)).to.deep.equal([
+      'p',
+      'Firmware 1.0.0',
+      '2.0 KiB',
+    ]);
+  });
+});

@@ -1,0 +1,60 @@
+// What every command is given: the command line, the cluster, the data plane, the terminal.
+import type { CommandLine } from './arguments.ts';
+import { numberOption, optionOf } from './arguments.ts';
+import { Cluster } from './cluster.ts';
+import { accountOf, DataPlane } from './data-plane.ts';
+import type { View } from './format/rollout.ts';
+import { painter, type Terminal } from './terminal.ts';
+
+/** One run of the plugin. */
+export class Session {
+  readonly line: CommandLine;
+  readonly terminal: Terminal;
+  readonly environment: NodeJS.ProcessEnv;
+  /** Aborts when the user interrupts. */
+  readonly signal: AbortSignal;
+  private opened: Cluster | undefined;
+  private connected: DataPlane | undefined;
+
+  constructor(line: CommandLine, terminal: Terminal, environment: NodeJS.ProcessEnv, signal: AbortSignal) {
+    this.line = line;
+    this.terminal = terminal;
+    this.environment = environment;
+    this.signal = signal;
+  }
+
+  /** An option's value. */
+  option(name: string): string | undefined {
+    return optionOf(this.line, name);
+  }
+
+  private get timeoutMilliseconds(): number {
+    return (numberOption(this.line, 'timeout', 1, 3600) ?? 30) * 1000;
+  }
+
+  /** The cluster of the kubeconfig, read when it is first needed. */
+  get cluster(): Cluster {
+    return (this.opened ??= Cluster.open({
+      kubeconfig: this.option('kubeconfig'),
+      context: this.option('context'),
+      namespace: this.option('namespace'),
+      timeoutMilliseconds: this.timeoutMilliseconds,
+    }));
+  }
+
+  /** The data plane behind the cluster. */
+  get dataPlane(): DataPlane {
+    return (this.connected ??= new DataPlane(this.cluster, {
+      server: this.option('server') ?? this.environment['KELLET_SERVER'],
+      service: this.option('service'),
+      account: accountOf(this.option('service-account'), this.cluster.namespace),
+      timeoutMilliseconds: this.timeoutMilliseconds,
+    }));
+  }
+
+  /** How things are shown now. */
+  view(): View {
+    const { hasColor, hasUnicode } = this.terminal;
+    return { paint: painter(hasColor), hasUnicode, now: Date.now() };
+  }
+}
