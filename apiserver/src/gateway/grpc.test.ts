@@ -135,7 +135,13 @@ for (const split of [false, true])
       ['an expired token', { deviceId: 'd' }, { authorization: 'Bearer expired' }, status.UNAUTHENTICATED, 'refresh'],
       ['a device on a user method', { deviceId: 'd' }, { 'x-api-key': 'device' }, status.PERMISSION_DENIED, 'device'],
       ['a disallowed address', { deviceId: 'd' }, { 'x-api-key': 'elsewhere' }, status.PERMISSION_DENIED, 'allowlist'],
-      ['NUL in text', { deviceId: 'a\0b' }, { 'x-api-key': 'viewer' }, status.INVALID_ARGUMENT, 'NUL'],
+      [
+        'NUL in text',
+        { deviceId: 'a\0b' },
+        { 'x-api-key': 'viewer' },
+        status.INVALID_ARGUMENT,
+        'device_id: must not contain NUL',
+      ],
       ['a failure of the handler', { deviceId: 'bug' }, { 'x-api-key': 'viewer' }, status.INTERNAL, 'internal error'],
     ] as const) {
       it(`answers ${what}: ${status[code]}`, async () => {

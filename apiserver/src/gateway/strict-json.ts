@@ -3,8 +3,11 @@ import { isUtf8 } from 'node:buffer';
 import type { JsonValue } from '@bufbuild/protobuf';
 import type { JsonPath } from './field-path.ts';
 
-/** Objects and arrays within one another; the message decoder has the same bound. */
-export const maximumDepth = 100;
+/**
+ * Objects and arrays within one another. Free JSON (google.protobuf.Struct) takes two messages for each, and a message may be
+ * nested 100 deep where it is read from its binary form: in another process, or by a gRPC client.
+ */
+const maximumDepth = 48;
 
 const quote = 0x22;
 const comma = 0x2c;
