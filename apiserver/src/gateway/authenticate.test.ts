@@ -287,6 +287,16 @@ describe('remembering credentials', () => {
     expect(ended.slice(1)).to.deep.equal(['scoped PERMISSION_DENIED']);
   });
 
+  it('ends an open call whose credential was revoked before it could be watched', async () => {
+    const { caller } = await authenticator.authenticate('token', '127.0.0.1');
+    answer = async () => ({ valid: false, reason: Reason.revoked });
+    announce('session:s1');
+    const ended: string[] = [];
+    authenticator.watch({ credential: 'token', caller, address: '127.0.0.1', end: ({ code }) => ended.push(code) });
+    await settled();
+    expect(ended).to.deep.equal(['UNAUTHENTICATED']);
+  });
+
   it('asks again about an open call when the auth service could not tell', async function () {
     this.timeout(5000);
     const { caller } = await authenticator.authenticate('token', '127.0.0.1');

@@ -144,6 +144,8 @@ export class Authenticator {
     this.watched.add(watched);
     this.watchedIndex.add(call.caller, watched);
     this.awaitExpiry(watched, call.caller.expiresAt);
+    // What was announced between the call's admission and now reached nobody; nothing new costs a look into memory.
+    this.checkSoon(watched);
     return () => this.unwatch(watched);
   }
 
