@@ -25,6 +25,13 @@ export interface Prepared {
   readonly close: () => Promise<void>;
 }
 
+/** Measurements that share one long preparation and are made once each. */
+export interface Suite {
+  /** The names of its results begin so. */
+  readonly name: string;
+  readonly run: (report: (line: string) => void) => Promise<Result[]>;
+}
+
 /** A line of .kellet/bench.json. */
 export interface Result {
   readonly name: string;
@@ -37,6 +44,8 @@ export interface Result {
   readonly rounds: number;
   /** Other figures in the same unit, by what they are. */
   readonly beside?: Readonly<Record<string, number>>;
+  /** Figures in units of their own, by what they are. */
+  readonly remarks?: Readonly<Record<string, number>>;
 }
 
 /** The middle of the values; the mean of the two middle ones when their number is even. */
@@ -123,6 +132,7 @@ export function table(results: readonly Result[]): string {
       `${name} ${format(value)}`,
       (result.value / value).toFixed(2),
     ]),
+    ...Object.entries(result.remarks ?? {}).map(([name, value]) => ['', '', `${name} ${format(value)}`, '']),
   ]);
   const all = [['benchmark', 'ours', 'baseline', 'ratio'], ...rows];
   const widths = all[0]!.map((_, column) => Math.max(...all.map((row) => row[column]!.length)));

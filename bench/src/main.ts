@@ -7,17 +7,23 @@ import { machine, runBenchmark, table, type Result } from './harness.ts';
 import { gatewayGetVsNode, gatewayPostVsNode } from './gateway/gateway-vs-node.ts';
 import { rateLimitCost } from './gateway/rate-limit-cost.ts';
 import { ingestVsCopy } from './ingest-vs-copy.ts';
+import { operator10k } from './operator/operator-10k.ts';
 
 const benchmarks = [ingestVsCopy, gatewayGetVsNode, gatewayPostVsNode, rateLimitCost];
 
+const suites = [operator10k];
+
 const only = process.argv[2] ?? process.env['ONLY'] ?? '';
 const chosen = benchmarks.filter((benchmark) => benchmark.name.startsWith(only));
-if (chosen.length === 0) {
-  console.error(`no benchmark begins with ${only}; there are: ${benchmarks.map(({ name }) => name).join(', ')}`);
+const chosenSuites = suites.filter((suite) => suite.name.startsWith(only));
+if (chosen.length + chosenSuites.length === 0) {
+  const names = [...benchmarks, ...suites].map(({ name }) => name);
+  console.error(`no benchmark begins with ${only}; there are: ${names.join(', ')}`);
   process.exit(1);
 }
 const results: Result[] = [];
 for (const benchmark of chosen) results.push(await runBenchmark(benchmark, (line) => console.log(line)));
+for (const suite of chosenSuites) results.push(...(await suite.run((line) => console.log(line))));
 console.log(`\n${table(results)}`);
 
 const folder = join(import.meta.dirname, '../../.kellet');

@@ -1,4 +1,6 @@
 import {
+  AdvanceRolloutRequest,
+  AdvanceRolloutResponse,
   ApplyRequest,
   ApplyResponse,
   Kind as ControlKind,
@@ -25,13 +27,15 @@ describe('DriftCheck', () => {
     const check = new DriftCheck();
     const answer = { digest: 1n, phase: '', refused: false };
     const dataPlane = check.following({
-      apply: async ({ ota_rollout }) =>
+      apply: async ({ meta: of, ota_rollout }) =>
         ApplyResponse.fromPartial({
+          id: of?.name ?? '',
           digest: answer.digest,
           ...(ota_rollout && { ota_rollout: { phase: answer.phase } }),
         }),
       remove: async () => RemoveResponse.fromPartial(answer.refused ? { refusal: { reason: 'InUse' } } : {}),
-      advanceRollout: async () => ({ applied: true, observed: undefined }),
+      advanceRollout: async () =>
+        AdvanceRolloutResponse.fromPartial({ applied: true, observed: { phase: 'completed' } }),
     } satisfies DataPlane);
     const apply = (name: string, digest: bigint): Promise<unknown> => {
       answer.digest = digest;
@@ -79,6 +83,10 @@ describe('DriftCheck', () => {
       Object.assign(answer, { digest: 7n, phase });
       await dataPlane.apply(ApplyRequest.fromPartial({ meta: meta('rollout'), ota_rollout: {} }));
     }
+    // One that ends by a decision of the operator is not told any more either.
+    Object.assign(answer, { digest: 7n, phase: 'active' });
+    await dataPlane.apply(ApplyRequest.fromPartial({ meta: meta('driven'), ota_rollout: {} }));
+    await dataPlane.advanceRollout(AdvanceRolloutRequest.fromPartial({ rollout_id: 'driven', complete: {} }));
     expect(compare([]).missing).to.deep.equal([{ kind: 'DeviceProfile', key: 'ns/in-use' }]);
   });
 

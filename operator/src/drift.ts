@@ -40,6 +40,8 @@ export const orphanComparisons = 10;
 export class DriftCheck {
   /** Digests by `kind key`, with the comparison that comes next when they were told. */
   readonly #applied = new Map<string, { digest: bigint; since: number }>();
+  /** Which resource a rollout of the data plane belongs to: `kind key` by rollout id. */
+  readonly #rollouts = new Map<string, string>();
   /** Comparisons in a row without a resource, by `kind key`. */
   readonly #alone = new Map<string, number>();
   #comparison = 0;
@@ -57,7 +59,11 @@ export class DriftCheck {
         if (!response.refusal) this.#forget(request);
         return response;
       },
-      advanceRollout: (request) => dataPlane.advanceRollout(request),
+      advanceRollout: async (request) => {
+        const response = await dataPlane.advanceRollout(request);
+        if (response.observed?.phase === 'completed') this.#end(request.rollout_id);
+        return response;
+      },
     };
   }
 
@@ -103,8 +109,16 @@ export class DriftCheck {
     const id = `${kind} ${keyText({ namespace, name })}`;
     // What has ended is not compared, and must not be made again because it is not told any more.
     const ended = response.ota_rollout?.phase === 'completed';
+    if (ended) this.#end(response.id);
+    else if (kind === 'OtaRollout') this.#rollouts.set(response.id, id);
     if (response.digest === 0n || ended) this.#applied.delete(id);
     else this.#applied.set(id, { digest: response.digest, since: this.#comparison });
+  }
+
+  #end(rolloutId: string): void {
+    const id = this.#rollouts.get(rolloutId);
+    this.#rollouts.delete(rolloutId);
+    if (id !== undefined) this.#applied.delete(id);
   }
 
   #forget({ kind, meta }: RemoveRequest): void {

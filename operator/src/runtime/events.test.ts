@@ -82,6 +82,20 @@ describe('EventRecorder', () => {
     expect(created).to.have.length(2);
   });
 
+  it('keeps nobody waiting at the end for a server that does not answer', async () => {
+    const clock = new TestClock();
+    const never = (): Promise<never> => new Promise(() => undefined);
+    const recorder = new EventRecorder({
+      ...{ client: { create: never, mergePatch: never }, clock, logger: createLogger('silent') },
+      ...{ metrics: createMetrics(), component: 'kellet-operator', instance: 'test' },
+    });
+    recorder.record(object('1', 'ns'), paused);
+    const flushed = recorder.flush();
+    await clock.advance(5000);
+    await flushed;
+    expect(clock.pending()).to.deep.equal([]);
+  });
+
   it('puts events about cluster-scoped objects into the default namespace', async () => {
     const { created, recorder } = makeRecorder();
     recorder.record(object('1'), paused);

@@ -1,6 +1,6 @@
 // Kubernetes Events about objects: repeated ones raise a count, floods are cut, and nobody waits for them.
 import { createHash } from 'node:crypto';
-import type { Clock } from './clock.ts';
+import { sleep, type Clock } from './clock.ts';
 import type { KubernetesClient } from './kubernetes-client.ts';
 import { isNotFound } from './kubernetes-error.ts';
 import type { Logger } from './logger.ts';
@@ -89,9 +89,11 @@ export class EventRecorder {
       .finally(() => (this.#waiting -= 1));
   }
 
-  /** Resolves when everything recorded so far was written or given up. */
+  /** Resolves when everything recorded so far was written or given up, after five seconds at the latest. */
   async flush(): Promise<void> {
-    await this.#tail;
+    const written = new AbortController();
+    const patience = sleep(this.#options.clock, 5000, written.signal);
+    await Promise.race([this.#tail, patience]).finally(() => written.abort());
   }
 
   #allow(uid: string): boolean {

@@ -125,7 +125,10 @@ export class LeaderElection {
       // One connection that hangs must leave time for another.
       const limit = Math.min(deadline, clock.monotonic() + renewSeconds * 500);
       const done = new AbortController();
-      const late = sleep(clock, Math.max(0, limit - clock.monotonic()), done.signal).then(() => false);
+      const late = sleep(clock, Math.max(0, limit - clock.monotonic()), done.signal).then(() => {
+        if (!done.signal.aborted) logger.warn({ lease: name }, 'no answer about the lease in time');
+        return false;
+      });
       return await Promise.race([attempt, late]).finally(() => done.abort());
     } catch (error) {
       if (!isConflict(error) && !isAlreadyExists(error)) {

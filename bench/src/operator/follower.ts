@@ -1,0 +1,34 @@
+// A process that follows the operator's kinds and does nothing else: what it costs to be told of the same objects. Its parent
+// is sent a message when the first lists are complete, and asks for its figures by sending any.
+import { plurals, type Kind } from '@kellet/crds';
+import { customResources } from '../../../operator/src/resources.ts';
+import { systemClock } from '../../../operator/src/runtime/clock.ts';
+import { KubernetesClient, loadKubeConfig } from '../../../operator/src/runtime/kubernetes-client.ts';
+import { createLogger } from '../../../operator/src/runtime/logger.ts';
+import { createMetrics } from '../../../operator/src/runtime/metrics.ts';
+import { Reflector } from '../../../operator/src/runtime/reflector.ts';
+
+/** What a follower answers. */
+export interface FollowerFigures {
+  /** Milliseconds from its start until everything was listed. */
+  listed: number;
+}
+
+const client = new KubernetesClient({ config: loadKubeConfig(process.argv[2]), userAgent: 'kellet-bench' });
+const started = performance.now();
+const reflectors = (Object.keys(plurals) as Kind[]).map(
+  (kind) =>
+    new Reflector({
+      client,
+      resource: customResources[kind],
+      clock: systemClock,
+      logger: createLogger('silent'),
+      metrics: createMetrics(),
+      onChange: () => undefined,
+    }),
+);
+const stop = new AbortController();
+for (const reflector of reflectors) void reflector.run(stop.signal);
+process.once('disconnect', () => process.exit());
+await Promise.all(reflectors.map((reflector) => reflector.synced));
+process.send!({ listed: performance.now() - started } satisfies FollowerFigures);

@@ -1,0 +1,352 @@
+// operator-10k: the operator among 10,000 custom resources of the four kinds, a tenth of them rollouts in different phases, on
+// a whole stack: real API server, etcd, PostgreSQL and data plane on the same machine.
+//
+//   KELLET_BENCH_RESOURCES   how many resources (10000)
+import { fork, type ChildProcess } from 'node:child_process';
+import { once } from 'node:events';
+import { readFileSync } from 'node:fs';
+import type { IncomingMessage } from 'node:http';
+import { get, type RequestOptions } from 'node:https';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { startStack, type Stack } from '../../../e2e/stack/stack.ts';
+import { findCondition } from '../../../operator/src/conditions.ts';
+import { customResources, type CustomResource } from '../../../operator/src/resources.ts';
+import { systemClock } from '../../../operator/src/runtime/clock.ts';
+import { KubernetesClient, loadKubeConfig } from '../../../operator/src/runtime/kubernetes-client.ts';
+import { createLogger } from '../../../operator/src/runtime/logger.ts';
+import { createMetrics } from '../../../operator/src/runtime/metrics.ts';
+import { Reflector } from '../../../operator/src/runtime/reflector.ts';
+import { keyOf, keyText } from '../../../operator/src/runtime/resource.ts';
+import { cpuMicroseconds } from '../cpu-time.ts';
+import { format, median, type Result, type Suite } from '../harness.ts';
+import type { FollowerFigures } from './follower.ts';
+import { createResources, describeResources, inParallel, shares } from './resources.ts';
+
+const count = Number(process.env['KELLET_BENCH_RESOURCES'] ?? '10000');
+const edits = 200;
+const idleSeconds = 60;
+
+type Report = (line: string) => void;
+
+/** The suite. */
+export const operator10k: Suite = {
+  name: 'operator-10k',
+  run: async (report) => {
+    const stateFolder = join(import.meta.dirname, '../../../.kellet/bench-operator');
+    const environment = { KELLET_REST_PORT: '0', KELLET_GRPC_PORT: '0', KELLET_CONTROL_PORT: '0' };
+    const stack = await startStack({ stateFolder, fresh: true, environment, report });
+    const config = loadKubeConfig(stack.info.kubeconfig);
+    const client = new KubernetesClient({ config, userAgent: 'kellet-bench' });
+    try {
+      return await measure(stack, client, report);
+    } finally {
+      await client.close();
+      await stack.stop();
+    }
+  },
+};
+
+/** Whether the operator has said what it has to say about a resource as it is written. */
+function isSettled(object: CustomResource): boolean {
+  const ready = findCondition(object, 'Ready');
+  if (!ready || ready.status === 'Unknown' || object.status?.observedGeneration !== object.metadata.generation)
+    return false;
+  return object.kind !== 'OtaRollout' || object.status?.phase !== undefined;
+}
+
+async function measure(stack: Stack, client: KubernetesClient, report: Report): Promise<Result[]> {
+  const say = (line: string): void => report(`operator-10k: ${line}`);
+  const resources = await describeResources(stack, count);
+  const all = [...resources.values()].flat();
+  await stack.stopProcess('operator');
+  const started = performance.now();
+  await createResources(client, all);
+  say(`made ${all.length} resources in ${format((performance.now() - started) / 1000)} s`);
+
+  const stop = new AbortController();
+  const watched = new Watched(client);
+  const watching = watched.run(stop.signal);
+  await watched.synced();
+  const results: Result[] = [];
+  const add = (
+    name: string,
+    unit: string,
+    value: number,
+    baseline: string,
+    baselineValue: number,
+    remarks = {},
+  ): void => {
+    const result = { name: `operator-10k-${name}`, value, unit, baseline, baseline_value: baselineValue };
+    results.push({ ...result, ratio: value / baselineValue, rounds: 1, remarks });
+    const others = Object.entries<number>(remarks).map(([what, figure]) => `, ${what} ${format(figure)}`);
+    say(`${name}: ${format(value)} ${unit}, ${baseline} ${format(baselineValue)}${others.join('')}`);
+  };
+
+  // First start: every resource is applied, every status written.
+  const first = await untilSettled(stack, watched, all.length);
+  const atFirst = await figuresOf(stack);
+  const rawWrites = await timeWrites(client, watched.all());
+  add('first-start', 's', first / 1000, 'one write of each alone', rawWrites / 1000, {
+    'status writes a resource': atFirst.writes / all.length,
+    'Events a resource': atFirst.events / all.length,
+  });
+
+  // Start with everything in place: each resource is applied to the data plane once and nothing is written. The writes
+  // above have woken the operator, which has nothing to say to them.
+  await waitForQuiet(stack);
+  const beforeRestart = await figuresOf(stack);
+  await stack.stopProcess('operator');
+  const restarted = performance.now();
+  await stack.startProcess('operator');
+  const quiet = await waitForReconciles(stack, all.length, restarted);
+  const restart = await figuresOf(stack);
+  const follower = fork(join(import.meta.dirname, 'follower.ts'), [stack.info.kubeconfig]);
+  const [{ listed }] = (await once(follower, 'message')) as [FollowerFigures];
+  add('restart', 's', quiet / 1000, 'listing alone', listed / 1000, {
+    'status writes': restart.writes - beforeRestart.writes,
+  });
+
+  // At rest.
+  await sleep(5000);
+  const before = await figuresOf(stack);
+  const idle = await measureIdle(stack.info.pids['operator']!, follower);
+  const after = await figuresOf(stack);
+  add('idle-cpu', 'ms/s', idle.ours, 'watching alone', idle.baseline, {
+    'status writes a minute': ((after.writes - before.writes) * 60) / idleSeconds,
+    'reconciles a minute': ((after.reconciles - before.reconciles) * 60) / idleSeconds,
+  });
+  add(
+    'memory',
+    'MB',
+    residentMegabytes(stack.info.pids['operator']!),
+    'watching alone',
+    residentMegabytes(follower.pid!),
+  );
+  follower.disconnect();
+
+  // Edits of one resource after the other: until the watch shows the status of the new generation.
+  const beforeEdits = await figuresOf(stack);
+  const latencies = await timeEdits(
+    client,
+    watched,
+    all.filter(({ kind }) => kind === 'DeviceProfile'),
+  );
+  await sleep(1000);
+  const afterEdits = await figuresOf(stack);
+  add('edit-p50', 'ms', median(latencies.effect), 'until a watch shows the edit', median(latencies.seen), {
+    'status writes an edit': (afterEdits.writes - beforeEdits.writes) / edits,
+  });
+  const p99 = (values: readonly number[]): number => quantile(values, 0.99);
+  add('edit-p99', 'ms', p99(latencies.effect), 'until a watch shows the edit', p99(latencies.seen));
+
+  // A thousand rollouts at once: each is edited and told of.
+  const rollouts = all.filter((resource) => resource.kind === 'OtaRollout');
+  const beforeBurst = await figuresOf(stack);
+  const burst = performance.now();
+  await inParallel(rollouts, 32, (rollout) =>
+    client.mergePatch(customResources.OtaRollout, rollout.metadata.namespace!, rollout.metadata.name, {
+      spec: { maxPerMinute: 100 },
+    }),
+  );
+  const patched = performance.now() - burst;
+  await watched.until((object) => object.kind !== 'OtaRollout' || isSettled(object));
+  const settled = performance.now() - burst;
+  await sleep(2000);
+  const afterBurst = await figuresOf(stack);
+  add('rollouts', 's', settled / 1000, 'the edits alone', patched / 1000, {
+    'status writes a rollout': (afterBurst.writes - beforeBurst.writes) / rollouts.length,
+    'reconciles a rollout': (afterBurst.reconciles - beforeBurst.reconciles) / rollouts.length,
+  });
+  stop.abort();
+  await watching;
+  return results;
+}
+
+/** The resources as a watch shows them. */
+class Watched {
+  readonly #reflectors: Reflector<CustomResource>[];
+  readonly #listeners = new Set<(object: CustomResource) => void>();
+
+  constructor(client: KubernetesClient) {
+    this.#reflectors = shares.map(
+      ([kind]) =>
+        new Reflector<CustomResource>({
+          client,
+          resource: customResources[kind],
+          clock: systemClock,
+          logger: createLogger('silent'),
+          metrics: createMetrics(),
+          onChange: ({ object }) => {
+            for (const listener of this.#listeners) listener(object);
+          },
+        }),
+    );
+  }
+
+  async run(signal: AbortSignal): Promise<void> {
+    await Promise.all(this.#reflectors.map((reflector) => reflector.run(signal)));
+  }
+
+  async synced(): Promise<void> {
+    await Promise.all(this.#reflectors.map((reflector) => reflector.synced));
+  }
+
+  all(): CustomResource[] {
+    return this.#reflectors.flatMap((reflector) => [...reflector.values()]);
+  }
+
+  /** Resolves when it holds of every object. */
+  async until(holds: (object: CustomResource) => boolean): Promise<void> {
+    const id = (object: CustomResource): string => `${object.kind} ${keyText(keyOf(object))}`;
+    const open = new Set(this.all().flatMap((object) => (holds(object) ? [] : [id(object)])));
+    if (open.size === 0) return;
+    await new Promise<void>((resolve) => {
+      const listener = (object: CustomResource): void => {
+        if (holds(object)) open.delete(id(object));
+        else open.add(id(object));
+        if (open.size > 0) return;
+        this.#listeners.delete(listener);
+        resolve();
+      };
+      this.#listeners.add(listener);
+    });
+  }
+
+  /** Resolves when it holds of one object that is told from now on. */
+  async next(holds: (object: CustomResource) => boolean): Promise<void> {
+    await new Promise<void>((resolve) => {
+      const listener = (object: CustomResource): void => {
+        if (!holds(object)) return;
+        this.#listeners.delete(listener);
+        resolve();
+      };
+      this.#listeners.add(listener);
+    });
+  }
+}
+
+/** Milliseconds from the operator's start until everything is settled. */
+async function untilSettled(stack: Stack, watched: Watched, expected: number): Promise<number> {
+  const present = watched.all().length;
+  if (present < expected) throw new Error(`only ${present} of ${expected} resources are there`);
+  const started = performance.now();
+  const settled = watched.until(isSettled);
+  await stack.startProcess('operator');
+  await settled;
+  return performance.now() - started;
+}
+
+/** Milliseconds since `started` until so many reconciles have been done and none waits. */
+async function waitForReconciles(stack: Stack, reconciles: number, started: number): Promise<number> {
+  for (;;) {
+    const metrics = await figuresOf(stack);
+    if (metrics.reconciles >= reconciles && metrics.depth === 0) return performance.now() - started;
+    await sleep(50);
+  }
+}
+
+/** Waits until the operator has had nothing to do for a while. */
+async function waitForQuiet(stack: Stack): Promise<void> {
+  for (let before = -1; ;) {
+    const { reconciles, depth } = await figuresOf(stack);
+    if (depth === 0 && reconciles === before) return;
+    before = reconciles;
+    await sleep(1500);
+  }
+}
+
+/** Milliseconds for one write of each object, as many at a time as the operator has workers. */
+async function timeWrites(client: KubernetesClient, objects: readonly CustomResource[]): Promise<number> {
+  const started = performance.now();
+  await inParallel(objects, 32, ({ kind, metadata: { name, namespace = '' } }) =>
+    client.mergePatch(customResources[kind], namespace, name, { metadata: { annotations: { bench: 'measured' } } }),
+  );
+  return performance.now() - started;
+}
+
+/** Edits spread over the profiles: milliseconds until a watch shows the edit, and until it shows that it took effect. */
+async function timeEdits(client: KubernetesClient, watched: Watched, profiles: readonly CustomResource[]) {
+  const latencies = { seen: [] as number[], effect: [] as number[] };
+  for (let index = 0; index < edits; index += 1) {
+    const { name, namespace = '' } = profiles[Math.floor((index * profiles.length) / edits)]!.metadata;
+    const of = (object: CustomResource): boolean =>
+      object.kind === 'DeviceProfile' &&
+      object.metadata.name === name &&
+      object.spec.defaultTags?.['edit'] === `${index}`;
+    const started = performance.now();
+    const seen = watched.next(of).then(() => latencies.seen.push(performance.now() - started));
+    const effect = watched
+      .next((object) => of(object) && isSettled(object))
+      .then(() => latencies.effect.push(performance.now() - started));
+    const spec = { defaultTags: { edit: `${index}` } };
+    await client.mergePatch(customResources.DeviceProfile, namespace, name, { spec });
+    await Promise.all([seen, effect]);
+  }
+  return latencies;
+}
+
+/** Milliseconds of processor time a second, of the operator and of one that only follows. */
+async function measureIdle(operator: number, follower: ChildProcess): Promise<{ ours: number; baseline: number }> {
+  const read = (): [number, number] => [cpuMicroseconds(operator), cpuMicroseconds(follower.pid!)];
+  const [ours, baseline] = read();
+  await sleep(idleSeconds * 1000);
+  const [oursAfter, baselineAfter] = read();
+  const perSecond = (from: number, to: number): number => (to - from) / 1000 / idleSeconds;
+  // The clock of processor time ticks in hundredths of a second: less than one tick is told as one.
+  return { ours: perSecond(ours, oursAfter), baseline: Math.max(perSecond(baseline, baselineAfter), 10 / idleSeconds) };
+}
+
+function residentMegabytes(pid: number): number {
+  const kilobytes = /VmRSS:\s+(\d+) kB/.exec(readFileSync(`/proc/${pid}/status`, 'utf8'))![1]!;
+  return Number(kilobytes) / 1024;
+}
+
+interface Figures {
+  /** Writes of status, as the API server counts them. */
+  writes: number;
+  /** Writes of Events. */
+  events: number;
+  /** Of the operator since it started. */
+  reconciles: number;
+  /** Keys that wait for the operator. */
+  depth: number;
+}
+
+async function figuresOf(stack: Stack): Promise<Figures> {
+  const [server, operator] = await Promise.all([
+    apiServerMetrics(stack),
+    fetch(`${stack.operatorMetrics}/metrics`).then((response) => response.text()),
+  ]);
+  const sum = (text: string, pattern: RegExp): number =>
+    [...text.matchAll(pattern)].reduce((total, [, value]) => total + Number(value), 0);
+  const wrote = String.raw`\{[^}]*?verb="(?:APPLY|PATCH|PUT|POST)"[^}]*\} ([\d.e+]+)`;
+  const requests = (labels: string): number => {
+    const lines = server
+      .split('\n')
+      .filter((line) => line.startsWith('apiserver_request_total{') && line.includes(labels));
+    return sum(lines.join('\n'), new RegExp(wrote, 'g'));
+  };
+  return {
+    writes: requests('subresource="status"'),
+    events: requests('resource="events"'),
+    reconciles: sum(operator, /controller_runtime_reconcile_total\{[^}]*\} (\d+)/g),
+    depth: sum(operator, /workqueue_depth\{[^}]*\} (\d+)/g),
+  };
+}
+
+async function apiServerMetrics(stack: Stack): Promise<string> {
+  const config = loadKubeConfig(stack.info.kubeconfig);
+  const options: RequestOptions = {};
+  await config.applyToHTTPSOptions(options);
+  const request = get(new URL('/metrics', config.getCurrentCluster()!.server), { ...options, agent: false });
+  const [response] = (await once(request, 'response')) as [IncomingMessage];
+  let text = '';
+  for await (const chunk of response.setEncoding('utf8')) text += chunk as string;
+  return text;
+}
+
+function quantile(values: readonly number[], share: number): number {
+  const sorted = values.toSorted((a, b) => a - b);
+  return sorted[Math.min(sorted.length - 1, Math.floor(sorted.length * share))]!;
+}
