@@ -148,7 +148,7 @@ describe('/ws', () => {
   });
 
   const refused: [string, string, { origin?: string; path?: string }, number | string][] = [
-    ['no token', '', {}, 4401],
+    ['no token', '', {}, 'Unexpected server response: 401'],
     ['an expired token', 'old', {}, 4401],
     ['an API key', 'sk_live_x', {}, 4403],
     ['a token without the scope', 'blind', {}, 4403],

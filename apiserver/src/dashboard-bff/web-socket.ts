@@ -4,7 +4,9 @@ import type { Duplex } from 'node:stream';
 import { WebSocketServer, type WebSocket } from 'ws';
 import { isAllowed } from '../auth/ip-allowlist.ts';
 import type { OpenCall } from '../gateway/authenticate.ts';
-import { toKelletError, type KelletError } from '../platform/errors.ts';
+import { errorBody } from '../gateway/http-server.ts';
+import { toKelletError, type ErrorCode, type KelletError } from '../platform/errors.ts';
+import { newId } from '../platform/ids.ts';
 import { Gauge, type Registry } from '../platform/metrics.ts';
 import type { Caller } from '../platform/rpc.ts';
 import { Session, type SessionParts } from './session.ts';
@@ -51,7 +53,10 @@ export function attachWebSocket(server: HttpServer, parts: WebSocketParts): Live
     if (origin !== undefined && origin !== parts.dashboardOrigin) {
       return refuse(stream, '403 Forbidden', 'PERMISSION_DENIED', 'the origin is not allowed');
     }
-    // A browser sees no answer to a refused upgrade, only close codes: the credential is judged behind the handshake.
+    if (!url.searchParams.get('token')) {
+      return refuse(stream, '401 Unauthorized', 'UNAUTHENTICATED', 'a credential is required');
+    }
+    // A browser sees no answer to a refused upgrade, only close codes: a credential is judged behind the handshake.
     sockets.handleUpgrade(request, stream, head, (socket) => {
       void serve(socket, url.searchParams.get('token') ?? '', parts.addressOf(request), parts);
     });
@@ -68,8 +73,8 @@ export function attachWebSocket(server: HttpServer, parts: WebSocketParts): Live
   };
 }
 
-function refuse(stream: Duplex, status: string, code: string, message: string): void {
-  const body = JSON.stringify({ code, message });
+function refuse(stream: Duplex, status: string, code: ErrorCode, message: string): void {
+  const body = errorBody(code, message, newId());
   stream.end(
     `HTTP/1.1 ${status}\r\nContent-Type: application/json\r\nContent-Length: ${Buffer.byteLength(body)}\r\nConnection: close\r\n\r\n${body}`,
   );

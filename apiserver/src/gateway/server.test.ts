@@ -457,6 +457,20 @@ describe('REST server', () => {
       });
     }
 
+    it('are taken in batches, up to a megabyte, whatever the case of header and digits', async () => {
+      const taken = async (body: string, headers: Record<string, string>) =>
+        (await call('POST', '/api/v1/callbacks/arc', { body, headers })).status;
+      for (const body of ['[{"txid":"ab"},{"txid":"cd"}]', '{"count":1,"callbacks":[{"txid":"ab"}]}']) {
+        expect(await taken(body, { 'X-Arc-SIGNATURE': sign(body).toUpperCase() })).to.equal(200);
+      }
+      const large = `{"a":"${'x'.repeat(1024 * 1024 - 8)}"}`;
+      expect(await taken(large, { 'x-arc-signature': sign(large) })).to.equal(200);
+      expect(await taken(`${large} `, { 'x-arc-signature': sign(`${large} `) })).to.equal(400);
+      expect(await taken('{}', { 'x-arc-signature': sign('{}'), 'content-encoding': 'gzip' })).to.equal(400);
+      expect(await rejections()).to.contain('reason="unreadable"} 2');
+      expect(await taken('{}', { 'x-arc-signature': `${sign('{}')}, ${sign('{}')}` })).to.equal(401);
+    });
+
     it('are refused when they are no JSON, after the signature', async () => {
       expect((await post('{', sign('{'))).status).to.equal(400);
       expect((await post('"text"', sign('"text"'))).status).to.equal(400);
