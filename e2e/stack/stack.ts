@@ -235,12 +235,13 @@ async function bringUp(options: StackOptions, stopping: Stopping): Promise<Stack
     recordsFolder,
     logsFolder,
     report,
-    onStarted: () => {
-      if (!written.info) return;
-      written.info.pids = pidsByName(supervisor.pids());
-      writeDevInfo(infoPath, written.info);
-    },
+    onStarted: () => writePids(),
   });
+  const writePids = (): void => {
+    if (!written.info) return;
+    written.info.pids = pidsByName(supervisor.pids());
+    writeDevInfo(infoPath, written.info);
+  };
   await stopping.add(() => supervisor.stopAll());
   await stopping.add(() => removeDevInfo(infoPath));
 
@@ -359,8 +360,14 @@ async function bringUp(options: StackOptions, stopping: Stopping): Promise<Stack
     isSplit,
     control: `127.0.0.1:${ports.control}`,
     startTarget: async (name, target, settings = {}) => {
-      const [rest, grpc, control, metrics] = (await findFreePorts(4)) as [number, number, number, number];
-      const own = { ...dataPlane, ports: { ...ports, rest, grpc, control, metrics } };
+      const [rest, grpc, control, metrics, dashboard] = (await findFreePorts(5)) as [
+        number,
+        number,
+        number,
+        number,
+        number,
+      ];
+      const own = { ...dataPlane, ports: { rest, grpc, control, metrics, dashboard } };
       await startTarget(own, name, target, settings);
       return {
         rest: `http://127.0.0.1:${rest}`,
@@ -371,7 +378,10 @@ async function bringUp(options: StackOptions, stopping: Stopping): Promise<Stack
     },
     kill: (name) => supervisor.kill(name),
     signal: (name, value) => supervisor.signal(name, value),
-    stopProcess: (name) => supervisor.stop(name),
+    stopProcess: async (name) => {
+      await supervisor.stop(name);
+      writePids();
+    },
     startProcess: (name) => supervisor.startAgain(name),
     waitReady: (name, timeoutMilliseconds) => supervisor.waitReady(name, timeoutMilliseconds),
     stop: () => stopping.stop(),
