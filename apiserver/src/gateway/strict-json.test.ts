@@ -51,6 +51,9 @@ describe('strict JSON', () => {
   it('refuses what is not UTF-8', () => {
     expect(() => parseStrictJson(Buffer.from([0x7b, 0x22, 0xff, 0x22, 0x3a, 0x31, 0x7d]))).to.throw('UTF-8');
     expect(() => parseStrictJson(Buffer.from('{"a":"\xe9"}', 'latin1'))).to.throw('UTF-8');
+    // Found by `make fuzz`: no JSON either.
+    expect(() => parseStrictJson(Buffer.from('{"a\x10b":"\xf4"}', 'latin1'))).to.throw('UTF-8');
+    expect(() => parseStrictJson(Buffer.from('{\0"\0a\xf7', 'latin1'))).to.throw('UTF-8');
   });
 
   for (const [what, body, path] of [

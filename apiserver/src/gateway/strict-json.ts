@@ -32,7 +32,11 @@ export class JsonProblem extends Error {
 /** Parses a request body. Throws JsonProblem for anything but one well-formed JSON value in UTF-8. */
 export function parseStrictJson(body: Uint8Array): JsonValue {
   const text = Buffer.from(body.buffer, body.byteOffset, body.byteLength).toString('utf8');
-  if (!isUtf8(body)) throw new JsonProblem(pathAt(text, firstNotUtf8(text, body)), 'must be valid UTF-8');
+  if (!isUtf8(body)) {
+    // Where it is can only be said of a text that is JSON otherwise.
+    const path = isJson(text) ? pathAt(text, firstNotUtf8(text, body)) : [];
+    throw new JsonProblem(path, 'must be valid UTF-8');
+  }
   let value: JsonValue;
   try {
     value = JSON.parse(text) as JsonValue;
@@ -42,6 +46,15 @@ export function parseStrictJson(body: Uint8Array): JsonValue {
   // Measured on telemetry (100 points, 23 kB): 1 µs a point this way, 15 µs when every token is looked at.
   if (text.includes('\\') || countKeyTokens(text) !== countKeys(value, maximumDepth)) checkTokens(text);
   return value;
+}
+
+function isJson(text: string): boolean {
+  try {
+    JSON.parse(text);
+    return true;
+  } catch {
+    return false;
+  }
 }
 
 /** Strings that a colon follows, in a text that JSON.parse has accepted and that has no escapes. */
