@@ -1,4 +1,5 @@
 import { expect } from 'chai';
+import { pino } from 'pino';
 import { Controller, judge, TerminalError, type Reconcile, type Verdict } from './controller.ts';
 import { KubernetesError } from './kubernetes-error.ts';
 import { createLogger } from './logger.ts';
@@ -22,7 +23,7 @@ describe('judge', () => {
   for (const [name, ending, want] of cases) it(name, () => expect(judge(ending)).to.deep.equal(want));
 });
 
-function makeController(reconcile: Reconcile, concurrency = 1) {
+function makeController(reconcile: Reconcile, concurrency = 1, logger = createLogger('silent')) {
   const clock = new TestClock();
   const metrics = createMetrics();
   const controller = new Controller({
@@ -30,7 +31,7 @@ function makeController(reconcile: Reconcile, concurrency = 1) {
     reconcile,
     clock,
     metrics,
-    logger: createLogger('silent'),
+    logger,
     concurrency,
   });
   const stop = new AbortController();
@@ -83,6 +84,57 @@ describe('Controller', () => {
     await settle();
     await settle();
     expect([most, total]).to.deep.equal([1, 2]);
+    stop.abort();
+    await controller.stopped();
+  });
+
+  it('runs as many reconciles at a time as it may, and no more', async () => {
+    let running = 0;
+    let most = 0;
+    const { clock, controller, stop, metrics } = makeController(async () => {
+      running += 1;
+      most = Math.max(most, running);
+      await settle();
+      running -= 1;
+      return {};
+    }, 3);
+    for (let index = 0; index < 20; index += 1) controller.queue.add(`/${index}`);
+    while (controller.queue.length > 0) await clock.advance(1);
+    expect(most).to.equal(3);
+    expect(await metrics.registry.metrics()).to.match(/max_concurrent_reconciles\{controller="test"\} 3/);
+    stop.abort();
+    await controller.stopped();
+  });
+
+  it('says of each reconcile whose it was, how it ended and what follows, as loudly as it deserves', async () => {
+    const lines: Record<string, unknown>[] = [];
+    const logger = pino({ level: 'debug' }, { write: (line: string) => void lines.push(JSON.parse(line) as never) });
+    const endings: (() => never)[] = [
+      () => {
+        throw conflict;
+      },
+      () => {
+        throw new Error('etcd is away');
+      },
+      () => {
+        throw new TerminalError('never');
+      },
+    ];
+    const { clock, controller, stop } = makeController(async () => endings.shift()?.() ?? {}, 1, logger);
+    controller.queue.add('acme/pump');
+    await clock.advance(5);
+    await clock.advance(10);
+    await clock.advance(2_000_000);
+    controller.queue.add('acme/pump');
+    await clock.advance(0);
+    expect(lines.map(({ level, kind, retryMs, msg }) => ({ level, kind, retryMs, msg }))).to.deep.equal([
+      { level: 30, kind: undefined, retryMs: 5, msg: 'the object changed meanwhile: trying again' },
+      { level: 50, kind: 'failure', retryMs: 10, msg: 'reconcile failed' },
+      { level: 50, kind: 'terminal', retryMs: undefined, msg: 'reconcile failed' },
+      { level: 20, kind: undefined, retryMs: undefined, msg: 'reconciled' },
+    ]);
+    for (const line of lines) expect(line).to.include({ controller: 'test', namespace: 'acme', name: 'pump' });
+    expect(new Set(lines.map(({ reconcileID }) => reconcileID)).size, 'each has an id of its own').to.equal(4);
     stop.abort();
     await controller.stopped();
   });
