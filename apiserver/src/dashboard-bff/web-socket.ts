@@ -4,7 +4,7 @@ import type { Duplex } from 'node:stream';
 import { WebSocketServer, type WebSocket } from 'ws';
 import { isAllowed } from '../auth/ip-allowlist.ts';
 import type { OpenCall } from '../gateway/authenticate.ts';
-import { errorBody } from '../gateway/http-server.ts';
+import { endConnection, errorBody } from '../gateway/http-server.ts';
 import { toKelletError, type ErrorCode, type KelletError } from '../platform/errors.ts';
 import { newId } from '../platform/ids.ts';
 import { Gauge, type Registry } from '../platform/metrics.ts';
@@ -75,7 +75,8 @@ export function attachWebSocket(server: HttpServer, parts: WebSocketParts): Live
 
 function refuse(stream: Duplex, status: string, code: ErrorCode, message: string): void {
   const body = errorBody(code, message, newId());
-  stream.end(
+  endConnection(
+    stream,
     `HTTP/1.1 ${status}\r\nContent-Type: application/json\r\nContent-Length: ${Buffer.byteLength(body)}\r\nConnection: close\r\n\r\n${body}`,
   );
 }

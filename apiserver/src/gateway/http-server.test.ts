@@ -275,6 +275,51 @@ describe('HTTP server', () => {
     expect(await speak(port, 'CONNECT a:1 HTTP/1.1\r\nHost: a:1\r\n\r\n').ended).to.contain('404 Not Found');
   });
 
+  it('survives clients that reset a connection while they ask for another protocol', async () => {
+    const { port, server } = await begin();
+    server.on('upgrade', (_request, socket: Socket) => socket.end('refused'));
+    const reset = (text: string) =>
+      new Promise<void>((resolve) => {
+        const socket = connect(port, '127.0.0.1', () => {
+          socket.write(text, () => setImmediate(() => socket.resetAndDestroy()));
+        });
+        socket.on('error', () => undefined).once('close', () => resolve());
+      });
+    for (const text of [
+      'CONNECT a:1 HTTP/1.1\r\nHost: a:1\r\n\r\n',
+      get('/ws', 'Connection: Upgrade\r\nUpgrade: ws\r\n'),
+    ]) {
+      await Promise.all(Array.from({ length: 50 }, () => reset(text)));
+    }
+    expect(await speak(port, get('/after', 'Connection: close\r\n')).ended).to.contain('/after');
+  });
+
+  it('answers what came before a change of protocol first', async () => {
+    const { port, server, release, seen } = await begin();
+    server.on('upgrade', (_request, socket: Socket) => socket.end('upgraded'));
+    const upgrade = speak(port, get('/wait') + get('/ws', 'Connection: Upgrade, close\r\nUpgrade: ws\r\n'));
+    const tunnel = speak(port, `${get('/wait')}CONNECT a:1 HTTP/1.1\r\nHost: a:1\r\n\r\n`);
+    await eventually(() => seen.length === 2);
+    await pause(50);
+    expect(upgrade.received() + tunnel.received()).to.equal('');
+    release();
+    expect(await upgrade.ended).to.match(/waited[^]*200 OK[^]*\/ws$/);
+    expect(statuses(await tunnel.ended)).to.deep.equal([200, 404]);
+  });
+
+  it('closes a connection whose tunnel is refused, also when the client keeps its side open', async () => {
+    const { port, server } = await begin({ lingerTimeout: 100 });
+    const socket = connect({ port, host: '127.0.0.1', allowHalfOpen: true });
+    socket.on('error', () => undefined).resume();
+    socket.write('CONNECT a:1 HTTP/1.1\r\nHost: a:1\r\n\r\n');
+    await once(socket, 'end');
+    const connections = () =>
+      new Promise<number>((resolve) => server.getConnections((_error, count) => resolve(count)));
+    for (let wait = 0; (await connections()) > 0 && wait < 100; wait += 1) await pause(20);
+    expect(await connections()).to.equal(0);
+    socket.destroy();
+  });
+
   it('closes a connection beyond the greatest number at once', async () => {
     const { port } = await begin({ connections: 2 });
     const first = [speak(port, get('/a')), speak(port, get('/b'))];

@@ -2,6 +2,7 @@
 // shape of every other error, and drained without cutting off a request. RFC 9112; SPEC, Errors.
 import { Server, type IncomingMessage, type ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
+import type { Duplex } from 'node:stream';
 import { codes, type ErrorCode } from '../platform/errors.ts';
 import { newRequestId } from '../platform/ids.ts';
 
@@ -113,7 +114,7 @@ export class HttpServer extends Server {
     this.on('checkExpectation', (request: IncomingMessage, response: ServerResponse) =>
       this.receive(request, response),
     );
-    this.on('connect', (_request, stream) => stream.end(rawRefusal('NOT_FOUND', 'route not found')));
+    this.on('connect', (_request, stream) => this.refuseTunnel(stream as Socket));
     this.on('clientError', (error, stream) => this.refuseMalformed(error, stream as Socket));
     const sweep = setInterval(() => this.sweep(), Math.min(5000, limits.answerTimeout / 4, limits.bodyTimeout / 4));
     sweep.unref();
@@ -150,6 +151,8 @@ export class HttpServer extends Server {
 
   private takesUpgrade(request: IncomingMessage, upgrades?: (request: IncomingMessage) => boolean): boolean {
     if (!upgrades?.(request) || this.listenerCount('upgrade') === 0) return false;
+    // The new protocol's first bytes must not overtake the answers that are still to come.
+    if (this.open.get(request.socket)?.outstanding !== 0) return false;
     // From here on the connection is the new protocol's business.
     this.open.delete(request.socket);
     return true;
@@ -169,6 +172,9 @@ export class HttpServer extends Server {
     };
     this.open.set(socket, connection);
     socket.once('close', () => this.open.delete(socket));
+    // Node takes its own listener away from a connection that changes its protocol, and an error that nobody hears would end
+    // the process. What follows from it, `close` tells.
+    socket.on('error', () => undefined);
   }
 
   private receive(request: IncomingMessage, response: ServerResponse): void {
@@ -244,9 +250,17 @@ export class HttpServer extends Server {
     else refuse(last, 'INVALID_ARGUMENT', messageOf(error));
   }
 
+  /** CONNECT: nothing further is read, and the refusal waits for its turn. */
+  private refuseTunnel(socket: Socket): void {
+    const connection = this.open.get(socket);
+    const refusal = rawRefusal('NOT_FOUND', 'route not found');
+    if (!connection || connection.outstanding === 0) return this.endWith(socket, refusal);
+    connection.isBroken = true;
+    connection.refusal = refusal;
+  }
+
   private endWith(socket: Socket, bytes: string): void {
-    socket.end(bytes);
-    lingering(socket, this.limits.lingerTimeout);
+    endConnection(socket, bytes, this.limits.lingerTimeout);
   }
 
   /** Cuts off clients that do not read their answers, and ends requests whose bodies come too slowly. */
@@ -268,6 +282,17 @@ export class HttpServer extends Server {
   }
 }
 
+/** Says a last thing on a connection and closes it, whether the client closes its side or not. */
+export function endConnection(
+  socket: Duplex,
+  bytes: string,
+  lingerMilliseconds: number = defaultHttpLimits.lingerTimeout,
+): void {
+  socket.end(bytes);
+  socket.resume();
+  lingering(socket, lingerMilliseconds);
+}
+
 class BodyTimeout extends Error {
   readonly code = 'ERR_HTTP_REQUEST_TIMEOUT';
 }
@@ -276,7 +301,7 @@ class BodyTimeout extends Error {
  * Closing with bytes unread resets the connection, and the client may lose the answer: so they are read for a while. A
  * connection whose request has become complete meanwhile goes on.
  */
-function lingering(socket: Socket, milliseconds: number, request?: IncomingMessage): void {
+function lingering(socket: Duplex, milliseconds: number, request?: IncomingMessage): void {
   const timer = setTimeout(() => request?.complete || socket.destroy(), milliseconds);
   timer.unref();
   socket.once('close', () => clearTimeout(timer));

@@ -56,6 +56,19 @@ describe('strict JSON', () => {
     expect(() => parseStrictJson(Buffer.from('{\0"\0a\xf7', 'latin1'))).to.throw('UTF-8');
   });
 
+  it('finds what is not UTF-8 in one pass, however many replacement characters stand before it', () => {
+    const body = Buffer.concat([
+      Buffer.from(`{"a":"${'\ufffd'.repeat(340_000)}`),
+      Buffer.from([0xff]),
+      Buffer.from('"}'),
+    ]);
+    const started = performance.now();
+    expect(() => parseStrictJson(body))
+      .to.throw('UTF-8')
+      .with.deep.property('path', ['a']);
+    expect(performance.now() - started).to.be.below(2000);
+  });
+
   for (const [what, body, path] of [
     ['a key given twice', '{"x":{"a":1,"b":[{"a":1}],"a":1}}', ['x', 'a']],
     ['a key given twice in a list', '[{"a":{}},{"a":1,"b":{"a":1},"a":2}]', [1, 'a']],

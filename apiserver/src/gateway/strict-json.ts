@@ -191,8 +191,9 @@ function closingQuote(text: string, open: number): number {
 
 /** Index in the decoded text of the first character that stands for bytes which are not UTF-8. */
 function firstNotUtf8(text: string, body: Uint8Array): number {
-  for (let at = text.indexOf('\ufffd'); at >= 0; at = text.indexOf('\ufffd', at + 1)) {
-    const offset = Buffer.byteLength(text.slice(0, at));
+  let offset = 0;
+  for (let at = text.indexOf('\ufffd'), before = 0; at >= 0; before = at, at = text.indexOf('\ufffd', at + 1)) {
+    offset += Buffer.byteLength(text.slice(before, at));
     // The replacement character itself is a character like any other.
     if (body[offset] !== 0xef || body[offset + 1] !== 0xbf || body[offset + 2] !== 0xbd) return at;
   }
