@@ -57,16 +57,7 @@ export async function runSchemathesis(
     ...['--config-file', join(checkout, 'e2e/property/schemathesis.toml')],
     ...['run', join(checkout, 'proto/gen/openapi.json'), '--url', url, '--checks', checks.join(',')],
     ...['--phases', 'examples,coverage,fuzzing', '--max-examples', String(options.examples)],
-    ...[
-      '--seed',
-      String(options.seed),
-      '--request-timeout',
-      '70',
-      '--continue-on-failure',
-      '--no-color',
-      '--workers',
-      '2',
-    ],
+    ...['--seed', String(options.seed), '--request-timeout', '70', '--continue-on-failure', '--no-color'],
     ...['--warnings', 'off', ...operations],
   ];
   const child = spawn(program, args, {
