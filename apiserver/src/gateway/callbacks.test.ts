@@ -1,6 +1,6 @@
 import { createHmac } from 'node:crypto';
 import { expect } from 'chai';
-import type { Broker } from '../platform/broker.ts';
+import { Broker } from '../platform/broker.ts';
 import { createLogger } from '../platform/logger.ts';
 import { createMetrics } from '../platform/metrics.ts';
 import { createTestDatabase, type TestDatabase } from '../platform/test-database.ts';
@@ -81,4 +81,28 @@ describe('relay of callbacks', () => {
     expect(broker.published.map(({ payload }) => payload)).to.deep.equal(bodies);
     expect(new Set(broker.published.map(({ messageId }) => messageId)).size).to.equal(3);
   });
+
+  it('is not held up by a callback that is larger than the broker takes', async () => {
+    const broker = new Broker(process.env['KELLET_TEST_NATS_URL']!, createLogger('fatal'));
+    try {
+      const callbacks = new Callbacks(testDatabase.database, broker, createLogger('silent'), createMetrics(), {
+        secret: '',
+        skipValidation: true,
+      });
+      await callbacks.receive(undefined, Buffer.from(`{"a":"${'x'.repeat(1024 * 1024)}"}`));
+      await callbacks.receive(undefined, Buffer.from('{"after":true}'));
+      callbacks.start();
+      const waiting = () =>
+        testDatabase.database.system(async (tx) => {
+          const { rows } = await tx.query('SELECT 1 FROM arc_callbacks WHERE published_at IS NULL');
+          return rows.length;
+        });
+      const deadline = Date.now() + 8000;
+      while ((await waiting()) > 0 && Date.now() < deadline) await new Promise((resolve) => setTimeout(resolve, 50));
+      await callbacks.stop();
+      expect(await waiting()).to.equal(0);
+    } finally {
+      await broker.close();
+    }
+  }).timeout(15_000);
 });

@@ -1,6 +1,6 @@
 // The transaction processor's callback: judged by its signature, stored, answered, then published (DECISIONS 24).
 import { createHmac, timingSafeEqual } from 'node:crypto';
-import type { Broker } from '../platform/broker.ts';
+import { isTooLarge, type Broker } from '../platform/broker.ts';
 import { sleep } from '../platform/clock.ts';
 import type { Database } from '../platform/database.ts';
 import { invalidArgument, unauthenticated } from '../platform/errors.ts';
@@ -60,7 +60,7 @@ export class Callbacks {
   }
 
   /** Counts a callback that never became one. */
-  reject(reason: 'invalid_signature' | 'malformed' | 'unreadable'): void {
+  reject(reason: 'invalid_signature' | 'malformed' | 'unreadable' | 'too_large'): void {
     this.rejections.inc({ reason });
   }
 
@@ -117,7 +117,7 @@ export class Callbacks {
     }
   }
 
-  /** Publishes a few callbacks in order of arrival; answers how many. */
+  /** Publishes a few callbacks in order of arrival; answers how many are done with. */
   private relayOnce(): Promise<number> {
     return this.database.system(async (tx) => {
       const { rows } = await tx.query<{ callback_id: string; body: Buffer }>(
@@ -131,8 +131,14 @@ export class Callbacks {
           await this.broker.publish(callbackSubject, row.body, row.callback_id);
           published.push(row.callback_id);
         } catch (error) {
-          failure = error as Error;
-          break;
+          if (!isTooLarge(error)) {
+            failure = error as Error;
+            break;
+          }
+          // It never will be smaller, and must not hold up what came after it.
+          this.reject('too_large');
+          this.logger.error({ bytes: row.body.length }, 'callback left out: the broker takes no message of its size');
+          published.push(row.callback_id);
         }
       }
       if (published.length === 0 && failure) throw failure;

@@ -12,7 +12,8 @@ import { readBody } from './rest-call.ts';
 export const notFoundRoute = (): KelletError => new KelletError('NOT_FOUND', 'route not found');
 
 const callbackPath = '/api/v1/callbacks/arc';
-const callbackBodyLimit = 1024 * 1024;
+/** With its headers a callback becomes one message of the broker, whose greatest size is a mebibyte unless configured. */
+const callbackBodyLimit = 1024 * 1024 - 4096;
 
 /** Answers /healthz and /readyz, on the REST port and on the metrics port of every process; false: another path. */
 export function answerHealth(

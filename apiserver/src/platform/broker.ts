@@ -1,5 +1,13 @@
 // NATS: one connection that comes back by itself. Nothing that serves a device waits for it.
-import { connect, Events, headers as natsHeaders, type JetStreamClient, type NatsConnection } from 'nats';
+import {
+  connect,
+  ErrorCode,
+  Events,
+  headers as natsHeaders,
+  NatsError,
+  type JetStreamClient,
+  type NatsConnection,
+} from 'nats';
 import type { Logger } from './logger.ts';
 import { sleep } from './clock.ts';
 
@@ -8,6 +16,10 @@ export const streamName = 'KELLET';
 
 /** Subjects of the stream (docs/events.md names each event). */
 export const streamSubjects = ['device.>', 'profile.>', 'alarm.>', 'arc.callbacks', 'anchor.confirmations'];
+
+/** Whether a message was not published because the broker takes none of its size, now or later. */
+export const isTooLarge = (error: unknown): boolean =>
+  error instanceof NatsError && error.code === (ErrorCode.MaxPayloadExceeded as string);
 
 /** The broker as the data plane uses it. */
 export class Broker {
