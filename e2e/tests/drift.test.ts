@@ -1,15 +1,27 @@
 // Drift: what somebody writes or deletes in the data plane comes back from the resource, what has lost its resource goes, and
 // both sides agree again after an outage, each by itself.
 import { randomBytes } from 'node:crypto';
+import { readFile } from 'node:fs/promises';
+import { dirname, join } from 'node:path';
 import {
   apiVersion,
+  displayNameAnnotation,
   type Condition,
   type DeviceProfile,
+  type OtaPackage as OtaPackageResource,
   type OtaRollout,
   type ProvisioningTemplate,
 } from '@kellet/crds';
 import { expect } from 'chai';
 import pg from 'pg';
+import { toDeviceProfileMessage } from '../../operator/src/controllers/device-profile.ts';
+import { toOtaPackageMessage } from '../../operator/src/controllers/ota-package.ts';
+import { toRolloutMessage } from '../../operator/src/controllers/ota-rollout.ts';
+import { toTemplateMessage } from '../../operator/src/controllers/provisioning-template.ts';
+import { ControlClient, isOvertaken } from '../../operator/src/data-plane.ts';
+import { toMeta, type SpecMessage } from '../../operator/src/messages.ts';
+import { systemClock } from '../../operator/src/runtime/clock.ts';
+import { createLogger } from '../../operator/src/runtime/logger.ts';
 import { makeArtifact, unique, type OtaPackage, type Profile, type Rollout } from '../src/fixtures.ts';
 import { Kubectl } from '../src/kubectl.ts';
 import { Rest, type RestError } from '../src/rest.ts';
@@ -123,6 +135,54 @@ describe('drift', function () {
     const before = await metric(found);
     await new Promise((resolve) => setTimeout(resolve, 2000));
     expect(await metric(found)).to.equal(before);
+  });
+
+  it('takes no older version of a resource for what it is now', async () => {
+    const { name } = await makeAll();
+    const secret = await readFile(join(dirname(stack().infoPath), 'secrets/control-secret'), 'utf8');
+    const logger = createLogger('silent');
+    const dataPlane = new ControlClient({
+      address: stack().control,
+      secret: secret.trim(),
+      clock: systemClock,
+      logger,
+    });
+    const read = <T>(kind: string) => kubectl.json<T>(['get', kind, name]);
+    const older = await Promise.all([
+      read<DeviceProfile>('dprof'),
+      read<ProvisioningTemplate>('ptmpl'),
+      read<OtaPackageResource>('otapkg'),
+      read<OtaRollout>('otaro'),
+    ]);
+    const [profile, template, package_, rollout] = older;
+    const manifests: SpecMessage[] = [
+      { device_profile: toDeviceProfileMessage(profile.spec) },
+      { provisioning_template: toTemplateMessage(template.spec, '') },
+      { ota_package: toOtaPackageMessage(package_.spec) },
+      { ota_rollout: toRolloutMessage(rollout.spec) },
+    ];
+    const paths = [
+      `/api/v1/profiles/${profile.status?.profileId}`,
+      `/api/v1/provisioning/templates/${template.status?.templateId}`,
+      `/api/v1/ota/packages/${package_.status?.packageId}`,
+      `/api/v1/ota/rollouts/${rollout.status?.rolloutId}`,
+    ];
+    const names = () => Promise.all(paths.map(async (path) => (await rest.get<{ name: string }>(path)).name));
+    const renamed = `${name} renamed`;
+    for (const path of paths.slice(0, 3)) await rest.send('PATCH', path, { body: { name: renamed } });
+    await kubectl.run(['annotate', 'otaro', name, `${displayNameAnnotation}=${renamed}`]);
+    await until('all are renamed', async () => (await names()).every((is) => is === renamed));
+    // As the operator would whose reconcile was under way.
+    try {
+      for (const [index, object] of older.entries()) {
+        const applying = dataPlane.apply({ meta: toMeta(tenant, object), ...manifests[index]! });
+        const ending = await applying.catch((error: unknown) => error);
+        expect(isOvertaken(ending), `${object.kind}: ${String(ending)}`).to.equal(true);
+      }
+    } finally {
+      dataPlane.close();
+    }
+    expect(await names()).to.deep.equal([renamed, renamed, renamed, renamed]);
   });
 
   it('shows what REST makes as resources and the reverse, and takes both sides away from either', async () => {

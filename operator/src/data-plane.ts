@@ -1,6 +1,6 @@
 // The client of the data plane's control service: calls with a deadline, and the stream of what changed there.
 import { once } from 'node:events';
-import { credentials, Metadata, type ClientReadableStream, type ServiceError } from '@grpc/grpc-js';
+import { credentials, Metadata, status, type ClientReadableStream, type ServiceError } from '@grpc/grpc-js';
 import {
   ControlServiceClient,
   type AdvanceRolloutRequest,
@@ -23,6 +23,12 @@ export interface DataPlane {
   remove(request: RemoveRequest): Promise<RemoveResponse>;
   advanceRollout(request: AdvanceRolloutRequest): Promise<AdvanceRolloutResponse>;
 }
+
+/** Whether an Apply failed because a newer version of the resource had been applied: the cache is behind and will show it. */
+export const isOvertaken = (error: unknown): boolean => (error as Partial<ServiceError>).code === status.ABORTED;
+
+/** How soon a resource whose copy was behind is looked at again; a change that the watch shows comes first. */
+export const overtakenRetryMs = 1000;
 
 /** Told what the stream of changes says. */
 export interface ChangeListener {

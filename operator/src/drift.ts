@@ -4,11 +4,12 @@
 // The data plane tells a digest with each Apply, and the digests of all working copies in one cheap call. Applying again
 // learns the digest anew, so that what cannot be put back is tried once and not for ever.
 import type { Kind } from '@kellet/crds';
-import type {
-  ApplyRequest,
-  ApplyResponse,
-  WorkingCopy,
-  RemoveRequest,
+import {
+  ObjectMeta,
+  type ApplyRequest,
+  type ApplyResponse,
+  type WorkingCopy,
+  type RemoveRequest,
 } from '@kellet/proto/ts/kellet/control/v1/control';
 import type { DataPlane } from './data-plane.ts';
 import { controlKinds, kindOf } from './resources.ts';
@@ -137,6 +138,6 @@ function kindOfRequest(request: ApplyRequest): Kind {
 
 /** @returns the request that removes what was left behind */
 export function toRemoveRequest({ kind, tenantId, namespace, name }: Orphan): RemoveRequest {
-  const meta = { tenant_id: tenantId, namespace, name, uid: '', generation: 0n, display_name: '', intent_id: '' };
+  const meta = ObjectMeta.fromPartial({ tenant_id: tenantId, namespace, name });
   return { kind: controlKinds[kind], meta, detach: false };
 }

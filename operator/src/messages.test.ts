@@ -28,13 +28,23 @@ describe('messages', () => {
   it('identifies a resource with the name and the intent of its REST creation', () => {
     const annotations = { 'kellet.dev/display-name': 'My Sensors', 'kellet.dev/intent': 'i1' };
     expect(
-      toMeta('acme', { metadata: { name: 'my-sensors-1', namespace: 'ns', uid: 'u', generation: 3, annotations } }),
+      toMeta('acme', {
+        metadata: {
+          name: 'my-sensors-1',
+          namespace: 'ns',
+          uid: 'u',
+          generation: 3,
+          resourceVersion: '41',
+          annotations,
+        },
+      }),
     ).to.deep.equal({
       tenant_id: 'acme',
       namespace: 'ns',
       name: 'my-sensors-1',
       uid: 'u',
       generation: 3n,
+      resource_version: '41',
       display_name: 'My Sensors',
       intent_id: 'i1',
     });

@@ -29,6 +29,7 @@ export function toMeta(tenantId: string, { metadata }: KubernetesObject): Object
     name: metadata.name,
     uid: metadata.uid ?? '',
     generation: BigInt(metadata.generation ?? 0),
+    resource_version: metadata.resourceVersion ?? '',
     display_name: metadata.annotations?.[displayNameAnnotation] ?? '',
     intent_id: metadata.annotations?.[intentAnnotation] ?? '',
   };

@@ -7,7 +7,7 @@
 import type { ApplyResponse } from '@kellet/proto/ts/kellet/control/v1/control';
 import type { Cluster } from './cluster.ts';
 import { fails, findCondition, holds, toConditions, unknown, withReady, type Finding } from './conditions.ts';
-import type { DataPlane } from './data-plane.ts';
+import { isOvertaken, overtakenRetryMs, type DataPlane } from './data-plane.ts';
 import { hold, isHeld, release } from './finalizers.ts';
 import { toMeta, type SpecMessage } from './messages.ts';
 import { meaningOf, refusalFindings } from './refusals.ts';
@@ -103,6 +103,7 @@ export class Reconciler<K extends NamespacedKind> {
     try {
       response = await dataPlane.apply({ meta: toMeta(tenancy.tenantId, object), ...preparation.spec });
     } catch (error) {
+      if (isOvertaken(error)) return { requeueAfterMs: overtakenRetryMs };
       await this.#tellUnavailable(object, error);
       throw error;
     }

@@ -4,7 +4,7 @@ import { create } from '@bufbuild/protobuf';
 import type { ObjectMeta, TenantSpec } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import { QuotasSchema, TenantDefaultsSchema } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { RefusalError, type Applied, type Applier, type Refusal } from '../control/applier.ts';
-import { takeUpIntent } from '../control/intents.ts';
+import { takeUp } from '../control/applied-versions.ts';
 import { anchoringModeOf, otaPolicyOf, telemetrySchemaOf } from '../device-registry/policies.ts';
 import type { Database, Transaction } from '../platform/database.ts';
 import { KelletError, sqlState } from '../platform/errors.ts';
@@ -57,7 +57,7 @@ export class TenantApplier implements Applier<TenantSpec, Observed> {
       const passwordHash = await this.administratorHash(meta, spec);
       const adminUserId = await this.database.system(async (tx) => {
         await writeTenant(tx, id, spec.namespace || `kellet-${id}`, settings);
-        await takeUpIntent(tx, meta);
+        await takeUp(tx, 'Tenant', meta);
         return makeAdministrator(tx, id, spec.adminEmail, passwordHash);
       });
       return { id, observed: { adminUserId } };

@@ -10,6 +10,7 @@ import {
 } from '@kellet/crds';
 import { ObjectMetaSchema, TenantSpecSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import type { CreateTenantRequest } from '@kellet/proto/es/kellet/v1/auth_pb';
+import { isOvertaken } from '../control/applied-versions.ts';
 import { refusalError } from '../control/applier.ts';
 import { notifyChanged } from '../control/changes.ts';
 import { foreignManager } from '../control/field-ownership.ts';
@@ -62,6 +63,8 @@ export class TenantResources {
       const { refusal } = await applier.apply(create(ObjectMetaSchema, metaOf(tenantId, object)), spec);
       if (refusal) throw refusalError(refusal);
     } catch (error) {
+      // The operator has taken the tenant up, which it can do only where no account waits for the password.
+      if (isOvertaken(error)) return;
       await this.withdraw(object);
       throw error;
     }

@@ -72,8 +72,8 @@ export interface Applied<Observed> {
  */
 export interface Applier<Spec, Observed> {
   /**
-   * Makes the working copy agree with the manifest. The transaction that writes it calls `takeUpIntent(tx, meta)`
-   * (control/intents.ts) first.
+   * Makes the working copy agree with the manifest. The transaction that writes it calls `takeUp(tx, kind, meta)`
+   * (control/applied-versions.ts) first, and lets its ABORTED pass.
    */
   apply(meta: ObjectMeta, spec: Spec): Promise<Applied<Observed>>;
   /**

@@ -14,6 +14,7 @@ import type { Kind } from '@kellet/crds';
 import type { Database } from '../platform/database.ts';
 import { invalidArgument, KelletError } from '../platform/errors.ts';
 import { RefusalError, specCases, type Applied, type Applier, type Appliers, type Refusal } from './applier.ts';
+import { noteDeletion } from './applied-versions.ts';
 import { intentState } from './intents.ts';
 import { kindNames } from './kinds.ts';
 import { digestOf } from './working-copies.ts';
@@ -34,7 +35,8 @@ export class Dispatcher {
 
   /**
    * Makes the working copy agree with the manifest (control.proto, Apply). Errors mean "try again", except INVALID_ARGUMENT
-   * for a request that is none and UNIMPLEMENTED for a kind nobody applies in this process.
+   * for a request that is none and UNIMPLEMENTED for a kind nobody applies in this process; ABORTED when a newer version of
+   * the resource has been applied (isOvertaken).
    */
   async apply(request: ApplyRequest): Promise<ApplyResponse> {
     const { meta, spec } = request;
@@ -58,10 +60,9 @@ export class Dispatcher {
     if (!meta || !kind) throw invalidArgument('meta and kind are required');
     // A resource in a namespace that is not the tenant's never had a working copy.
     if (await this.foreign(meta, specCases[kind], { removing: true })) return create(RemoveResponseSchema);
-    const { refusal } = await refusable(async () => ({
-      id: '',
-      refusal: await this.applier(specCases[kind]).remove(meta, request.detach),
-    }));
+    const applier = this.applier(specCases[kind]);
+    if (!(await this.database.system((tx) => noteDeletion(tx, kind, meta)))) return create(RemoveResponseSchema);
+    const { refusal } = await refusable(async () => ({ id: '', refusal: await applier.remove(meta, request.detach) }));
     return create(RemoveResponseSchema, { refusal });
   }
 

@@ -57,6 +57,7 @@ export function metaOf(tenantId: string, object: KubernetesObject<unknown>): Mes
     name: metadata.name,
     uid: metadata.uid ?? '',
     generation: BigInt(metadata.generation ?? 0),
+    resourceVersion: metadata.resourceVersion ?? '',
     displayName: metadata.annotations?.[displayNameAnnotation] ?? '',
     intentId: metadata.annotations?.[intentAnnotation] ?? '',
   };

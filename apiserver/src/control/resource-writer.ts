@@ -30,6 +30,7 @@ import { newId } from '../platform/ids.ts';
 import { KubernetesError, resourceOf, type KubernetesApi, type KubernetesObject } from '../platform/kubernetes.ts';
 import type { Logger } from '../platform/logger.ts';
 import type { CallContext } from '../platform/rpc.ts';
+import { forgetDeleted, isOvertaken } from './applied-versions.ts';
 import { refusalError, type Refusal } from './applier.ts';
 import type { Dispatcher } from './dispatcher.ts';
 import { asApplied, conflictMessage, foreignManager, managerOf, ownedFields } from './field-ownership.ts';
@@ -80,6 +81,9 @@ export interface TakenUp<K extends ManagedKind> {
 /** How often a change is tried again because somebody else wrote the resource in between. */
 const patchAttempts = 10;
 
+/** How often a resource is read and applied anew because a newer version of it was applied in between. */
+const applyAttempts = 5;
+
 /** Within this time a resource must be taken up, else its creation is cancelled. */
 const defaultDeadlineMilliseconds = 10_000;
 
@@ -124,7 +128,7 @@ export class ResourceWriter {
         resourceOf(resource.kind, metadataOf(intent, resource.displayName), resource.spec),
         signal,
       );
-      const applying = this.dispatcher.apply(applyRequest(resource.kind, tenantId, object));
+      const applying = this.applied(resource.kind, tenantId, object);
       // Whoever settles the intent first has decided; a late failure of the other must not go unheard as a rejection.
       applying.catch(() => undefined);
       const answer = await Promise.race([applying, aborted(signal)]);
@@ -139,7 +143,7 @@ export class ResourceWriter {
       // It was taken up in the last moment, here or by the operator: that has won.
       const object = await this.kubernetes.get<ManagedSpecs[K]>(resource.kind, namespace, name);
       if (!object) throw error;
-      const answer = await this.dispatcher.apply(applyRequest(resource.kind, tenantId, object));
+      const answer = await this.applied(resource.kind, tenantId, object);
       if (answer.refusal) throw refusalError(answer.refusal as Refusal);
       return { id: answer.id, name, observed: observedOf(answer) };
     }
@@ -153,8 +157,7 @@ export class ResourceWriter {
   async patch<K extends ManagedKind>(context: CallContext, change: ResourceChange<K>): Promise<TakenUp<K>> {
     const { kind, name } = change;
     const namespace = await this.namespaceOf(context.tenantId);
-    // In the order in which Kubernetes took the changes the data plane must take them: a change of an annotation raises no
-    // generation by which it could tell.
+    // A change that the data plane refuses is taken back before the next one is made.
     return this.turns.take(`${kind}/${namespace}/${name}`, () => this.patchInTurn(context, namespace, change));
   }
 
@@ -165,11 +168,7 @@ export class ResourceWriter {
   ): Promise<TakenUp<K>> {
     const { kind, name } = change;
     const { before, after } = await this.changed(namespace, change, context.signal);
-    const request = applyRequest(kind, context.tenantId, after);
-    if (change.keySha256 !== undefined && request.spec.case === 'provisioningTemplate') {
-      request.spec.value.keySha256 = change.keySha256;
-    }
-    const answer = await this.dispatcher.apply(request);
+    const answer = await this.applied(kind, context.tenantId, after, change.keySha256);
     if (!answer.refusal) return { id: answer.id, name, observed: observedOf(answer) };
     await this.kubernetes
       .apply(kind, withChange(before, { kind, name, spec: {} }))
@@ -210,9 +209,12 @@ export class ResourceWriter {
     return true;
   }
 
-  /** Cancels creations whose process died before it could, and deletes what they left in the cluster. */
+  /** Cancels creations whose process died before it could, deletes what they left in the cluster, and forgets what is over. */
   async sweep(): Promise<void> {
-    const overdue = await this.database.system((tx) => cancelOverdueIntents(tx));
+    const overdue = await this.database.system(async (tx) => {
+      await forgetDeleted(tx);
+      return cancelOverdueIntents(tx);
+    });
     for (const intent of overdue) await this.deleteCancelled(intent);
   }
 
@@ -286,6 +288,30 @@ export class ResourceWriter {
     if (!managedFields) return object;
     const patch = { metadata: { resourceVersion: object.metadata.resourceVersion, managedFields } };
     return this.kubernetes.mergePatch<ManagedSpecs[K]>(kind, namespace, name, patch, signal);
+  }
+
+  /** Applies a resource; when a newer version of it has been applied meanwhile, from another process, then what it is now. */
+  private async applied<K extends ManagedKind>(
+    kind: K,
+    tenantId: string,
+    object: KubernetesObject<ManagedSpecs[K]>,
+    keySha256?: string,
+  ): Promise<ApplyResponse> {
+    const { namespace = '', name } = object.metadata;
+    let current: KubernetesObject<ManagedSpecs[K]> | undefined = object;
+    for (let attempt = 1; current && !current.metadata.deletionTimestamp; attempt += 1) {
+      const request = applyRequest(kind, tenantId, current);
+      if (keySha256 !== undefined && request.spec.case === 'provisioningTemplate') {
+        request.spec.value.keySha256 = keySha256;
+      }
+      try {
+        return await this.dispatcher.apply(request);
+      } catch (error) {
+        if (!isOvertaken(error) || attempt === applyAttempts) throw error;
+      }
+      current = await this.kubernetes.get<ManagedSpecs[K]>(kind, namespace, name);
+    }
+    throw failedPrecondition(`the custom resource ${name} is gone`);
   }
 
   private async cancel(intent: Intent): Promise<'active' | 'cancelled' | 'unknown'> {

@@ -13,6 +13,7 @@ import {
 } from '@kellet/crds';
 import type { ApplyResponse, TenantSpec as TenantMessage } from '@kellet/proto/ts/kellet/control/v1/control';
 import { fails, findCondition, holds, toConditions, unknown, withReady, type Finding } from '../conditions.ts';
+import { isOvertaken, overtakenRetryMs } from '../data-plane.ts';
 import { hold, isHeld, release } from '../finalizers.ts';
 import { toLowerCase, toMeta, toOtaPolicy, toTelemetrySchema } from '../messages.ts';
 import { earliest, mergeFindings, readyHappenings, type Environment } from '../reconciler.ts';
@@ -112,6 +113,7 @@ export class TenantReconciler {
     try {
       response = await dataPlane.apply({ meta: toMeta(name, tenant), tenant: message });
     } catch (error) {
+      if (isOvertaken(error)) return { requeueAfterMs: overtakenRetryMs };
       await this.#tellUnavailable(tenant, status, error);
       throw error;
     }

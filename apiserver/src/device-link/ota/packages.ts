@@ -22,7 +22,7 @@ import {
 import type { OtaPackageSpec as PackageManifestSpec } from '@kellet/crds';
 import { RefusalError, type Applied, type Applier, type Refusal } from '../../control/applier.ts';
 import { notifyChanged } from '../../control/changes.ts';
-import { takeUpIntent } from '../../control/intents.ts';
+import { takeUp } from '../../control/applied-versions.ts';
 import { resourceName } from '../../control/resource-names.ts';
 import type { ResourceWriter } from '../../control/resource-writer.ts';
 import type { Database, Transaction } from '../../platform/database.ts';
@@ -205,7 +205,7 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
     if (problem) throw new RefusalError('InvalidSpec', problem);
     const sha256 = Buffer.from(spec.sha256, 'hex');
     const row = await this.database.tenant(tenantId, async (tx) => {
-      await takeUpIntent(tx, meta);
+      await takeUp(tx, 'OtaPackage', meta);
       const before = await lockPackage(tx, tenantId, packageId);
       if (before && !before.sha256.equals(sha256)) {
         throw new RefusalError(

@@ -8,7 +8,7 @@ import {
 } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import type { MessageInitShape } from '@bufbuild/protobuf';
 import { RefusalError, type Applied, type Applier, type Refusal } from '../../control/applier.ts';
-import { takeUpIntent } from '../../control/intents.ts';
+import { takeUp } from '../../control/applied-versions.ts';
 import type { ProfileFacts, ProfileReader } from '../../device-registry/profile-reader.ts';
 import type { Clock } from '../../platform/clock.ts';
 import type { Database, Transaction } from '../../platform/database.ts';
@@ -74,7 +74,7 @@ export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
     );
     const profile = await this.profiles.get(meta.tenantId, namedId(meta.tenantId, 'profile', spec.profileName));
     let left = await this.database.tenant(meta.tenantId, async (tx) => {
-      await takeUpIntent(tx, meta);
+      await takeUp(tx, 'OtaRollout', meta);
       const existing = await findRollout(tx, meta.tenantId, id, 'FOR UPDATE');
       if (existing) {
         await restoreIdentity(tx, meta, spec, id);

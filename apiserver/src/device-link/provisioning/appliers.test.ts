@@ -127,11 +127,15 @@ describe('manifests of profiles and templates', () => {
       expect(heard()).to.equal(2);
     });
 
-    it('never go back to an older generation, except of another resource of the name', async () => {
-      const { id } = await applyProfile(dispatcher, acme('order', { generation: 5n }), { type: 'new' });
-      await applyProfile(dispatcher, acme('order', { generation: 4n }), { type: 'old' });
-      expect((await reader().get('acme', id))!.type).to.equal('new');
-      await applyProfile(dispatcher, acme('order', { generation: 1n, uid: 'made again' }), { type: 'again' });
+    it('never go back to an older version, also of the name alone, except of another resource of the name', async () => {
+      const now = { resourceVersion: '11', generation: 1n, displayName: 'New' };
+      const { id } = await applyProfile(dispatcher, acme('order', now), { type: 'pump' });
+      const older = applyProfile(dispatcher, acme('order', { ...now, resourceVersion: '9', displayName: 'Old' }), {
+        type: 'pump',
+      });
+      expect(await older.catch((error: unknown) => error)).to.include({ code: 'ABORTED' });
+      expect((await reader().get('acme', id))!.name).to.equal('New');
+      await applyProfile(dispatcher, acme('order', { resourceVersion: '3', uid: 'made again' }), { type: 'again' });
       expect((await reader().get('acme', id))!.type).to.equal('again');
     });
 
@@ -253,11 +257,12 @@ describe('manifests of profiles and templates', () => {
       expect((await applyTemplate(dispatcher, acme('second'), key)).refusal).to.equal(undefined);
     });
 
-    it('never go back to an older generation: a rotated key stays rotated', async () => {
+    it('never go back to an older version: a rotated key stays rotated', async () => {
       const [old, rotated] = [mintProvisionKey(), mintProvisionKey()];
-      await applyTemplate(dispatcher, acme('rotating', { generation: 1n }), old);
-      await applyTemplate(dispatcher, acme('rotating', { generation: 2n }), rotated);
-      await applyTemplate(dispatcher, acme('rotating', { generation: 1n }), old);
+      await applyTemplate(dispatcher, acme('rotating', { resourceVersion: '9' }), old);
+      await applyTemplate(dispatcher, acme('rotating', { resourceVersion: '10' }), rotated);
+      const older = applyTemplate(dispatcher, acme('rotating', { resourceVersion: '9' }), old);
+      expect(await older.catch((error: unknown) => error)).to.include({ code: 'ABORTED' });
       const { rows } = await test.database.system((tx) =>
         tx.query<{ key_hash: Buffer }>(`SELECT key_hash FROM provisioning_templates WHERE resource_name = 'rotating'`),
       );

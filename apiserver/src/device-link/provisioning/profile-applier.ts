@@ -7,7 +7,7 @@ import type {
 } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
 import type { Profile } from '@kellet/proto/es/kellet/v1/profile_pb.ts';
 import { RefusalError, type Applied, type Applier, type Refusal } from '../../control/applier.ts';
-import { takeUpIntent } from '../../control/intents.ts';
+import { takeUp } from '../../control/applied-versions.ts';
 import type { Database, Transaction } from '../../platform/database.ts';
 import { KelletError } from '../../platform/errors.ts';
 import { namedId } from '../../platform/ids.ts';
@@ -60,7 +60,7 @@ export class ProfileApplier implements Applier<DeviceProfileSpec, Observed> {
     const profile = readSpec(spec);
     const id = namedId(meta.tenantId, 'profile', meta.name);
     return this.database.tenant(meta.tenantId, async (tx) => {
-      await takeUpIntent(tx, meta);
+      await takeUp(tx, 'DeviceProfile', meta);
       await writeProfile(tx, id, meta, profile);
       const { devices } = await this.usage(tx, meta.tenantId, id);
       return { id, observed: { devices } };

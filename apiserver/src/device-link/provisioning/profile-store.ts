@@ -51,10 +51,7 @@ function documentOf(fields: ProfileFields): string {
   return JSON.stringify(toJson(ProfileSchema, profile, { useProtoFieldName: true }));
 }
 
-/**
- * Writes the working copy of a resource unless a newer generation of the same one is already there; directories forget the
- * profile when anything changed.
- */
+/** Writes the working copy of a resource; directories forget the profile when anything changed. */
 export async function writeProfile(
   tx: Transaction,
   profileId: string,
@@ -62,27 +59,16 @@ export async function writeProfile(
   fields: ProfileFields,
 ): Promise<void> {
   const { rowCount } = await tx.query(
-    `INSERT INTO profiles AS held (tenant_id, profile_id, namespace, resource_name, name, document, resource_uid, generation)
-     VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+    `INSERT INTO profiles AS held (tenant_id, profile_id, namespace, resource_name, name, document)
+     VALUES ($1, $2, $3, $4, $5, $6)
      ON CONFLICT (tenant_id, profile_id) DO UPDATE
        SET namespace = excluded.namespace, name = excluded.name, document = excluded.document,
-           resource_uid = excluded.resource_uid, generation = excluded.generation, detached_at = NULL,
+           detached_at = NULL,
            updated_at = CASE WHEN (held.name, held.document) IS DISTINCT FROM (excluded.name, excluded.document)
                              THEN now() ELSE held.updated_at END
-       WHERE (held.resource_uid <> excluded.resource_uid OR held.generation <= excluded.generation)
-         AND (held.namespace, held.name, held.document, held.resource_uid, held.generation, held.detached_at)
-             IS DISTINCT FROM (excluded.namespace, excluded.name, excluded.document, excluded.resource_uid,
-                               excluded.generation, NULL)`,
-    [
-      meta.tenantId,
-      profileId,
-      meta.namespace,
-      meta.name,
-      meta.displayName || meta.name,
-      documentOf(fields),
-      meta.uid,
-      meta.generation,
-    ],
+       WHERE (held.namespace, held.name, held.document, held.detached_at)
+             IS DISTINCT FROM (excluded.namespace, excluded.name, excluded.document, NULL)`,
+    [meta.tenantId, profileId, meta.namespace, meta.name, meta.displayName || meta.name, documentOf(fields)],
   );
   if (rowCount) await notifyProfileChanged(tx, meta.tenantId, profileId);
 }

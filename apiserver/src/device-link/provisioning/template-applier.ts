@@ -7,7 +7,7 @@ import type {
   ProvisioningTemplateSpec,
 } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
 import { RefusalError, type Applied, type Applier, type Refusal } from '../../control/applier.ts';
-import { takeUpIntent } from '../../control/intents.ts';
+import { takeUp } from '../../control/applied-versions.ts';
 import { unknownGroups } from '../../device-registry/devices.ts';
 import type { Database, Transaction } from '../../platform/database.ts';
 import { isId, namedId } from '../../platform/ids.ts';
@@ -67,7 +67,7 @@ export class TemplateApplier implements Applier<ProvisioningTemplateSpec, Observ
     const { tenantId } = meta;
     const id = namedId(tenantId, 'template', meta.name);
     return this.database.tenant(tenantId, async (tx) => {
-      await takeUpIntent(tx, meta);
+      await takeUp(tx, 'ProvisioningTemplate', meta);
       const fields = await resolved(tx, tenantId, spec, await keyHashOf(tx, tenantId, id, spec));
       await registerKey(tx, tenantId, fields.keyHash);
       await writeTemplate(tx, id, meta, fields);

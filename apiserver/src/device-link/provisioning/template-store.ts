@@ -108,10 +108,7 @@ export async function registerKey(tx: Transaction, tenantId: string, keyHash: Bu
     throw new RefusalError('InvalidSpec', 'this provision key cannot be used: choose another one');
 }
 
-/**
- * Writes the working copy of a resource unless a newer generation of the same one is already there. Throws the refusal
- * InvalidSpec when the key opens another template.
- */
+/** Writes the working copy of a resource. Throws the refusal InvalidSpec when the key opens another template. */
 export async function writeTemplate(
   tx: Transaction,
   templateId: string,
@@ -122,23 +119,21 @@ export async function writeTemplate(
     await tx.query(
       `INSERT INTO provisioning_templates AS held
          (tenant_id, template_id, namespace, resource_name, name, profile_id, hardware_id_pattern, one_time,
-          expires_in_seconds, credential_type, default_group_ids, enabled, key_hash, resource_uid, generation)
-       VALUES ($1, $2, $3, $4, $5, $6, $7, $8, nullif($9::int4, 0), $10, $11, $12, $13, $14, $15)
+          expires_in_seconds, credential_type, default_group_ids, enabled, key_hash)
+       VALUES ($1, $2, $3, $4, $5, $6, $7, $8, nullif($9::int4, 0), $10, $11, $12, $13)
        ON CONFLICT (tenant_id, template_id) DO UPDATE
          SET namespace = excluded.namespace, name = excluded.name, profile_id = excluded.profile_id,
              hardware_id_pattern = excluded.hardware_id_pattern, one_time = excluded.one_time,
              expires_in_seconds = excluded.expires_in_seconds, credential_type = excluded.credential_type,
              default_group_ids = excluded.default_group_ids, enabled = excluded.enabled, key_hash = excluded.key_hash,
-             resource_uid = excluded.resource_uid, generation = excluded.generation, detached_at = NULL,
-             updated_at = now()
-         WHERE (held.resource_uid <> excluded.resource_uid OR held.generation <= excluded.generation)
-           AND (held.namespace, held.name, held.profile_id, held.hardware_id_pattern, held.one_time,
+             detached_at = NULL, updated_at = now()
+         WHERE (held.namespace, held.name, held.profile_id, held.hardware_id_pattern, held.one_time,
                 held.expires_in_seconds, held.credential_type, held.default_group_ids, held.enabled, held.key_hash,
-                held.resource_uid, held.generation, held.detached_at)
+                held.detached_at)
                IS DISTINCT FROM
                (excluded.namespace, excluded.name, excluded.profile_id, excluded.hardware_id_pattern, excluded.one_time,
                 excluded.expires_in_seconds, excluded.credential_type, excluded.default_group_ids, excluded.enabled,
-                excluded.key_hash, excluded.resource_uid, excluded.generation, NULL)`,
+                excluded.key_hash, NULL)`,
       [
         meta.tenantId,
         templateId,
@@ -153,8 +148,6 @@ export async function writeTemplate(
         fields.defaultGroupIds,
         fields.enabled,
         fields.keyHash,
-        meta.uid,
-        meta.generation,
       ],
     );
   } catch (error) {

@@ -34,6 +34,7 @@ export interface ManifestIdentity {
   readonly namespace?: string;
   readonly uid?: string;
   readonly generation?: bigint;
+  readonly resourceVersion?: string;
   readonly displayName?: string;
   readonly intentId?: string;
 }

@@ -64,6 +64,8 @@ export interface ObjectMeta {
   display_name: string;
   /** Id of the REST creation (annotation kellet.dev/intent) that wrote the resource; empty when a person or Git did. */
   intent_id: string;
+  /** Versions of the same uid are ordered by it, as decimal numbers; another form orders nothing. */
+  resource_version: string;
 }
 
 export interface ApplyRequest {
@@ -457,7 +459,16 @@ export interface AdvanceRolloutResponse {
 }
 
 function createBaseObjectMeta(): ObjectMeta {
-  return { tenant_id: "", namespace: "", name: "", uid: "", generation: 0n, display_name: "", intent_id: "" };
+  return {
+    tenant_id: "",
+    namespace: "",
+    name: "",
+    uid: "",
+    generation: 0n,
+    display_name: "",
+    intent_id: "",
+    resource_version: "",
+  };
 }
 
 export const ObjectMeta: MessageFns<ObjectMeta> = {
@@ -485,6 +496,9 @@ export const ObjectMeta: MessageFns<ObjectMeta> = {
     }
     if (message.intent_id !== "") {
       writer.uint32(58).string(message.intent_id);
+    }
+    if (message.resource_version !== "") {
+      writer.uint32(66).string(message.resource_version);
     }
     return writer;
   },
@@ -558,6 +572,14 @@ export const ObjectMeta: MessageFns<ObjectMeta> = {
             message.intent_id = reader.string();
             continue;
           }
+          case 8: {
+            if (tag !== 66) {
+              break;
+            }
+
+            message.resource_version = reader.string();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -584,6 +606,7 @@ export const ObjectMeta: MessageFns<ObjectMeta> = {
       : 0n;
     message.display_name = object.display_name ?? "";
     message.intent_id = object.intent_id ?? "";
+    message.resource_version = object.resource_version ?? "";
     return message;
   },
 };
@@ -4620,7 +4643,7 @@ export const ControlServiceService = {
   /**
    * Apply makes the working copy of one resource agree with its manifest and answers what was observed. The gateway calls
    * the same method after it wrote a custom resource on behalf of a REST caller. A manifest that cannot be honoured is an
-   * answer with a refusal, not an error: errors mean "try again".
+   * answer with a refusal, not an error: errors mean "try again". ABORTED: a newer version of the resource has been applied.
    */
   apply: {
     path: "/kellet.control.v1.ControlService/Apply" as const,
@@ -4690,7 +4713,7 @@ export interface ControlServiceServer extends UntypedServiceImplementation {
   /**
    * Apply makes the working copy of one resource agree with its manifest and answers what was observed. The gateway calls
    * the same method after it wrote a custom resource on behalf of a REST caller. A manifest that cannot be honoured is an
-   * answer with a refusal, not an error: errors mean "try again".
+   * answer with a refusal, not an error: errors mean "try again". ABORTED: a newer version of the resource has been applied.
    */
   apply: handleUnaryCall<ApplyRequest, ApplyResponse>;
   /** Remove takes the working copy of a deleted resource away, or says what still uses it. */
@@ -4716,7 +4739,7 @@ export interface ControlServiceClient extends Client {
   /**
    * Apply makes the working copy of one resource agree with its manifest and answers what was observed. The gateway calls
    * the same method after it wrote a custom resource on behalf of a REST caller. A manifest that cannot be honoured is an
-   * answer with a refusal, not an error: errors mean "try again".
+   * answer with a refusal, not an error: errors mean "try again". ABORTED: a newer version of the resource has been applied.
    */
   apply(
     request: ApplyRequest,

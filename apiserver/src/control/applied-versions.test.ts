@@ -1,0 +1,148 @@
+import { create } from '@bufbuild/protobuf';
+import { ObjectMetaSchema } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
+import { expect } from 'chai';
+import { eventually, insertTenant } from '../auth/test-fixtures.ts';
+import { newId } from '../platform/ids.ts';
+import { createTestDatabase, type TestDatabase } from '../platform/test-database.ts';
+import { forgetDeleted, isOvertaken, noteDeletion, takeUp } from './applied-versions.ts';
+
+describe('versions of resources', () => {
+  let test: TestDatabase;
+  before(async () => {
+    test = await createTestDatabase();
+    for (const tenant of ['acme', 'other']) await insertTenant(test.database, tenant);
+  });
+  after(() => test.drop());
+
+  const metaOf = (name: string, uid: string, resourceVersion: string, tenantId = 'acme') =>
+    create(ObjectMetaSchema, { tenantId, namespace: 'kellet-acme', name, uid, resourceVersion });
+  type Meta = ReturnType<typeof metaOf>;
+  const apply = (meta: Meta, kind: 'OtaPackage' | 'OtaRollout' = 'OtaPackage') =>
+    test.database
+      .tenant(meta.tenantId, (tx) => takeUp(tx, kind, meta))
+      .then(
+        () => 'applied',
+        (error: unknown) => (isOvertaken(error) ? 'overtaken' : String(error)),
+      );
+  const remove = (meta: Meta) =>
+    test.database.system(async (tx) => ((await noteDeletion(tx, 'OtaPackage', meta)) ? 'removed' : 'nothing left'));
+  /** As if all that was noted had been noted so long ago. */
+  const pass = (time: string) =>
+    test.database.system((tx) =>
+      tx.query('UPDATE applied_versions SET applied_at = applied_at - $1::interval', [time]),
+    );
+
+  /** Of one resource name: what comes, as `verb uid version`, and what becomes of it. */
+  const tables: Record<string, [step: string, outcome: string][]> = {
+    'go forward and stay, never back': [
+      ['apply a 10', 'applied'],
+      ['apply a 10', 'applied'],
+      ['apply a 9', 'overtaken'],
+      ['apply a 11', 'applied'],
+      ['apply a 10', 'overtaken'],
+    ],
+    'are numbers, of any length': [
+      ['apply a 9', 'applied'],
+      ['apply a 10', 'applied'],
+      ['apply a 99999999999999999999999999999999', 'applied'],
+      ['apply a 100', 'overtaken'],
+    ],
+    'begin anew with a resource that is made again': [
+      ['apply a 10', 'applied'],
+      ['apply b 3', 'applied'],
+      ['apply b 2', 'overtaken'],
+    ],
+    'order nothing when they are no numbers': [
+      ['apply a 10', 'applied'],
+      ['apply a x', 'applied'],
+      ['apply a 9', 'applied'],
+    ],
+    'are believed for five minutes, in case the cluster was restored': [
+      ['apply a 10', 'applied'],
+      ['pass 4 minutes', ''],
+      ['apply a 5', 'overtaken'],
+      ['pass 2 minutes', ''],
+      ['apply a 5', 'applied'],
+      ['apply a 4', 'overtaken'],
+    ],
+    'end with the resource': [
+      ['apply a 10', 'applied'],
+      ['remove a 10', 'removed'],
+      ['apply a 10', 'overtaken'],
+      ['apply a 11', 'overtaken'],
+      ['remove a 12', 'removed'],
+      ['apply b 20', 'applied'],
+      // A deletion that comes late does not take the next resource of the name away.
+      ['remove a 12', 'nothing left'],
+      ['apply b 20', 'applied'],
+      ['remove b 20', 'removed'],
+      ['pass 6 minutes', ''],
+      // Restored from a backup.
+      ['apply b 15', 'applied'],
+    ],
+    'are noted of a deletion that comes first': [
+      ['remove a 10', 'removed'],
+      ['apply a 9', 'overtaken'],
+      ['apply b 3', 'applied'],
+    ],
+  };
+  for (const [what, steps] of Object.entries(tables)) {
+    it(what, async () => {
+      const name = newId();
+      for (const [index, [step, outcome]] of steps.entries()) {
+        const [verb, ...rest] = step.split(' ');
+        if (verb === 'pass') await pass(rest.join(' '));
+        else {
+          const meta = metaOf(name, rest[0]!, rest[1]!);
+          expect(await (verb === 'apply' ? apply(meta) : remove(meta)), `${index}: ${step}`).to.equal(outcome);
+        }
+      }
+    });
+  }
+
+  it('are those of one kind, name and tenant', async () => {
+    const name = newId();
+    expect(await apply(metaOf(name, 'a', '10'))).to.equal('applied');
+    expect(await apply(metaOf(name, 'a', '9'), 'OtaRollout')).to.equal('applied');
+    expect(await apply(metaOf(`${name}x`, 'a', '9'))).to.equal('applied');
+    expect(await apply(metaOf(name, 'a', '9', 'other'))).to.equal('applied');
+  });
+
+  it('are not noted when the working copy was not written', async () => {
+    const meta = metaOf(newId(), 'a', '10');
+    const refused = test.database.tenant('acme', async (tx) => {
+      await takeUp(tx, 'OtaPackage', meta);
+      throw new Error('refused');
+    });
+    await refused.catch(() => undefined);
+    expect(await apply(metaOf(meta.name, 'a', '9'))).to.equal('applied');
+  });
+
+  it('are written one at a time: the older of two that come together sees the newer', async () => {
+    const name = newId();
+    const [taken, end] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()];
+    const newer = test.database.tenant('acme', async (tx) => {
+      await takeUp(tx, 'OtaPackage', metaOf(name, 'a', '10'));
+      taken.resolve();
+      await end.promise;
+    });
+    await taken.promise;
+    const older = apply(metaOf(name, 'a', '9'));
+    const waits = `SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`;
+    await eventually(async () => (await test.database.system((tx) => tx.query(waits))).rowCount === 1);
+    end.resolve();
+    await newer;
+    expect(await older).to.equal('overtaken');
+  });
+
+  it('of deleted resources are forgotten', async () => {
+    await remove(metaOf('gone', 'a', '10'));
+    const count = async () =>
+      (await test.database.system((tx) => tx.query(`SELECT FROM applied_versions WHERE name = 'gone'`))).rowCount;
+    await test.database.system(forgetDeleted);
+    expect(await count()).to.equal(1);
+    await pass('6 minutes');
+    await test.database.system(forgetDeleted);
+    expect(await count()).to.equal(0);
+  });
+});
