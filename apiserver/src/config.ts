@@ -72,11 +72,20 @@ const settings = {
     fallback: '',
     help: 'base URL of the REST API for the reference page; empty: the REST port of the host that was asked',
   },
-  maximumConnections: { type: 'integer', fallback: '10000', help: 'connections of the REST port at a time' },
+  maximumConnections: {
+    type: 'integer',
+    fallback: '10000',
+    help: 'connections of the REST port at a time, and of the gRPC port',
+  },
   drainDelaySeconds: {
     type: 'integer',
     fallback: '0',
     help: 'seconds between being told to stop and no longer listening; not ready meanwhile',
+  },
+  drainSeconds: {
+    type: 'integer',
+    fallback: '20',
+    help: 'seconds in which running requests may finish after that; what has not is cut off',
   },
   batchPoints: { type: 'integer', fallback: '1000', help: 'points after which an anchor batch is sealed' },
   batchSeconds: { type: 'integer', fallback: '30', help: 'seconds after which an anchor batch is sealed' },

@@ -41,7 +41,7 @@ export function complaint(
   const path = targetOf(request).split('?')[0]!;
   const names = request.headers.map(([name]) => name);
   const isPreflight = verb === 'OPTIONS' && names.includes('origin') && names.includes('access-control-request-method');
-  const route = routes.match(verb, path)?.route.method.name;
+  const route = routes.match(request.method, path)?.route.method.name;
   const allowed = isPreflight ? new Set([204]) : (documented.get(route ?? `${verb} ${path}`) ?? new Set([404]));
   if (!allowed.has(status)) return `${status} is not documented for ${route ?? path}`;
   if (status >= 500 && status !== 501 && path !== '/readyz') return `a server error: ${body.slice(0, 200)}`;

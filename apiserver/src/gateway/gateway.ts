@@ -2,10 +2,10 @@
 import { once } from 'node:events';
 import type { AddressInfo } from 'node:net';
 import type { DescService } from '@bufbuild/protobuf';
-import { ServerCredentials, type Server as GrpcServer } from '@grpc/grpc-js';
 import { Health as HealthService } from '@kellet/proto/es/grpc/health/v1/health_pb';
 import { sleep } from '../platform/clock.ts';
 import { addHealth } from '../platform/grpc-health.ts';
+import type { GrpcPort } from '../platform/grpc-port.ts';
 import type { Platform } from '../platform/module.ts';
 import type { Caller, Invoker } from '../platform/rpc.ts';
 import { AccessLog, type LineSink } from './access-log.ts';
@@ -16,7 +16,7 @@ import { CallMetrics } from './call-metrics.ts';
 import { Callbacks } from './callbacks.ts';
 import { clientAddresses, listOf, type AddressOf } from './client-address.ts';
 import { coldRoutes } from './cold-routes.ts';
-import { createGrpcServer } from './grpc.ts';
+import { createGrpcPort } from './grpc.ts';
 import { addReflection } from './grpc-reflection.ts';
 import type { Health } from './health.ts';
 import type { HttpServer } from './http-server.ts';
@@ -46,9 +46,6 @@ export interface GatewayOptions {
   readonly services?: readonly DescService[];
 }
 
-/** Milliseconds that running requests get to finish when the process stops. */
-const drainMilliseconds = 20_000;
-
 /** The public ports and everything behind them. */
 export class Gateway {
   /** For `/ws`: the live feed hangs itself on the server's `upgrade` event and asks the authenticator. */
@@ -58,7 +55,7 @@ export class Gateway {
   /** From where a request comes, through trusted proxies. */
   readonly addressOf: AddressOf;
   private readonly admission: Admission;
-  private readonly grpcServer: GrpcServer;
+  private readonly grpcPort: GrpcPort;
   private readonly pageServer: HttpServer;
   private readonly redisRateCounter: RedisRateCounter | undefined;
   private readonly callbacks: Callbacks;
@@ -108,14 +105,14 @@ export class Gateway {
         logger,
       }),
     });
-    this.grpcServer = createGrpcServer({ ...shared, services });
+    this.grpcPort = createGrpcPort({ ...shared, services, limits: { connections: config.maximumConnections } });
     const { health, isServing = () => Promise.resolve(true) } = options;
-    addHealth(this.grpcServer, {
+    addHealth(this.grpcPort, {
       services: services.map((service) => service.typeName),
       isServing: async (service) => (await health.readiness()).isReady && (await isServing(service)),
       stopping: this.stopping.signal,
     });
-    addReflection(this.grpcServer, [...services, HealthService], this.stopping.signal);
+    addReflection(this.grpcPort, [...services, HealthService], this.stopping.signal);
     this.pageServer = createPageServer({
       publicUrl: config.publicUrl,
       restPort: () => (this.httpServer.address() as AddressInfo).port,
@@ -136,16 +133,10 @@ export class Gateway {
     await once(this.httpServer, 'listening');
     this.pageServer.listen(dashboardPort, listenHost);
     await once(this.pageServer, 'listening');
-    const host = listenHost.includes(':') ? `[${listenHost}]` : listenHost;
-    const boundGrpcPort = await new Promise<number>((resolve, reject) => {
-      this.grpcServer.bindAsync(`${host}:${grpcPort}`, ServerCredentials.createInsecure(), (error, port) =>
-        error ? reject(error) : resolve(port),
-      );
-    });
     const portOf = (server: HttpServer): number => (server.address() as AddressInfo).port;
     return {
       restPort: portOf(this.httpServer),
-      grpcPort: boundGrpcPort,
+      grpcPort: await this.grpcPort.listen(listenHost, grpcPort),
       dashboardPort: portOf(this.pageServer),
     };
   }
@@ -161,13 +152,12 @@ export class Gateway {
   async stop(): Promise<void> {
     this.health.drain();
     this.stopping.abort();
-    const over = new AbortController();
-    const restClosed = this.httpServer.closeWithin(drainMilliseconds);
-    const pagesClosed = this.pageServer.closeWithin(1000);
-    const grpcClosed = new Promise<void>((resolve) => this.grpcServer.tryShutdown(() => resolve()));
-    await Promise.race([Promise.all([restClosed, pagesClosed, grpcClosed]), sleep(drainMilliseconds, over.signal)]);
-    over.abort();
-    this.grpcServer.forceShutdown();
+    const drainMilliseconds = this.platform.config.drainSeconds * 1000;
+    await Promise.all([
+      this.httpServer.closeWithin(drainMilliseconds),
+      this.pageServer.closeWithin(1000),
+      this.grpcPort.closeWithin(drainMilliseconds),
+    ]);
     await this.callbacks.stop();
     this.accessLog.close();
     this.redisRateCounter?.close();

@@ -70,7 +70,7 @@ for (const split of [false, true])
             },
           });
         },
-        { split },
+        { split, environment: { KELLET_TRUSTED_PROXIES: '127.0.0.1, 10.0.0.0/8' } },
       );
     });
     after(async () => {
@@ -152,6 +152,28 @@ for (const split of [false, true])
         expect(error!.metadata.get('x-request-id')).to.have.length(1);
       });
     }
+
+    it('believes the address that a trusted proxy names', async () => {
+      const addressFor = async (entries: Record<string, string>) => {
+        await unary(
+          DeviceRegistryService,
+          'getDevice',
+          { deviceId: 'd1' },
+          { authorization: 'Bearer viewer', ...entries },
+        );
+        return last!.address;
+      };
+      expect(await addressFor({})).to.equal('127.0.0.1');
+      expect(await addressFor({ 'x-forwarded-for': '1.1.1.1, 203.0.113.9, 10.0.0.7' })).to.equal('203.0.113.9');
+      expect(await addressFor({ forwarded: 'for="[2001:db8::9]:1"' })).to.equal('2001:db8::9');
+      // The allowlist of this credential is 192.0.2.0/24.
+      const elsewhere = async (forwardedFor: string) => {
+        const entries = { authorization: 'Bearer elsewhere', 'x-forwarded-for': forwardedFor };
+        return (await unary(DeviceRegistryService, 'getDevice', { deviceId: 'd1' }, entries)).error?.code;
+      };
+      expect(await elsewhere('192.0.2.44')).to.equal(undefined);
+      expect(await elsewhere('192.0.2.44, 203.0.113.9')).to.equal(status.PERMISSION_DENIED);
+    });
 
     it('needs an update_mask that names fields', async () => {
       const update = (paths?: string[]) =>

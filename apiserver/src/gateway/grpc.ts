@@ -1,8 +1,7 @@
-// gRPC on port 9090: a grpc-js server whose definitions are the descriptors, with the same steps as REST.
+// gRPC on port 9090: services whose definitions are the descriptors, with the same steps as REST.
 import type { Readable } from 'node:stream';
 import { create, type DescMethod, type DescService, type Message } from '@bufbuild/protobuf';
 import {
-  Server,
   type ServerDuplexStream,
   type ServerReadableStream,
   type ServerUnaryCall,
@@ -13,6 +12,7 @@ import {
 import { codes, unavailable, type ErrorCode } from '../platform/errors.ts';
 import { writeAnswers } from '../platform/grpc-answers.ts';
 import { GrpcContext, metadataEntries, metadataText, toMetadata, type GrpcCall } from '../platform/grpc-context.ts';
+import { GrpcPort, type GrpcLimits } from '../platform/grpc-port.ts';
 import { grpcService } from '../platform/grpc-service.ts';
 import type { Logger } from '../platform/logger.ts';
 import type { CallContext, Caller, Invoker } from '../platform/rpc.ts';
@@ -39,17 +39,18 @@ export interface GrpcParts {
   readonly logger: Logger;
   readonly addressOf: AddressOf;
   readonly accessLog: AccessLog;
+  readonly limits: Partial<GrpcLimits>;
   /** Aborts when the process stops: open streams are ended then. */
   readonly stopping: AbortSignal;
 }
 
-/** Makes the server; the caller binds it. */
-export function createGrpcServer(parts: GrpcParts): Server {
-  const server = new Server({ 'grpc.max_receive_message_length': 4 * 1024 * 1024 + 64 * 1024 });
+/** Makes the port; the caller listens. */
+export function createGrpcPort(parts: GrpcParts): GrpcPort {
+  const port = new GrpcPort({ 'grpc.max_receive_message_length': 4 * 1024 * 1024 + 64 * 1024 }, parts.limits);
   for (const service of parts.services) {
-    server.addService(grpcService(service), implementationOf(parts, service));
+    port.addService(grpcService(service), implementationOf(parts, service));
   }
-  return server;
+  return port;
 }
 
 type UnaryCall = ServerUnaryCall<Message, Message>;

@@ -79,6 +79,8 @@ export class HttpServer extends Server {
   /** Whether clients are being sent away: every answer closes its connection. */
   isDraining = false;
   private readonly open = new Map<Socket, Connection>();
+  /** Connections that speak another protocol now. */
+  private readonly upgraded = new Set<Socket>();
   private readonly handle: (request: IncomingMessage, response: ServerResponse) => void;
   private readonly limits: HttpLimits;
   private isClosing = false;
@@ -139,7 +141,10 @@ export class HttpServer extends Server {
       () => this.cut((connection) => connection.outstanding === 0),
       Math.min(milliseconds, 1000),
     );
-    const late = setTimeout(() => this.cut(() => true), milliseconds);
+    const late = setTimeout(() => {
+      this.cut(() => true);
+      for (const socket of this.upgraded) socket.destroy();
+    }, milliseconds);
     await closed;
     clearTimeout(partial);
     clearTimeout(late);
@@ -154,7 +159,10 @@ export class HttpServer extends Server {
     // The new protocol's first bytes must not overtake the answers that are still to come.
     if (this.open.get(request.socket)?.outstanding !== 0) return false;
     // From here on the connection is the new protocol's business.
-    this.open.delete(request.socket);
+    const { socket } = request;
+    this.open.delete(socket);
+    this.upgraded.add(socket);
+    socket.once('close', () => this.upgraded.delete(socket));
     return true;
   }
 

@@ -69,13 +69,21 @@ describe('REST port, by raw requests', () => {
     });
   }
 
-  it('answers HEAD as GET, without the body', async () => {
-    for (const path of ['/api/v1/devices/d1', '/healthz', '/readyz', '/nowhere']) {
+  it('answers HEAD of what is no call as GET, without the body', async () => {
+    for (const path of ['/healthz', '/readyz', '/api/v1/openapi.json', '/nowhere']) {
       const [get, head] = [await send(`GET ${path}`), await send(`HEAD ${path}`)];
       expect(head.status, path).to.equal(get.status);
       expect(head.body).to.equal('');
-      expect(head.head).to.contain(`content-length: ${get.body.length}`);
+      expect(head.head).to.contain(`content-length: ${Buffer.byteLength(get.body)}`);
     }
+  });
+
+  it('calls nothing for HEAD: no command is taken by a client that throws the answer away', async () => {
+    const before = last;
+    for (const path of ['/api/v1/devices/d1', '/api/v1/devices/d1/rpc/pending']) {
+      expect((await send(`HEAD ${path}`)).status).to.equal(404);
+    }
+    expect(last).to.equal(before);
   });
 
   it('takes no upgrade but that of the live feed', async () => {

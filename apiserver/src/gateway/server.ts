@@ -72,8 +72,6 @@ const originForm = (target: string): string =>
 /** One request: whatever is thrown becomes the answer. */
 async function handle(parts: RestParts, request: IncomingMessage, response: ServerResponse): Promise<void> {
   const { headers, method = '' } = request;
-  // An answer to HEAD is one to GET without its body, which is left out where it is written.
-  const verb = method === 'HEAD' ? 'GET' : method;
   const url = (request.url = originForm(request.url ?? ''));
   const requestId = requestIdOf(headers['x-request-id'] as string | undefined) ?? newRequestId();
   response.setHeader('x-request-id', requestId);
@@ -91,7 +89,7 @@ async function handle(parts: RestParts, request: IncomingMessage, response: Serv
   if (parts.accessLog.isOn) response.once('close', () => endEntry(parts.accessLog, entry, request, response));
   try {
     const { origin } = headers;
-    if (isPreflight(verb, headers)) {
+    if (isPreflight(method, headers)) {
       return void response.writeHead(204, preflightHeaders(origin, parts.dashboardOrigin).flat()).end();
     }
     for (const [name, value] of corsHeaders(origin, parts.dashboardOrigin)) response.setHeader(name, value);
@@ -102,7 +100,7 @@ async function handle(parts: RestParts, request: IncomingMessage, response: Serv
       entry.route = path;
       return;
     }
-    const match = (called = parts.routes.match(verb, path));
+    const match = (called = parts.routes.match(method, path));
     if (!match) throw notFoundRoute();
     entry.route = match.route.path;
     nameRequest(method, match.route);

@@ -4,8 +4,6 @@ import { createHash, timingSafeEqual } from 'node:crypto';
 import type { DescMessage, DescMethod, DescService, Message, MessageInitShape } from '@bufbuild/protobuf';
 import { create } from '@bufbuild/protobuf';
 import {
-  Server,
-  ServerCredentials,
   ServerInterceptingCall,
   status,
   type Metadata,
@@ -18,6 +16,7 @@ import {
 import { codes, unavailable } from '../platform/errors.ts';
 import { writeAnswers } from '../platform/grpc-answers.ts';
 import { GrpcContext, toMetadata } from '../platform/grpc-context.ts';
+import { GrpcPort } from '../platform/grpc-port.ts';
 import { grpcService } from '../platform/grpc-service.ts';
 import type { Logger } from '../platform/logger.ts';
 import type { ServiceRegistry } from '../platform/rpc.ts';
@@ -36,17 +35,20 @@ export const internalOptions = {
   'grpc-node.flow_control_window': 4 * 1024 * 1024,
 } as const;
 
+/** A gateway sends all its calls through one connection, and may be without any for long. */
+const internalLimits = { streams: 1_000_000, idleTimeout: 24 * 60 * 60 * 1000 };
+
 type Call = ServerDuplexStream<Message, Message>;
 
 /** The gRPC server of the internal port. */
 export class InternalServer {
-  private readonly server: Server;
+  private readonly port: GrpcPort;
   private readonly logger: Logger;
   private readonly stop = new AbortController();
 
   constructor(secret: string, logger: Logger) {
     this.logger = logger;
-    this.server = new Server({ ...internalOptions, interceptors: [secretInterceptor(digest(secret))] });
+    this.port = new GrpcPort({ ...internalOptions, interceptors: [secretInterceptor(digest(secret))] }, internalLimits);
   }
 
   /** Aborts when the server closes: open streams are to be ended then. */
@@ -56,32 +58,25 @@ export class InternalServer {
 
   /** Adds a service whose methods are gRPC handlers. */
   addService(definition: ServiceDefinition, implementation: UntypedServiceImplementation): void {
-    this.server.addService(definition, implementation);
+    this.port.addService(definition, implementation);
   }
 
   /** Adds every service of the registry, for the RemoteInvoker of another process. */
   addServicesOf(registry: ServiceRegistry): void {
     for (const service of registry.services()) {
-      this.server.addService(bidirectional(service), this.handlersOf(service, registry));
+      this.port.addService(bidirectional(service), this.handlersOf(service, registry));
     }
   }
 
   /** Listens; answers the port, which the system chooses when 0 is asked for. */
   listen(host: string, port: number): Promise<number> {
-    const address = `${host.includes(':') ? `[${host}]` : host}:${port}`;
-    return new Promise((resolve, reject) => {
-      this.server.bindAsync(address, ServerCredentials.createInsecure(), (error, bound) =>
-        error ? reject(error) : resolve(bound),
-      );
-    });
+    return this.port.listen(host, port);
   }
 
   /** Ends streams and calls that wait, lets the others finish, and closes. */
   async close(): Promise<void> {
     this.stop.abort();
-    const force = setTimeout(() => this.server.forceShutdown(), drainMilliseconds);
-    await new Promise<void>((resolve) => this.server.tryShutdown(() => resolve()));
-    clearTimeout(force);
+    await this.port.closeWithin(drainMilliseconds);
   }
 
   private handlersOf(service: DescService, registry: ServiceRegistry): UntypedServiceImplementation {

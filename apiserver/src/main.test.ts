@@ -1,0 +1,208 @@
+// The end of a real process: what it does with everything that is open or under way when it is told to stop.
+import { spawn, type ChildProcess } from 'node:child_process';
+import { once } from 'node:events';
+import { mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { connect, type Socket } from 'node:net';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
+import { create, type Message } from '@bufbuild/protobuf';
+import { Client, credentials, Metadata, type ServiceError } from '@grpc/grpc-js';
+import { IngestStreamRequestSchema, TelemetryService } from '@kellet/proto/es/kellet/v1/telemetry_pb';
+import { expect } from 'chai';
+import { mintDeviceKey } from './auth/device-keys.ts';
+import { eventually, insertTenant } from './auth/test-fixtures.ts';
+import { newSigningKey } from './auth/test-platform.ts';
+import { grpcService } from './platform/grpc-service.ts';
+import { newId } from './platform/ids.ts';
+import { createTestDatabase, type TestDatabase } from './platform/test-database.ts';
+
+const tenant = 'acme';
+const sleep = (milliseconds: number) => new Promise((resolve) => setTimeout(resolve, milliseconds));
+
+/** A running kellet-apiserver. */
+interface Running {
+  readonly child: ChildProcess;
+  readonly ports: { readonly restPort: number; readonly grpcPort: number };
+  readonly log: () => string;
+  /** The exit code, or the signal that ended it, and after how many milliseconds. */
+  readonly ended: Promise<{ end: number | string; at: number }>;
+}
+
+describe('kellet-apiserver, told to stop', function () {
+  this.timeout(60_000);
+  let test: TestDatabase;
+  let folder: string;
+  let deviceId: string;
+  let key: string;
+  let running: Running | undefined;
+  const sockets: Socket[] = [];
+
+  before(async () => {
+    test = await createTestDatabase();
+    folder = await mkdtemp(path.join(tmpdir(), 'kellet-main-test-'));
+    // Nobody answers there: nothing that is done here needs the Kubernetes API.
+    const kubeconfig = {
+      apiVersion: 'v1',
+      kind: 'Config',
+      clusters: [{ name: 'none', cluster: { server: 'http://127.0.0.1:1' } }],
+      users: [{ name: 'none', user: {} }],
+      contexts: [{ name: 'none', context: { cluster: 'none', user: 'none' } }],
+      'current-context': 'none',
+    };
+    await writeFile(path.join(folder, 'kubeconfig'), JSON.stringify(kubeconfig));
+    await insertTenant(test.database, tenant);
+    deviceId = newId();
+    key = await test.database.tenant(tenant, async (tx) => {
+      const columns = [tenant, deviceId];
+      await tx.query(
+        `INSERT INTO devices (tenant_id, device_id, name, hardware_id) VALUES ($1, $2, 'a', 'a')`,
+        columns,
+      );
+      return mintDeviceKey(tx, tenant, deviceId);
+    });
+  });
+  afterEach(async () => {
+    for (const socket of sockets.splice(0)) socket.destroy();
+    running?.child.kill('SIGKILL');
+    await running?.ended;
+    running = undefined;
+  });
+  after(async () => {
+    await rm(folder, { recursive: true, force: true });
+    await test.drop();
+  });
+
+  async function start(settings: Record<string, string>): Promise<Running> {
+    const child = spawn(process.execPath, [path.join(import.meta.dirname, 'main.ts')], {
+      stdio: ['ignore', 'ignore', 'pipe'],
+      env: {
+        PATH: process.env['PATH'],
+        KUBECONFIG: path.join(folder, 'kubeconfig'),
+        KELLET_LISTEN_HOST: '127.0.0.1',
+        KELLET_REST_PORT: '0',
+        KELLET_GRPC_PORT: '0',
+        KELLET_CONTROL_PORT: '0',
+        KELLET_METRICS_PORT: '0',
+        KELLET_DASHBOARD_PORT: '0',
+        KELLET_DATABASE_URL: test.url,
+        KELLET_NATS_URL: process.env['KELLET_TEST_NATS_URL'],
+        KELLET_CONTROL_SECRET: 'control',
+        KELLET_JWT_PRIVATE_KEY: newSigningKey(),
+        KELLET_CALLBACK_HMAC_SECRET: 'callback secret',
+        KELLET_DASHBOARD_ORIGIN: 'https://dashboard.test',
+        ...settings,
+      },
+    });
+    let log = '';
+    child.stderr.setEncoding('utf8').on('data', (text: string) => (log += text));
+    const ended = once(child, 'exit').then(([code, signal]: unknown[]) => ({
+      end: (code ?? signal) as number | string,
+      at: performance.now(),
+    }));
+    const parts = { child, log: () => log, ended };
+    running = { ...parts, ports: { restPort: 0, grpcPort: 0 } };
+    const line = () => log.split('\n').find((text) => text.includes('"msg":"serving"'));
+    await eventually(() => {
+      if (child.exitCode !== null) throw new Error(log);
+      return line() !== undefined;
+    }, 30_000);
+    return (running = { ...parts, ports: JSON.parse(line()!) as Running['ports'] });
+  }
+
+  /** A connection that sends this much, and keeps its side open whatever the process does; it takes down what it is told. */
+  async function speak(port: number, text = ''): Promise<{ socket: Socket; received: () => string }> {
+    const socket = connect({ port, host: '127.0.0.1', allowHalfOpen: true });
+    sockets.push(socket);
+    let received = '';
+    socket.on('error', () => undefined).on('data', (chunk: Buffer) => (received += chunk.toString('latin1')));
+    await once(socket, 'connect');
+    socket.write(text);
+    return { socket, received: () => received };
+  }
+  const head = (line: string, headers = '') =>
+    `${line} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer ${key}\r\n${headers}\r\n`;
+  const points = (n: number) =>
+    JSON.stringify({ points: [{ device_id: deviceId, timestamp: new Date().toISOString(), numeric_values: { n } }] });
+
+  it('is first not ready, then finishes what is under way, and ends without waiting for who only stays', async () => {
+    const { ports, child, ended, log } = await start({ KELLET_DRAIN_DELAY_SECONDS: '1' });
+    const { restPort, grpcPort } = ports;
+    const poll = await speak(restPort, head(`GET /api/v1/devices/${deviceId}/rpc/pending?wait_seconds=60`));
+    const upload = await speak(
+      restPort,
+      head('POST /api/v1/telemetry', `Content-Length: ${points(1).length}\r\n`) + points(1).slice(0, 20),
+    );
+    // Connections that do nothing, on which nobody must wait.
+    const kept = await speak(restPort, head('GET /healthz'));
+    await speak(restPort);
+    await speak(restPort, 'GET /healthz HT');
+    const refused = await speak(restPort, head('GET /ws', 'Connection: Upgrade\r\nUpgrade: websocket\r\n'));
+    await speak(grpcPort);
+    await speak(grpcPort, 'PRI * HT');
+    await speak(grpcPort, 'PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0');
+    const client = new Client(`127.0.0.1:${grpcPort}`, credentials.createInsecure());
+    const method = grpcService(TelemetryService)['IngestStream']!;
+    const metadata = new Metadata();
+    metadata.set('authorization', `Bearer ${key}`);
+    const stream = client.makeBidiStreamRequest(
+      method.path,
+      method.requestSerialize as (value: Message) => Buffer,
+      (bytes: Buffer) => bytes,
+      metadata,
+    );
+    const streamEnd = once(stream, 'error') as Promise<[ServiceError]>;
+    const point = { deviceId, timestamp: new Date().toISOString(), numericValues: { n: 0 } };
+    stream.write(create(IngestStreamRequestSchema, { points: [point] }));
+    await once(stream, 'data');
+    await eventually(() => kept.received().includes('200 OK') && refused.received().includes('401'));
+    // A moment for the long poll to begin to wait.
+    await sleep(300);
+
+    const told = performance.now();
+    child.kill('SIGTERM');
+    const ingest = await speak(
+      restPort,
+      head('POST /api/v1/telemetry', `Content-Length: ${points(2).length}\r\n`) + points(2),
+    );
+    const readiness = async () => {
+      const probe = await speak(restPort, head('GET /readyz'));
+      await eventually(() => probe.received().includes('}'));
+      return probe.received();
+    };
+    let ready = await readiness();
+    while (ready.includes('200 OK')) ready = await readiness();
+    expect(ready).to.contain('503 Service Unavailable').and.to.contain('unhealthy: draining');
+    // It listens until its delay is over, and then for those who came before.
+    await eventually(() => poll.received() !== '', 10_000);
+    expect(poll.received()).to.contain('503').and.to.contain('the server is stopping');
+    upload.socket.write(points(1).slice(20));
+    await eventually(() => upload.received().includes('}') && ingest.received().includes('}'), 10_000);
+    for (const { received } of [upload, ingest]) expect(received()).to.contain('200 OK').and.to.contain('"accepted":1');
+    expect((await streamEnd)[0].details).to.equal('the server is stopping');
+    const { end, at } = await ended;
+    client.close();
+    expect(end, log()).to.equal(0);
+    expect(log()).to.contain('"msg":"stopped"');
+    // Far less than running requests may take: one second is the delay, up to two are for clients that have begun something.
+    expect(at - told).to.be.below(9000);
+    const { rows } = await test.database.tenant(tenant, (tx) =>
+      tx.query<{ status: string }>('SELECT status FROM devices WHERE device_id = $1', [deviceId]),
+    );
+    expect(rows[0]!.status).to.equal('online');
+  });
+
+  it('cuts off what does not end in its time', async () => {
+    const { ports, child, ended, log } = await start({ KELLET_DRAIN_SECONDS: '2' });
+    const upload = await speak(
+      ports.restPort,
+      head('POST /api/v1/telemetry', 'Content-Length: 100\r\n') + points(1).slice(0, 20),
+    );
+    await sleep(300);
+    const told = performance.now();
+    child.kill('SIGTERM');
+    const { end, at } = await ended;
+    expect(end, log()).to.equal(0);
+    expect(at - told).to.be.within(1900, 9000);
+    expect(upload.received()).to.equal('');
+  });
+});

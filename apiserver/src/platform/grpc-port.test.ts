@@ -1,0 +1,256 @@
+import { once } from 'node:events';
+import { connect as connectHttp2, constants } from 'node:http2';
+import { connect, type Socket } from 'node:net';
+import type { Message } from '@bufbuild/protobuf';
+import { create } from '@bufbuild/protobuf';
+import { Client, credentials, Metadata, type sendUnaryData, type ServerUnaryCall } from '@grpc/grpc-js';
+import {
+  DeviceRegistryService,
+  DeviceSchema,
+  GetDeviceRequestSchema,
+  type Device,
+  type GetDeviceRequest,
+} from '@kellet/proto/es/kellet/v1/device_registry_pb';
+import { expect } from 'chai';
+import { GrpcPort, type GrpcLimits } from './grpc-port.ts';
+import { grpcService } from './grpc-service.ts';
+
+const service = grpcService(DeviceRegistryService);
+const preface = Buffer.concat([Buffer.from('PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n'), frame(4, 0, 0, Buffer.alloc(0))]);
+
+/** An HTTP/2 frame (RFC 9113, 4.1). */
+function frame(type: number, flags: number, stream: number, payload: Buffer): Buffer {
+  const header = Buffer.alloc(9);
+  header.writeUIntBE(payload.length, 0, 3);
+  header.set([type, flags], 3);
+  header.writeUInt32BE(stream, 5);
+  return Buffer.concat([header, payload]);
+}
+
+/** A port of which `GetDevice` answers at once, or for the device `slow` once released. */
+async function start(limits: Partial<GrpcLimits> = {}) {
+  const port = new GrpcPort({}, limits);
+  const waiting: (() => void)[] = [];
+  port.addService(service, {
+    GetDevice: ({ request }: ServerUnaryCall<GetDeviceRequest, Message>, done: sendUnaryData<Message>) => {
+      const answer = () => done(null, create(DeviceSchema, { name: request.deviceId }));
+      if (request.deviceId === 'slow') waiting.push(answer);
+      else answer();
+    },
+  });
+  const number = await port.listen('127.0.0.1', 0);
+  return { port, number, waiting };
+}
+
+describe('gRPC port', () => {
+  let running: Awaited<ReturnType<typeof start>>;
+  const clients: { close?(): void; destroy?(): void }[] = [];
+  const begin = async (limits?: Partial<GrpcLimits>) => (running = await start(limits));
+  afterEach(async () => {
+    for (const client of clients.splice(0)) (client.destroy ?? client.close!).call(client);
+    await running.port.closeWithin(0);
+  });
+
+  /** A connection that sends this much and, unlike Node's own, keeps its side open whatever the server does. */
+  async function speak(bytes: Buffer | string = ''): Promise<Socket> {
+    const socket = connect({ port: running.number, host: '127.0.0.1', allowHalfOpen: true });
+    clients.push(socket);
+    socket.on('error', () => undefined).resume();
+    await once(socket, 'connect');
+    socket.write(bytes);
+    return socket;
+  }
+  const isClosed = (socket: Socket, within: number): Promise<boolean> =>
+    Promise.race([
+      once(socket, 'end').then(() => true),
+      new Promise<boolean>((resolve) => setTimeout(() => resolve(false), within)),
+    ]);
+  function grpcClient() {
+    const client = new Client(`127.0.0.1:${running.number}`, credentials.createInsecure());
+    clients.push(client);
+    const method = service['GetDevice']!;
+    return (deviceId: string, metadata = new Metadata()): Promise<Device> =>
+      new Promise((resolve, reject) => {
+        const request = create(GetDeviceRequestSchema, { deviceId });
+        client.makeUnaryRequest(
+          method.path,
+          method.requestSerialize as (value: Message) => Buffer,
+          method.responseDeserialize as (bytes: Buffer) => Device,
+          request,
+          metadata,
+          {},
+          (error, answer) => (error ? reject(error) : resolve(answer!)),
+        );
+      });
+  }
+
+  describe('ends connections', () => {
+    for (const [what, bytes] of [
+      ['that say nothing', ''],
+      ['that say too little', 'PRI * HTTP/2.0\r\n'],
+    ] as const) {
+      it(what, async () => {
+        await begin({ prefaceTimeout: 100 });
+        expect(await isClosed(await speak(bytes), 5000)).to.equal(true);
+      });
+    }
+
+    it('that send a piece of their preface now and then', async () => {
+      await begin({ prefaceTimeout: 300 });
+      const socket = await speak();
+      let sent = 0;
+      const drip = setInterval(() => socket.write(preface.subarray(sent, (sent += 1))), 30);
+      try {
+        expect(await isClosed(socket, 5000)).to.equal(true);
+      } finally {
+        clearInterval(drip);
+      }
+    });
+
+    it('at once that speak no HTTP/2', async () => {
+      await begin();
+      expect(await isClosed(await speak('GET / HTTP/1.1\r\nHost: x\r\n\r\n'), 5000)).to.equal(true);
+    });
+
+    it('whose headers have no end, which nobody can ask whether they are there', async () => {
+      await begin({ keepaliveTime: 200, keepaliveTimeout: 200 });
+      const socket = await speak(Buffer.concat([preface, frame(1, 0, 1, Buffer.from([0x82]))]));
+      expect(await isClosed(socket, 5000)).to.equal(true);
+    });
+
+    it('without a call for long, and not those with one', async () => {
+      await begin({ idleTimeout: 200, lingerTimeout: 100 });
+      const idle = await speak(preface);
+      const call = grpcClient()('slow');
+      expect(await isClosed(idle, 5000)).to.equal(true);
+      running.waiting.forEach((answer) => answer());
+      expect((await call).name).to.equal('slow');
+    });
+
+    it('above their number', async () => {
+      await begin({ connections: 1 });
+      const first = await speak(preface);
+      expect(await isClosed(await speak(preface), 5000)).to.equal(true);
+      expect(first.readableEnded).to.equal(false);
+    });
+  });
+
+  it('keeps connections that answer when they are asked whether they are there', async () => {
+    await begin({ prefaceTimeout: 100, keepaliveTime: 100, keepaliveTimeout: 100 });
+    const session = connectHttp2(`http://127.0.0.1:${running.number}`);
+    clients.push(session);
+    await new Promise((resolve) => setTimeout(resolve, 600));
+    expect(session.closed).to.equal(false);
+  });
+
+  it('tells how many calls a connection may have at a time', async () => {
+    await begin({ streams: 7 });
+    const session = connectHttp2(`http://127.0.0.1:${running.number}`);
+    clients.push(session);
+    await once(session, 'remoteSettings');
+    expect(session.remoteSettings.maxConcurrentStreams).to.equal(7);
+  });
+
+  it('refuses a call whose message does not come, and serves the others of its connection', async () => {
+    await begin({ requestTimeout: 300 });
+    const session = connectHttp2(`http://127.0.0.1:${running.number}`);
+    clients.push(session);
+    const headers = { ':method': 'POST', ':path': service['GetDevice']!.path, 'content-type': 'application/grpc' };
+    const late = session.request(headers);
+    late.on('error', () => undefined);
+    late.write(Buffer.from([0, 0, 0, 0, 9, 1]));
+    const [answer] = (await once(late, 'response')) as [Record<string, string>];
+    expect(answer['grpc-status']).to.equal('3');
+    expect(decodeURIComponent(answer['grpc-message']!)).to.equal('the request did not arrive in time');
+    const good = session.request(headers);
+    good.end(Buffer.from([0, 0, 0, 0, 0]));
+    const [trailers] = (await once(good.resume(), 'trailers')) as [Record<string, string>];
+    expect(trailers['grpc-status']).to.equal('0');
+  });
+
+  it('refuses metadata that is too large, and goes on', async () => {
+    await begin();
+    const call = grpcClient();
+    const metadata = new Metadata();
+    metadata.set('x-large', 'x'.repeat(100_000));
+    expect(
+      await call('d', metadata).then(
+        () => '',
+        (error: Error) => error.message,
+      ),
+    ).to.not.equal('');
+    expect((await call('d')).name).to.equal('d');
+  });
+
+  it('ends a connection that opens calls only to cancel them', async () => {
+    await begin();
+    const session = connectHttp2(`http://127.0.0.1:${running.number}`);
+    clients.push(session);
+    session.on('error', () => undefined);
+    let opened = 0;
+    while (!session.destroyed && opened < 20_000) {
+      for (let count = 0; count < 100 && !session.closed; count += 1, opened += 1) {
+        const stream = session.request({ ':method': 'POST', ':path': '/x', 'content-type': 'application/grpc' });
+        stream.on('error', () => undefined);
+        stream.close(constants.NGHTTP2_CANCEL);
+      }
+      await new Promise((resolve) => setImmediate(resolve));
+    }
+    expect(opened).to.be.below(20_000);
+    expect((await grpcClient()('d')).name).to.equal('d');
+  });
+
+  describe('when it closes', () => {
+    const within = async (milliseconds: number): Promise<number> => {
+      const started = performance.now();
+      await running.port.closeWithin(milliseconds);
+      return performance.now() - started;
+    };
+
+    for (const [what, bytes] of [
+      ['say nothing', Buffer.alloc(0)],
+      ['have said half a preface', preface.subarray(0, 10)],
+      ['have no call', preface],
+      ['have begun to send headers', Buffer.concat([preface, frame(1, 0, 1, Buffer.from([0x82]))])],
+      ['have begun a frame', Buffer.concat([preface, Buffer.from([0, 0, 9])])],
+    ] as const) {
+      it(`does not wait for connections that ${what} and stay open`, async () => {
+        await begin();
+        await speak(bytes);
+        await new Promise((resolve) => setTimeout(resolve, 100));
+        expect(await within(15_000)).to.be.below(6000);
+      });
+    }
+
+    it('lets running calls finish and takes no new ones', async () => {
+      await begin({ lingerTimeout: 100 });
+      const call = grpcClient();
+      const slow = call('slow');
+      while (running.waiting.length === 0) await new Promise((resolve) => setTimeout(resolve, 5));
+      const closed = within(15_000);
+      // Longer than a connection without calls is waited for.
+      await new Promise((resolve) => setTimeout(resolve, 500));
+      expect(
+        await grpcClient()('d').then(
+          () => '',
+          (error: Error) => error.message,
+        ),
+      ).to.match(/UNAVAILABLE/);
+      running.waiting.forEach((answer) => answer());
+      expect((await slow).name).to.equal('slow');
+      expect(await closed).to.be.below(6000);
+    });
+
+    it('ends what does not finish in time', async () => {
+      await begin();
+      const slow = grpcClient()('slow').then(
+        () => '',
+        (error: Error) => error.message,
+      );
+      while (running.waiting.length === 0) await new Promise((resolve) => setTimeout(resolve, 5));
+      const took = await within(700);
+      expect(took).to.be.within(600, 3000);
+      expect(await slow).to.match(/CANCELLED|UNAVAILABLE|INTERNAL/);
+    });
+  });
+});

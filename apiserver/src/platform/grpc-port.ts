@@ -1,0 +1,175 @@
+// A port that speaks gRPC: its connections are taken here, bounded in number and time, and handed to a grpc-js server; at the
+// end they are drained without cutting off a call, and without waiting for clients that do not answer.
+import { once } from 'node:events';
+import { createServer, type AddressInfo, type Server as Listener, type Socket } from 'node:net';
+import {
+  Server,
+  ServerCredentials,
+  ServerInterceptingCall,
+  status,
+  type ConnectionInjector,
+  type ServerInterceptor,
+  type ServerOptions,
+  type ServiceDefinition,
+  type UntypedServiceImplementation,
+} from '@grpc/grpc-js';
+import type { ServiceHost } from './grpc-health.ts';
+
+/** What one client may take of a server. Times are in milliseconds. */
+export interface GrpcLimits {
+  /** From the opening of a connection to the end of the client's preface (RFC 9113, 3.4). */
+  readonly prefaceTimeout: number;
+  /** From the headers of a call whose request is one message to the end of that message. */
+  readonly requestTimeout: number;
+  /** How long a connection may be without a call; clients connect again by themselves. */
+  readonly idleTimeout: number;
+  /** How often a client is asked whether it is still there, and how long it may take to say so. */
+  readonly keepaliveTime: number;
+  readonly keepaliveTimeout: number;
+  /** How long a client may leave its side open once ours is closed. */
+  readonly lingerTimeout: number;
+  /** Connections at a time; one more is closed at once. */
+  readonly connections: number;
+  /** Calls of one connection at a time; a client holds further ones back until others have ended (RFC 9113, 5.1.2). */
+  readonly streams: number;
+}
+
+export const defaultGrpcLimits: GrpcLimits = {
+  prefaceTimeout: 15_000,
+  requestTimeout: 60_000,
+  idleTimeout: 300_000,
+  keepaliveTime: 60_000,
+  keepaliveTimeout: 20_000,
+  lingerTimeout: 1_000,
+  connections: 10_000,
+  streams: 1_000,
+};
+
+/** The preface and the header of the SETTINGS frame that belongs to it. */
+const prefaceBytes = 24 + 9;
+
+interface Connection {
+  /** Calls that have no status yet. */
+  calls: number;
+  /** Bytes moved either way when it was last looked at, and since when that has not changed. */
+  moved: number;
+  movedAt: number;
+}
+
+/** The port. Services are added first, then it listens. */
+export class GrpcPort implements ServiceHost {
+  private readonly limits: GrpcLimits;
+  private readonly server: Server;
+  private readonly listener: Listener;
+  private readonly injector: ConnectionInjector;
+  private readonly open = new Map<Socket, Connection>();
+  /** The same by `address:port` of the peer, which is how a call names its connection. */
+  private readonly byPeer = new Map<string, Connection>();
+
+  constructor(options: ServerOptions = {}, limits: Partial<GrpcLimits> = {}) {
+    this.limits = { ...defaultGrpcLimits, ...limits };
+    this.server = new Server({
+      'grpc.max_concurrent_streams': this.limits.streams,
+      'grpc.max_connection_idle_ms': this.limits.idleTimeout,
+      'grpc.keepalive_time_ms': this.limits.keepaliveTime,
+      'grpc.keepalive_timeout_ms': this.limits.keepaliveTimeout,
+      ...options,
+      interceptors: [this.interceptor(), ...(options.interceptors ?? [])],
+    });
+    this.injector = this.server.createConnectionInjector(ServerCredentials.createInsecure());
+    this.listener = createServer({ noDelay: true }, (socket) => this.add(socket));
+    this.listener.maxConnections = this.limits.connections;
+  }
+
+  /** Adds a service whose methods are gRPC handlers. */
+  addService(definition: ServiceDefinition, implementation: UntypedServiceImplementation): void {
+    this.server.addService(definition, implementation);
+  }
+
+  /** Listens; answers the port, which the system chooses when 0 is asked for. Rejects when it is taken. */
+  async listen(host: string, port: number): Promise<number> {
+    this.listener.listen(port, host);
+    await once(this.listener, 'listening');
+    return (this.listener.address() as AddressInfo).port;
+  }
+
+  /** Takes no more connections or calls, and resolves when the running calls are answered or the time is up. */
+  async closeWithin(milliseconds: number): Promise<void> {
+    const closed = new Promise<void>((resolve) => this.listener.close(() => resolve()));
+    this.server.tryShutdown(() => undefined);
+    const sweep = setInterval(() => this.endQuiet(), Math.min(250, this.limits.lingerTimeout));
+    const late = setTimeout(() => {
+      this.server.forceShutdown();
+      for (const socket of this.open.keys()) socket.destroy();
+    }, milliseconds);
+    await closed;
+    clearInterval(sweep);
+    clearTimeout(late);
+  }
+
+  private add(socket: Socket): void {
+    const connection: Connection = { calls: 0, moved: 0, movedAt: performance.now() };
+    const peer = `${socket.remoteAddress}:${socket.remotePort}`;
+    this.open.set(socket, connection);
+    this.byPeer.set(peer, connection);
+    const preface = setTimeout(() => {
+      if (socket.bytesRead < prefaceBytes) socket.destroy();
+    }, this.limits.prefaceTimeout);
+    // Our side is closed, all that was to be said is sent: a client that keeps its own side open is not waited for.
+    socket.once('finish', () => setTimeout(() => socket.destroy(), this.limits.lingerTimeout).unref());
+    socket.once('close', () => {
+      clearTimeout(preface);
+      this.open.delete(socket);
+      if (this.byPeer.get(peer) === connection) this.byPeer.delete(peer);
+    });
+    this.injector.injectConnection(socket);
+  }
+
+  /** Ends connections without a call on which nothing moves: those that have begun to send headers and not gone on. */
+  private endQuiet(): void {
+    const now = performance.now();
+    for (const [socket, connection] of this.open) {
+      const moved = socket.bytesRead + socket.bytesWritten;
+      if (connection.calls > 0 || moved !== connection.moved) {
+        connection.moved = moved;
+        connection.movedAt = now;
+      } else if (now - connection.movedAt >= this.limits.lingerTimeout) {
+        socket.destroy();
+      }
+    }
+  }
+
+  /** Counts the calls of each connection, and ends those whose one message does not come. */
+  private interceptor(): ServerInterceptor {
+    return (method, call) => {
+      const connection = this.byPeer.get(call.getPeer());
+      if (connection) connection.calls += 1;
+      let isOver = false;
+      const slow = method.requestStream
+        ? undefined
+        : setTimeout(
+            () => call.sendStatus({ code: status.INVALID_ARGUMENT, details: 'the request did not arrive in time' }),
+            this.limits.requestTimeout,
+          );
+      const end = (): void => {
+        clearTimeout(slow);
+        if (connection && !isOver) connection.calls -= 1;
+        isOver = true;
+      };
+      return new ServerInterceptingCall(call, {
+        start: (next) =>
+          next({
+            onReceiveHalfClose: (proceed) => {
+              clearTimeout(slow);
+              proceed();
+            },
+            onCancel: end,
+          }),
+        sendStatus: (outcome, next) => {
+          end();
+          next(outcome);
+        },
+      });
+    };
+  }
+}
