@@ -3,9 +3,12 @@ import { connect, type AddressInfo, type Socket } from 'node:net';
 import { expect } from 'chai';
 import { toKelletError, codes } from '../platform/errors.ts';
 import { errorBody, HttpServer, type HttpLimits } from './http-server.ts';
-import { readBody } from './rest-call.ts';
+import { readBody, streamBody } from './rest-call.ts';
 
-/** A server of which every path answers: /echo the length of the body, /wait once released, /big many bytes, else its path. */
+/**
+ * A server of which every path answers: /echo the length of the body, /some after its first piece, /wait once released, /big
+ * many bytes, else its path.
+ */
 async function start(limits: Partial<HttpLimits> = {}) {
   const released: (() => void)[] = [];
   const seen: string[] = [];
@@ -14,6 +17,11 @@ async function start(limits: Partial<HttpLimits> = {}) {
       seen.push(request.url!);
       if (request.url === '/wait') return void released.push(() => response.end('waited'));
       if (request.url === '/big') return void response.end(Buffer.alloc(16 * 1024 * 1024));
+      if (request.url === '/some') {
+        // The iterator stays open, as that of an upload which is refused.
+        const pieces = streamBody(request);
+        return void pieces.next().then(() => response.writeHead(409).end('enough'));
+      }
       if (request.url !== '/echo') return void response.end(request.url);
       readBody(request, 1000).then(
         (body) => response.end(`${body.length} bytes`),
@@ -247,6 +255,14 @@ describe('HTTP server', () => {
     await pause(200);
     socket.write(get('/next', 'Connection: close\r\n'));
     expect(statuses(await ended)).to.deep.equal([400, 200]);
+  });
+
+  it('goes on with the connection when a body was answered before it was read to its end', async () => {
+    const { port } = await begin({ lingerTimeout: 500 });
+    const body = `POST /some HTTP/1.1\r\nHost: x\r\nContent-Length: 3000000\r\n\r\n${'x'.repeat(3_000_000)}`;
+    const answers = await speak(port, body + get('/next', 'Connection: close\r\n')).ended;
+    expect(statuses(answers)).to.deep.equal([409, 200]);
+    expect(answers).to.contain('/next');
   });
 
   it('asks for the body only when it will read it (Expect: 100-continue)', async () => {

@@ -225,7 +225,11 @@ export class HttpServer extends Server {
   private answered(request: IncomingMessage, socket: Socket, connection: Connection): void {
     connection.outstanding -= 1;
     if (socket.destroyed || socket.writableEnded) return;
-    if (!request.complete) lingering(socket, this.limits.lingerTimeout, request);
+    if (!request.complete) {
+      // Whoever read the body may have stopped in the middle of it, which Node takes for reading on.
+      request.removeAllListeners('readable').resume();
+      lingering(socket, this.limits.lingerTimeout, request);
+    }
     const next = connection.queue.shift();
     // One whose body was malformed has been answered already.
     if (next) {
