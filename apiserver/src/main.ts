@@ -166,6 +166,7 @@ async function openGateway(
     authenticate: (token, address) => gateway.admitSocket(token, address),
     watch: (call) => gateway.authenticator.watch(call),
     addressOf: (request) => addressOfRequest(gateway.addressOf, request),
+    accessLog: gateway.accessLog,
     dashboardOrigin: config.dashboardOrigin,
     logger,
     metrics,

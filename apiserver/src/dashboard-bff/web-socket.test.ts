@@ -3,6 +3,8 @@ import { createServer, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { expect } from 'chai';
 import { WebSocket } from 'ws';
+import { eventually } from '../auth/test-fixtures.ts';
+import { AccessLog } from '../gateway/access-log.ts';
 import { unauthenticated } from '../platform/errors.ts';
 import { createLogger } from '../platform/logger.ts';
 import { createMetrics } from '../platform/metrics.ts';
@@ -21,6 +23,7 @@ describe('/ws', () => {
   let sockets: WebSocket[];
   let ends: (() => void)[];
   let members: string[];
+  let lines: string[];
 
   const user: Caller = { ...publicCaller, kind: 'user', tenantId: 'acme', scopes: new Set(['telemetry:read']) };
   const callers: Record<string, Caller> = {
@@ -38,6 +41,7 @@ describe('/ws', () => {
     sockets = [];
     ends = [];
     members = [second, third];
+    lines = [];
     server = createServer();
     feed = attachWebSocket(server, {
       devices,
@@ -54,6 +58,7 @@ describe('/ws', () => {
         return () => undefined;
       },
       addressOf: () => '127.0.0.1',
+      accessLog: new AccessLog('all', { write: (line) => lines.push(line) }),
       dashboardOrigin: origin,
       metrics: createMetrics(),
     });
@@ -147,22 +152,54 @@ describe('/ws', () => {
     expect(await client.say({ subscribe: 'telemetry.live', device_id: first })).to.have.property('subscribed');
   });
 
-  const refused: [string, string, { origin?: string; path?: string }, number | string][] = [
-    ['no token', '', {}, 'Unexpected server response: 401'],
-    ['an expired token', 'old', {}, 4401],
-    ['an API key', 'sk_live_x', {}, 4403],
-    ['a token without the scope', 'blind', {}, 4403],
-    ['a token from a forbidden address', 'elsewhere', {}, 4403],
-    ['a foreign origin', 'user', { origin: 'https://evil.test' }, 'Unexpected server response: 403'],
-    ['another path', 'user', { path: '/other' }, 'Unexpected server response: 404'],
+  const refused: [string, string, { origin?: string; path?: string }, number | string, object][] = [
+    ['no token', '', {}, 'Unexpected server response: 401', { status: 401, code: 'UNAUTHENTICATED' }],
+    ['an expired token', 'old', {}, 4401, { close_code: 4401, code: 'UNAUTHENTICATED' }],
+    ['an API key', 'sk_live_x', {}, 4403, { close_code: 4403, code: 'PERMISSION_DENIED', caller: 'service' }],
+    ['a token without the scope', 'blind', {}, 4403, { close_code: 4403, code: 'PERMISSION_DENIED', tenant: 'acme' }],
+    ['a token from a forbidden address', 'elsewhere', {}, 4403, { close_code: 4403, address: '127.0.0.1' }],
+    [
+      'a foreign origin',
+      'user',
+      { origin: 'https://evil.test' },
+      'Unexpected server response: 403',
+      { status: 403, code: 'PERMISSION_DENIED' },
+    ],
+    ['another path', 'user', { path: '/other' }, 'Unexpected server response: 404', { status: 404, code: 'NOT_FOUND' }],
   ];
-  for (const [name, token, options, outcome] of refused) {
-    it(`refuses ${name}`, async () => {
+  for (const [name, token, options, outcome, line] of refused) {
+    it(`refuses ${name}, and logs it in one line`, async () => {
       const client = connect(token, options);
       client.opened.catch(() => undefined);
       expect(await client.closed).to.equal(outcome);
+      await eventually(() => lines.length > 0);
+      expect(lines).to.have.length(1);
+      expect(JSON.parse(lines[0]!)).to.include({ log: 'access', transport: 'websocket', ...line });
     });
   }
+
+  it('has a line in the access log when it opens and one when it ends, without the token', async () => {
+    const first = connect('user');
+    await first.opened;
+    await eventually(() => lines.length === 1);
+    first.socket.close(1000);
+    await first.closed;
+    await eventually(() => lines.length === 2);
+    const second = connect('user');
+    await second.opened;
+    await eventually(() => lines.length === 3);
+    second.socket.terminate();
+    await eventually(() => lines.length === 4);
+    const [opened, closed, , cut] = lines.map((line) => JSON.parse(line) as Record<string, unknown>);
+    const common = { transport: 'websocket', route: '/ws', status: 101, tenant: 'acme', caller: 'user' };
+    expect(opened)
+      .to.include({ ...common, code: 'OK' })
+      .and.not.have.property('close_code');
+    expect(closed).to.include({ ...common, code: 'OK', close_code: 1000, request_id: opened!['request_id'] });
+    expect(closed!['duration_ms']).to.be.above(opened!['duration_ms'] as number);
+    expect(cut).to.include({ ...common, code: 'CANCELLED', close_code: 1006 });
+    expect(lines.join('')).not.to.contain('token');
+  });
 
   it('closes with 4401 when the token ends, and forgets what was watched', async () => {
     const client = connect('user');

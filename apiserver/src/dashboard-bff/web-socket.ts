@@ -3,16 +3,25 @@ import type { IncomingMessage, Server as HttpServer } from 'node:http';
 import type { Duplex } from 'node:stream';
 import { WebSocketServer, type WebSocket } from 'ws';
 import { isAllowed } from '../auth/ip-allowlist.ts';
+import type { AccessEntry, AccessLog } from '../gateway/access-log.ts';
 import type { OpenCall } from '../gateway/authenticate.ts';
 import { endConnection, errorBody } from '../gateway/http-server.ts';
-import { toKelletError, type ErrorCode, type KelletError } from '../platform/errors.ts';
-import { newId } from '../platform/ids.ts';
+import { requestIdOf } from '../gateway/metadata.ts';
+import { codes, toKelletError, type ErrorCode, type KelletError } from '../platform/errors.ts';
+import { newRequestId } from '../platform/ids.ts';
 import { Gauge, type Registry } from '../platform/metrics.ts';
 import type { Caller } from '../platform/rpc.ts';
 import { Session, type SessionParts } from './session.ts';
 
 /** Close codes of the contract (API.md, dashboard-bff). */
-const closeCodes = { expired: 4401, notAllowed: 4403, tooSlow: 4408, goingAway: 1001, unavailable: 1013 } as const;
+const closeCodes = {
+  expired: 4401,
+  notAllowed: 4403,
+  tooSlow: 4408,
+  goingAway: 1001,
+  unavailable: 1013,
+  abnormal: 1006,
+} as const;
 
 const pingMilliseconds = 30_000;
 const mostMessageBytes = 256 * 1024;
@@ -26,6 +35,7 @@ export interface WebSocketParts extends SessionParts {
   readonly watch: (call: OpenCall) => () => void;
   /** From where a request comes, through trusted proxies. */
   readonly addressOf: (request: IncomingMessage) => string;
+  readonly accessLog: AccessLog;
   /** KELLET_DASHBOARD_ORIGIN: the only origin whose pages may connect. */
   readonly dashboardOrigin: string;
   readonly metrics: Registry;
@@ -48,17 +58,27 @@ export function attachWebSocket(server: HttpServer, parts: WebSocketParts): Live
   });
   const onUpgrade = (request: IncomingMessage, stream: Duplex, head: Buffer): void => {
     const url = new URL(request.url ?? '/', 'http://localhost');
-    if (url.pathname !== '/ws') return refuse(stream, '404 Not Found', 'NOT_FOUND', 'route not found');
+    const requestId = requestIdOf(request.headers['x-request-id'] as string | undefined) ?? newRequestId();
+    const entry = parts.accessLog.begin('websocket', 'GET', requestId, undefined);
+    entry.address = parts.addressOf(request);
+    const refuse = (status: string, code: ErrorCode, message: string): void => {
+      writeRefusal(stream, status, errorBody(code, message, requestId));
+      entry.code = code;
+      entry.status = codes[code].http;
+      parts.accessLog.end(entry);
+    };
+    if (url.pathname !== '/ws') return refuse('404 Not Found', 'NOT_FOUND', 'route not found');
+    entry.route = '/ws';
     const { origin } = request.headers;
     if (origin !== undefined && origin !== parts.dashboardOrigin) {
-      return refuse(stream, '403 Forbidden', 'PERMISSION_DENIED', 'the origin is not allowed');
+      return refuse('403 Forbidden', 'PERMISSION_DENIED', 'the origin is not allowed');
     }
     if (!url.searchParams.get('token')) {
-      return refuse(stream, '401 Unauthorized', 'UNAUTHENTICATED', 'a credential is required');
+      return refuse('401 Unauthorized', 'UNAUTHENTICATED', 'a credential is required');
     }
     // A browser sees no answer to a refused upgrade, only close codes: a credential is judged behind the handshake.
     sockets.handleUpgrade(request, stream, head, (socket) => {
-      void serve(socket, url.searchParams.get('token') ?? '', parts.addressOf(request), parts);
+      void serve(socket, url.searchParams.get('token') ?? '', entry, parts);
     });
   };
   server.on('upgrade', onUpgrade);
@@ -73,15 +93,16 @@ export function attachWebSocket(server: HttpServer, parts: WebSocketParts): Live
   };
 }
 
-function refuse(stream: Duplex, status: string, code: ErrorCode, message: string): void {
-  const body = errorBody(code, message, newId());
+function writeRefusal(stream: Duplex, status: string, body: string): void {
   endConnection(
     stream,
     `HTTP/1.1 ${status}\r\nContent-Type: application/json\r\nContent-Length: ${Buffer.byteLength(body)}\r\nConnection: close\r\n\r\n${body}`,
   );
 }
 
-async function serve(socket: WebSocket, token: string, address: string, parts: WebSocketParts): Promise<void> {
+async function serve(socket: WebSocket, token: string, entry: AccessEntry, parts: WebSocketParts): Promise<void> {
+  const { address } = entry;
+  entry.status = 101;
   const early: string[] = [];
   let session: Session | undefined;
   let stopWatching = (): void => undefined;
@@ -100,15 +121,23 @@ async function serve(socket: WebSocket, token: string, address: string, parts: W
     if (session) session.receive(text);
     else if (early.length < 100) early.push(text);
   });
-  socket.on('close', () => {
+  const end = (closeCode: number, code: ErrorCode, reason: string): void => {
+    entry.code = code;
+    entry.closeCode ??= closeCode;
+    socket.close(closeCode, reason);
+  };
+  socket.on('close', (closeCode) => {
+    entry.closeCode ??= closeCode;
+    if (entry.closeCode === closeCodes.abnormal) entry.code = 'CANCELLED';
+    parts.accessLog.end(entry);
     clearInterval(pings);
     stopWatching();
     session?.close();
   });
   try {
-    const caller = await parts.authenticate(token, address);
+    const caller = (entry.caller = await parts.authenticate(token, address));
     const refusal = refusalOf(caller, address);
-    if (refusal) return socket.close(closeCodes.notAllowed, refusal);
+    if (refusal) return end(closeCodes.notAllowed, 'PERMISSION_DENIED', refusal);
     if (socket.readyState !== socket.OPEN) return;
     stopWatching = parts.watch({
       credential: token,
@@ -116,17 +145,18 @@ async function serve(socket: WebSocket, token: string, address: string, parts: W
       address,
       refusalOf: (now) => refusalOf(now, address),
       end: (reason) => {
-        if (reason.code === 'UNAUTHENTICATED') socket.close(closeCodes.expired, 'the token has ended');
-        else socket.close(closeCodes.notAllowed, closeReason(reason));
+        if (reason.code === 'UNAUTHENTICATED') end(closeCodes.expired, reason.code, 'the token has ended');
+        else end(closeCodes.notAllowed, reason.code, closeReason(reason));
       },
     });
-    session = new Session(parts, caller, socket, () => socket.close(closeCodes.tooSlow, 'too slow'));
+    session = new Session(parts, caller, socket, () => end(closeCodes.tooSlow, 'RESOURCE_EXHAUSTED', 'too slow'));
+    parts.accessLog.end(entry);
     for (const text of early) session.receive(text);
   } catch (thrown) {
     const error = toKelletError(thrown);
-    if (error.code === 'UNAUTHENTICATED') return socket.close(closeCodes.expired, closeReason(error));
+    if (error.code === 'UNAUTHENTICATED') return end(closeCodes.expired, error.code, closeReason(error));
     if (error.code !== 'RESOURCE_EXHAUSTED') parts.logger.error({ err: thrown }, 'a token could not be judged');
-    socket.close(closeCodes.unavailable, closeReason(error));
+    end(closeCodes.unavailable, error.code, closeReason(error));
   }
 }
 

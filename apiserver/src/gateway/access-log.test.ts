@@ -1,10 +1,13 @@
 import { createHmac } from 'node:crypto';
+import { once } from 'node:events';
+import { connect } from 'node:net';
 import { Client, credentials, Metadata, type ServiceError } from '@grpc/grpc-js';
 import { create, toBinary } from '@bufbuild/protobuf';
 import { AuthService, LoginRequestSchema } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { DeviceRegistryService, GetDeviceRequestSchema } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { ProvisioningService } from '@kellet/proto/es/kellet/v1/provisioning_pb';
 import { expect } from 'chai';
+import { eventually } from '../auth/test-fixtures.ts';
 import { publicCaller } from '../platform/rpc.ts';
 import { isLogged, lineOf, traceIdOf, type AccessEntry, type AccessLogLevel } from './access-log.ts';
 import { startTestGateway, type TestGateway } from './test-gateway.ts';
@@ -37,6 +40,7 @@ describe('access log', () => {
       code: 'OK',
       status: 200,
       bytesIn: 0,
+      closeCode: undefined,
       bytesOut: 17,
     };
     expect(JSON.parse(lineOf(entry, 12.3456, 0))).to.deep.equal({
@@ -176,6 +180,33 @@ describe('access log', () => {
       expect(await lineFor('g2'))
         .to.include({ status: 16, code: 'UNAUTHENTICATED' })
         .and.not.have.property('tenant');
+    });
+
+    it('has requests that are refused as malformed, without what they said', async () => {
+      const { port } = new URL(server.rest);
+      const chunked = 'POST /api/v1/devices?token=5ecret HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n';
+      for (const [bytes, expected] of [
+        ['5ecret no HTTP\r\n\r\n', { status: 400, code: 'INVALID_ARGUMENT' }],
+        ['CONNECT 5ecret:443 HTTP/1.1\r\nHost: 5ecret:443\r\n\r\n', { status: 404, code: 'NOT_FOUND' }],
+        ['GET /5ecret HTTP/1.1\r\n\r\n', { status: 400, code: 'INVALID_ARGUMENT', method: 'GET' }],
+        [
+          'GET / HTTP/1.1\r\nHost: x\r\nExpect: 5ecret\r\n\r\n',
+          { status: 400, code: 'INVALID_ARGUMENT', method: 'GET' },
+        ],
+        [`${chunked}X-API-Key: admin\r\n\r\n5ecret\r\n`, { status: 400, code: 'INVALID_ARGUMENT', method: 'POST' }],
+      ] as const) {
+        lines.length = 0;
+        const socket = connect(Number(port), '127.0.0.1');
+        let answer = '';
+        socket.on('data', (chunk: Buffer) => (answer += chunk.toString()));
+        socket.end(bytes);
+        await once(socket, 'close');
+        await eventually(() => entries().length > 0);
+        expect(entries()).to.have.length(1);
+        expect(entries()[0]).to.include({ transport: 'rest', address: '127.0.0.1', ...expected });
+        expect(answer).to.contain(`x-request-id: ${entries()[0]!['request_id'] as string}`);
+        expect(lines.join('')).not.to.contain('5ecret');
+      }
     });
 
     it('and the log hold no secret, wherever a client has put it', async () => {

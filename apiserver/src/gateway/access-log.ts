@@ -1,4 +1,4 @@
-// The access log: one JSON line for each request on both public ports, without anything a client could have put a secret into
+// The access log: one JSON line for each request on both public ports, and for each beginning and end of /ws, without anything a client could have put a secret into
 // (no query, no body, no header but the checked request id and trace id).
 import { pino } from 'pino';
 import { codes, type ErrorCode } from '../platform/errors.ts';
@@ -32,6 +32,8 @@ export interface AccessEntry {
   status: number;
   bytesIn: number;
   bytesOut: number;
+  /** The code with which a WebSocket ended (RFC 6455, 7.4), once it has. */
+  closeCode: number | undefined;
 }
 
 const probes = new Set(['/healthz', '/readyz']);
@@ -70,10 +72,11 @@ export class AccessLog {
       status: 0,
       bytesIn: 0,
       bytesOut: 0,
+      closeCode: undefined,
     };
   }
 
-  /** Writes a request's line, if requests like it are logged. */
+  /** Writes a line, if requests like it are logged. */
   end(entry: AccessEntry): void {
     if (this.isOn && isLogged(this.level, entry)) this.sink.write(`${lineOf(entry, performance.now(), Date.now())}\n`);
   }
@@ -105,6 +108,7 @@ export function lineOf(entry: AccessEntry, now: number, time: number): string {
     route: entry.route || undefined,
     status: entry.status,
     code: entry.code,
+    close_code: entry.closeCode,
     duration_ms: Math.round((now - entry.started) * 1000) / 1000,
     bytes_in: entry.transport === 'rest' ? entry.bytesIn : undefined,
     bytes_out: entry.transport === 'rest' ? entry.bytesOut : undefined,
@@ -124,5 +128,8 @@ export function traceIdOf(traceparent: string | undefined): string | undefined {
 }
 
 /** The catalogue's code for an HTTP status that is written without an error. */
-export const codeOfStatus = (status: number): ErrorCode | 'OK' =>
-  status < 400 ? 'OK' : status === codes.UNAVAILABLE.http ? 'UNAVAILABLE' : 'UNKNOWN';
+export function codeOfStatus(status: number): ErrorCode | 'OK' {
+  if (status < 400) return 'OK';
+  // Readiness, and a body that turned out to be malformed before anybody read it.
+  return (['UNAVAILABLE', 'INVALID_ARGUMENT'] as const).find((code) => codes[code].http === status) ?? 'UNKNOWN';
+}

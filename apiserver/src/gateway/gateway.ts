@@ -54,12 +54,12 @@ export class Gateway {
   readonly routes: RouteTable;
   /** From where a request comes, through trusted proxies. */
   readonly addressOf: AddressOf;
+  readonly accessLog: AccessLog;
   private readonly admission: Admission;
   private readonly grpcPort: GrpcPort;
   private readonly pageServer: HttpServer;
   private readonly redisRateCounter: RedisRateCounter | undefined;
   private readonly callbacks: Callbacks;
-  private readonly accessLog: AccessLog;
   private readonly platform: GatewayPlatform;
   private readonly health: Health;
   private readonly stopping = new AbortController();

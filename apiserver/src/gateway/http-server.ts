@@ -58,6 +58,24 @@ interface Connection {
   writtenAt: number;
 }
 
+/** A request that is refused before anybody has looked at it. */
+export interface Refusal {
+  readonly code: ErrorCode;
+  readonly requestId: string;
+  readonly socket: Socket;
+  /** Absent when what came is no request. */
+  readonly request: IncomingMessage | undefined;
+}
+
+/** What an HttpServer may be told besides its handler. */
+export interface HttpServerOptions {
+  readonly limits?: Partial<HttpLimits>;
+  /** Which requests for another protocol are left to the listeners of `upgrade`; the others are plain requests. */
+  readonly upgrades?: (request: IncomingMessage) => boolean;
+  /** Hears of what the handler does not see. */
+  readonly refused?: (refusal: Refusal) => void;
+}
+
 /** Requests whose clients wait to be told that they may send the body (Expect: 100-continue). */
 const waiting = new WeakMap<IncomingMessage, { response: ServerResponse; server: HttpServer }>();
 
@@ -83,13 +101,10 @@ export class HttpServer extends Server {
   private readonly upgraded = new Set<Socket>();
   private readonly handle: (request: IncomingMessage, response: ServerResponse) => void;
   private readonly limits: HttpLimits;
+  private readonly refused: (refusal: Refusal) => void;
   private isClosing = false;
 
-  /** `upgrades`: which requests for another protocol are left to the listeners of `upgrade`; the others are plain requests. */
-  constructor(
-    handle: (request: IncomingMessage, response: ServerResponse) => void,
-    options: { limits?: Partial<HttpLimits>; upgrades?: (request: IncomingMessage) => boolean } = {},
-  ) {
+  constructor(handle: (request: IncomingMessage, response: ServerResponse) => void, options: HttpServerOptions = {}) {
     const limits = { ...defaultHttpLimits, ...options.limits };
     super({
       headersTimeout: limits.headersTimeout,
@@ -104,6 +119,7 @@ export class HttpServer extends Server {
     });
     this.handle = handle;
     this.limits = limits;
+    this.refused = options.refused ?? (() => undefined);
     this.maxConnections = limits.connections;
     this.on('connection', (socket) => this.add(socket));
     this.on('request', (request, response) => this.receive(request, response));
@@ -212,11 +228,11 @@ export class HttpServer extends Server {
 
   private take(request: IncomingMessage, response: ServerResponse): void {
     if (request.httpVersion === '1.1' && countHosts(request.rawHeaders) !== 1) {
-      return refuse(response, 'INVALID_ARGUMENT', 'one header Host is required');
+      return this.refuse(response, 'INVALID_ARGUMENT', 'one header Host is required');
     }
     const { expect } = request.headers;
     if (expect !== undefined && !/^100-continue$/i.test(expect)) {
-      return refuse(response, 'INVALID_ARGUMENT', 'of the header Expect only 100-continue is known');
+      return this.refuse(response, 'INVALID_ARGUMENT', 'of the header Expect only 100-continue is known');
     }
     this.handle(request, response);
   }
@@ -250,7 +266,7 @@ export class HttpServer extends Server {
     const { last } = connection;
     const request = last?.req;
     if (!last || !request || request.complete) {
-      const refusal = rawRefusal('INVALID_ARGUMENT', messageOf(error));
+      const refusal = this.rawRefusal(socket, 'INVALID_ARGUMENT', messageOf(error));
       if (connection.outstanding === 0) this.endWith(socket, refusal);
       else connection.refusal = refusal;
       return;
@@ -259,13 +275,36 @@ export class HttpServer extends Server {
     if (last.headersSent) return void socket.destroy();
     last.setHeader('connection', 'close');
     if (request.listenerCount('error') > 0) request.emit('error', error);
-    else refuse(last, 'INVALID_ARGUMENT', messageOf(error));
+    else this.refuse(last, 'INVALID_ARGUMENT', messageOf(error), connection.queue.includes(last));
+  }
+
+  /** `isUnseen`: the handler has not seen the request. */
+  private refuse(response: ServerResponse, code: ErrorCode, message: string, isUnseen = true): void {
+    if (response.headersSent) return;
+    const requestId = newRequestId();
+    const body = errorBody(code, message, requestId);
+    response
+      .writeHead(codes[code].http, {
+        'content-type': 'application/json',
+        'content-length': Buffer.byteLength(body),
+        'x-request-id': requestId,
+        connection: 'close',
+      })
+      .end(body);
+    if (isUnseen) this.refused({ code, requestId, socket: response.req.socket, request: response.req });
+  }
+
+  /** A whole answer for a connection without a request. */
+  private rawRefusal(socket: Socket, code: ErrorCode, message: string): string {
+    const requestId = newRequestId();
+    this.refused({ code, requestId, socket, request: undefined });
+    return rawAnswer(code, errorBody(code, message, requestId), requestId);
   }
 
   /** CONNECT: nothing further is read, and the refusal waits for its turn. */
   private refuseTunnel(socket: Socket): void {
     const connection = this.open.get(socket);
-    const refusal = rawRefusal('NOT_FOUND', 'route not found');
+    const refusal = this.rawRefusal(socket, 'NOT_FOUND', 'route not found');
     if (!connection || connection.outstanding === 0) return this.endWith(socket, refusal);
     connection.isBroken = true;
     connection.refusal = refusal;
@@ -328,24 +367,7 @@ function countHosts(rawHeaders: readonly string[]): number {
   return count;
 }
 
-function refuse(response: ServerResponse, code: ErrorCode, message: string): void {
-  if (response.headersSent) return;
-  const requestId = newRequestId();
-  const body = errorBody(code, message, requestId);
-  response
-    .writeHead(codes[code].http, {
-      'content-type': 'application/json',
-      'content-length': Buffer.byteLength(body),
-      'x-request-id': requestId,
-      connection: 'close',
-    })
-    .end(body);
-}
-
-/** A whole answer for a connection without a request. */
-function rawRefusal(code: ErrorCode, message: string): string {
-  const requestId = newRequestId();
-  const body = errorBody(code, message, requestId);
+function rawAnswer(code: ErrorCode, body: string, requestId: string): string {
   const { http } = codes[code];
   return [
     `HTTP/1.1 ${http} ${http === 404 ? 'Not Found' : 'Bad Request'}`,

@@ -10,10 +10,10 @@ import { corsHeaders, isPreflight, preflightHeaders } from './cors.ts';
 import { newRequestId } from '../platform/ids.ts';
 import type { Logger } from '../platform/logger.ts';
 import type { Caller, Invoker } from '../platform/rpc.ts';
-import { authorize } from './authorize.ts';
+import { authorize, plainAddress } from './authorize.ts';
 import { addressOfRequest, type AddressOf } from './client-address.ts';
 import { timeoutMilliseconds, withinDeadline } from './deadline.ts';
-import { HttpServer, type HttpLimits } from './http-server.ts';
+import { HttpServer, type HttpLimits, type Refusal } from './http-server.ts';
 import { namespaceHeader, requestIdOf } from './metadata.ts';
 import type { CallMetrics } from './call-metrics.ts';
 import { answer, answerError } from './rest-answer.ts';
@@ -58,7 +58,14 @@ export function createRestServer(parts: RestParts): HttpServer {
       });
     });
   };
-  return new HttpServer(take, { limits: parts.limits, upgrades: isWebSocket });
+  const refused = ({ code, requestId, socket, request }: Refusal): void => {
+    const entry = parts.accessLog.begin('rest', request?.method ?? '', requestId, undefined);
+    entry.address = request ? addressOfRequest(parts.addressOf, request) : plainAddress(socket.remoteAddress ?? '');
+    entry.code = code;
+    entry.status = codes[code].http;
+    parts.accessLog.end(entry);
+  };
+  return new HttpServer(take, { limits: parts.limits, upgrades: isWebSocket, refused });
 }
 
 /** The one request for another protocol that is known: the live feed's. */
