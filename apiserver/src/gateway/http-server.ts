@@ -281,7 +281,9 @@ export class HttpServer extends Server {
   /** `isUnseen`: the handler has not seen the request. */
   private refuse(response: ServerResponse, code: ErrorCode, message: string, isUnseen = true): void {
     if (response.headersSent) return;
-    const requestId = newRequestId();
+    // Whoever has begun with the request has named it, and logs it by that name.
+    const given = response.getHeader('x-request-id');
+    const requestId = typeof given === 'string' ? given : newRequestId();
     const body = errorBody(code, message, requestId);
     response
       .writeHead(codes[code].http, {
