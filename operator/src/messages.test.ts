@@ -149,13 +149,22 @@ describe('templateRequeue', () => {
     claims: 0,
     key_expires_at: seconds === undefined ? undefined : { seconds: BigInt(seconds), nanos: 0 },
   });
+
   it('waits for the expiry of an active key, for a day at the most', () => {
     expect(templateRequeue(template, observed('active', 100), 40_000)).to.equal(60_500);
     expect(templateRequeue(template, observed('active', 100), 200_000)).to.equal(1000);
-    expect(templateRequeue(template, observed('active', 10_000_000), 0)).to.equal(86_400_000);
+    const hash = { ...template, spec: { ...template.spec, keySha256: 'a'.repeat(64) } };
+    expect(templateRequeue(hash, observed('active', 10_000_000), 0)).to.equal(86_400_000);
     expect(templateRequeue(template, observed('expired', 100), 200_000)).to.equal(undefined);
-    expect(templateRequeue(template, observed('active'), 0)).to.equal(undefined);
+    expect(templateRequeue(hash, observed('active'), 0)).to.equal(undefined);
   });
+
+  it('looks whether the Secret of a minted key is still there, as long as the key is of use', () => {
+    expect(templateRequeue(template, observed('active'), 0)).to.equal(600_000);
+    expect(templateRequeue(template, observed('disabled'), 0)).to.equal(600_000);
+    expect(templateRequeue(template, observed('used'), 0)).to.equal(undefined);
+  });
+
   it('reads a Secret that somebody else keeps again', () => {
     const spec = { profileRef: { name: 'p' }, keySecretRef: { name: 's' } };
     expect(templateRequeue({ ...template, spec }, observed('active'), 0)).to.equal(300_000);

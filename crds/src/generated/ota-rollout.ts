@@ -200,7 +200,7 @@ export interface OtaRolloutStatus {
      */
     startTime: string;
     /**
-     * Who asked for it; absent when the system did.
+     * Who asked for it; kellet when the system did.
      */
     by?: string;
   }[];

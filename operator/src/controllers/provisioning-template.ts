@@ -14,8 +14,11 @@ import { resolveProvisionKey } from './provision-key.ts';
 
 type KeyState = NonNullable<NonNullable<ProvisioningTemplate['status']>['keyState']>;
 
-/** How often a Secret that somebody else keeps is read again. */
-const secretRereadMs = 300_000;
+/**
+ * How often a Secret is read again that somebody else keeps, or that the key was minted into: a deleted one is made again. The
+ * operator may not list or watch Secrets, so it looks.
+ */
+const secretRereadMs = { kept: 300_000, minted: 600_000 };
 /** The longest wait for an expiry; a later one is judged anew then. */
 const longestWaitMs = 86_400_000;
 
@@ -41,15 +44,19 @@ export function toTemplateMessage(spec: ProvisioningTemplateSpec, keySha256: str
   };
 }
 
-/** @returns when to look again: at the key's expiry, and at a Secret that may change unseen */
+/** @returns when to look again: at the key's expiry, and at a Secret that may change or go unseen */
 export function templateRequeue(
   template: ProvisioningTemplate,
   observed: ProvisioningTemplateObserved,
   now: number,
 ): number | undefined {
   const expiresAt = toMilliseconds(observed.key_expires_at);
+  const { keySecretRef, keySha256 } = template.spec;
+  // A used or expired key is of no use to anybody.
+  const minted = !keySecretRef && !keySha256 && !['used', 'expired'].includes(observed.key_state);
   const waits = [
-    ...(template.spec.keySecretRef ? [secretRereadMs] : []),
+    ...(keySecretRef ? [secretRereadMs.kept] : []),
+    ...(minted ? [secretRereadMs.minted] : []),
     ...(expiresAt !== undefined && observed.key_state === 'active'
       ? [Math.min(longestWaitMs, Math.max(1000, expiresAt - now + 500))]
       : []),

@@ -106,7 +106,9 @@ describe('the fetch of an artifact', () => {
       response.writeHead(404);
       endless(request, response);
     };
-    expect((await failure(base))?.message).to.match(/answered 404/);
+    const missing = await failure(base);
+    expect(missing?.message).to.match(/answered 404/);
+    expect(missing, 'the build may be published later').to.include({ permanent: false });
     await cut;
     listener = (request, response) => {
       response.writeHead(302, { location: 'https://user@127.0.0.1/' });

@@ -166,7 +166,8 @@ function open(
           resolve(response);
         } else {
           response.destroy();
-          reject(new ArtifactError(`the artifact's server answered ${status}`, status >= 400 && status < 500));
+          // Also a 404 passes: a manifest is often applied before its build has been published.
+          reject(new ArtifactError(`the artifact's server answered ${status}`, false));
         }
       },
     );

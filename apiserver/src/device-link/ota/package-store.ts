@@ -168,6 +168,24 @@ export async function upsertPackage(tx: Transaction, tenantId: string, manifest:
   );
 }
 
+/**
+ * Takes a package that comes back after its deletion as if nothing had been found about its artifact yet: making it again,
+ * with the right address or size, is how a mistake in a manifest is mended.
+ */
+export async function beginAnew(
+  tx: Transaction,
+  tenantId: string,
+  packageId: string,
+  sizeBytes: number,
+): Promise<void> {
+  await tx.query(
+    `UPDATE ota_packages SET status = 'uploading', checksum_verified = false, signature_verified = false, message = '',
+       size_bytes = $3, fetch_attempts = 0, fetch_failed_at = NULL
+     WHERE tenant_id = $1 AND package_id = $2 AND status <> 'deprecated'`,
+    [tenantId, packageId, sizeBytes],
+  );
+}
+
 /** Writes the size of an artifact whose manifest does not state it. */
 export async function setPackageSize(
   tx: Transaction,

@@ -35,6 +35,7 @@ import type { CallContext } from '../../platform/rpc.ts';
 import { ArtifactError, fetchArtifact, uploadUri } from './artifact-fetch.ts';
 import { artifactSize, putArtifact } from './artifact-store.ts';
 import {
+  beginAnew,
   findNamesake,
   findPackage,
   getPackage,
@@ -234,6 +235,7 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
         },
         releaseNotes: spec.releaseNotes,
       });
+      if (before?.deleted_at) await beginAnew(tx, tenantId, packageId, spec.sizeBytes);
       await this.judge(tx, tenantId, packageId);
       return getPackage(tx, tenantId, packageId);
     });

@@ -284,7 +284,12 @@ export function describe(state: RolloutState): string {
   if (state.phase === 'rolling_back') return 'sending the rollback package to every device that the update reached';
   const reasons = state.pauseConditions.map((condition) => condition.reason);
   if (reasons.includes('FailureThresholdExceeded')) {
-    return `${state.failed + state.timedOut} of ${state.scheduled} scheduled devices failed: more than ${state.spec.failureThresholdPercent} %`;
+    const { failed, timedOut, scheduled, stageFailed, stageScheduled, spec } = state;
+    const more = `more than ${spec.failureThresholdPercent} %`;
+    // Either share pauses (SPEC, Rollout); the one that is told is above the threshold.
+    const overall = (failed + timedOut) * 100 > spec.failureThresholdPercent * scheduled;
+    if (overall || stageFailed === 0) return `${failed + timedOut} of ${scheduled} scheduled devices failed: ${more}`;
+    return `${stageFailed} of ${stageScheduled} devices of this stage failed: ${more}`;
   }
   if (state.spec.paused) return 'held by spec.paused';
   if (reasons.includes('OperatorPause')) return 'paused by an operator';

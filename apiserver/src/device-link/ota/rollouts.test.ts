@@ -292,6 +292,24 @@ describe('rollouts on a database', () => {
     expect((await rollouts.get(tenant, id)).pauseReasons).to.deep.equal([]);
   });
 
+  it('tells the stage when it is the stage’s failures that pause', async () => {
+    const { id } = await start({ canaryPercent: 60, failureThresholdPercent: 10 });
+    for (const member of await members(id)) await report(member, id, true);
+    await rollouts.raise(context, id, 100);
+    await advance(id, { case: 'scheduleDevices', value: {} });
+    const { rows } = await test.database.system((tx) =>
+      tx.query<{ device_id: string }>(
+        `SELECT device_id FROM ota_rollout_devices WHERE rollout_id = $1 AND state = 'scheduled'`,
+        [id],
+      ),
+    );
+    await report(rows[0]!.device_id, id, false);
+    expect(await rollouts.get(tenant, id)).to.include({
+      failurePercent: 10,
+      message: '1 of 4 devices of this stage failed: more than 10 %',
+    });
+  });
+
   it('pauses again when the devices that were tried again fail again', async () => {
     const { id } = await start({ canaryPercent: 100, failureThresholdPercent: 10 });
     const [first, second, third] = await members(id);

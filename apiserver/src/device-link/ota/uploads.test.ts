@@ -262,6 +262,22 @@ describe('uploads of artifacts', () => {
     );
   });
 
+  it('may have another size once the package was deleted and made again', async () => {
+    const artifact = randomBytes(1000);
+    const { id, name } = await waiting(artifact, { sizeBytes: 999 });
+    await failure(upload(id, artifact), 'INVALID_ARGUMENT', /behind byte 999/);
+    await packages.remove(meta(name), false);
+    const spec = create(OtaPackageSpecSchema, {
+      type: 'fw',
+      version: '1.0.0',
+      artifactUri: 'upload://',
+      sha256: createHash('sha256').update(artifact).digest('hex'),
+      sizeBytes: 1000,
+    });
+    expect((await packages.apply(meta(name), spec)).observed).to.include({ status: 'uploading', message: '' });
+    expect(await upload(id, artifact)).to.include({ status: OtaPackage_Status.available, sizeBytes: 1000 });
+  });
+
   it('leave nothing when the package is deleted', async () => {
     const artifact = randomBytes(100);
     const { id, name } = await waiting(artifact);

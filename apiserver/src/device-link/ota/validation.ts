@@ -2,7 +2,7 @@
 import type { CreatePackageRequest, CreateRolloutRequest } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { OtaPackage_Type } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { uriProblem } from './artifact-fetch.ts';
-import { isVersion } from './version.ts';
+import { compareVersions, isVersion } from './version.ts';
 
 const longestText = 253;
 const longestReleaseNotes = 16_384;
@@ -34,6 +34,9 @@ export function packageProblem(
     ] as const) {
       if (version !== '' && !isVersion(version)) return `compatibility.${field} must be a semantic version`;
     }
+    const { minVersion, maxVersion } = compatibility;
+    if (minVersion !== '' && maxVersion !== '' && compareVersions(minVersion, maxVersion) > 0)
+      return 'compatibility.min_version must not be above max_version';
     if (compatibility.deviceType.length > longestText)
       return `compatibility.device_type must be at most ${longestText} characters`;
     if (compatibility.hardwareIdPattern.length > longestText) {
