@@ -251,4 +251,10 @@ describe('the other kinds', () => {
       '2.0 KiB',
     ]);
   });
+  it('are rows also when nothing is said that may be left out', () => {
+    const profile = { kind: 'DeviceProfile', metadata: { name: 'bare' }, spec: {} };
+    const row = resourceRow('DeviceProfile', profile, true, now);
+    expect(formatTable(['NAME', 'TYPE', 'ANCHORING'], [row.slice(0, 3)], plain)).to.match(/^bare +- +-$/m);
+    expect(row).to.not.include(undefined);
+  });
 });
