@@ -34,7 +34,8 @@ usage: kellet-apiserver [--target=all|gateway,auth,…] [flags]
        kellet-apiserver wallet address|balance|split|import
 
 Every setting is a flag, or an environment variable; a secret is a variable or a file named by the variable with _FILE.
-KUBECONFIG names the Kubernetes API; inside a cluster it is found by itself.
+KUBECONFIG names the Kubernetes API; inside a cluster it is found by itself. OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_SERVICE_NAME and
+the other variables of OpenTelemetry ask for spans.
 
 ${configHelp()}
 `;

@@ -5,6 +5,7 @@ import { readFile } from 'node:fs/promises';
 import path from 'node:path';
 import { promisify } from 'node:util';
 import { parseAllDocuments } from 'yaml';
+import { configHelp, readConfig } from '../../apiserver/src/config.ts';
 import { Kubectl } from '../src/kubectl.ts';
 import { helmProgram, kubectlProgram } from '../stack/binaries.ts';
 import { stack } from '../stack/test-stack.ts';
@@ -28,7 +29,11 @@ interface Manifest {
 interface PodSpec {
   securityContext: { runAsNonRoot: boolean };
   containers: {
-    env: { name: string; value?: string; valueFrom?: { secretKeyRef?: { name: string } } }[];
+    env: {
+      name: string;
+      value?: string;
+      valueFrom?: { secretKeyRef?: { name: string; key: string; optional?: boolean } };
+    }[];
     securityContext: { readOnlyRootFilesystem: boolean; allowPrivilegeEscalation: boolean };
   }[];
 }
@@ -72,6 +77,7 @@ describe('the chart', function () {
     for (const [value, words] of [
       ['apiserver.replicas=-1', 'replicas'],
       ['network=moon', 'network'],
+      ['apiserver.accessLog=some', 'accessLog'],
       ['image.nonsense=1', 'nonsense'],
       ['existingSecret=', 'existingSecret'],
     ] as const) {
@@ -94,13 +100,38 @@ describe('the chart', function () {
       for (const container of pod.containers) {
         expect(container.securityContext).to.include({ readOnlyRootFilesystem: true, allowPrivilegeEscalation: false });
         for (const variable of container.env.filter(({ name }) =>
-          /SECRET|KEY$|TOKEN|PASSWORD|DATABASE_URL|NATS_URL/.test(name),
+          /SECRET|KEY$|TOKEN|PASSWORD|DATABASE_URL|NATS_URL|REDIS_URL/.test(name),
         )) {
           expect(variable.valueFrom?.secretKeyRef?.name, variable.name).to.equal('mine');
           expect(variable.value, variable.name).to.equal(undefined);
         }
       }
     }
+  });
+
+  it('gives the data plane settings that it knows, those of the values among them', async () => {
+    const values = {
+      trustedProxies: ['10.0.0.0/8', '192.0.2.1'],
+      accessLog: 'errors',
+      extraEnv: [{ name: 'OTEL_EXPORTER_OTLP_ENDPOINT', value: 'http://collector:4318' }],
+    };
+    const manifests = manifestsOf(await render('--set-json', `apiserver=${JSON.stringify(values)}`));
+    const { env } = manifests.find(
+      ({ kind, metadata }) => kind === 'Deployment' && metadata.name.endsWith('apiserver'),
+    )!.spec!.template!.spec.containers[0]!;
+    const valueOf = (name: string) => env.find((variable) => variable.name === name);
+    expect(valueOf('KELLET_TRUSTED_PROXIES')!.value).to.equal('10.0.0.0/8,192.0.2.1');
+    expect(valueOf('KELLET_ACCESS_LOG')!.value).to.equal('errors');
+    expect(valueOf('OTEL_EXPORTER_OTLP_ENDPOINT')!.value).to.equal('http://collector:4318');
+    expect(valueOf('KELLET_REDIS_URL')!.valueFrom!.secretKeyRef).to.include({ key: 'redisUrl', optional: true });
+    const known = configHelp();
+    for (const { name } of env) if (name.startsWith('KELLET_')) expect(known).to.match(new RegExp(` ${name} `));
+    // A value that the process would refuse would be found by nobody before it starts.
+    const plain = env.flatMap(({ name, value }) => (value === undefined ? [] : [[name, value]]));
+    const secrets = env
+      .filter(({ valueFrom }) => valueFrom?.secretKeyRef?.optional !== true)
+      .map(({ name }) => [name, 'x']);
+    expect(() => readConfig(Object.fromEntries([...secrets, ...plain]) as Record<string, string>, [])).not.to.throw();
   });
 
   it('gives each process the rights that its code names and no more', async () => {
