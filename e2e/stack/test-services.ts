@@ -2,7 +2,8 @@
 // Use: mocha --require ./e2e/stack/test-services.ts 'apiserver/src/**/*.test.ts'
 // Tests find KELLET_TEST_DATABASE_URL (a superuser's: each suite makes a database of its own) and
 // KELLET_TEST_NATS_URL, which are left alone when they are set already, and KELLET_TEST_REDIS_SERVER, a program that a
-// test starts by itself, because it also stops it.
+// test starts by itself, because it also stops it; where there is none, KELLET_TEST_REDIS_PROBLEM says why, and only the
+// tests that need it fail.
 import { chmod, mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -20,8 +21,16 @@ let folder: string | undefined;
 
 const report = (line: string) => process.stderr.write(`${line}\n`);
 
+async function findRedisServer(): Promise<void> {
+  try {
+    process.env.KELLET_TEST_REDIS_SERVER ??= await redisServerProgram(report);
+  } catch (error) {
+    process.env.KELLET_TEST_REDIS_PROBLEM = (error as Error).message;
+  }
+}
+
 async function start(): Promise<void> {
-  process.env.KELLET_TEST_REDIS_SERVER ??= await redisServerProgram(report);
+  await findRedisServer();
   const { KELLET_TEST_DATABASE_URL, KELLET_TEST_NATS_URL } = process.env;
   if (KELLET_TEST_DATABASE_URL && KELLET_TEST_NATS_URL) return;
   folder = await mkdtemp(join(tmpdir(), 'kellet-test-'));

@@ -19,12 +19,12 @@ interface Answer {
 
 describe('three gateway processes under attack', () => {
   let testDatabase: TestDatabase;
-  let redis: TestRedis;
+  let redis: TestRedis | undefined;
   const children: ChildProcess[] = [];
   const agent = new Agent({ keepAlive: true, maxSockets: 30 });
 
   before(async () => {
-    [testDatabase, redis] = await Promise.all([createTestDatabase(), TestRedis.start()]);
+    testDatabase = await createTestDatabase();
   });
   afterEach(async () => {
     for (const child of children.splice(0)) {
@@ -34,7 +34,7 @@ describe('three gateway processes under attack', () => {
   });
   after(async () => {
     agent.destroy();
-    await redis.kill();
+    await redis?.kill();
     await testDatabase.drop();
   });
 
@@ -81,12 +81,12 @@ describe('three gateway processes under attack', () => {
   };
 
   for (const [store, environment] of [
-    ['PostgreSQL', () => ({})],
-    ['Redis', () => ({ KELLET_TEST_REDIS_URL: redis.url })],
+    ['PostgreSQL', async () => ({})],
+    ['Redis', async () => ({ KELLET_TEST_REDIS_URL: (redis = await TestRedis.start()).url })],
   ] as const) {
     it(`admit exactly the limit in each window, counted in ${store}`, async function () {
       this.timeout(isSoak ? 180_000 : 60_000);
-      const gateways = await startGateways(environment());
+      const gateways = await startGateways(await environment());
       const answers = (await Promise.all(gateways.map(attack))).flat();
       for (const reset of new Set(answers.map((answer) => answer.reset))) {
         const window = answers.filter((answer) => answer.reset === reset);

@@ -21,6 +21,7 @@ describe('rate counter in Redis', () => {
   });
   after(async () => {
     for (const counter of counters) counter.close();
+    if (!redis) return;
     redis.proceed();
     await redis.kill();
   });

@@ -28,6 +28,27 @@ describe('the API reference', () => {
     });
   }
 
+  it('is not sent again to whoever has it, and not at all to HEAD', async () => {
+    for (const [path] of pages) {
+      const response = await fetch(gateway.pages + path, { method: 'HEAD' });
+      expect(response.headers.get('cache-control')).to.equal('no-cache');
+      expect(await response.text()).to.equal('');
+      const etag = response.headers.get('etag')!;
+      // Without the second header Node's fetch would ask for no stored answer.
+      const headers = { 'if-none-match': etag, 'cache-control': 'max-age=0' };
+      expect((await fetch(gateway.pages + path, { headers })).status, path).to.equal(304);
+    }
+  });
+
+  it('is read only, and shows nothing of itself when a request makes no sense', async () => {
+    expect((await fetch(gateway.pages, { method: 'POST', body: 'x' })).status).to.equal(404);
+    const bundle = `${gateway.pages}/reference/swagger-ui-bundle.js`;
+    const response = await fetch(bundle, { headers: { range: 'bytes=99999999-' } });
+    expect(response.status).to.equal(416);
+    expect(response.headers.has('x-powered-by')).to.equal(false);
+    expect(await response.text()).to.equal('not available\n');
+  });
+
   it('asks no other host for anything', async () => {
     for (const path of ['/', '/reference/', '/reference/initialize.js']) {
       expect(await (await fetch(gateway.pages + path)).text()).not.to.match(/https?:\/\/|\/\/[a-z]/);
@@ -43,7 +64,14 @@ describe('the API reference', () => {
     expect(document.servers).to.deep.equal([{ url: gateway.rest }]);
   });
 
-  for (const path of ['/nothing', '/reference/swagger-ui.js', '/reference/..%2fpackage.json', '/api/v1/devices']) {
+  for (const path of [
+    '/nothing',
+    '/reference/swagger-ui.js',
+    '/reference/..%2fpackage.json',
+    '/reference/%zz',
+    '/Reference/',
+    '/api/v1/devices',
+  ]) {
     it(`has nothing at ${path}`, async () => expect((await fetch(gateway.pages + path)).status).to.equal(404));
   }
 

@@ -1,11 +1,10 @@
 // The dashboard's port: static pages, today the API reference. Everything comes from this process, nothing from another
 // host, and the content security policy holds browsers to that.
-import { readFileSync } from 'node:fs';
-import { dirname, join } from 'node:path';
+import { dirname } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import express, { type NextFunction, type Request, type Response } from 'express';
 import { HttpServer } from './http-server.ts';
 import { readOpenapiDocument } from './openapi-route.ts';
-import { answer } from './rest-answer.ts';
 
 const page = (title: string, head: string, body: string): string => `<!doctype html>
 <html lang="en">
@@ -67,50 +66,50 @@ export function apiUrl(publicUrl: string, host: string | undefined, restPort: nu
   return `http://${name}:${restPort}`;
 }
 
-/** A page that is the same for everybody. */
-interface Page {
-  readonly contentType: string;
-  readonly body: Buffer | string;
-}
-
-const html = (body: string): Page => ({ contentType: 'text/html; charset=utf-8', body });
-const script = (body: Buffer | string): Page => ({ contentType: 'text/javascript; charset=utf-8', body });
-
-function staticPages(): ReadonlyMap<string, Page> {
-  const folder = dirname(fileURLToPath(import.meta.resolve('swagger-ui-dist/package.json')));
-  const asset = (name: string): Buffer => readFileSync(join(folder, name));
-  return new Map<string, Page>([
-    ['/', html(home)],
-    ['/reference/', html(reference)],
-    ['/reference/initialize.js', script(initialize)],
-    ['/reference/swagger-ui-bundle.js', script(asset('swagger-ui-bundle.js'))],
-    ['/reference/swagger-ui.css', { contentType: 'text/css; charset=utf-8', body: asset('swagger-ui.css') }],
-    ['/reference/favicon-32x32.png', { contentType: 'image/png', body: asset('favicon-32x32.png') }],
-  ]);
-}
+/** What the page needs of swagger-ui-dist. */
+const assets = ['swagger-ui-bundle.js', 'swagger-ui.css', 'favicon-32x32.png'] as const;
 
 /** Makes the server of the static pages; the caller listens. `restPort` is asked for with each page. */
 export function createPageServer(options: { publicUrl: string; restPort: () => number }): HttpServer {
-  const pages = staticPages();
+  const folder = dirname(fileURLToPath(import.meta.resolve('swagger-ui-dist/package.json')));
   const document = readOpenapiDocument();
-  return new HttpServer(({ url = '', method, headers }, response) => {
-    const api = apiUrl(options.publicUrl, headers.host, options.restPort());
-    const common: [string, string][] = [
-      ['content-security-policy', contentSecurityPolicy(api)],
-      ['x-content-type-options', 'nosniff'],
-      ['referrer-policy', 'no-referrer'],
-      ['cross-origin-opener-policy', 'same-origin'],
-    ];
-    const path = url.replace(/[?#].*$/, '');
-    const isRead = method === 'GET' || method === 'HEAD';
-    if (isRead && path === '/reference') {
-      answer(response, 308, [...common, ['location', '/reference/']], 'text/plain', '');
-    } else if (isRead && path === '/reference/openapi.json') {
-      answer(response, 200, common, 'application/json', JSON.stringify({ ...document, servers: [{ url: api }] }));
-    } else {
-      const page = isRead ? pages.get(path) : undefined;
-      if (page) answer(response, 200, [...common, ['cache-control', 'no-cache']], page.contentType, page.body);
-      else answer(response, 404, common, 'text/plain', 'not found\n');
-    }
+  const apiOf = ({ headers }: Request): string => apiUrl(options.publicUrl, headers.host, options.restPort());
+
+  const app = express();
+  app.disable('x-powered-by');
+  app.enable('strict routing');
+  app.enable('case sensitive routing');
+  app.use((request, response, next) => {
+    response.set({
+      'content-security-policy': contentSecurityPolicy(apiOf(request)),
+      'x-content-type-options': 'nosniff',
+      'referrer-policy': 'no-referrer',
+      'cross-origin-opener-policy': 'same-origin',
+      // A browser asks whether what it has is still the same.
+      'cache-control': 'no-cache',
+    });
+    next();
   });
+  app.get('/', (_request, response) => void response.send(home));
+  app.get('/reference', (_request, response) => response.redirect(308, '/reference/'));
+  app.get('/reference/', (_request, response) => void response.send(reference));
+  app.get('/reference/initialize.js', (_request, response) => void response.type('js').send(initialize));
+  app.get('/reference/openapi.json', (request, response) => {
+    response.json({ ...document, servers: [{ url: apiOf(request) }] });
+  });
+  for (const asset of assets) {
+    app.get(`/reference/${asset}`, (_request, response) =>
+      response.sendFile(asset, { root: folder, cacheControl: false }),
+    );
+  }
+  app.use((_request, response) => void response.status(404).type('txt').send('not found\n'));
+  // Express knows a handler of errors by its four parameters, and its own would show where it failed.
+  app.use((error: { status?: number }, _request: Request, response: Response, _next: NextFunction) => {
+    if (response.headersSent) return void response.destroy();
+    response
+      .status(error.status ?? 500)
+      .type('txt')
+      .send('not available\n');
+  });
+  return new HttpServer(app);
 }

@@ -30,7 +30,10 @@ export class TestRedis {
   /** Starts it again, empty, on the same port. */
   async start(): Promise<void> {
     const program = process.env['KELLET_TEST_REDIS_SERVER'];
-    if (!program) throw new Error('KELLET_TEST_REDIS_SERVER is not set: run the tests with make test');
+    if (!program) {
+      const problem = process.env['KELLET_TEST_REDIS_PROBLEM'];
+      throw new Error(problem ?? 'KELLET_TEST_REDIS_SERVER is not set: run the tests with make test');
+    }
     const args = ['--port', String(this.port), '--bind', '127.0.0.1', '--save', '', '--appendonly', 'no'];
     this.child = spawn(program, args, { stdio: 'ignore' });
     for (let attempt = 0; !(await this.answers()); attempt += 1) {
