@@ -60,6 +60,8 @@ type Observed = MessageInitShape<typeof OtaPackageObservedSchema>;
 /** A failed fetch is tried again after 5 s, 10 s, 20 s … at most 5 minutes, whenever the operator asks. */
 const retryDelay = (attempts: number): number => Math.min(5_000 * 2 ** Math.max(0, attempts - 1), 300_000);
 
+const sweepMilliseconds = 60 * 60 * 1000;
+
 /** Packages of the API and of manifests. */
 export class Packages implements Applier<OtaPackageSpec, Observed> {
   private readonly database: Database;
@@ -69,6 +71,7 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
   private readonly allowLocal: boolean;
   private readonly uploads: Uploads;
   private readonly closing = new AbortController();
+  private sweeping: NodeJS.Timeout | undefined;
   /** Fetches under way in this process, by tenant and package. */
   private readonly fetches = new Map<string, Promise<void>>();
 
@@ -253,8 +256,20 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
     });
   }
 
+  /** Looks for abandoned uploads now and every hour. */
+  async start(): Promise<void> {
+    const sweep = () =>
+      void this.uploads.dropAbandoned().then(
+        (count) => count > 0 && this.logger.info({ count }, 'abandoned uploads are forgotten'),
+        (error: unknown) => this.logger.warn({ err: error }, 'abandoned uploads could not be forgotten'),
+      );
+    sweep();
+    this.sweeping = setInterval(sweep, sweepMilliseconds);
+  }
+
   /** Ends fetches under way; what they had is fetched again by whoever asks next. */
   async stop(): Promise<void> {
+    clearInterval(this.sweeping);
     this.closing.abort();
     await Promise.all(this.fetches.values());
   }

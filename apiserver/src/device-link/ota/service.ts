@@ -99,5 +99,12 @@ export function createOta(platform: Platform, profiles: ProfileReader, writer: R
         return {};
       },
     });
-  return { register, stop: () => packages.stop(), packages, rolloutApplier, rolloutDriver };
+  return {
+    register,
+    start: () => packages.start(),
+    stop: () => packages.stop(),
+    packages,
+    rolloutApplier,
+    rolloutDriver,
+  };
 }

@@ -14,6 +14,24 @@ export async function resetUpload(tx: Transaction, tenantId: string, packageId: 
   );
 }
 
+/** Forgets uploads, of every tenant, that nothing was added to for that long. Answers how many. */
+export async function dropAbandonedUploads(tx: Transaction, seconds: number): Promise<number> {
+  const { rowCount } = await tx.query(
+    `WITH abandoned AS (
+       UPDATE ota_packages SET uploaded_bytes = 0
+       WHERE uploaded_bytes > 0 AND uploaded_at < now() - make_interval(secs => $1)
+       RETURNING tenant_id, package_id
+     ), pieces AS (
+       DELETE FROM artifact_upload_pieces USING abandoned
+       WHERE artifact_upload_pieces.tenant_id = abandoned.tenant_id
+         AND artifact_upload_pieces.package_id = abandoned.package_id
+     )
+     SELECT FROM abandoned`,
+    [seconds],
+  );
+  return rowCount ?? 0;
+}
+
 /** Removes the pieces. */
 export async function dropPieces(tx: Transaction, tenantId: string, packageId: string): Promise<void> {
   await tx.query(`DELETE FROM artifact_upload_pieces WHERE tenant_id = $1 AND package_id = $2`, [tenantId, packageId]);
@@ -29,7 +47,7 @@ export async function appendPieces(
 ): Promise<boolean> {
   const length = pieces.reduce((sum, piece) => sum + piece.length, 0);
   const { rowCount } = await tx.query(
-    `UPDATE ota_packages SET uploaded_bytes = uploaded_bytes + $4
+    `UPDATE ota_packages SET uploaded_bytes = uploaded_bytes + $4, uploaded_at = now()
      WHERE tenant_id = $1 AND package_id = $2 AND uploaded_bytes = $3 AND status = 'uploading' AND deleted_at IS NULL`,
     [tenantId, packageId, start, length],
   );

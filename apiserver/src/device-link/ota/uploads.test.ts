@@ -4,6 +4,7 @@ import { create, type MessageInitShape } from '@bufbuild/protobuf';
 import { ObjectMetaSchema, OtaPackageSpecSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import { OtaPackage_Status, UploadArtifactRequestSchema } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { expect } from 'chai';
+import { eventually } from '../../auth/test-fixtures.ts';
 import { KelletError } from '../../platform/errors.ts';
 import { namedId } from '../../platform/ids.ts';
 import { createLogger } from '../../platform/logger.ts';
@@ -118,6 +119,32 @@ describe('uploads of artifacts', () => {
     });
     expect((await stored(sha256, artifact.length)).equals(artifact)).to.equal(true);
     expect(await pieceCount(id)).to.equal(0);
+  });
+
+  it('are forgotten when nobody has gone on with them for a day', async () => {
+    const artifact = randomBytes(200_000);
+    const [abandoned, recent] = [await waiting(artifact), await waiting(artifact)];
+    for (const { id } of [abandoned, recent]) await upload(id, ...partOf(artifact, 0, 100_000));
+    const ageBy = (id: string, age: string) =>
+      test.database.system((tx) =>
+        tx.query(`UPDATE ota_packages SET uploaded_at = now() - $2::interval WHERE package_id = $1`, [id, age]),
+      );
+    await ageBy(abandoned.id, '25 hours');
+    await ageBy(recent.id, '23 hours');
+    await packages.start();
+    await eventually(async () => (await pieceCount(abandoned.id)) === 0);
+    expect(await packages.get(tenant, abandoned.id)).to.include({ uploadedBytes: 0 });
+    await failure(
+      upload(abandoned.id, ...partOf(artifact, 100_000, 200_000)),
+      'FAILED_PRECONDITION',
+      /begins at byte 0$/,
+    );
+    for (const { id, start } of [
+      { ...abandoned, start: 0 },
+      { ...recent, start: 100_000 },
+    ]) {
+      expect(await upload(id, ...partOf(artifact, start, 200_000))).to.include({ status: OtaPackage_Status.available });
+    }
   });
 
   it('take parts in order, skip what they have, and say where to go on', async () => {

@@ -10,10 +10,13 @@ import { ArtifactError, maximumArtifactBytes, uploadUri } from './artifact-fetch
 import { inChunks, putArtifact } from './artifact-store.ts';
 import { getPackage, lockPackage, setPackageStatus, type PackageRow } from './package-store.ts';
 import { uploadRange, type UploadRange } from './upload-range.ts';
-import { appendPieces, readPieces, resetUpload } from './upload-store.ts';
+import { appendPieces, dropAbandonedUploads, readPieces, resetUpload } from './upload-store.ts';
 
 /** Pieces written by one transaction: a megabyte, which is also what an upload holds in memory. */
 const piecesPerWrite = 16;
+
+/** Seconds after which an upload that nobody goes on with is forgotten. */
+const abandonedAfterSeconds = 24 * 60 * 60;
 
 const aborted = (): KelletError =>
   new KelletError('ABORTED', 'another upload of this artifact is under way: ask how far it is and go on from there');
@@ -54,6 +57,11 @@ export class Uploads {
     const held = await this.append(row, range, total, content);
     const isComplete = range.start === undefined || held === total;
     return isComplete ? this.complete(row, held) : { ...row, uploaded_bytes: BigInt(held) };
+  }
+
+  /** Forgets what nobody has gone on with for a day; who then does is told to begin again. Answers how many uploads it was. */
+  dropAbandoned(): Promise<number> {
+    return this.database.system((tx) => dropAbandonedUploads(tx, abandonedAfterSeconds));
   }
 
   /** The package, ready to take the range; what an earlier attempt left is dropped when the whole artifact comes. */
