@@ -250,6 +250,9 @@ describe('the other kinds', () => {
       'Firmware 1.0.0',
       '2.0 KiB',
     ]);
+    const unstated = resource(ready('True'));
+    delete (unstated.spec.artifact as { sizeBytes?: number }).sizeBytes;
+    expect(resourceRow('OtaPackage', unstated, false, now)[2], 'a size that nobody stated is not 0').to.equal('');
   });
   it('are rows also when nothing is said that may be left out', () => {
     const profile = { kind: 'DeviceProfile', metadata: { name: 'bare' }, spec: {} };

@@ -24,7 +24,10 @@ export function readiness({ metadata, status }: Conditioned): { cell: Cell; mess
 const columns = {
   DeviceProfile: (resource: DeviceProfile) => [resource.spec.type ?? '', resource.spec.anchoringPolicy?.mode ?? ''],
   ProvisioningTemplate: ({ spec, status }: ProvisioningTemplate) => [spec.profileRef.name, status?.keyState ?? ''],
-  OtaPackage: ({ spec }: OtaPackage) => [`${spec.type} ${spec.version}`, formatBytes(spec.artifact.sizeBytes ?? 0)],
+  OtaPackage: ({ spec: { type, version, artifact } }: OtaPackage) => [
+    `${type} ${version}`,
+    artifact.sizeBytes === undefined ? '' : formatBytes(artifact.sizeBytes),
+  ],
 } satisfies Record<string, (resource: never) => string[]>;
 
 /** A kind that is shown here. */

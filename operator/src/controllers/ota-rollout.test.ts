@@ -53,7 +53,7 @@ describe('rolloutFindings', () => {
     [
       'cancelled',
       { phase: 'completed', outcome: 'cancelled' },
-      { Degraded: 'False AsExpected', Ready: 'False Cancelled' },
+      { Degraded: 'False AsExpected', Ready: 'False Cancelled', Stalled: 'True Cancelled' },
     ],
   ];
   for (const [name, partial, want] of cases) {
@@ -90,6 +90,19 @@ describe('rolloutHappenings', () => {
     ['succeeded', status('Active'), status('Completed', { outcome: 'Succeeded' }), ['Normal Completed']],
     ['cancelled', status('Active'), status('Completed', { outcome: 'Cancelled' }), ['Normal Cancelled']],
   ];
+  const refused = (reason: string): Status => ({
+    conditions: [{ type: 'Ready', status: 'False', reason, message: 'why', lastTransitionTime: '' }],
+  });
+  cases.push(
+    ['not begun', undefined, refused('ReferenceNotFound'), ['Warning ReferenceNotFound']],
+    ['still not begun', refused('ReferenceNotFound'), refused('ReferenceNotFound'), []],
+    [
+      'not begun for another reason',
+      refused('ReferenceNotFound'),
+      refused('RolloutInProgress'),
+      ['Warning RolloutInProgress'],
+    ],
+  );
   for (const [name, before, after, want] of cases) {
     it(name, () => expect(rolloutHappenings(before, after).map((h) => `${h.type} ${h.reason}`)).to.deep.equal(want));
   }

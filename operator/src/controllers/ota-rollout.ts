@@ -8,7 +8,13 @@ import type {
 } from '@kellet/proto/ts/kellet/control/v1/control';
 import { fails, holds, kubernetesTime, unknown, withReady, type Finding } from '../conditions.ts';
 import { toCamelCase, toMilliseconds, toWindow } from '../messages.ts';
-import type { Environment, KindReconciler, Observation, Preparation } from '../reconciler.ts';
+import {
+  readyHappenings,
+  type Environment,
+  type KindReconciler,
+  type Observation,
+  type Preparation,
+} from '../reconciler.ts';
 import type { ReconcileContext } from '../runtime/controller.ts';
 import type { Happening } from '../runtime/events.ts';
 import { decideRollout, toAdvanceRequest } from './rollout-decision.ts';
@@ -116,7 +122,8 @@ export function rolloutFindings(observed: OtaRolloutObserved): Finding[] {
     case 'completed':
       if (observed.outcome === 'succeeded') return find('Succeeded', false, false, true);
       if (observed.outcome === 'rolled_back') return find('RolledBack', false, true);
-      return find('Cancelled', false, false);
+      // It will never be what the manifest asks for: who waits for Ready must not wait on.
+      return [...find('Cancelled', false, false), holds('Stalled', 'Cancelled', message)];
     case 'rolling_back':
       return find('RollingBack', true, true);
     case 'paused': {
@@ -128,9 +135,9 @@ export function rolloutFindings(observed: OtaRolloutObserved): Finding[] {
   }
 }
 
-/** Events that follow from a change of status. */
+/** Events that follow from a change of status; of a rollout that has not begun, why it does not. */
 export function rolloutHappenings(before: Status | undefined, after: Status | undefined): Happening[] {
-  if (!after?.phase) return [];
+  if (!after?.phase) return readyHappenings(before, after);
   const message = after.message || after.phase;
   const exceeded = (status: Status | undefined): boolean =>
     status?.pauseConditions?.some(({ reason }) => reason === 'FailureThresholdExceeded') ?? false;
