@@ -265,6 +265,14 @@ describe('HTTP server', () => {
     expect(answers).to.contain('/next');
   });
 
+  it('takes a body in chunks, and no other transfer coding, whose bytes it would take for the content', async () => {
+    const { port } = await begin();
+    const post = (coding: string) =>
+      `POST /echo HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: ${coding}\r\n\r\n2\r\n{}\r\n0\r\n\r\n`;
+    expect(await speak(port, post('Chunked')).ended).to.contain('2 bytes');
+    expect(await speak(port, post('gzip, chunked')).ended).to.contain('compressed bodies are not accepted');
+  });
+
   it('asks for the body only when it will read it (Expect: 100-continue)', async () => {
     const { port } = await begin();
     const post = (length: number) =>

@@ -53,8 +53,9 @@ export async function* streamBody(request: IncomingMessage): AsyncGenerator<Uint
 }
 
 function refuseCompressed(request: IncomingMessage): void {
-  const encoding = request.headers['content-encoding'];
-  if (encoding !== undefined && encoding !== 'identity') throw invalidArgument('compressed bodies are not accepted');
+  const { 'content-encoding': encoding, 'transfer-encoding': transfer } = request.headers;
+  const isPlain = (encoding ?? 'identity') === 'identity' && (transfer ?? 'chunked').toLowerCase() === 'chunked';
+  if (!isPlain) throw invalidArgument('compressed bodies are not accepted');
 }
 
 /** The context of a call over REST. Costly parts are made when a handler asks for them. */
