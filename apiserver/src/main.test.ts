@@ -2,7 +2,7 @@
 import { spawn, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
-import { connect, type Socket } from 'node:net';
+import { connect, createServer, type AddressInfo, type Socket } from 'node:net';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { create, type Message } from '@bufbuild/protobuf';
@@ -34,7 +34,7 @@ describe('kellet-apiserver, told to stop', function () {
   let folder: string;
   let deviceId: string;
   let key: string;
-  let running: Running | undefined;
+  const started: Pick<Running, 'child' | 'ended'>[] = [];
   const sockets: Socket[] = [];
 
   before(async () => {
@@ -63,9 +63,10 @@ describe('kellet-apiserver, told to stop', function () {
   });
   afterEach(async () => {
     for (const socket of sockets.splice(0)) socket.destroy();
-    running?.child.kill('SIGKILL');
-    await running?.ended;
-    running = undefined;
+    for (const { child, ended } of started.splice(0)) {
+      child.kill('SIGKILL');
+      await ended;
+    }
   });
   after(async () => {
     await rm(folder, { recursive: true, force: true });
@@ -100,13 +101,13 @@ describe('kellet-apiserver, told to stop', function () {
       at: performance.now(),
     }));
     const parts = { child, log: () => log, ended };
-    running = { ...parts, ports: { restPort: 0, grpcPort: 0 } };
+    started.push(parts);
     const line = () => log.split('\n').find((text) => text.includes('"msg":"serving"'));
     await eventually(() => {
       if (child.exitCode !== null) throw new Error(log);
       return line() !== undefined;
     }, 30_000);
-    return (running = { ...parts, ports: JSON.parse(line()!) as Running['ports'] });
+    return { ...parts, ports: JSON.parse(line()!) as Running['ports'] };
   }
 
   /** A connection that sends this much, and keeps its side open whatever the process does; it takes down what it is told. */
@@ -124,8 +125,19 @@ describe('kellet-apiserver, told to stop', function () {
   const points = (n: number) =>
     JSON.stringify({ points: [{ device_id: deviceId, timestamp: new Date().toISOString(), numeric_values: { n } }] });
 
-  it('is first not ready, then finishes what is under way, and ends without waiting for who only stays', async () => {
-    const { ports, child, ended, log } = await start({ KELLET_DRAIN_DELAY_SECONDS: '1' });
+  /** Starts the services in a process of their own; answers it, and the settings of a gateway before them. */
+  async function startServices(): Promise<{ services: Running; settings: Record<string, string> }> {
+    const probe = createServer().listen(0, '127.0.0.1');
+    await once(probe, 'listening');
+    const port = String((probe.address() as AddressInfo).port);
+    probe.close();
+    const targets = 'auth,device-registry,device-link,telemetry';
+    const services = await start({ KELLET_TARGET: targets, KELLET_CONTROL_PORT: port });
+    return { services, settings: { KELLET_TARGET: 'gateway', KELLET_SERVICE_ADDRESSES: `*=127.0.0.1:${port}` } };
+  }
+
+  async function endsWell(settings: Record<string, string>): Promise<void> {
+    const { ports, child, ended, log } = await start({ KELLET_DRAIN_DELAY_SECONDS: '1', ...settings });
     const { restPort, grpcPort } = ports;
     const poll = await speak(restPort, head(`GET /api/v1/devices/${deviceId}/rpc/pending?wait_seconds=60`));
     const upload = await speak(
@@ -189,6 +201,19 @@ describe('kellet-apiserver, told to stop', function () {
       tx.query<{ status: string }>('SELECT status FROM devices WHERE device_id = $1', [deviceId]),
     );
     expect(rows[0]!.status).to.equal('online');
+  }
+
+  it('is first not ready, then finishes what is under way, and ends without waiting for who only stays', () =>
+    endsWell({}));
+
+  it('does so as a gateway apart, and its services after it', async () => {
+    const { services, settings } = await startServices();
+    await endsWell(settings);
+    const told = performance.now();
+    services.child.kill('SIGTERM');
+    const { end, at } = await services.ended;
+    expect(end, services.log()).to.equal(0);
+    expect(at - told).to.be.below(5000);
   });
 
   it('cuts off what does not end in its time', async () => {
