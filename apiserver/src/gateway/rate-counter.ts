@@ -77,13 +77,16 @@ export abstract class CoalescingRateCounter implements RateCounter {
   }
 
   private async flush(batch: ReadonlyMap<string, readonly Waiter[]>): Promise<void> {
-    const done = new AbortController();
+    let timer: NodeJS.Timeout | undefined;
     try {
-      const counts = new Map([...batch].map(([tenantId, waiters]) => [tenantId, waiters.length]));
+      const counts = new Map<string, number>();
+      for (const [tenantId, waiters] of batch) counts.set(tenantId, waiters.length);
       const adding = this.add(counts);
-      const timeout = sleep(flushTimeoutMilliseconds, done.signal).then(() => {
-        if (!done.signal.aborted) this.onTimeout(flushTimeoutMilliseconds);
-        throw new Error(`no answer within ${flushTimeoutMilliseconds} ms`);
+      const timeout = new Promise<never>((_resolve, reject) => {
+        timer = setTimeout(() => {
+          this.onTimeout(flushTimeoutMilliseconds);
+          reject(new Error(`no answer within ${flushTimeoutMilliseconds} ms`));
+        }, flushTimeoutMilliseconds);
       });
       for (const { tenantId, hits, windowMinute, now } of await Promise.race([adding, timeout])) {
         const waiters = batch.get(tenantId)!;
@@ -94,7 +97,7 @@ export abstract class CoalescingRateCounter implements RateCounter {
     } catch (error) {
       for (const waiters of batch.values()) for (const waiter of waiters) waiter.reject(error as Error);
     } finally {
-      done.abort();
+      clearTimeout(timer);
     }
   }
 }
