@@ -263,7 +263,11 @@ describe('drift', function () {
     await kubectl.run(['label', 'namespace', namespace, 'kellet.dev/tenant-']);
     await until('it has no tenant', async () => (await ready())?.reason === 'NoTenant');
     const { status } = await kubectl.json<OtaRollout>(['get', 'otaro', name]);
-    expect((await rest.get<Rollout>(`/api/v1/ota/rollouts/${status!.rolloutId}`)).status).to.equal('active');
+    const rollout = () => rest.get<Rollout>(`/api/v1/ota/rollouts/${status!.rolloutId}`);
+    expect((await rollout()).status).to.equal('active');
+    // What is deleted meanwhile ends in the data plane of the tenant that had the namespace.
+    await kubectl.run(['delete', 'otaro', name]);
+    expect(await rollout()).to.include({ status: 'completed', outcome: 'cancelled' });
     await kubectl.run(['label', 'namespace', namespace, `kellet.dev/tenant=${tenant}`]);
     await kubectl.wait(`dprof/${name}`, 'condition=Ready');
     const { packages } = await rest.get<{ packages: OtaPackage[] }>('/api/v1/ota/packages', { page_size: 500 });

@@ -131,6 +131,15 @@ export class Cluster {
     return decideTenancy({ namespace, tenantExists: tenant !== undefined, chosen: this.chosenNamespace(tenantId) });
   }
 
+  /** @returns the tenant whose status records the namespace, whatever the namespace says now */
+  recordedTenant(namespace: string): string | undefined {
+    for (const name of this.keys('Tenant')) {
+      const tenant = this.#reflectors.get('Tenant')!.get(name) as ObjectOf['Tenant'] | undefined;
+      if (tenant?.status?.namespace === namespace) return tenant.metadata.name;
+    }
+    return undefined;
+  }
+
   /** Whether a namespace is on its way out, or gone. */
   isTerminating(name: string): boolean {
     const namespace = this.namespace(name);

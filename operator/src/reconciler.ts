@@ -150,7 +150,8 @@ export class Reconciler<K extends NamespacedKind> {
     if (!isHeld(object)) return {};
     const { namespace = '' } = object.metadata;
     const tenancy = cluster.tenancyOf(namespace);
-    const tenantId = 'tenantId' in tenancy ? tenancy.tenantId : undefined;
+    // A namespace that has lost its label still holds what the tenant's data plane has.
+    const tenantId = 'tenantId' in tenancy ? tenancy.tenantId : cluster.recordedTenant(namespace);
     if (tenantId !== undefined) {
       const { refusal } = await dataPlane.remove({
         meta: toMeta(tenantId, object),

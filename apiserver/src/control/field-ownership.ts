@@ -1,6 +1,6 @@
 // Who owns which top-level field of a resource's spec, read from metadata.managedFields, and what that means for a change
 // through REST: kellet-api never takes a field from another manager (DECISIONS 19).
-import { apiFieldManager, operatorFieldManager } from '@kellet/crds';
+import { apiFieldManager, createdByApi, createdByLabel, operatorFieldManager } from '@kellet/crds';
 import type { KubernetesError, KubernetesObject, ManagedFields } from '../platform/kubernetes.ts';
 
 type Object = KubernetesObject<unknown>;
@@ -25,10 +25,19 @@ export function ownedFields(object: Object, ...path: string[]): Set<string> {
   return new Set(ours.flatMap((entry) => owned(entry, ...path)));
 }
 
-/** A manager other than us and the operator that owns fields of the spec; undefined when there is none. */
+/**
+ * A manager other than us and the operator to whom the resource belongs: whoever owns fields of its spec. One that was made
+ * through REST belongs to another only when that one applies it; a patch or an edit by hand takes nothing over.
+ */
 export function foreignManager(object: Object): string | undefined {
   const ours: (string | undefined)[] = [apiFieldManager, operatorFieldManager];
-  return entries(object).find((entry) => !ours.includes(entry.manager) && owned(entry, 'spec').length > 0)?.manager;
+  const isOurs = object.metadata.labels?.[createdByLabel] === createdByApi;
+  return entries(object).find(
+    (entry) =>
+      !ours.includes(entry.manager) &&
+      owned(entry, 'spec').length > 0 &&
+      (!isOurs || entry.operation === 'Apply' || entry.manager === 'kubectl-client-side-apply'),
+  )?.manager;
 }
 
 /** The manager that owns this field of the spec beside us, if any. */

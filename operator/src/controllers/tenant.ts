@@ -90,7 +90,10 @@ export class TenantReconciler {
     const namespace = cluster.chosenNamespace(name) ?? (await this.#makeNamespace(tenant));
     if (!namespace) {
       const message = `namespace ${tenantNamespaceName(name)} exists without the label ${tenantLabel}=${name}`;
-      const outcome = await this.#write(tenant, {}, [fails('Ready', 'NamespaceConflict', message)]);
+      // What was its namespace once still holds what it has in the data plane.
+      const recorded = tenant.status?.namespace;
+      const kept = recorded === undefined ? {} : { namespace: recorded };
+      const outcome = await this.#write(tenant, kept, [fails('Ready', 'NamespaceConflict', message)]);
       return earliest(outcome, conflictRetryMs);
     }
     const status = { namespace: namespace.metadata.name };
