@@ -14,6 +14,7 @@ import { isOvertaken } from '../control/applied-versions.ts';
 import { refusalError } from '../control/applier.ts';
 import { notifyChanged } from '../control/changes.ts';
 import { foreignManager } from '../control/field-ownership.ts';
+import { releaseDeleted } from '../control/finalizers.ts';
 import { metaOf, tenantSpec } from '../control/manifest.ts';
 import { refusedByKubernetes } from '../control/resource-writer.ts';
 import { sleep, type Clock } from '../platform/clock.ts';
@@ -143,18 +144,8 @@ export class TenantResources {
     }
   }
 
-  /** Takes the finalizer off, so that the resource goes without waiting for the operator. */
-  private async release({ metadata }: TenantObject): Promise<void> {
-    const { kubernetes } = this.options;
-    try {
-      const object = await kubernetes.get<Manifest>(kind, '', metadata.name);
-      if (!object?.metadata.deletionTimestamp || object.metadata.uid !== metadata.uid) return;
-      const { resourceVersion, finalizers = [] } = object.metadata;
-      await kubernetes.mergePatch(kind, '', metadata.name, {
-        metadata: { resourceVersion, finalizers: finalizers.filter((held) => held !== finalizer) },
-      });
-    } catch (error) {
-      this.options.logger.debug({ err: error, tenant: metadata.name }, 'a deleted tenant waits for the operator');
-    }
+  private release({ metadata: { name, uid } }: TenantObject): Promise<void> {
+    const { kubernetes, logger } = this.options;
+    return releaseDeleted(kubernetes, logger, { kind, namespace: '', name, uid });
   }
 }

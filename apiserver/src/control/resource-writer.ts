@@ -34,6 +34,7 @@ import { forgetDeleted, isOvertaken } from './applied-versions.ts';
 import { refusalError, type Refusal } from './applier.ts';
 import type { Dispatcher } from './dispatcher.ts';
 import { asApplied, conflictMessage, foreignManager, managerOf, ownedFields } from './field-ownership.ts';
+import { releaseDeleted } from './finalizers.ts';
 import { cancelIntent, cancelOverdueIntents, intentState, openIntent, type Intent } from './intents.ts';
 import { kindNumbers } from './kinds.ts';
 import { applyRequest, metaOf, type ManagedKind, type ManagedSpecs } from './manifest.ts';
@@ -205,7 +206,7 @@ export class ResourceWriter {
     const request = create(RemoveRequestSchema, { meta, kind: kindNumbers[kind], detach: false });
     const { refusal } = await this.dispatcher.remove(request);
     if (refusal) throw refusalError(refusal as Refusal);
-    await this.release(kind, namespace, name, object.metadata.uid);
+    await releaseDeleted(this.kubernetes, this.logger, { kind, namespace, name, uid: object.metadata.uid });
     return true;
   }
 
@@ -329,23 +330,6 @@ export class ResourceWriter {
     }
   }
 
-  /**
-   * Takes the finalizer off a resource that is being deleted, so that it goes without waiting for the operator. Best effort: the
-   * operator releases what stays.
-   */
-  private async release(kind: ManagedKind, namespace: string, name: string, uid: string | undefined): Promise<void> {
-    try {
-      const object = await this.kubernetes.get(kind, namespace, name);
-      if (!object?.metadata.deletionTimestamp || object.metadata.uid !== uid) return;
-      const { resourceVersion, finalizers = [] } = object.metadata;
-      await this.kubernetes.mergePatch(kind, namespace, name, {
-        metadata: { resourceVersion, finalizers: finalizers.filter((held) => held !== finalizer) },
-      });
-    } catch (error) {
-      this.logger.debug({ err: error, kind, name }, 'a deleted resource waits for the operator');
-    }
-  }
-
   /** Best effort: what is left here the operator deletes, since applying it is refused as IntentCancelled. */
   private async deleteCancelled(intent: Intent): Promise<void> {
     const kind = intent.kind as ManagedKind;
@@ -354,7 +338,7 @@ export class ResourceWriter {
       const uid = object?.metadata.uid;
       if (!uid || object.metadata.annotations?.[intentAnnotation] !== intent.intentId) return;
       await this.kubernetes.delete(kind, intent.namespace, intent.name, uid);
-      await this.release(kind, intent.namespace, intent.name, uid);
+      await releaseDeleted(this.kubernetes, this.logger, { kind, namespace: intent.namespace, name: intent.name, uid });
     } catch (error) {
       this.logger.warn({ err: error, kind, name: intent.name }, 'the resource of a cancelled creation stays for now');
     }

@@ -6,7 +6,7 @@ import type { Metadata } from '@grpc/grpc-js';
 import { codes, type ErrorCode } from '../platform/errors.ts';
 import { metadataText } from '../platform/grpc-context.ts';
 import { readTraceContext } from '../platform/trace-context.ts';
-import { beginTrace, currentTrace, endTrace, inTrace } from '../platform/tracing.ts';
+import { beginTrace, currentTrace, endTrace, inTrace, rpcAttributes } from '../platform/tracing.ts';
 import type { Route } from './routes.ts';
 
 /** Runs a REST request as part of its trace. The query is no part of a span: it may hold what is secret. */
@@ -16,11 +16,11 @@ export function traceRequest(request: IncomingMessage, response: ServerResponse,
     headers['traceparent'] as string | undefined,
     headers['tracestate'] as string | undefined,
   );
-  const trace = beginTrace(method, 'SERVER', received, {
+  const trace = beginTrace(method, 'SERVER', received, () => ({
     'http.request.method': method,
     'url.path': url.split('?', 1)[0]!,
     'url.scheme': 'http',
-  });
+  }));
   if (trace.span) {
     response.once('close', () => {
       const { statusCode } = response;
@@ -43,7 +43,10 @@ export function nameRequest(verb: string, route: Route): void {
 export function traceCall(method: DescMethod, metadata: Metadata, work: () => void): void {
   const received = readTraceContext(metadataText(metadata, 'traceparent'), metadataText(metadata, 'tracestate'));
   const name = `${method.parent.typeName}/${method.name}`;
-  inTrace(beginTrace(name, 'SERVER', received, rpcAttributes(method)), work);
+  inTrace(
+    beginTrace(name, 'SERVER', received, () => rpcAttributes(method)),
+    work,
+  );
 }
 
 /** The answer of a gRPC call has been given. */
@@ -55,9 +58,3 @@ export function endCall(code: ErrorCode | 'OK'): void {
   const isFault = code !== 'OK' && codes[code].http >= 500;
   endTrace(trace, { 'rpc.grpc.status_code': status }, isFault ? code : undefined);
 }
-
-const rpcAttributes = (method: DescMethod) => ({
-  'rpc.system': 'grpc',
-  'rpc.service': method.parent.typeName,
-  'rpc.method': method.name,
-});

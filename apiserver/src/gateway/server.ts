@@ -9,7 +9,7 @@ import { credentialOf, type Authenticator } from './authenticate.ts';
 import { corsHeaders, isPreflight, preflightHeaders } from './cors.ts';
 import { newRequestId } from '../platform/ids.ts';
 import type { Logger } from '../platform/logger.ts';
-import type { Caller, Invoker } from '../platform/rpc.ts';
+import { mayWait, type Caller, type Invoker } from '../platform/rpc.ts';
 import { authorize, plainAddress } from './authorize.ts';
 import { addressOfRequest, type AddressOf } from './client-address.ts';
 import { timeoutMilliseconds, withinDeadline } from './deadline.ts';
@@ -84,7 +84,6 @@ async function handle(parts: RestParts, request: IncomingMessage, response: Serv
   response.setHeader('x-request-id', requestId);
   const extra = new Map<string, string>();
   let called: Match | undefined;
-  const started = performance.now();
   const address = addressOfRequest(parts.addressOf, request);
   const entry = parts.accessLog.begin(
     'rest',
@@ -143,11 +142,11 @@ async function handle(parts: RestParts, request: IncomingMessage, response: Serv
     const encoded = await (deadline === undefined ? run() : withinDeadline(deadline, () => context.abort(), run));
     for (const [name, value] of encoded.headers ?? []) extra.set(name, value);
     answer(response, encoded.status ?? 200, extra, encoded.contentType, encoded.body);
-    parts.metrics.observe(route.method, 'rest', 'OK', started);
+    parts.metrics.observe(route.method, 'rest', 'OK', entry.started);
   } catch (thrown) {
     const error = answerError(response, thrown, requestId, extra, parts.logger);
     entry.code = error.code;
-    parts.metrics.observe(called?.route.method, 'rest', error.code, started);
+    parts.metrics.observe(called?.route.method, 'rest', error.code, entry.started);
   }
 }
 
@@ -173,7 +172,7 @@ async function whileCredentialHolds<T>(
   context: RestContext,
   call: () => Promise<T>,
 ): Promise<T> {
-  const isLongPoll = route.method.input.fields.some((field) => field.name === 'wait_seconds');
+  const isLongPoll = mayWait(route.method);
   if ((!isLongPoll && route.method.methodKind === 'unary') || credential === undefined) return call();
   let end: (error: Error) => void = () => undefined;
   const ended = new Promise<never>((_resolve, reject) => {

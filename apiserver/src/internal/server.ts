@@ -19,9 +19,9 @@ import { GrpcContext, toMetadata } from '../platform/grpc-context.ts';
 import { GrpcPort } from '../platform/grpc-port.ts';
 import { grpcService } from '../platform/grpc-service.ts';
 import type { Logger } from '../platform/logger.ts';
-import type { ServiceRegistry } from '../platform/rpc.ts';
+import { mayWait, type ServiceRegistry } from '../platform/rpc.ts';
 import { readTraceContext } from '../platform/trace-context.ts';
-import { beginTrace, endTrace, inTrace, type Trace } from '../platform/tracing.ts';
+import { beginTrace, endTrace, inTrace, type Trace, rpcAttributes } from '../platform/tracing.ts';
 import { toInternalStatus } from './call-error.ts';
 import { callHeader, decodeContext } from './call-header.ts';
 
@@ -107,7 +107,7 @@ export class InternalServer {
         `${method.parent.typeName}/${method.name}`,
         'SERVER',
         readTraceContext(opened.metadata.get('traceparent'), opened.metadata.get('tracestate')),
-        { 'rpc.system': 'grpc', 'rpc.service': method.parent.typeName, 'rpc.method': method.name },
+        () => rpcAttributes(method),
       );
       await inTrace(trace, () => Promise.race([run(method, call, registry, opened), stopped]));
       endTrace(trace, { 'rpc.grpc.status_code': status.OK });
@@ -172,8 +172,7 @@ async function runStream(method: DescMethod, call: Call, registry: ServiceRegist
 const answersOf = (result: unknown) => result as AsyncIterable<MessageInitShape<DescMessage>>;
 
 /** Streams, and calls that may wait for a minute: they do not outlive the server's stop. */
-const waits = (method: DescMethod): boolean =>
-  method.methodKind !== 'unary' || method.input.fields.some((field) => field.name === 'wait_seconds');
+const waits = (method: DescMethod): boolean => method.methodKind !== 'unary' || mayWait(method);
 
 /** On the wire a unary call is a stream of one message: taken as a stream, its end is seen. */
 export function bidirectional(service: DescService): ServiceDefinition {

@@ -162,3 +162,7 @@ export class ServiceRegistry implements Invoker {
     return handler;
   }
 }
+
+/** Whether a call of a unary method may wait for something to happen, for as long as its caller says. */
+export const mayWait = (method: DescMethod): boolean =>
+  method.input.fields.some((field) => field.name === 'wait_seconds');

@@ -2,6 +2,7 @@
 // endpoint is configured by the standard variables. Otherwise nothing of OpenTelemetry's SDK is loaded.
 import { AsyncLocalStorage } from 'node:async_hooks';
 import { randomBytes } from 'node:crypto';
+import type { DescMethod } from '@bufbuild/protobuf';
 import type * as OpenTelemetry from '@opentelemetry/api';
 import type { Attributes, Span, SpanKind, Tracer } from '@opentelemetry/api';
 import type { Sampler } from '@opentelemetry/sdk-trace';
@@ -44,12 +45,12 @@ let exporting: { readonly api: typeof OpenTelemetry; readonly tracer: Tracer } |
 /** The trace of the call that runs; undefined outside of calls (loops, timers). */
 export const currentTrace = (): Trace | undefined => running.getStore();
 
-/** Begins this process's part of a trace. `kind` is a SpanKind's name. */
+/** Begins this process's part of a trace. `kind` is a SpanKind's name; the attributes are asked for when spans are sent. */
 export function beginTrace(
   name: string,
   kind: keyof typeof SpanKind,
   received: TraceContext | undefined,
-  attributes: Attributes,
+  attributesOf: () => Attributes,
 ): Trace {
   if (!exporting) return new Trace(received, undefined);
   const { api, tracer } = exporting;
@@ -59,8 +60,15 @@ export function beginTrace(
     const traceState = tracestate === '' ? undefined : api.createTraceState(tracestate);
     parent = api.trace.setSpanContext(parent, { traceId, spanId, traceFlags: flags & 1, traceState, isRemote: true });
   }
-  return new Trace(received, tracer.startSpan(name, { kind: api.SpanKind[kind], attributes }, parent));
+  return new Trace(received, tracer.startSpan(name, { kind: api.SpanKind[kind], attributes: attributesOf() }, parent));
 }
+
+/** What a span says of the call that it is about. */
+export const rpcAttributes = (method: DescMethod): Attributes => ({
+  'rpc.system': 'grpc',
+  'rpc.service': method.parent.typeName,
+  'rpc.method': method.name,
+});
 
 /** Runs work as part of a trace. */
 export const inTrace = <T>(trace: Trace, work: () => T): T => running.run(trace, work);
