@@ -2,7 +2,8 @@
 import type { QueryConfig } from 'pg';
 import type { Database } from '../platform/database.ts';
 import type { Logger } from '../platform/logger.ts';
-import { CoalescingRateCounter, type Counted } from './rate-counter.ts';
+import type { Counted } from './counted-window.ts';
+import { CoalescingRateCounter } from './rate-counter.ts';
 
 // The rows are sorted so that two gateways lock them in the same order. One statement is one transaction, so now() is the
 // same for every row of it.
@@ -48,6 +49,14 @@ export class PostgresRateCounter extends CoalescingRateCounter {
       windowMinute: row.window_minute,
       now: row.now,
     }));
+  }
+
+  protected giveBack(tenantId: string, windowMinute: number, hits: number): Promise<unknown> {
+    return this.database.pool.query({
+      name: 'rate-windows-give-back',
+      text: `UPDATE rate_windows SET hits = hits - $3 WHERE tenant_id = $1 AND window_minute = $2 AND hits >= $3`,
+      values: [tenantId, windowMinute, hits],
+    });
   }
 
   protected onTimeout(): void {

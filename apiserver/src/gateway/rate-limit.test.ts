@@ -1,6 +1,7 @@
 import { create } from '@bufbuild/protobuf';
 import { Access_RateLimit, AccessSchema } from '@kellet/proto/es/kellet/v1/options_pb';
 import { expect } from 'chai';
+import { sleep, systemClock } from '../platform/clock.ts';
 import { createLogger } from '../platform/logger.ts';
 import { createMetrics } from '../platform/metrics.ts';
 import { publicCaller, type Caller } from '../platform/rpc.ts';
@@ -179,7 +180,7 @@ describe('rate counter in PostgreSQL', () => {
     const hits: { tenant: string; ordinal: number; resetAt: number }[] = [];
     const run = async (counter: PostgresRateCounter, tenant: string) => {
       for (let round = 0; round < 20; round += 1) {
-        const counted = await Promise.all(Array.from({ length: 15 }, () => counter.hit(tenant)));
+        const counted = await Promise.all(Array.from({ length: 15 }, () => counter.hit(tenant, 1000)));
         hits.push(...counted.map((hit) => ({ tenant, ...hit })));
       }
     };
@@ -212,10 +213,53 @@ describe('rate counter in PostgreSQL', () => {
     expect(Math.abs(states[0]!.resetAt - Date.now() / 1000)).to.be.below(61);
   });
 
+  it('admits exactly a wide limit too, counts most of it ahead and gives back what was not asked for', async function () {
+    this.timeout(60_000);
+    const { pool } = testDatabase.database;
+    const limit = 40_000;
+    let additions = 0;
+    class Counted extends PostgresRateCounter {
+      protected override add(counts: ReadonlyMap<string, number>) {
+        additions += 1;
+        return super.add(counts);
+      }
+    }
+    await stayInMinute();
+    const limiters = [1, 2, 3].map(
+      () => new RateLimiter(new Counted(testDatabase.database, logger), systemClock, logger, createMetrics()),
+    );
+    const who: Identity = { caller: { ...publicCaller, kind: 'user', tenantId: 'wide' }, rateLimitPerMinute: limit };
+    let admitted = 0;
+    const ask = async (limiter: RateLimiter) => {
+      const { retryAfterSeconds } = (await limiter.count(create(AccessSchema, {}), who))!;
+      if (retryAfterSeconds === 0) admitted += 1;
+      return retryAfterSeconds === 0;
+    };
+    const stored = async () => {
+      const { rows } = await pool.query<{ hits: number }>(`SELECT hits FROM rate_windows WHERE tenant_id = 'wide'`);
+      return rows[0]?.hits ?? 0;
+    };
+    // One after the other, from ten places of each gateway: more than is counted in one addition.
+    const some = async (limiter: RateLimiter) => {
+      for (let request = 0; request < 200; request += 1) await ask(limiter);
+    };
+    await Promise.all(limiters.flatMap((limiter) => Array.from({ length: 10 }, () => some(limiter))));
+    expect(admitted).to.equal(6000);
+    expect(additions).to.be.below(admitted / 10);
+    for (let tries = 0; tries < 100 && (await stored()) !== admitted; tries += 1) await sleep(10);
+    expect(await stored()).to.equal(admitted);
+
+    const untilRefused = async (limiter: RateLimiter) => {
+      while (await ask(limiter));
+    };
+    await Promise.all(limiters.flatMap((limiter) => Array.from({ length: 50 }, () => untilRefused(limiter))));
+    expect(admitted).to.equal(limit);
+  });
+
   it('removes windows that are over', async () => {
     const { pool } = testDatabase.database;
     await pool.query(`INSERT INTO rate_windows VALUES ('old', 1, 5)`);
-    await new PostgresRateCounter(testDatabase.database, logger).hit('acme');
+    await new PostgresRateCounter(testDatabase.database, logger).hit('acme', 1000);
     for (let tries = 0; tries < 100; tries += 1) {
       if ((await pool.query(`SELECT 1 FROM rate_windows WHERE tenant_id = 'old'`)).rows.length === 0) return;
       await new Promise((resolve) => setTimeout(resolve, 20));
@@ -226,9 +270,9 @@ describe('rate counter in PostgreSQL', () => {
   it('rejects, and then works again, when the database cannot be asked', async () => {
     const counter = new PostgresRateCounter(testDatabase.database, logger);
     await testDatabase.database.pool.query('ALTER TABLE rate_windows RENAME TO away');
-    const failure = await counter.hit('acme').catch((error: Error) => error.message);
+    const failure = await counter.hit('acme', 1000).catch((error: Error) => error.message);
     expect(failure).to.contain('rate_windows');
     await testDatabase.database.pool.query('ALTER TABLE away RENAME TO rate_windows');
-    expect((await counter.hit('acme')).ordinal).to.be.above(0);
+    expect((await counter.hit('acme', 1000)).ordinal).to.be.above(0);
   });
 });

@@ -6,7 +6,8 @@ import type { Logger } from '../platform/logger.ts';
 import { Counter, type Registry } from '../platform/metrics.ts';
 import type { Identity } from './authenticate.ts';
 import { BoundedMap } from './bounded-map.ts';
-import type { Hit, RateCounter } from './rate-counter.ts';
+import type { Hit } from './counted-window.ts';
+import type { RateCounter } from './rate-counter.ts';
 import { TokenBuckets } from './token-bucket.ts';
 
 /** Requests per minute of a tenant that has no limit of its own (SPEC, Limits). */
@@ -138,7 +139,7 @@ export class RateLimiter {
     const now = this.clock.now();
     let state = this.exhaustedState(tenantId, limit, now);
     if (!state) {
-      const hit = await this.hit(tenantId, now);
+      const hit = await this.hit(tenantId, limit, now);
       state = judge(hit, limit);
       if (state.remaining === 0) {
         this.exhausted.set(tenantId, { limit, resetAt: hit.resetAt, until: now + (hit.resetAt - hit.now) * 1000 });
@@ -159,10 +160,10 @@ export class RateLimiter {
   }
 
   /** Counts with the shared counter; while that fails, in this process alone. */
-  private async hit(tenantId: string, now: number): Promise<Hit> {
+  private async hit(tenantId: string, limit: number, now: number): Promise<Hit> {
     if (now >= this.restUntil || this.restUntil - now > restMilliseconds) {
       try {
-        const hit = await this.counter.hit(tenantId);
+        const hit = await this.counter.hit(tenantId, limit);
         if (this.isFailing) this.logger.info('the rate counter answers again');
         this.isFailing = false;
         return hit;

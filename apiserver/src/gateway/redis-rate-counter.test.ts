@@ -33,7 +33,7 @@ describe('rate counter in Redis', () => {
   };
   const connected = async () => {
     const counter = newCounter();
-    while (!(await counter.hit('warm-up').catch(() => undefined))) await new Promise((r) => setTimeout(r, 10));
+    while (!(await counter.hit('warm-up', 1000).catch(() => undefined))) await new Promise((r) => setTimeout(r, 10));
     return counter;
   };
   const stayInMinute = async () => {
@@ -47,7 +47,7 @@ describe('rate counter in Redis', () => {
     const ordinals: number[] = [];
     const run = async (counter: RedisRateCounter) => {
       for (let round = 0; round < 20; round += 1) {
-        const hits = await Promise.all(Array.from({ length: 50 }, () => counter.hit('acme')));
+        const hits = await Promise.all(Array.from({ length: 50 }, () => counter.hit('acme', 1000)));
         ordinals.push(...hits.map((hit) => hit.ordinal));
       }
     };
@@ -55,8 +55,38 @@ describe('rate counter in Redis', () => {
     expect(ordinals.sort((a, b) => a - b)).to.deep.equal(Array.from({ length: 3000 }, (_, index) => index + 1));
   });
 
+  it('counts ahead for a wide limit, and gives back what nobody asks for', async function () {
+    this.timeout(40_000);
+    await stayInMinute();
+    const wide = 1_000_000;
+    const counter = await connected();
+    const asked = { requests: 0, waited: 0 };
+    const run = async () => {
+      for (let round = 0; round < 100; round += 1) {
+        let isHere = false;
+        const hit = counter.hit('wide', wide).then(() => (isHere = true));
+        // What is counted already is there in this turn of the event loop.
+        await Promise.resolve();
+        await Promise.resolve();
+        asked.requests += 1;
+        if (!isHere) asked.waited += 1;
+        await hit;
+        await new Promise(setImmediate);
+      }
+    };
+    await Promise.all(Array.from({ length: 20 }, run));
+    expect(asked.requests).to.equal(2000);
+    expect(asked.waited).to.be.below(1000);
+    const client = await createClient({ url: redis.url }).connect();
+    const stored = async () => Number(await client.get((await client.keys('ratelimit:wide:*'))[0]!));
+    for (let tries = 0; tries < 100 && (await stored()) !== 2000; tries += 1)
+      await new Promise((r) => setTimeout(r, 10));
+    expect(await stored()).to.equal(2000);
+    await client.close();
+  });
+
   it('keeps exactly the key of the contract, and lets it expire', async () => {
-    const { resetAt } = await (await connected()).hit('keyed');
+    const { resetAt } = await (await connected()).hit('keyed', 1000);
     const client = await createClient({ url: redis.url }).connect();
     const key = `ratelimit:keyed:${resetAt / 60 - 1}`;
     expect(await client.keys('ratelimit:keyed:*')).to.deep.equal([key]);
@@ -69,7 +99,7 @@ describe('rate counter in Redis', () => {
     const { now } = Date;
     Date.now = () => now() - 3_600_000;
     const counter = await connected().finally(() => (Date.now = now));
-    const hit = await counter.hit('skewed');
+    const hit = await counter.hit('skewed', 1000);
     expect(hit.resetAt % 60).to.equal(0);
     expect(hit.resetAt - Date.now() / 1000).to.be.within(-1, 61);
     expect(hit.now - Date.now() / 1000).to.be.within(-1, 1);

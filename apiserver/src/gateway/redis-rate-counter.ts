@@ -2,7 +2,8 @@
 // PostgreSQL. One server (or what stands before a replicated pair); what it forgets costs one minute's exactness.
 import { createClient, defineScript, type CommandParser } from '@redis/client';
 import type { Logger } from '../platform/logger.ts';
-import { CoalescingRateCounter, type Counted } from './rate-counter.ts';
+import type { Counted } from './counted-window.ts';
+import { CoalescingRateCounter } from './rate-counter.ts';
 
 /** The key of a tenant's window (SPEC, Limits); the minute is counted from 1970 by the server's clock. */
 export const rateLimitKey = (tenantId: string, windowMinute: number): string => `ratelimit:${tenantId}:${windowMinute}`;
@@ -27,6 +28,19 @@ const addScript = defineScript({
   transformReply: (reply: readonly number[]) => reply,
 });
 
+// A server that has forgotten the window keeps what it has counted since.
+const giveBackScript = defineScript({
+  NUMBER_OF_KEYS: 1,
+  SCRIPT: `
+    local hits = tonumber(redis.call('GET', KEYS[1]) or 0)
+    if hits >= tonumber(ARGV[1]) then redis.call('DECRBY', KEYS[1], ARGV[1]) end`,
+  parseCommand(parser: CommandParser, tenantId: string, windowMinute: number, hits: number): void {
+    parser.pushKey(rateLimitKey(tenantId, windowMinute));
+    parser.push(String(hits));
+  },
+  transformReply: (reply: unknown) => reply,
+});
+
 /** A minute may end between two attempts; more than once says that the server's clock jumps. */
 const maximumAttempts = 3;
 
@@ -35,7 +49,7 @@ const openClient = (url: string, logger: Logger) => {
     url,
     // A request must not wait for a server that is away.
     disableOfflineQueue: true,
-    scripts: { addHits: addScript },
+    scripts: { addHits: addScript, giveBackHits: giveBackScript },
     socket: { connectTimeout: 1000, reconnectStrategy: (retries) => Math.min(50 * 2 ** retries, 1000) },
   });
   let isAway = false;
@@ -78,6 +92,10 @@ export class RedisRateCounter extends CoalescingRateCounter {
       if (windowMinute === expected) return { tenantId, hits, windowMinute, now: seconds + microseconds / 1e6 };
     }
     throw new Error("the rate counter's clock jumps");
+  }
+
+  protected giveBack(tenantId: string, windowMinute: number, hits: number): Promise<unknown> {
+    return this.client.giveBackHits(tenantId, windowMinute, hits);
   }
 
   /** A connection that does not answer may be dead without anybody being told: another one is opened. */

@@ -1,0 +1,79 @@
+import { expect } from 'chai';
+import { countAhead, CountedWindow } from './counted-window.ts';
+
+describe('counting ahead', () => {
+  for (const [requests, milliseconds, remaining, ahead, why] of [
+    [40, 10, 1_000_000, 80, 'what the next 20 ms bring at this rate'],
+    [4000, 10, 1_000_000, 1000, 'a thousandth of what remains'],
+    [4000, 10, 10_000, 10, 'still'],
+    [4000, 10, 9_999, 0, 'the end of a window is counted request by request'],
+    [4000, 10, -5, 0, 'and so is what is over it'],
+    [1, 60_000, 1_000_000, 0, 'who asks seldom is not counted ahead'],
+    [100, 60_000, 1_000_000, 0, 'nor who asks after a long pause'],
+    [0, 5, 1_000_000, 0, 'nobody asks'],
+    [-3, 5, 1_000_000, -12, 'nobody has asked since'],
+    [10, 0, 1_000_000, 200, 'no time is taken for a millisecond'],
+  ] as const) {
+    it(`${requests} in ${milliseconds} ms, ${remaining} remain: ${ahead}, ${why}`, () => {
+      expect(countAhead(requests, milliseconds, remaining)).to.equal(ahead);
+    });
+  }
+});
+
+describe('a counted window', () => {
+  const limit = 1_000_000;
+  const counted = (hits: number, windowMinute = 10, now = 630) => ({ tenantId: 'acme', hits, windowMinute, now });
+
+  it('numbers its requests on from where it stands, whatever others have counted between', () => {
+    const window = new CountedWindow();
+    window.add(counted(105), 5, 1, 1000);
+    expect([1, 2, 3].map(() => window.take(1000).ordinal)).to.deep.equal([101, 102, 103]);
+    // Others took 20; 2 of ours are left and 10 more are counted.
+    window.add(counted(135), 10, 0, 1010);
+    const rest: number[] = [];
+    while (window.hasAt(1011)) rest.push(window.take(1011).ordinal);
+    expect(rest).to.deep.equal(Array.from({ length: 12 }, (_, index) => 124 + index));
+  });
+
+  it('says when the window ends, and what time it is there', () => {
+    const window = new CountedWindow();
+    window.add(counted(3), 3, 1, 1000);
+    expect(window.take(3500)).to.deep.equal({ ordinal: 1, resetAt: 660, now: 632.5 });
+  });
+
+  it('has nothing once its minute is over, and not what was left of it in the next', () => {
+    const window = new CountedWindow();
+    window.add(counted(50), 40, 10, 1000);
+    expect([30_999, 31_000].map((now) => window.hasAt(now))).to.deep.equal([true, false]);
+    window.add(counted(2, 11, 660.1), 2, 2, 31_100);
+    expect([window.take(31_100).ordinal, window.take(31_100).ordinal, window.hasAt(31_100)]).to.deep.equal([
+      1,
+      2,
+      false,
+    ]);
+  });
+
+  it('is counted ahead by what came since, less what is left', () => {
+    const window = new CountedWindow();
+    expect(window.wanted(50, limit, 0)).to.equal(0);
+    window.add(counted(50), 50, 50, 0);
+    for (let request = 0; request < 50; request += 1) window.take(1);
+    // Those who waited came before.
+    expect(window.wanted(0, limit, 10)).to.equal(0);
+    expect(window.wanted(30, limit, 10)).to.equal(60);
+    window.add(counted(140), 90, 30, 10);
+    for (let request = 0; request < 70; request += 1) window.take(11);
+    expect(window.isLow).to.equal(true);
+    expect(window.wanted(0, limit, 20)).to.equal(80 - 20);
+    expect(window.wanted(0, 9000, 20)).to.equal(0);
+  });
+
+  it('is idle when it was not used between two looks', () => {
+    const window = new CountedWindow();
+    window.add(counted(50), 3, 1, 0);
+    expect([window.isIdle(), window.isIdle()]).to.deep.equal([false, true]);
+    window.take(1);
+    expect([window.isIdle(), window.isIdle()]).to.deep.equal([false, true]);
+    expect(window.unused).to.deep.equal({ windowMinute: 10, hits: 2 });
+  });
+});
