@@ -196,7 +196,7 @@ describe('kubectl kellet', function () {
     expect(lines.some((line) => line.includes('2/4 ok'))).to.equal(true);
     expect(lines.at(-1)).to.match(/Completed \(Cancelled\)/);
     // No escape sequence gets into a file, nor a line twice.
-    // eslint-disable-next-line no-control-regex
+    // eslint-disable-next-line no-control-regex -- control characters are what it looks for
     expect(stdout).not.to.match(/\u001b/);
     expect(new Set(lines).size).to.equal(lines.length);
   });

@@ -10,7 +10,7 @@ const shorten = (text: string): string => (text.length > longest ? `${text.slice
 /** Text as code in a cell of a table. */
 function code(text: string): string {
   const visible = shorten(text)
-    // eslint-disable-next-line no-control-regex
+    // eslint-disable-next-line no-control-regex -- control characters are what it looks for
     .replace(/[\u0000-\u001f\ufeff\ufffd]/g, (character) =>
       JSON.stringify(character).slice(1, -1).replace('\ufeff', '\\ufeff'),
     )
