@@ -3,6 +3,9 @@
 import { ScalarType, type DescField, type DescMessage, type JsonObject, type JsonValue } from '@bufbuild/protobuf';
 import { fieldOf, isWellKnown, type JsonPath } from './field-path.ts';
 
+/** Free JSON: whatever stands in it, JSON.parse has made. */
+const freeTypes = new Set(['google.protobuf.Struct', 'google.protobuf.Value', 'google.protobuf.ListValue']);
+
 const longTypes = new Set([
   ScalarType.INT64,
   ScalarType.UINT64,
@@ -72,6 +75,7 @@ function needsCare(schema: DescMessage, onTheWay: ReadonlySet<DescMessage> = new
     return (
       field.enum !== undefined ||
       field.message?.typeName === 'google.protobuf.Timestamp' ||
+      freeTypes.has(field.message?.typeName ?? '') ||
       scalar === ScalarType.BYTES ||
       (scalar !== undefined && longTypes.has(scalar))
     );
@@ -117,8 +121,26 @@ function leafProblem(
   value: JsonValue,
   path: JsonPath,
 ): { path: JsonPath; reason: string } | undefined {
+  if (freeTypes.has(field.message?.typeName ?? '')) {
+    const place = infinitePath(value);
+    return place && { path: [...path, ...place], reason: 'must be a finite number' };
+  }
   const reason = valueProblem(field, value);
   return reason === undefined ? undefined : { path, reason };
+}
+
+/** Where free JSON holds a number too large for a double: JSON.parse makes Infinity of it, and JSON.stringify then null. */
+function infinitePath(value: JsonValue): JsonPath | undefined {
+  if (typeof value === 'number') return Number.isFinite(value) ? undefined : [];
+  if (typeof value !== 'object' || value === null) return undefined;
+  const entries: Iterable<[string | number, JsonValue]> = Array.isArray(value)
+    ? value.entries()
+    : Object.entries(value);
+  for (const [key, item] of entries) {
+    const place = infinitePath(item);
+    if (place) return [key, ...place];
+  }
+  return undefined;
 }
 
 const isObject = (value: JsonValue): value is JsonObject =>

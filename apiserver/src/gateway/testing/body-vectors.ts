@@ -953,6 +953,27 @@ export const bodyGroups: readonly Group[] = [
         fails: invalid('struct_value: must be an object'),
       },
       {
+        what: 'a number too large for a double within free JSON',
+        rule: 'struct.proto, Value.number_value',
+        send: post,
+        body: '{"struct_value":{"a":[1,{"b":-1e999}]}}',
+        fails: invalid('struct_value["a"][1]["b"]: must be a finite number'),
+      },
+      {
+        what: 'such a number as the value',
+        rule: 'struct.proto, Value.number_value',
+        send: post,
+        body: '{"value":1e999}',
+        fails: invalid('value: must be a finite number'),
+      },
+      {
+        what: 'such a number in a list',
+        rule: 'struct.proto, Value.number_value',
+        send: post,
+        body: '{"list":[0,1e999]}',
+        fails: invalid('list[1]: must be a finite number'),
+      },
+      {
         what: 'an object for a list',
         rule: wellKnown,
         send: post,
