@@ -62,7 +62,7 @@ export function apiKeyHandlers(platform: AuthPlatform, lastUsed: LastUsed): Impl
       const scope = [tenantId, 'api-keys'];
       const page = paging.open<string>(request, scope);
       await lastUsed.write();
-      const { rows } = await database.tenant(tenantId, (tx) =>
+      const { rows } = await database.read(tenantId, (tx) =>
         tx.query<KeyRow>(
           `SELECT ${keyColumns} FROM api_keys
            WHERE tenant_id = $1 AND device_id IS NULL AND revoked_at IS NULL AND ($2::uuid IS NULL OR key_id > $2)

@@ -64,7 +64,7 @@ export function tenantHandlers(platform: AuthPlatform, resources: TenantResource
     },
 
     getOwnTenant: async (_request, { tenantId }) => {
-      const row = await database.tenant(tenantId, (tx) => findTenant(tx, tenantId));
+      const row = await database.read(tenantId, (tx) => findTenant(tx, tenantId));
       return toTenant(found(row));
     },
 

@@ -42,13 +42,13 @@ export function userHandlers(platform: AuthPlatform): Implementation<typeof Auth
 
     getUser: async (request, { tenantId }) => {
       const userId = idField('user', request.userId);
-      return toUser(await database.tenant(tenantId, (tx) => findUser(tx, tenantId, userId)));
+      return toUser(await database.read(tenantId, (tx) => findUser(tx, tenantId, userId)));
     },
 
     listUsers: async (request, { tenantId }) => {
       const scope = [tenantId, 'users'];
       const page = paging.open<string>(request, scope);
-      const { rows } = await database.tenant(tenantId, (tx) =>
+      const { rows } = await database.read(tenantId, (tx) =>
         tx.query<UserRow>(
           `SELECT ${userColumns} FROM users WHERE tenant_id = $1 AND ($2::uuid IS NULL OR user_id > $2)
            ORDER BY user_id LIMIT $3`,

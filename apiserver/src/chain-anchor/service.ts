@@ -82,10 +82,9 @@ export function createChainAnchor(platform: Platform, timing: Partial<Timing> = 
         status: status === 'status_unspecified' ? undefined : status,
         mode: mode === 'mode_unspecified' ? undefined : mode,
       };
-      const { rows, tip } = await database.tenant(tenantId, async (tx) => ({
-        rows: await listBatches(tx, tenantId, filters, page.after, page.size + 1),
-        tip: await storedTip(tx),
-      }));
+      const [rows, tip] = await database.read(tenantId, (tx) =>
+        Promise.all([listBatches(tx, tenantId, filters, page.after, page.size + 1), storedTip(tx)]),
+      );
       const cut = platform.paging.close(rows, page, scope, (row): BatchCursor => ({
         createdAt: row.created_text,
         batchId: row.batch_id,
@@ -94,10 +93,9 @@ export function createChainAnchor(platform: Platform, timing: Partial<Timing> = 
     },
     async getBatch(request, { tenantId }) {
       const batchId = idField('batch_id', request.batchId);
-      const { row, tip } = await database.tenant(tenantId, async (tx) => ({
-        row: await findBatch(tx, tenantId, batchId),
-        tip: await storedTip(tx),
-      }));
+      const [row, tip] = await database.read(tenantId, (tx) =>
+        Promise.all([findBatch(tx, tenantId, batchId), storedTip(tx)]),
+      );
       if (!row) throw notFound('batch_id');
       return toAnchorBatch(row, tip);
     },

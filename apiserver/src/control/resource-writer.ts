@@ -135,7 +135,7 @@ export class ResourceWriter {
       const answer = await Promise.race([applying, aborted(signal)]);
       if (answer?.refusal) throw refusalError(answer.refusal as Refusal);
       if (!answer) throw unavailable('the resource was not taken up in time');
-      const state = await this.database.tenant(tenantId, (tx) => intentState(tx, tenantId, intent.intentId));
+      const state = await this.database.read(tenantId, (tx) => intentState(tx, tenantId, intent.intentId));
       if (state !== 'active') throw new Error(`the applier of ${resource.kind} did not take the intent up`);
       return { id: answer.id, name, observed: observedOf(answer) };
     } catch (error) {
@@ -220,7 +220,7 @@ export class ResourceWriter {
   }
 
   private async namespaceOf(tenantId: string): Promise<string> {
-    const { rows } = await this.database.tenant(tenantId, (tx) =>
+    const { rows } = await this.database.read(tenantId, (tx) =>
       tx.query<{ namespace: string }>('SELECT namespace FROM tenants WHERE tenant_id = $1 AND deleted_at IS NULL', [
         tenantId,
       ]),

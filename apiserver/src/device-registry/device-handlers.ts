@@ -85,10 +85,10 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
 
     getDevice: async (request, { tenantId }) => {
       const deviceId = idField('device', request.deviceId);
-      const gathered = await database.tenant(tenantId, async (tx) =>
-        gather(tx, tenantId, [found(await findDevice(tx, tenantId, deviceId))]),
+      const [row, around] = await database.read(tenantId, (tx) =>
+        Promise.all([findDevice(tx, tenantId, deviceId), surroundings(tx, tenantId, [deviceId])]),
       );
-      return viewOne(tenantId, gathered);
+      return viewOne(tenantId, { rows: [found(row)], ...around });
     },
 
     listDevices: async (request, { tenantId }) => {
@@ -97,9 +97,13 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
       const page = paging.open<string>(request, scope);
       await checkProfile(tenantId, filters.profileId);
       const inheritable = filters.tags.length > 0 ? await profiles.list(tenantId) : [];
-      const { gathered, nextPageToken } = await database.tenant(tenantId, async (tx) => {
-        if (filters.groupId !== '') await checkGroups(tx, tenantId, [filters.groupId], 'group_id');
-        const { conditions, values } = filterConditions(filters, inheritable, await tenantDefaults(tx, tenantId), 4);
+      const { gathered, nextPageToken } = await database.read(tenantId, async (tx) => {
+        const groupIds = filters.groupId === '' ? [] : [filters.groupId];
+        const [tenant] = await Promise.all([
+          tenantDefaults(tx, tenantId),
+          checkGroups(tx, tenantId, groupIds, { field: 'group_id', lock: '' }),
+        ]);
+        const { conditions, values } = filterConditions(filters, inheritable, tenant, 4);
         const { rows } = await tx.query<DeviceRow>(
           `SELECT ${deviceColumns} FROM devices d
            WHERE tenant_id = $1 AND deleted_at IS NULL AND ($2::uuid IS NULL OR device_id > $2)
@@ -108,7 +112,9 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
           [tenantId, page.after ?? null, page.size + 1, ...values],
         );
         const closed = paging.close(rows, page, scope, (row) => row.device_id);
-        return { gathered: await gather(tx, tenantId, closed.rows), nextPageToken: closed.nextPageToken };
+        const deviceIds = closed.rows.map((row) => row.device_id);
+        const groups = await groupsOf(tx, tenantId, deviceIds);
+        return { gathered: { rows: closed.rows, groups, tenant }, nextPageToken: closed.nextPageToken };
       });
       return { devices: await view(tenantId, gathered), nextPageToken };
     },
@@ -197,14 +203,20 @@ interface Gathered {
   readonly tenant: TenantDefaultFacts;
 }
 
-/** What the views of rows need of the database. */
+/** What the views of devices need of the database besides their rows. */
+async function surroundings(
+  tx: Transaction,
+  tenantId: string,
+  deviceIds: readonly string[],
+): Promise<Omit<Gathered, 'rows'>> {
+  const [groups, tenant] = await Promise.all([groupsOf(tx, tenantId, deviceIds), tenantDefaults(tx, tenantId)]);
+  return { groups, tenant };
+}
+
+/** What the views of rows are made of. */
 async function gather(tx: Transaction, tenantId: string, rows: readonly DeviceRow[]): Promise<Gathered> {
   const deviceIds = rows.map((row) => row.device_id);
-  return {
-    rows,
-    groups: await groupsOf(tx, tenantId, deviceIds),
-    tenant: await tenantDefaults(tx, tenantId),
-  };
+  return { rows, ...(await surroundings(tx, tenantId, deviceIds)) };
 }
 
 async function changeDevice(
@@ -253,10 +265,10 @@ async function checkGroups(
   tx: Transaction,
   tenantId: string,
   groupIds: readonly string[],
-  field = 'group_ids',
+  { field, lock }: { field: string; lock: '' | 'FOR KEY SHARE' } = { field: 'group_ids', lock: 'FOR KEY SHARE' },
 ): Promise<void> {
   const malformed = groupIds.filter((id) => !isId(id));
-  const unknown = malformed.length > 0 ? malformed : await unknownGroups(tx, tenantId, groupIds);
+  const unknown = malformed.length > 0 ? malformed : await unknownGroups(tx, tenantId, groupIds, lock);
   if (unknown.length > 0) throw notFound(`${field}: ${JSON.stringify(unknown[0])}`);
 }
 

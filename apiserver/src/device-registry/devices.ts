@@ -170,11 +170,16 @@ export async function countDevicesOfProfile(tx: Transaction, tenantId: string, p
   return rows[0]?.devices ?? 0;
 }
 
-/** The ids among these that are no device group of the tenant. */
-export async function unknownGroups(tx: Transaction, tenantId: string, groupIds: readonly string[]): Promise<string[]> {
+/** The ids among these that are no device group of the tenant. `lock` keeps the others until the transaction ends. */
+export async function unknownGroups(
+  tx: Transaction,
+  tenantId: string,
+  groupIds: readonly string[],
+  lock: '' | 'FOR KEY SHARE' = 'FOR KEY SHARE',
+): Promise<string[]> {
   if (groupIds.length === 0) return [];
   const { rows } = await tx.query<{ group_id: string }>(
-    `SELECT group_id FROM device_groups WHERE tenant_id = $1 AND group_id = ANY($2::uuid[]) FOR KEY SHARE`,
+    `SELECT group_id FROM device_groups WHERE tenant_id = $1 AND group_id = ANY($2::uuid[]) ${lock}`,
     [tenantId, groupIds],
   );
   const known = new Set(rows.map((row) => row.group_id));

@@ -92,18 +92,20 @@ export class DeviceDirectory {
     const load: Load = { tenantId, changed: new Set(), allChanged: !this.listening };
     this.loads.add(load);
     try {
-      const { rows, defaults } = await this.database.tenant(tenantId, async (tx) => {
-        const tenants = await tx.query<{ defaults: JsonValue }>(
-          'SELECT defaults FROM tenants WHERE tenant_id = $1 AND deleted_at IS NULL',
-          [tenantId],
-        );
-        const devices = await tx.query<OwnRow>(
-          `SELECT device_id, name, hardware_id, profile_id, gateway_device_id, tags FROM devices
-           WHERE tenant_id = $1 AND device_id = ANY($2::uuid[]) AND deleted_at IS NULL`,
-          [tenantId, deviceIds],
-        );
-        return { rows: devices.rows, defaults: tenants.rows[0]?.defaults };
-      });
+      const [tenants, { rows }] = await this.database.read(tenantId, (tx) =>
+        Promise.all([
+          tx.query<{ defaults: JsonValue }>(
+            'SELECT defaults FROM tenants WHERE tenant_id = $1 AND deleted_at IS NULL',
+            [tenantId],
+          ),
+          tx.query<OwnRow>(
+            `SELECT device_id, name, hardware_id, profile_id, gateway_device_id, tags FROM devices
+             WHERE tenant_id = $1 AND device_id = ANY($2::uuid[]) AND deleted_at IS NULL`,
+            [tenantId, deviceIds],
+          ),
+        ]),
+      );
+      const defaults = tenants.rows[0]?.defaults;
       if (defaults === undefined) return new Map();
       const profiles = await this.profilesOf(tenantId, rows);
       const facts = resolve(rows, profiles, readTenantDefaults(defaults));

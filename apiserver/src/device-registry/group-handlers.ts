@@ -43,13 +43,13 @@ export function groupHandlers(parts: RegistryParts): Implementation<typeof Devic
 
     getDeviceGroup: async (request, { tenantId }) => {
       const groupId = idField('device group', request.groupId);
-      return toGroup(await database.tenant(tenantId, (tx) => findGroup(tx, tenantId, groupId)));
+      return toGroup(await database.read(tenantId, (tx) => findGroup(tx, tenantId, groupId)));
     },
 
     listDeviceGroups: async (request, { tenantId }) => {
       const scope = [tenantId, 'device-groups'];
       const page = paging.open<string>(request, scope);
-      const { rows } = await database.tenant(tenantId, (tx) =>
+      const { rows } = await database.read(tenantId, (tx) =>
         tx.query<GroupRow>(
           `SELECT ${groupColumns} FROM device_groups g WHERE tenant_id = $1 AND ($2::uuid IS NULL OR group_id > $2)
            ORDER BY group_id LIMIT $3`,

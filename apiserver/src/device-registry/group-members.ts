@@ -9,7 +9,7 @@ export async function groupMembers(
   groupId: string,
 ): Promise<string[] | undefined> {
   if (!isId(groupId)) return undefined;
-  return database.tenant(tenantId, async (tx) => {
+  return database.read(tenantId, async (tx) => {
     const group = await tx.query('SELECT FROM device_groups WHERE tenant_id = $1 AND group_id = $2', [
       tenantId,
       groupId,

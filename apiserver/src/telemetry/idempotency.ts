@@ -33,7 +33,7 @@ export async function keptResponse(
   scope: IdempotencyScope,
   hash: string,
 ): Promise<string | undefined> {
-  const { rows } = await database.tenant(scope.tenantId, (tx) =>
+  const { rows } = await database.read(scope.tenantId, (tx) =>
     tx.query<{ request_hash: string; response: string }>(
       `SELECT request_hash, response FROM telemetry_idempotency
        WHERE tenant_id = $1 AND credential_hash = $2 AND idempotency_key = $3`,

@@ -89,7 +89,7 @@ export class SnapshotStore {
 
   /** The latest values of a device; undefined when it has never sent a point. */
   async latest(tenantId: string, deviceId: string): Promise<LatestValues | undefined> {
-    const { rows } = await this.database.tenant(tenantId, (tx) =>
+    const { rows } = await this.database.read(tenantId, (tx) =>
       tx.query<{ document: LatestDocument }>(
         'SELECT document FROM telemetry_latest WHERE tenant_id = $1 AND device_id = $2',
         [tenantId, deviceId],
@@ -106,7 +106,7 @@ export class SnapshotStore {
 
   /** What was taken of a device, or of the whole tenant; up to a second behind. */
   async usage(tenantId: string, deviceId: string | undefined): Promise<Usage> {
-    const { rows } = await this.database.tenant(tenantId, (tx) =>
+    const { rows } = await this.database.read(tenantId, (tx) =>
       tx.query<{ accepted: number; rejected: number; stored_bytes: number }>(
         `SELECT coalesce(sum(accepted), 0)::float8 AS accepted, coalesce(sum(rejected), 0)::float8 AS rejected,
            coalesce(sum(stored_bytes), 0)::float8 AS stored_bytes

@@ -45,7 +45,7 @@ export function createVerifier(platform: Platform): ServiceModule {
 
   /** The leaf, when there is a proof and the caller may see it: a device key sees its own device's alone. */
   const lookUp = async (hash: Uint8Array, context: CallContext): Promise<FoundLeaf> => {
-    const leaf = await database.tenant(context.tenantId, (tx) => findLeaf(tx, context.tenantId, hash));
+    const leaf = await database.read(context.tenantId, (tx) => findLeaf(tx, context.tenantId, hash));
     if (!leaf) throw noProof();
     const { caller } = context;
     if (caller.kind === 'device' && leaf.deviceId !== caller.deviceId) {
@@ -59,10 +59,9 @@ export function createVerifier(platform: Platform): ServiceModule {
     const place = { deviceId, batchId, dataHash: proof.dataHash, openedAt, sealedAt };
     const point = await findPointByHash(database, tenantId, place);
     if (!point) throw failedPrecondition('the values of this point are not kept any longer; its proof is');
-    const { headers, tip } = await database.tenant(tenantId, async (tx) => ({
-      headers: await storedHeaders(tx, batch.blockHeight, MAXIMUM_BUNDLE_HEADERS),
-      tip: await storedTip(tx),
-    }));
+    const [headers, tip] = await database.read(tenantId, (tx) =>
+      Promise.all([storedHeaders(tx, batch.blockHeight, MAXIMUM_BUNDLE_HEADERS), storedTip(tx)]),
+    );
     if (headers[0]?.blockHash !== batch.blockHash || tip === undefined) {
       throw unavailable('the chain is being reorganised: ask again');
     }
@@ -115,7 +114,7 @@ export function createVerifier(platform: Platform): ServiceModule {
       const batchId = idField('batch_id', request.batchId);
       const scope = [tenantId, 'verify/batch', batchId];
       const page = paging.open<number>(request, scope);
-      const batch = await database.tenant(tenantId, (tx) => findProvenBatch(tx, tenantId, batchId));
+      const batch = await database.read(tenantId, (tx) => findProvenBatch(tx, tenantId, batchId));
       if (!batch) throw notFound('batch_id');
       const first = page.after ?? 0;
       const leaves = splitLeaves(batch.leaves).map((hash, index) => ({ hash, index }));

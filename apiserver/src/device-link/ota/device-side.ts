@@ -18,7 +18,7 @@ export function assignedPackage(
   tenantId: string,
   deviceId: string,
 ): Promise<MessageInitShape<typeof AssignedPackageSchema>> {
-  return database.tenant(tenantId, async (tx) => {
+  return database.read(tenantId, async (tx) => {
     for (const assignment of await listAssignments(tx, tenantId, deviceId)) {
       const package_ = await findPackage(tx, tenantId, assignment.package_id);
       if (!package_) continue;
@@ -55,7 +55,7 @@ export async function chunk(
   const length = request.length ?? chunkBytes;
   if (length < 1 || length > chunkBytes) throw invalidArgument(`length must be from 1 to ${chunkBytes}`);
   if (request.packageId === '') throw invalidArgument('package_id is required');
-  return database.tenant(tenantId, async (tx) => {
+  return database.read(tenantId, async (tx) => {
     const assignments = await listAssignments(tx, tenantId, request.deviceId);
     const assigned = assignments.some((assignment) => assignment.package_id === request.packageId.toLowerCase());
     const package_ = assigned ? await findPackage(tx, tenantId, request.packageId) : undefined;

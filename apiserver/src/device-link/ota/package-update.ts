@@ -39,7 +39,7 @@ export async function updatePackage(
   if (fields.has('status') && request.status !== available && request.status !== deprecated) {
     throw invalidArgument('status must be available or deprecated');
   }
-  const row = await database.tenant(tenantId, (tx) => getPackage(tx, tenantId, request.packageId));
+  const row = await database.read(tenantId, (tx) => getPackage(tx, tenantId, request.packageId));
   const problem = packageProblem(
     {
       type: OtaPackage_Type[row.type],
@@ -59,7 +59,7 @@ export async function updatePackage(
     ? textField('name', request.name ?? '', { minimum: 1, maximum: 253 })
     : row.display_name;
   if (name !== row.display_name) {
-    const namesake = await database.tenant(tenantId, (tx) => findNamesake(tx, tenantId, resourceName(name), name));
+    const namesake = await database.read(tenantId, (tx) => findNamesake(tx, tenantId, resourceName(name), name));
     if (namesake && namesake.package_id !== row.package_id) throw alreadyExists(`a package named ${name} exists`);
   }
   if (fields.has('status') && row.status !== 'available' && row.status !== 'deprecated') {

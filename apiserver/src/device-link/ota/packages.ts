@@ -139,7 +139,7 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
 
   /** One package; NOT_FOUND. */
   get(tenantId: string, packageId: string): Promise<OtaPackage> {
-    return this.database.tenant(tenantId, async (tx) => toPackage(await getPackage(tx, tenantId, packageId)));
+    return this.database.read(tenantId, async (tx) => toPackage(await getPackage(tx, tenantId, packageId)));
   }
 
   /** Packages in order of creation. */
@@ -153,9 +153,7 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
     };
     const scope = [tenantId, 'packages', filter];
     const page = this.paging.open<string>(request, scope);
-    const found = await this.database.tenant(tenantId, (tx) =>
-      listPackages(tx, tenantId, filter, page.after, page.size),
-    );
+    const found = await this.database.read(tenantId, (tx) => listPackages(tx, tenantId, filter, page.after, page.size));
     const { rows, nextPageToken } = this.paging.close(found, page, scope, (row) => row.package_id);
     return { packages: rows.map(toPackage), nextPageToken };
   }
@@ -322,7 +320,7 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
     sizeBytes: number,
     signal: AbortSignal,
   ): Promise<void> {
-    const known = await this.database.tenant(tenantId, (tx) => artifactSize(tx, tenantId, sha256));
+    const known = await this.database.read(tenantId, (tx) => artifactSize(tx, tenantId, sha256));
     if (known !== undefined) {
       if (sizeBytes !== 0 && known !== sizeBytes) {
         throw new ArtifactError(`the artifact has ${known} bytes, size_bytes says ${sizeBytes}`, true);

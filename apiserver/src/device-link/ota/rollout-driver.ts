@@ -45,7 +45,7 @@ export class RolloutDriver implements RolloutDriverContract {
 
   async advance(request: AdvanceRolloutRequest): Promise<Response> {
     const { tenantId, rolloutId, action } = request;
-    const found = await this.database.tenant(tenantId, (tx) => getRollout(tx, tenantId, rolloutId));
+    const found = await this.database.read(tenantId, (tx) => getRollout(tx, tenantId, rolloutId));
     const profile = await this.profiles.get(tenantId, found.profileId);
     return this.database.tenant(tenantId, async (tx) => {
       const state = await lockRollout(tx, tenantId, rolloutId);

@@ -121,7 +121,7 @@ export class Rollouts {
       ? await this.profiles.get(tenantId, request.targetProfileId)
       : undefined;
     if (!profile) throw notFound('target_profile_id');
-    return this.database.tenant(tenantId, async (tx) => {
+    return this.database.read(tenantId, async (tx) => {
       const package_ = await getPackage(tx, tenantId, request.packageId);
       const rollback = request.rollbackPackageId
         ? await getPackage(tx, tenantId, request.rollbackPackageId, 'rollback_package_id')
@@ -165,7 +165,7 @@ export class Rollouts {
 
   /** One rollout; NOT_FOUND. */
   get(tenantId: string, rolloutId: string): Promise<Rollout> {
-    return this.database.tenant(tenantId, async (tx) => toRollout(await getRollout(tx, tenantId, rolloutId)));
+    return this.database.read(tenantId, async (tx) => toRollout(await getRollout(tx, tenantId, rolloutId)));
   }
 
   /** Rollouts in order of creation. */
@@ -183,7 +183,7 @@ export class Rollouts {
     }
     const scope = [tenantId, 'rollouts', filter];
     const page = this.paging.open<string>(request, scope);
-    const found = await this.database.tenant(tenantId, async (tx) => {
+    const found = await this.database.read(tenantId, async (tx) => {
       const states = await listRollouts(tx, tenantId, filter, page.after, page.size);
       // Something of the tenant's without rollouts is an empty list, something else is not there (API.md).
       if (states.length === 0 && filter.packageId && !(await packageEverExisted(tx, tenantId, filter.packageId))) {
@@ -203,7 +203,7 @@ export class Rollouts {
     request: ListRolloutDevicesRequest,
     tenantId: string,
   ): Promise<MessageInitShape<typeof ListRolloutDevicesResponseSchema>> {
-    return this.database.tenant(tenantId, async (tx) => {
+    return this.database.read(tenantId, async (tx) => {
       await getRollout(tx, tenantId, request.rolloutId);
       const states =
         request.state === undefined ? undefined : [enumName(RolloutDevice_StateSchema, request.state) as DeviceState];
@@ -248,7 +248,7 @@ export class Rollouts {
   /** Turns the rollout around. */
   rollback = async (context: CallContext, rolloutId: string): Promise<Rollout> => {
     const { tenantId } = context;
-    const { profileId } = await this.database.tenant(tenantId, (tx) => getRollout(tx, tenantId, rolloutId));
+    const { profileId } = await this.database.read(tenantId, (tx) => getRollout(tx, tenantId, rolloutId));
     const profile = await this.profiles.get(tenantId, profileId);
     return this.change(context, rolloutId, async (tx, state) => {
       if (state.rollbackPackageId && !(await findPackage(tx, state.tenantId, state.rollbackPackageId))) {

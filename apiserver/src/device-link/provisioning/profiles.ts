@@ -44,11 +44,11 @@ function toFacts(row: ProfileRow): ProfileFacts {
 export const createProfileReader = (database: Database): ProfileReader => ({
   async get(tenantId, profileId) {
     if (!isId(profileId)) return undefined;
-    const row = await database.tenant(tenantId, (tx) => findProfile(tx, tenantId, profileId));
+    const row = await database.read(tenantId, (tx) => findProfile(tx, tenantId, profileId));
     return row && toFacts(row);
   },
   async list(tenantId) {
-    const rows = await database.tenant(tenantId, (tx) => listProfiles(tx, tenantId, 100_000));
+    const rows = await database.read(tenantId, (tx) => listProfiles(tx, tenantId, 100_000));
     return rows.map(toFacts);
   },
 });
@@ -79,7 +79,7 @@ export function profileService(ground: {
   const read = async (context: CallContext, profileId: string): Promise<ProfileRow> => {
     const { tenantId } = context;
     const id = idField('profile', profileId);
-    const row = await database.tenant(tenantId, (tx) => findProfile(tx, tenantId, id));
+    const row = await database.read(tenantId, (tx) => findProfile(tx, tenantId, id));
     if (!row) throw notFound('profile');
     return row;
   };
@@ -110,7 +110,7 @@ export function profileService(ground: {
       const { tenantId } = context;
       const scope = [tenantId, 'profiles'];
       const page = paging.open<ProfileCursor>(request, scope);
-      const found = await database.tenant(tenantId, (tx) => listProfiles(tx, tenantId, page.size + 1, page.after));
+      const found = await database.read(tenantId, (tx) => listProfiles(tx, tenantId, page.size + 1, page.after));
       const { rows, nextPageToken } = paging.close(found, page, scope, (row): ProfileCursor => [
         row.name,
         row.profile_id,

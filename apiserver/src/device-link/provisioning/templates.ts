@@ -120,7 +120,7 @@ export function templateMethods(ground: {
   const read = async (context: CallContext, templateId: string): Promise<TemplateRow> => {
     const { tenantId } = context;
     const id = idField('template', templateId);
-    const row = await database.tenant(tenantId, (tx) => findTemplate(tx, tenantId, id));
+    const row = await database.read(tenantId, (tx) => findTemplate(tx, tenantId, id));
     if (!row) throw notFound('template');
     return row;
   };
@@ -178,7 +178,7 @@ export function templateMethods(ground: {
       const profileId = request.profileId === '' ? undefined : idField('profile_id', request.profileId);
       const scope = [tenantId, 'templates', profileId ?? ''];
       const page = paging.open<TemplateCursor>(request, scope);
-      const found = await database.tenant(tenantId, async (tx) => {
+      const found = await database.read(tenantId, async (tx) => {
         if (profileId !== undefined && !(await findProfile(tx, tenantId, profileId))) throw notFound('profile_id');
         return listTemplates(tx, tenantId, page.size + 1, { ...(profileId ? { profileId } : {}), after: page.after });
       });

@@ -52,7 +52,7 @@ export class Delivery {
   }
 
   private due(tenantId: string, deviceId: string): Promise<CommandRow[]> {
-    return this.database.tenant(tenantId, async (tx) => {
+    return this.database.read(tenantId, async (tx) => {
       const { rows } = await tx.query<PendingRow>(
         `SELECT * FROM device_commands
          WHERE tenant_id = $1 AND device_id = $2 AND status IN ('queued', 'scheduled')
@@ -72,7 +72,7 @@ export class Delivery {
   private async allowed(tenantId: string, due: readonly CommandRow[]): Promise<Allowed[]> {
     const rolloutIds = [...new Set(due.flatMap((command) => command.rollout_id ?? []))];
     if (rolloutIds.length === 0) return due.map((command) => ({ command, timeoutSeconds: 0 }));
-    const { rows } = await this.database.tenant(tenantId, (tx) =>
+    const { rows } = await this.database.read(tenantId, (tx) =>
       tx.query<{ rollout_id: string; phase: string; profile_id: string; spec: JsonValue }>(
         `SELECT rollout_id, phase, profile_id, spec FROM ota_rollouts WHERE tenant_id = $1 AND rollout_id = ANY($2)`,
         [tenantId, rolloutIds],

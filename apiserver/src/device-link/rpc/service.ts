@@ -43,7 +43,7 @@ export function createRpc(platform: Platform, profiles: ProfileReader, alive: No
       getRpc: async (request, context) => {
         checkWait(request.waitSeconds);
         const read = () =>
-          database.tenant(context.tenantId, (tx) => getCommand(tx, context.tenantId, request.correlationId));
+          database.read(context.tenantId, (tx) => getCommand(tx, context.tenantId, request.correlationId));
         const row = await feed.until(request.correlationId, request.waitSeconds * 1000, context.signal, read, (found) =>
           finishedStatuses.includes(found.status),
         );
@@ -151,7 +151,7 @@ async function list(
   const status = enumName(RpcRecord_StatusSchema, request.status);
   const scope = [tenantId, 'commands', request.deviceId, status];
   const page = paging.open<string>(request, scope);
-  const found = await database.tenant(tenantId, async (tx) => {
+  const found = await database.read(tenantId, async (tx) => {
     if (!isId(request.deviceId) || !(await findDevice(tx, tenantId, request.deviceId))) throw notFound('device_id');
     const { rows } = await tx.query<CommandRow & Record<string, unknown>>(
       `SELECT * FROM (SELECT *, CASE WHEN status IN ('queued', 'scheduled', 'sent') AND expires_at <= now() THEN 'expired'

@@ -1,0 +1,247 @@
+// Statements that travel together: one message to PostgreSQL with all of them, and one back with all answers.
+// https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-FLOW-PIPELINING
+import pg from 'pg';
+import { prepareValue } from 'pg/lib/utils.js';
+
+/** A statement and its parameters. */
+export interface Statement {
+  readonly text: string;
+  readonly values?: readonly unknown[];
+  /** Parsed and planned once on each connection, and known there by this name. The text of a name never changes. */
+  readonly name?: string | undefined;
+}
+
+/** What a statement answered. */
+export interface Result<Row> {
+  readonly rows: Row[];
+  /** Rows read or changed; null for statements that have none (BEGIN). */
+  readonly rowCount: number | null;
+}
+
+type Parser = (text: string) => unknown;
+
+/** How the fields of a row are called and read. */
+interface Columns {
+  readonly names: readonly string[];
+  readonly parsers: readonly Parser[];
+}
+
+const noColumns: Columns = { names: [], parsers: [] };
+
+/** The statements that a connection knows by name. What a row of theirs looks like, the server need not say again. */
+const known = new WeakMap<pg.Connection, Map<string, Columns>>();
+
+/** The result of a prepared statement has changed its form (0A000), or the connection has lost it (26000). */
+const staleStates: ReadonlySet<string> = new Set(['0A000', '26000']);
+
+/** Whether a batch failed because of what a connection had prepared: it succeeds when it is sent again. */
+export const isStale = (error: unknown): boolean =>
+  error instanceof pg.DatabaseError && staleStates.has(error.code ?? '') && /prepared|cached plan/.test(error.message);
+
+/**
+ * Sends statements in one write and resolves with their results once the server is ready for more. Outside a transaction
+ * block they are one transaction, ended by the message's end; in either case the first that fails is the last that runs, which
+ * the server sees to, and its error is what all of them fail with. `milliseconds` bounds the wait (0: not at all); what has
+ * not answered by then must not be used any more.
+ */
+export function sendBatch(
+  client: pg.ClientBase,
+  statements: readonly Statement[],
+  milliseconds: number,
+): Promise<Result<pg.QueryResultRow>[]> {
+  return new Promise((resolve, reject) => {
+    client.query(
+      new StatementBatch(statements, milliseconds, (error, results) => (error ? reject(error) : resolve(results!))),
+    );
+  });
+}
+
+type Settle = (error: Error | null, results?: Result<pg.QueryResultRow>[]) => void;
+
+/** A Submittable of pg, which hands the server's answers to it. */
+class StatementBatch implements pg.Submittable {
+  /** Both are read by pg, which replaces the callback in order to bound the wait. */
+  readonly query_timeout: number;
+  callback: Settle;
+  private readonly statements: readonly Statement[];
+  private readonly results: Result<pg.QueryResultRow>[] = [];
+  private prepared: Map<string, Columns> = new Map();
+  private columns = noColumns;
+  private rows: pg.QueryResultRow[] = [];
+  private failure: Error | undefined;
+
+  constructor(statements: readonly Statement[], milliseconds: number, settle: Settle) {
+    this.statements = statements;
+    this.query_timeout = milliseconds;
+    this.callback = settle;
+  }
+
+  submit(connection: pg.Connection): Error | null {
+    let values: (Buffer | string | null)[][];
+    try {
+      values = this.statements.map((statement) => (statement.values ?? []).map((value) => prepareValue(value)));
+    } catch (error) {
+      return error as Error;
+    }
+    this.prepared = known.get(connection) ?? new Map<string, Columns>();
+    known.set(connection, this.prepared);
+    connection.stream.cork();
+    for (const [index, { text, name = '' }] of this.statements.entries()) {
+      const isKnown = this.prepared.has(name);
+      if (!isKnown) {
+        // A batch that failed after this was parsed leaves it behind.
+        if (name !== '') connection.close({ type: 'S', name }, true);
+        connection.parse({ name, text, types: [] }, true);
+      }
+      connection.bind({ statement: name, values: values[index] }, true);
+      if (!isKnown) connection.describe({ type: 'P', name: '' }, true);
+      connection.execute(null, true);
+    }
+    connection.sync();
+    connection.stream.uncork();
+    this.expect(0);
+    return null;
+  }
+
+  /** The answers that come next are those of a statement. */
+  private expect(index: number): void {
+    this.columns = this.prepared.get(this.statements[index]?.name ?? '') ?? noColumns;
+    this.rows = [];
+  }
+
+  handleRowDescription(message: { fields: readonly pg.FieldDef[] }): void {
+    this.columns = {
+      names: message.fields.map((field) => field.name),
+      parsers: message.fields.map((field) => pg.types.getTypeParser(field.dataTypeID, 'text') as Parser),
+    };
+  }
+
+  handleDataRow(message: { fields: readonly (string | null)[] }): void {
+    const { names, parsers } = this.columns;
+    const row: pg.QueryResultRow = {};
+    try {
+      for (let index = 0; index < names.length; index += 1) {
+        const text = message.fields[index]!;
+        row[names[index]!] = text === null ? null : parsers[index]!(text);
+      }
+    } catch (error) {
+      this.failure ??= error as Error;
+    }
+    this.rows.push(row);
+  }
+
+  handleCommandComplete(message: { text: string }): void {
+    const count = /\d+$/.exec(message.text);
+    this.complete(count ? Number(count[0]) : null);
+  }
+
+  handleEmptyQuery(): void {
+    this.complete(null);
+  }
+
+  private complete(rowCount: number | null): void {
+    const name = this.statements[this.results.length]?.name;
+    if (name !== undefined) this.prepared.set(name, this.columns);
+    this.results.push({ rows: this.rows, rowCount });
+    this.expect(this.results.length);
+  }
+
+  handleReadyForQuery(): void {
+    this.callback(this.failure ?? null, this.results);
+  }
+
+  // An error of the server, which pg itself lets be followed by ReadyForQuery, or the loss of the connection.
+  handleError(error: Error): void {
+    if (isStale(error)) this.prepared.clear();
+    this.callback(error);
+  }
+
+  handleCopyInResponse(connection: { sendCopyFail(reason: string): void }): void {
+    connection.sendCopyFail('a batch of statements has no data to copy');
+  }
+}
+
+/** Statements asked for again and again are worth a name: how often it takes, and how many at most. */
+const usesBeforeName = 5;
+const mostNames = 250;
+const mostCounted = 1000;
+
+/** Gives names to the statements that are used most: those that come first to a number of uses. */
+export class StatementNames {
+  private readonly names = new Map<string, string>();
+  private readonly uses = new Map<string, number>();
+
+  /** The name of a text that has one, or has earned it now. */
+  nameOf(text: string): string | undefined {
+    const name = this.names.get(text);
+    if (name !== undefined || this.names.size >= mostNames) return name;
+    const uses = (this.uses.get(text) ?? 0) + 1;
+    if (uses < usesBeforeName) {
+      if (this.uses.size >= mostCounted) this.uses.clear();
+      this.uses.set(text, uses);
+      return undefined;
+    }
+    this.uses.delete(text);
+    const given = `s${this.names.size + 1}`;
+    this.names.set(text, given);
+    return given;
+  }
+}
+
+interface Asked {
+  readonly statement: Statement;
+  readonly resolve: (result: Result<pg.QueryResultRow>) => void;
+  readonly reject: (error: unknown) => void;
+}
+
+/**
+ * Gathers the statements that are asked for in one breath, before anything is awaited, and those asked for while others are
+ * under way, and sends each such group as a batch, one at a time.
+ */
+export class StatementQueue {
+  private readonly send: (statements: readonly Statement[]) => Promise<readonly Result<pg.QueryResultRow>[]>;
+  private asked: Asked[] = [];
+  private isSending = false;
+  private hasEnded = false;
+
+  constructor(send: (statements: readonly Statement[]) => Promise<readonly Result<pg.QueryResultRow>[]>) {
+    this.send = send;
+  }
+
+  async query<Row extends pg.QueryResultRow>(text: string, values?: readonly unknown[]): Promise<Result<Row>> {
+    if (this.hasEnded) throw new Error('a statement was asked for after its transaction had ended');
+    try {
+      return (await new Promise<Result<pg.QueryResultRow>>((resolve, reject) => {
+        this.asked.push({ statement: { text, ...(values && { values }) }, resolve, reject });
+        if (!this.isSending) void this.sendAsked();
+      })) as Result<Row>;
+    } catch (error) {
+      // Where the answer was read says nothing; who asked does.
+      if (error instanceof Error) Error.captureStackTrace(error);
+      throw error;
+    }
+  }
+
+  private async sendAsked(): Promise<void> {
+    this.isSending = true;
+    await Promise.resolve();
+    while (this.asked.length > 0) {
+      const group = this.asked.splice(0);
+      try {
+        const results = await this.send(group.map(({ statement }) => statement));
+        for (const [index, { resolve }] of group.entries()) resolve(results[index]!);
+      } catch (error) {
+        for (const { reject } of group) reject(error);
+      }
+    }
+    this.isSending = false;
+  }
+
+  /** Nothing is sent from now on: the connection is about to be another's. */
+  end(): void {
+    this.hasEnded = true;
+    for (const { reject } of this.asked.splice(0)) {
+      reject(new Error('a transaction ended before its last statement was sent'));
+    }
+  }
+}
