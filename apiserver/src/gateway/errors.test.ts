@@ -83,6 +83,7 @@ describe('errors', () => {
       const { status, headers, body } = await rest(`/api/v1/devices/${code}`);
       expect(status).to.equal(http);
       expect(headers.get('content-type')).to.equal('application/json');
+      expect(headers.get('www-authenticate')).to.equal(http === 401 ? 'Bearer' : null);
       expect(body).to.deep.equal({ code, message: `this is ${code}`, request_id: headers.get('x-request-id') });
       const error = await grpc(code, { authorization: 'Bearer viewer', 'x-request-id': 'mine' });
       expect([error.code, error.details]).to.deep.equal([number, `this is ${code}`]);

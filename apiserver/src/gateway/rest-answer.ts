@@ -40,6 +40,8 @@ export function answerError(
   // The spec's one numeric code.
   const code = error instanceof RateLimitExceeded ? http : error.code;
   if (error.retryAfterSeconds !== undefined) response.setHeader('retry-after', error.retryAfterSeconds);
+  // RFC 9110, 11.6.1: a 401 says what would have been accepted.
+  if (error.code === 'UNAUTHENTICATED') response.setHeader('www-authenticate', 'Bearer');
   answer(response, http, headers, 'application/json', errorBody(code, error.message, requestId));
   return error;
 }

@@ -69,6 +69,7 @@ describe('REST server', () => {
     expect(status).to.equal(200);
     expect(body).to.include({ device_id: 'd7', name: 'pump', hardware_id: '' });
     expect(headers.get('content-type')).to.equal('application/json');
+    expect(headers.get('cache-control')).to.equal('no-store');
     expect(headers.get('x-extra')).to.equal('yes');
     expect(headers.get('x-request-id')).to.match(/^[0-9a-f-]{36}$/);
     expect(last).to.include({ tenantId: 'acme', requestId: headers.get('x-request-id') });

@@ -82,6 +82,9 @@ async function handle(parts: RestParts, request: IncomingMessage, response: Serv
   const url = (request.url = originForm(request.url ?? ''));
   const requestId = requestIdOf(headers['x-request-id'] as string | undefined) ?? newRequestId();
   response.setHeader('x-request-id', requestId);
+  // Shared caches know of `Authorization` (RFC 9111, 3.5) and not of `X-API-Key`: without this they may give one tenant's
+  // answer to another.
+  response.setHeader('cache-control', 'no-store');
   const extra = new Map<string, string>();
   let called: Match | undefined;
   const address = addressOfRequest(parts.addressOf, request);
