@@ -6,7 +6,7 @@ import type { Metadata } from '@grpc/grpc-js';
 import { codes, type ErrorCode } from '../platform/errors.ts';
 import { metadataText } from '../platform/grpc-context.ts';
 import { readTraceContext } from '../platform/trace-context.ts';
-import { beginTrace, currentTrace, endTrace, inTrace, rpcAttributes } from '../platform/tracing.ts';
+import { beginTrace, currentTrace, endTrace, inTrace, rpcAttributes, type Trace } from '../platform/tracing.ts';
 import type { Route } from './routes.ts';
 
 /** Runs a REST request as part of its trace. The query is no part of a span: it may hold what is secret. */
@@ -39,20 +39,14 @@ export function nameRequest(verb: string, route: Route): void {
   span.setAttributes({ 'http.route': route.path, ...rpcAttributes(route.method) });
 }
 
-/** Runs a gRPC call as part of its trace. */
-export function traceCall(method: DescMethod, metadata: Metadata, work: () => void): void {
+/** Begins the trace of a gRPC call. */
+export function traceCall(method: DescMethod, metadata: Metadata): Trace {
   const received = readTraceContext(metadataText(metadata, 'traceparent'), metadataText(metadata, 'tracestate'));
-  const name = `${method.parent.typeName}/${method.name}`;
-  inTrace(
-    beginTrace(name, 'SERVER', received, () => rpcAttributes(method)),
-    work,
-  );
+  return beginTrace(`${method.parent.typeName}/${method.name}`, 'SERVER', received, () => rpcAttributes(method));
 }
 
 /** The answer of a gRPC call has been given. */
-export function endCall(code: ErrorCode | 'OK'): void {
-  const trace = currentTrace();
-  if (!trace?.span) return;
+export function endCall(trace: Trace, code: ErrorCode | 'OK'): void {
   const status = code === 'OK' ? 0 : codes[code].grpc;
   // What a server is to blame for (semantic conventions for gRPC).
   const isFault = code !== 'OK' && codes[code].http >= 500;

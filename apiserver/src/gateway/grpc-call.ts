@@ -14,7 +14,7 @@ import type { Metadata, StatusObject } from '@grpc/grpc-js';
 import { RequestInfoSchema, RetryInfoSchema } from '@kellet/proto/es/google/rpc/error_details_pb';
 import { StatusSchema } from '@kellet/proto/es/google/rpc/status_pb';
 import { codes, invalidArgument, toKelletError, type KelletError } from '../platform/errors.ts';
-import { metadataText, toMetadata, type GrpcCall } from '../platform/grpc-context.ts';
+import { metadataText, toMetadata } from '../platform/grpc-context.ts';
 import { newRequestId } from '../platform/ids.ts';
 import type { Logger } from '../platform/logger.ts';
 import type { AddressOf } from './client-address.ts';
@@ -24,32 +24,31 @@ import { textProblem } from './strict-json.ts';
 import { checkMask, hasUpdateMask } from './update-mask.ts';
 
 /** From where a call comes, through trusted proxies. */
-export const addressOfCall = (addressOf: AddressOf, call: GrpcCall): string =>
+export const addressOfCall = (addressOf: AddressOf, peer: string, metadata: Metadata): string =>
   addressOf(
-    call
-      .getPeer()
-      .replace(/:\d+$/, '')
-      .replace(/^\[|\]$/g, ''),
-    (name) => call.metadata.get(name).map(String).join(',') || undefined,
+    peer.replace(/:\d+$/, '').replace(/^\[|\]$/g, ''),
+    (name) => metadata.get(name).map(String).join(',') || undefined,
   );
 
 /** The request id of a call: the client's, or a new one. */
 export const grpcRequestId = (metadata: Metadata): string =>
   requestIdOf(metadataText(metadata, 'x-request-id')) ?? newRequestId();
 
-/** What the client sees of anything thrown, and the error it is; an internal error is logged and shows nothing. */
-export function toStatus(
-  thrown: unknown,
-  headers: ReadonlyMap<string, string>,
-  logger: Logger,
-): StatusObject & { readonly error: KelletError } {
+/** What the client sees of anything thrown; an internal error is logged and shows nothing. */
+export function toStatus(thrown: unknown, headers: ReadonlyMap<string, string>, logger: Logger): StatusObject {
   const error = toKelletError(thrown);
-  const requestId = headers.get('x-request-id');
-  if (error.code === 'INTERNAL') logger.error({ err: error.cause ?? error, request_id: requestId }, 'call failed');
+  if (error.code === 'INTERNAL') {
+    logger.error({ err: error.cause ?? error, request_id: headers.get('x-request-id') }, 'call failed');
+  }
+  return statusOf(error, headers);
+}
+
+/** An error as the client sees it. */
+export function statusOf(error: KelletError, headers: ReadonlyMap<string, string>): StatusObject {
   const metadata = toMetadata(headers);
   if (error.retryAfterSeconds !== undefined) metadata.set('retry-after', String(error.retryAfterSeconds));
-  metadata.set('grpc-status-details-bin', statusDetails(error, requestId ?? ''));
-  return { code: codes[error.code].grpc, details: error.message, metadata, error };
+  metadata.set('grpc-status-details-bin', statusDetails(error, headers.get('x-request-id') ?? ''));
+  return { code: codes[error.code].grpc, details: error.message, metadata };
 }
 
 /** google.rpc.Status: the same code and message, and what a client may do with the error, in the types that clients know. */

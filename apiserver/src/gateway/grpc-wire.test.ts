@@ -1,7 +1,7 @@
 // gRPC as it is on the wire, by an HTTP/2 client that knows nothing of any gRPC library, and the deadline of REST.
 import { once } from 'node:events';
 import { connect, constants, type ClientHttp2Session, type IncomingHttpHeaders } from 'node:http2';
-import { create, fromBinary, toBinary, type DescMessage, type MessageInitShape } from '@bufbuild/protobuf';
+import { fromBinary } from '@bufbuild/protobuf';
 import { anyUnpack } from '@bufbuild/protobuf/wkt';
 import { RequestInfoSchema, RetryInfoSchema } from '@kellet/proto/es/google/rpc/error_details_pb';
 import { StatusSchema } from '@kellet/proto/es/google/rpc/status_pb';
@@ -24,28 +24,9 @@ import { eventually } from '../auth/test-fixtures.ts';
 import { KelletError } from '../platform/errors.ts';
 import type { CallContext } from '../platform/rpc.ts';
 import { startTestGateway, type TestGateway } from './test-gateway.ts';
+import { frame, frames } from './test-grpc.ts';
 
 const getDevice = '/kellet.v1.DeviceRegistryService/GetDevice';
-
-/** A message with its prefix: not compressed, four bytes of length. */
-function frame<S extends DescMessage>(schema: S, init: MessageInitShape<S>): Buffer {
-  const bytes = toBinary(schema, create(schema, init));
-  const prefix = Buffer.alloc(5);
-  prefix.writeUInt32BE(bytes.length, 1);
-  return Buffer.concat([prefix, bytes]);
-}
-
-/** The messages of a body. */
-function frames(body: Buffer): Buffer[] {
-  const found: Buffer[] = [];
-  for (let at = 0; at < body.length;) {
-    expect(body[at]).to.equal(0);
-    const end = at + 5 + body.readUInt32BE(at + 1);
-    found.push(body.subarray(at + 5, end));
-    at = end;
-  }
-  return found;
-}
 
 for (const split of [false, true]) {
   describe(split ? 'gRPC on the wire before services of another process' : 'gRPC on the wire', () => {

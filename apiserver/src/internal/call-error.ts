@@ -1,14 +1,10 @@
 // Errors of a call between processes: a service's error arrives as it was thrown, and the failure of the hop itself becomes one
 // that shows nothing of addresses and connections.
 import { Metadata, status, type ServiceError, type StatusObject } from '@grpc/grpc-js';
-import { codes, KelletError, toKelletError, unavailable, type ErrorCode } from '../platform/errors.ts';
+import { codeNames, codes, KelletError, toKelletError, unavailable } from '../platform/errors.ts';
 
 /** Trailer by which the caller knows that the service itself has spoken, and not the transport. */
 const errorTrailer = 'kellet-error-bin';
-
-const codeNames = new Map<status, ErrorCode>(
-  Object.entries(codes).map(([name, { grpc }]) => [grpc, name as ErrorCode]),
-);
 
 /** An error of a handler as the status of the internal call. */
 export function toInternalStatus(thrown: unknown): StatusObject & { readonly error: KelletError } {

@@ -23,6 +23,11 @@ export const codes = {
   UNAUTHENTICATED: { grpc: 16, http: 401 },
 } as const;
 
+/** The catalogue's names by gRPC status number. */
+export const codeNames: ReadonlyMap<number, ErrorCode> = new Map(
+  Object.entries(codes).map(([name, { grpc }]) => [grpc, name as ErrorCode]),
+);
+
 /** An error that a caller may see: the message is part of the answer and holds no internals. */
 export class KelletError extends Error {
   readonly code: ErrorCode;

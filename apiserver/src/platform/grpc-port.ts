@@ -74,7 +74,8 @@ export class GrpcPort implements ServiceHost {
       'grpc.keepalive_time_ms': this.limits.keepaliveTime,
       'grpc.keepalive_timeout_ms': this.limits.keepaliveTimeout,
       ...options,
-      interceptors: [this.interceptor(), ...(options.interceptors ?? [])],
+      // What sends a status sends it through those that stand before it, which see in this way what the port refuses.
+      interceptors: [...(options.interceptors ?? []), this.interceptor()],
     });
     this.injector = this.server.createConnectionInjector(ServerCredentials.createInsecure());
     this.listener = createServer({ noDelay: true }, (socket) => this.add(socket));

@@ -1,0 +1,160 @@
+// A gRPC call from its metadata to its status. Who calls, and whether they may, is decided before a byte of a message is asked
+// for; what becomes of the call is counted, logged and traced once, whoever says it: the handler, grpc-js, or a client that goes.
+import type { DescMethod, DescService } from '@bufbuild/protobuf';
+import { ServerInterceptingCall, status, type Metadata, type ServerInterceptor } from '@grpc/grpc-js';
+import { codeNames, KelletError } from '../platform/errors.ts';
+import { metadataText, type GrpcCall } from '../platform/grpc-context.ts';
+import type { Logger } from '../platform/logger.ts';
+import { publicCaller, type Caller } from '../platform/rpc.ts';
+import { inTrace, type Trace } from '../platform/tracing.ts';
+import type { AccessEntry, AccessLog } from './access-log.ts';
+import type { Admission } from './admission.ts';
+import { credentialOf } from './authenticate.ts';
+import type { CallMetrics } from './call-metrics.ts';
+import { endCall, traceCall } from './call-trace.ts';
+import type { AddressOf } from './client-address.ts';
+import { addressOfCall, grpcRequestId, statusOf, toStatus } from './grpc-call.ts';
+import { namespaceHeader } from './metadata.ts';
+import { accessOf } from './routes.ts';
+
+type MetadataListener = (metadata: Metadata, proceed: (metadata: Metadata) => void) => void;
+type Outcome = Parameters<ServerInterceptingCall['sendStatus']>[0];
+
+/** What the admission of gRPC calls is made of. */
+export interface GrpcAdmissionParts {
+  readonly services: readonly DescService[];
+  readonly admission: Admission;
+  readonly metrics: CallMetrics;
+  readonly logger: Logger;
+  readonly addressOf: AddressOf;
+  readonly accessLog: AccessLog;
+}
+
+/** A call that runs: what is known of it from its metadata. */
+export class RunningCall {
+  /** Who calls; nobody until the call is admitted. */
+  caller: Caller = publicCaller;
+  readonly credential: string | undefined;
+  /** Where a Kubernetes token is used. */
+  readonly namespace: string | undefined;
+  readonly trace: Trace;
+  readonly entry: AccessEntry;
+  /** The answer's metadata: the request id, and the rate limit's once the call is counted. */
+  readonly headers: Map<string, string>;
+  private readonly method: DescMethod;
+  private readonly parts: GrpcAdmissionParts;
+  private isOver = false;
+  private readonly afterwards: (() => void)[] = [];
+
+  constructor(parts: GrpcAdmissionParts, method: DescMethod, metadata: Metadata, peer: string) {
+    this.parts = parts;
+    this.method = method;
+    this.credential = credentialOf(metadataText(metadata, 'authorization'), metadataText(metadata, 'x-api-key'));
+    this.namespace = metadataText(metadata, namespaceHeader);
+    this.trace = traceCall(method, metadata);
+    const requestId = grpcRequestId(metadata);
+    this.headers = new Map([['x-request-id', requestId]]);
+    const { accessLog } = parts;
+    this.entry = accessLog.begin('grpc', '', requestId, accessLog.isOn ? this.trace.traceparent : undefined);
+    this.entry.route = `${method.parent.typeName}/${method.name}`;
+    this.entry.address = addressOfCall(parts.addressOf, peer, metadata);
+  }
+
+  /** Lets the call in. Throws as Admission.admit does. */
+  async admit(): Promise<void> {
+    const { method, credential, headers, namespace, entry } = this;
+    const access = accessOf(method);
+    this.caller = await this.parts.admission.admit(access, credential, entry.address, headers, namespace, entry);
+  }
+
+  /** Runs once the call has its status, or its client is gone. */
+  whenOver(run: () => void): void {
+    if (this.isOver) run();
+    else this.afterwards.push(run);
+  }
+
+  /** The call is over; what comes afterwards is not heard. */
+  end(code: status): void {
+    if (this.isOver) return;
+    this.isOver = true;
+    const { entry, method, parts } = this;
+    const name = code === status.OK ? 'OK' : (codeNames.get(code) ?? 'UNKNOWN');
+    parts.metrics.observe(method, 'grpc', name, entry.started);
+    entry.code = name;
+    entry.status = code;
+    parts.accessLog.end(entry);
+    endCall(this.trace, name);
+    for (const run of this.afterwards) run();
+  }
+}
+
+/** Admits the calls of the contract's methods; those of other services (health, reflection) pass. */
+export class GrpcAdmission {
+  private readonly parts: GrpcAdmissionParts;
+  private readonly methods: ReadonlyMap<string, DescMethod>;
+  /** By their metadata, which is what a handler gets of what an interceptor has had. */
+  private readonly calls = new WeakMap<Metadata, RunningCall>();
+
+  constructor(parts: GrpcAdmissionParts) {
+    this.parts = parts;
+    this.methods = new Map(
+      parts.services.flatMap((service) =>
+        service.methods.map((method) => [`/${service.typeName}/${method.name}`, method] as const),
+      ),
+    );
+  }
+
+  /** Stands next to the wire: before it there is only grpc-js. */
+  readonly interceptor: ServerInterceptor = ({ path, requestStream }, call) => {
+    const method = this.methods.get(path);
+    if (!method) return new ServerInterceptingCall(call);
+    let running: RunningCall | undefined;
+    let isWhole = false;
+    const sendStatus = call.sendStatus.bind(call);
+    // Not all statuses come through interceptors: grpc-js itself ends calls whose deadline has passed or whose message is too
+    // large, and does it by this method.
+    call.sendStatus = (outcome) => {
+      sendStatus(running ? completed(outcome, running.headers) : outcome);
+      running?.end(outcome.code);
+    };
+    const onReceiveMetadata: MetadataListener = (metadata, proceed) => {
+      const opened = (running = new RunningCall(this.parts, method, metadata, call.getPeer()));
+      this.calls.set(metadata, opened);
+      inTrace(opened.trace, () => {
+        opened.admit().then(
+          // A call that was cancelled meanwhile goes no further.
+          () => proceed(metadata),
+          (thrown: unknown) => call.sendStatus(toStatus(thrown, opened.headers, this.parts.logger)),
+        );
+      });
+    };
+    return new ServerInterceptingCall(call, {
+      start: (next) =>
+        next({
+          onReceiveMetadata,
+          onReceiveMessage: (message, proceed) => {
+            isWhole = !requestStream;
+            proceed(message);
+          },
+          // A stream that its client has reset ends first, and is closed within this turn of the event loop: no handler is to
+          // take that for the end of what the client had to say.
+          onReceiveHalfClose: (proceed) => (isWhole ? proceed() : void setImmediate(proceed)),
+          onCancel: () => running?.end(status.CANCELLED),
+        }),
+    });
+  };
+
+  /** What is known of the call that a handler has got. */
+  of(call: GrpcCall): RunningCall {
+    const running = this.calls.get(call.metadata);
+    if (!running) throw new Error('a call that was not admitted');
+    return running;
+  }
+}
+
+/** A failure that grpc-js has found says as much of the call as one of ours. */
+function completed(outcome: Outcome, headers: ReadonlyMap<string, string>): Outcome {
+  const code = codeNames.get(outcome.code);
+  if (code === undefined || outcome.metadata) return outcome;
+  return statusOf(new KelletError(code, outcome.details), headers);
+}
