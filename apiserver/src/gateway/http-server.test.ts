@@ -265,6 +265,27 @@ describe('HTTP server', () => {
     expect(answers).to.contain('/next');
   });
 
+  it('is heard by a client that sends a large body and wants the connection closed', async () => {
+    const { port } = await begin({ lingerTimeout: 2000 });
+    const size = 20_000_000;
+    const post = (path: string) =>
+      `POST ${path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: ${size}\r\n\r\n${'x'.repeat(size)}`;
+    for (const [path, status] of [
+      ['/echo', 400],
+      ['/some', 409],
+      ['/any', 200],
+    ] as const) {
+      const { socket, ended } = speak(port, post(path));
+      let failure: Error | undefined;
+      socket.on('error', (error) => (failure = error));
+      const began = Date.now();
+      expect(statuses(await ended), path).to.deep.equal([status]);
+      expect(failure, path).to.equal(undefined);
+      // The body has come to its end: nothing is waited for.
+      expect(Date.now() - began, path).to.be.below(1500);
+    }
+  });
+
   it('takes a body in chunks, and no other transfer coding, whose bytes it would take for the content', async () => {
     const { port } = await begin();
     const post = (coding: string) =>

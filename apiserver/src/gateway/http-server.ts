@@ -199,6 +199,17 @@ export class HttpServer extends Server {
     // Node takes its own listener away from a connection that changes its protocol, and an error that nobody hears would end
     // the process. What follows from it, `close` tells.
     socket.on('error', () => undefined);
+    // Node ends a connection this way behind an answer with `Connection: close`, at once: a client that still sends its body
+    // would lose the answer.
+    const destroySoon = socket.destroySoon.bind(socket);
+    socket.destroySoon = () => {
+      const { last } = connection;
+      if (!last || last.req.complete || !this.open.has(socket)) return destroySoon();
+      readOn(last.req);
+      last.req.once('end', destroySoon);
+      socket.end();
+      lingering(socket, this.limits.lingerTimeout);
+    };
   }
 
   private receive(request: IncomingMessage, response: ServerResponse): void {
@@ -242,8 +253,7 @@ export class HttpServer extends Server {
     connection.outstanding -= 1;
     if (socket.destroyed || socket.writableEnded) return;
     if (!request.complete) {
-      // Whoever read the body may have stopped in the middle of it, which Node takes for reading on.
-      request.removeAllListeners('readable').resume();
+      readOn(request);
       lingering(socket, this.limits.lingerTimeout, request);
     }
     const next = connection.queue.shift();
@@ -345,6 +355,9 @@ export function endConnection(
   socket.resume();
   lingering(socket, lingerMilliseconds);
 }
+
+/** Whoever read the body may have stopped in the middle of it, which Node takes for reading on. */
+const readOn = (request: IncomingMessage): void => void request.removeAllListeners('readable').resume();
 
 class BodyTimeout extends Error {
   readonly code = 'ERR_HTTP_REQUEST_TIMEOUT';
