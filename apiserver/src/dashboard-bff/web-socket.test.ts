@@ -1,6 +1,6 @@
 import { once } from 'node:events';
 import { createServer, type Server } from 'node:http';
-import type { AddressInfo } from 'node:net';
+import { createConnection, type AddressInfo } from 'node:net';
 import { expect } from 'chai';
 import { WebSocket } from 'ws';
 import { eventually } from '../auth/test-fixtures.ts';
@@ -175,6 +175,41 @@ describe('/ws', () => {
       await eventually(() => lines.length > 0);
       expect(lines).to.have.length(1);
       expect(JSON.parse(lines[0]!)).to.include({ log: 'access', transport: 'websocket', ...line });
+    });
+  }
+
+  const handshake = 'Connection: Upgrade\r\nUpgrade: websocket\r\n';
+  const key = 'Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n';
+  const broken: [string, string, number, string][] = [
+    [
+      'another version',
+      `GET /ws?token=user HTTP/1.1\r\n${handshake}${key}Sec-WebSocket-Version: 12\r\n`,
+      400,
+      'INVALID_ARGUMENT',
+    ],
+    ['no key', `GET /ws?token=user HTTP/1.1\r\n${handshake}Sec-WebSocket-Version: 13\r\n`, 400, 'INVALID_ARGUMENT'],
+    [
+      'another method',
+      `PUT /ws?token=user HTTP/1.1\r\n${handshake}${key}Sec-WebSocket-Version: 13\r\n`,
+      404,
+      'NOT_FOUND',
+    ],
+  ];
+  for (const [name, request, status, code] of broken) {
+    it(`refuses a handshake with ${name} in the shape of every other error`, async () => {
+      const socket = createConnection((server.address() as AddressInfo).port, '127.0.0.1');
+      let text = '';
+      socket.on('data', (data: Buffer) => (text += data.toString()));
+      socket.write(`${request}Host: x\r\n\r\n`);
+      await once(socket, 'close');
+      const [head = '', body = ''] = text.split('\r\n\r\n');
+      const error = JSON.parse(body) as Record<string, unknown>;
+      expect(Number(head.split(' ')[1])).to.equal(status);
+      expect(error).to.include({ code });
+      expect(head)
+        .to.contain(`x-request-id: ${String(error['request_id'])}`)
+        .and.contain('sec-websocket-version: 13');
+      expect(lines.map((line) => (JSON.parse(line) as Record<string, unknown>)['status'])).to.deep.equal([status]);
     });
   }
 

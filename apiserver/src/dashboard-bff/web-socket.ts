@@ -62,12 +62,13 @@ export function attachWebSocket(server: HttpServer, parts: WebSocketParts): Live
     const entry = parts.accessLog.begin('websocket', 'GET', requestId, undefined);
     entry.address = parts.addressOf(request);
     const refuse = (status: string, code: ErrorCode, message: string): void => {
-      writeRefusal(stream, status, errorBody(code, message, requestId));
+      writeRefusal(stream, status, requestId, errorBody(code, message, requestId));
       entry.code = code;
       entry.status = codes[code].http;
       parts.accessLog.end(entry);
     };
-    if (url.pathname !== '/ws') return refuse('404 Not Found', 'NOT_FOUND', 'route not found');
+    if (url.pathname !== '/ws' || request.method !== 'GET')
+      return refuse('404 Not Found', 'NOT_FOUND', 'route not found');
     entry.route = '/ws';
     const { origin } = request.headers;
     if (origin !== undefined && origin !== parts.dashboardOrigin) {
@@ -76,10 +77,14 @@ export function attachWebSocket(server: HttpServer, parts: WebSocketParts): Live
     if (!url.searchParams.get('token')) {
       return refuse('401 Unauthorized', 'UNAUTHENTICATED', 'a credential is required');
     }
+    // A handshake that is wrong is said at once, by an event.
+    const onBroken = (error: Error): void => refuse('400 Bad Request', 'INVALID_ARGUMENT', error.message);
+    sockets.once('wsClientError', onBroken);
     // A browser sees no answer to a refused upgrade, only close codes: a credential is judged behind the handshake.
     sockets.handleUpgrade(request, stream, head, (socket) => {
       void serve(socket, url.searchParams.get('token') ?? '', entry, parts);
     });
+    sockets.off('wsClientError', onBroken);
   };
   server.on('upgrade', onUpgrade);
   return {
@@ -93,11 +98,17 @@ export function attachWebSocket(server: HttpServer, parts: WebSocketParts): Live
   };
 }
 
-function writeRefusal(stream: Duplex, status: string, body: string): void {
-  endConnection(
-    stream,
-    `HTTP/1.1 ${status}\r\nContent-Type: application/json\r\nContent-Length: ${Buffer.byteLength(body)}\r\nConnection: close\r\n\r\n${body}`,
-  );
+function writeRefusal(stream: Duplex, status: string, requestId: string, body: string): void {
+  const lines = [
+    `HTTP/1.1 ${status}`,
+    'content-type: application/json',
+    `content-length: ${Buffer.byteLength(body)}`,
+    `x-request-id: ${requestId}`,
+    // The one that there is (RFC 6455, 4.4).
+    'sec-websocket-version: 13',
+    'connection: close',
+  ];
+  endConnection(stream, `${lines.join('\r\n')}\r\n\r\n${body}`);
 }
 
 async function serve(socket: WebSocket, token: string, entry: AccessEntry, parts: WebSocketParts): Promise<void> {
