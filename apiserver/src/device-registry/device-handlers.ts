@@ -11,7 +11,7 @@ import { mintDeviceKey, revokeDeviceKeys, rotateDeviceKey } from '../auth/device
 import type { Transaction } from '../platform/database.ts';
 import { enumName } from '../platform/enums.ts';
 import { alreadyExists, invalidArgument, KelletError, notFound, sqlState } from '../platform/errors.ts';
-import { idField, textField, textMapField, updatedFields } from '../platform/fields.ts';
+import { freeJsonField, idField, textField, textMapField, updatedFields } from '../platform/fields.ts';
 import { isId, newId } from '../platform/ids.ts';
 import type { Implementation } from '../platform/rpc.ts';
 import { filterConditions, parseTag, type DeviceFilters } from './device-filters.ts';
@@ -273,11 +273,7 @@ async function checkGroups(
 }
 
 function checkMetadata(metadata: JsonObject | undefined): void {
-  if (metadata === undefined) return;
-  const text = JSON.stringify(metadata);
-  if (text.length > maximumMetadataBytes)
-    throw invalidArgument(`metadata must have at most ${maximumMetadataBytes} bytes`);
-  if (text.includes('\\u0000')) throw invalidArgument('metadata must not contain NUL');
+  if (metadata !== undefined) freeJsonField('metadata', metadata, maximumMetadataBytes);
 }
 
 /** Customers are made by a service that this data plane does not have yet, so no id can name one. */

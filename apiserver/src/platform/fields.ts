@@ -1,4 +1,5 @@
 // Checks of request fields that every service needs: text, ids, update masks. Each throws INVALID_ARGUMENT naming the field.
+import type { JsonObject } from '@bufbuild/protobuf';
 import { invalidArgument, notFound } from './errors.ts';
 import { isId } from './ids.ts';
 
@@ -23,6 +24,21 @@ export function textMapField(name: string, map: Readonly<Record<string, string>>
     textField(`${name} key`, key, { minimum: 1, maximum: 128 });
     textField(`${name}[${key}]`, value, { maximum: 1024 });
   }
+}
+
+/**
+ * Checks free JSON (google.protobuf.Struct): at most `maximumBytes` as UTF-8, no NUL, and no number that JSON cannot say, which
+ * gRPC lets through.
+ */
+export function freeJsonField(name: string, value: JsonObject, maximumBytes: number): void {
+  const text = JSON.stringify(value, (key, item: unknown) => {
+    if (key.includes('\0') || (typeof item === 'string' && item.includes('\0'))) {
+      throw invalidArgument(`${name} must not contain NUL`);
+    }
+    if (typeof item === 'number' && !Number.isFinite(item)) throw invalidArgument(`${name}: numbers must be finite`);
+    return item;
+  });
+  if (Buffer.byteLength(text) > maximumBytes) throw invalidArgument(`${name} must have at most ${maximumBytes} bytes`);
 }
 
 /** An id in a path: text that is no id of ours cannot name anything, so it is NOT_FOUND like an unknown one. */

@@ -14,6 +14,7 @@ import type { ProfileReader } from '../../device-registry/profile-reader.ts';
 import type { Database, Transaction } from '../../platform/database.ts';
 import { enumName } from '../../platform/enums.ts';
 import { failedPrecondition, invalidArgument, notFound, permissionDenied } from '../../platform/errors.ts';
+import { freeJsonField } from '../../platform/fields.ts';
 import { isId } from '../../platform/ids.ts';
 import type { Platform, ServiceModule } from '../../platform/module.ts';
 import type { CallContext, ServiceRegistry } from '../../platform/rpc.ts';
@@ -27,6 +28,7 @@ export type NoteAlive = (tenantId: string, deviceId: string, atMilliseconds: num
 const longestWaitSeconds = 60;
 const longestMethod = 128;
 const largestParams = 65_536;
+const largestResponse = 1024 * 1024;
 const defaultLifetimeSeconds = { transient: 60, persistent: 7 * 24 * 3600 };
 const finishedStatuses: readonly CommandStatus[] = ['successful', 'failure', 'expired', 'cancelled'];
 
@@ -81,21 +83,24 @@ export function createRpc(platform: Platform, profiles: ProfileReader, alive: No
         return { commands: commands.map(toRecord) };
       },
 
-      respondRpc: (request, context) =>
-        database.tenant(context.tenantId, async (tx) => {
+      respondRpc: async (request, context) => {
+        const response = request.response ?? {};
+        freeJsonField('response', response, largestResponse);
+        return database.tenant(context.tenantId, async (tx) => {
           const row = await getCommand(tx, context.tenantId, request.correlationId);
           if (!(await mayAnswer(tx, row, context))) throw permissionDenied('the command is not one to this device');
           const status = request.success ? 'successful' : 'failure';
           const { rows } = await tx.query<CommandRow & Record<string, unknown>>(
             `UPDATE device_commands SET status = $3, response = $4, error = $5, finished_at = now()
              WHERE tenant_id = $1 AND correlation_id = $2 AND status IN ('queued', 'scheduled', 'sent') RETURNING *`,
-            [context.tenantId, request.correlationId, status, JSON.stringify(request.response ?? {}), request.error],
+            [context.tenantId, request.correlationId, status, JSON.stringify(response), request.error],
           );
           // The same answer again is no error: the first may have been lost on its way back.
           if (!rows[0] && row.status !== status) throw failedPrecondition(`the command is ${row.status}`);
           await wakeRecord(tx, request.correlationId);
           return toRecord(rows[0] ?? row);
-        }),
+        });
+      },
     });
   return { register };
 }
@@ -109,8 +114,7 @@ async function send(database: Database, request: SendRpcRequest, context: CallCo
     throw invalidArgument(`method is required, at most ${longestMethod} characters`);
   }
   const params: JsonObject = request.params ?? {};
-  if (JSON.stringify(params).length > largestParams)
-    throw invalidArgument(`params must be at most ${largestParams} bytes`);
+  freeJsonField('params', params, largestParams);
   const lifetime = defaultLifetimeSeconds[request.persistent ? 'persistent' : 'transient'];
   return database.tenant(context.tenantId, async (tx) => {
     const device = isId(request.deviceId) ? await findDevice(tx, context.tenantId, request.deviceId) : undefined;

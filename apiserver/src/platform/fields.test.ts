@@ -1,0 +1,37 @@
+import { expect } from 'chai';
+import type { JsonObject } from '@bufbuild/protobuf';
+import { freeJsonField } from './fields.ts';
+
+describe('free JSON', () => {
+  const taken: [string, JsonObject][] = [
+    ['nothing', {}],
+    ['everything that JSON has', { a: [1, -0.5, null, true, { '': 'x' }] }],
+    ['text that looks like an escaped NUL', { a: String.raw`\u0000`, [String.raw`\u0000`]: 1 }],
+    ['the key __proto__', JSON.parse('{"__proto__":{"a":1}}') as JsonObject],
+    ['as many bytes as are allowed', { a: 'x'.repeat(92) }],
+    ['that with letters of several bytes', { a: 'é'.repeat(46) }],
+  ];
+  for (const [what, value] of taken) {
+    it(`may hold ${what}`, () => expect(() => freeJsonField('metadata', value, 100)).not.to.throw());
+  }
+
+  const refused: [string, JsonObject, string][] = [
+    ['a number that is none', { a: NaN }, 'metadata: numbers must be finite'],
+    ['an infinite number', { a: [{ b: -Infinity }] }, 'metadata: numbers must be finite'],
+    ['NUL in a text', { a: ['x\0'] }, 'metadata must not contain NUL'],
+    ['NUL in a key', { a: { '\0': 1 } }, 'metadata must not contain NUL'],
+    [
+      'NUL under the key __proto__',
+      JSON.parse('{"__proto__":"\\u0000"}') as JsonObject,
+      'metadata must not contain NUL',
+    ],
+    ['more bytes than are allowed', { a: 'x'.repeat(93) }, 'metadata must have at most 100 bytes'],
+    ['fewer letters, but more bytes', { a: 'é'.repeat(47) }, 'metadata must have at most 100 bytes'],
+  ];
+  for (const [what, value, message] of refused) {
+    it(`may not hold ${what}`, () =>
+      expect(() => freeJsonField('metadata', value, 100))
+        .to.throw(message)
+        .with.property('code', 'INVALID_ARGUMENT'));
+  }
+});
