@@ -36,6 +36,7 @@ import { KelletError } from '../../apiserver/src/platform/errors.ts';
 import { newId } from '../../apiserver/src/platform/ids.ts';
 import { KubernetesApi, loadKubeConfig, type KubernetesObject } from '../../apiserver/src/platform/kubernetes.ts';
 import { createLogger } from '../../apiserver/src/platform/logger.ts';
+import { startOtlpReceiver } from '../../apiserver/src/platform/test-otlp.ts';
 import { Paging } from '../../apiserver/src/platform/paging.ts';
 import { internalContext, publicCaller, ServiceRegistry, type CallContext } from '../../apiserver/src/platform/rpc.ts';
 import { createTestDatabase, type TestDatabase } from '../../apiserver/src/platform/test-database.ts';
@@ -453,6 +454,22 @@ describe('custom resources written for REST callers', function () {
     );
     await writer.sweep();
     expect(await read('DeviceProfile', 'orphan')).to.equal(undefined);
+  });
+
+  it('is seen in spans, request by request to the Kubernetes API', async () => {
+    const receiver = await startOtlpReceiver();
+    try {
+      await kubernetes.get('DeviceProfile', namespace, 'not-there');
+      const path = '/apis/kellet.dev/v1alpha1/namespaces/{namespace}/deviceprofiles';
+      const found = await receiver.span(({ name }) => name === `GET ${path}/{name}`);
+      expect(found).to.deep.include({ kind: 3 });
+      expect(found.attributes).to.include({ 'http.response.status_code': 404, 'url.template': `${path}/{name}` });
+      await writer.create(context, { kind: 'DeviceProfile', displayName: 'traced', spec: {} });
+      const made = await receiver.span(({ name }) => name === `POST ${path}`);
+      expect(made.attributes).to.include({ 'http.response.status_code': 201 });
+    } finally {
+      await receiver.stop();
+    }
   });
 
   it('answers UNAVAILABLE and writes nothing while the API server is away; reading goes on', async () => {

@@ -2,6 +2,7 @@
 import { checkHeaderChain, fetchHeaders, toDisplayHex } from '@kellet/verify';
 import type { HeaderAtHeight } from '@kellet/verify';
 import type { Database, Transaction } from '../platform/database.ts';
+import { traceRequestTo } from '../platform/outgoing-call.ts';
 
 /** Headers per request to the source. */
 const pageHeaders = 2000;
@@ -137,13 +138,14 @@ export class HeaderChain {
   }
 
   private async fetchTip(): Promise<{ height: number; hash: string }> {
-    const response = await fetch(`${this.baseUrl}/tip`, { signal: AbortSignal.timeout(answerMilliseconds) });
-    if (!response.ok) throw new Error(`the header source answered ${response.status}`);
-    const body = (await response.json()) as {
-      height?: unknown;
-      hash?: unknown;
-      value?: { height?: unknown; hash?: unknown };
-    };
+    const url = new URL(`${this.baseUrl}/tip`);
+    const answer = await traceRequestTo({ method: 'GET', url, template: '/tip' }, async (answered) => {
+      const response = await fetch(url, { signal: AbortSignal.timeout(answerMilliseconds) });
+      answered(response.status);
+      if (!response.ok) throw new Error(`the header source answered ${response.status}`);
+      return response.json();
+    });
+    const body = answer as { height?: unknown; hash?: unknown; value?: { height?: unknown; hash?: unknown } };
     const { height, hash } = body.value ?? body;
     if (!Number.isSafeInteger(height) || typeof hash !== 'string') throw new Error('the header source has no tip');
     return { height: height as number, hash: hash.toLowerCase() };
@@ -153,7 +155,10 @@ export class HeaderChain {
     const headers: HeaderAtHeight[] = [];
     while (from + headers.length <= to) {
       const next = from + headers.length;
-      const page = await fetchHeaders(this.baseUrl, next, Math.min(pageHeaders, to - next + 1));
+      const page = await traceRequestTo(
+        { method: 'GET', url: new URL(`${this.baseUrl}/headers`), template: '/headers' },
+        () => fetchHeaders(this.baseUrl, next, Math.min(pageHeaders, to - next + 1)),
+      );
       if (page.length === 0) break;
       headers.push(...page);
     }

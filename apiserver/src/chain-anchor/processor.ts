@@ -1,5 +1,6 @@
 // The transaction processor (ARC's API): submitting, asking for a status, and its fee policy.
 import { toHex } from '@kellet/verify';
+import { traceRequestTo } from '../platform/outgoing-call.ts';
 import { floorRate } from './fees.ts';
 import type { FeeRate } from './fees.ts';
 import { parseReport } from './processor-status.ts';
@@ -53,7 +54,7 @@ export class Processor {
   private async post(raw: Uint8Array, callbackUrl: string): Promise<Submission> {
     const headers: Record<string, string> = { 'content-type': 'application/json', 'x-maxtimeout': networkSeconds };
     if (callbackUrl !== '') headers['x-callbackurl'] = callbackUrl;
-    const { status, body } = await this.request('/v1/tx', {
+    const { status, body } = await this.request('/v1/tx', '/v1/tx', {
       method: 'POST',
       headers,
       body: JSON.stringify({ rawTx: toHex(raw) }),
@@ -71,7 +72,7 @@ export class Processor {
    * @throws {ProcessorUnavailable}
    */
   async status(txid: string): Promise<StatusReport | undefined> {
-    const { status, body } = await this.request(`/v1/tx/${txid}`, { headers: {} });
+    const { status, body } = await this.request(`/v1/tx/${txid}`, '/v1/tx/{txid}', { headers: {} });
     const report = parseReport(body);
     if (report) return report;
     if (status === 404) return undefined;
@@ -82,7 +83,7 @@ export class Processor {
   async feeRate(): Promise<FeeRate> {
     if (performance.now() - this.rateReadAt < policyMilliseconds) return this.rate ?? floorRate;
     try {
-      const { body } = await this.request('/v1/policy', { headers: {} });
+      const { body } = await this.request('/v1/policy', '/v1/policy', { headers: {} });
       const fee = (body as { policy?: { miningFee?: Partial<FeeRate> } } | undefined)?.policy?.miningFee;
       if (Number.isFinite(fee?.satoshis) && Number.isFinite(fee?.bytes) && fee!.bytes! > 0) {
         this.rate = { satoshis: fee!.satoshis!, bytes: fee!.bytes! };
@@ -99,8 +100,13 @@ export class Processor {
     this.rateReadAt = -Infinity;
   }
 
+  /**
+   * Sends a request, without our trace: the processor is another party's, and what it is told of ours (which transactions
+   * belong together, and to which call) would be of no use to us and none of its business.
+   */
   private async request(
     path: string,
+    template: string,
     init: { method?: string; headers: Record<string, string>; body?: string },
   ): Promise<{ status: number; body: unknown }> {
     const headers = { ...init.headers };
@@ -108,13 +114,13 @@ export class Processor {
     let status: number;
     let text: string;
     try {
-      const response = await fetch(`${this.base}${path}`, {
-        ...init,
-        headers,
-        signal: AbortSignal.timeout(answerMilliseconds),
-      });
-      status = response.status;
-      text = await response.text();
+      const url = new URL(`${this.base}${path}`);
+      ({ status, text } = await traceRequestTo({ method: init.method ?? 'GET', url, template }, async (answered) => {
+        const signal = AbortSignal.timeout(answerMilliseconds);
+        const response = await fetch(url, { ...init, headers, signal });
+        answered(response.status);
+        return { status: response.status, text: await response.text() };
+      }));
     } catch (error) {
       throw new ProcessorUnavailable('the processor does not answer', { cause: error });
     }

@@ -1,83 +1,17 @@
 // Traces from the request's headers to what a handler causes, and as spans at a real OTLP receiver.
-import { once } from 'node:events';
-import { createServer, type Server } from 'node:http';
-import type { AddressInfo } from 'node:net';
-import { BinaryReader, WireType } from '@bufbuild/protobuf/wire';
 import { Client, credentials, Metadata } from '@grpc/grpc-js';
 import { DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { create } from '@bufbuild/protobuf';
 import { expect } from 'chai';
 import { systemClock } from '../platform/clock.ts';
 import { grpcService } from '../platform/grpc-service.ts';
-import { createLogger } from '../platform/logger.ts';
 import { enqueue } from '../platform/outbox.ts';
-import { startTracing } from '../platform/tracing.ts';
+import { startOtlpReceiver, type OtlpReceiver } from '../platform/test-otlp.ts';
 import { startTestGateway, type TestGateway } from './test-gateway.ts';
 
 const traceId = '0af7651916cd43dd8448eb211c80319c';
 const spanId = 'b7ad6b7169203331';
 const traceparent = `00-${traceId}-${spanId}-01`;
-
-interface Message {
-  [field: number]: (Uint8Array | bigint | number)[];
-}
-
-/** The fields of a protobuf message by number. */
-function fields(bytes: Uint8Array): Message {
-  const reader = new BinaryReader(bytes);
-  const found: Message = {};
-  while (reader.pos < reader.len) {
-    const [field, type] = reader.tag();
-    const value =
-      type === WireType.LengthDelimited
-        ? reader.bytes()
-        : type === WireType.Varint
-          ? Number(reader.uint64())
-          : type === WireType.Bit64
-            ? BigInt(reader.fixed64())
-            : reader.fixed32();
-    (found[field] ??= []).push(value);
-  }
-  return found;
-}
-const inner = (message: Message, field: number) => (message[field] ?? []).map((value) => fields(value as Uint8Array));
-const text = (message: Message, field: number) => Buffer.from((message[field]?.[0] as Uint8Array) ?? []).toString();
-const hex = (message: Message, field: number) => Buffer.from((message[field]?.[0] as Uint8Array) ?? []).toString('hex');
-const attributesOf = (message: Message, field: number): Record<string, string | number> =>
-  Object.fromEntries(
-    inner(message, field).map((pair) => {
-      const value = inner(pair, 2)[0]!;
-      return [text(pair, 1), value[1] ? text(value, 1) : Number(value[3]?.[0])];
-    }),
-  );
-
-interface ReceivedSpan {
-  service: unknown;
-  traceId: string;
-  spanId: string;
-  parentSpanId: string;
-  name: string;
-  kind: unknown;
-  attributes: Record<string, string | number>;
-  status: unknown;
-}
-
-/** opentelemetry/proto/collector/trace/v1: the spans of an ExportTraceServiceRequest. */
-const spansOf = (request: Uint8Array): ReceivedSpan[] =>
-  inner(fields(request), 1).flatMap((resourceSpans) =>
-    inner(resourceSpans, 2).flatMap((scopeSpans) =>
-      inner(scopeSpans, 2).map((span) => ({
-        service: attributesOf(inner(resourceSpans, 1)[0]!, 1)['service.name'],
-        traceId: hex(span, 1),
-        spanId: hex(span, 2),
-        parentSpanId: hex(span, 4),
-        name: text(span, 5),
-        kind: span[6]?.[0],
-        attributes: attributesOf(span, 9),
-        status: inner(span, 15)[0]?.[3]?.[0],
-      })),
-    ),
-  );
 
 describe('the trace of a call', () => {
   let gateway: TestGateway;
@@ -144,46 +78,12 @@ describe('the trace of a call', () => {
   });
 
   describe('with an OTLP endpoint', () => {
-    let receiver: Server;
-    const spans: ReceivedSpan[] = [];
-    let end: () => Promise<void>;
-    const settings: Record<string, string> = {};
-
+    let receiver: OtlpReceiver;
     before(async () => {
-      receiver = createServer((request, response) => {
-        const chunks: Uint8Array[] = [];
-        request.on('data', (chunk: Uint8Array) => chunks.push(chunk));
-        request.on('end', () => {
-          expect(request.url).to.equal('/v1/traces');
-          expect(request.headers['content-type']).to.equal('application/x-protobuf');
-          spans.push(...spansOf(Buffer.concat(chunks)));
-          response.setHeader('content-type', 'application/x-protobuf').end();
-        });
-      }).listen(0, '127.0.0.1');
-      await once(receiver, 'listening');
-      Object.assign(settings, {
-        OTEL_EXPORTER_OTLP_ENDPOINT: `http://127.0.0.1:${(receiver.address() as AddressInfo).port}`,
-        OTEL_SERVICE_NAME: 'kellet-test',
-        OTEL_BSP_SCHEDULE_DELAY: '50',
-      });
-      // The exporter reads the standard variables itself.
-      Object.assign(process.env, settings);
-      end = await startTracing(process.env, createLogger('silent'));
+      receiver = await startOtlpReceiver();
     });
-    after(async () => {
-      await end();
-      for (const name of Object.keys(settings)) delete process.env[name];
-      receiver.close();
-    });
-
-    const span = async (matches: (one: ReceivedSpan) => boolean) => {
-      for (let wait = 0; wait < 200; wait += 1) {
-        const found = spans.find(matches);
-        if (found) return found;
-        await new Promise((resolve) => setTimeout(resolve, 20));
-      }
-      throw new Error(`no such span among ${JSON.stringify(spans)}`);
-    };
+    after(() => receiver.stop());
+    const span: OtlpReceiver['span'] = (matches) => receiver.span(matches);
 
     it('is a span of the server below the client, with those of its transactions below it', async () => {
       await ask('d4', { traceparent });
@@ -200,7 +100,11 @@ describe('the trace of a call', () => {
       expect(metadata.get('traceparent')).to.equal(`00-${traceId}-${server.spanId}-01`);
       const transaction = await span(({ parentSpanId }) => parentSpanId === server.spanId);
       expect(transaction).to.deep.include({ name: 'transaction', kind: 3 });
-      expect(transaction.attributes).to.include({ 'db.system.name': 'postgresql' });
+      const { hostname, port, pathname } = new URL(gateway.testDatabase.url);
+      expect(transaction.attributes).to.deep.equal({
+        ...{ 'db.system.name': 'postgresql', 'db.operation.name': 'transaction', 'db.namespace': pathname.slice(1) },
+        ...{ 'server.address': hostname, 'server.port': Number(port) },
+      });
       expect((await eventOf('d4'))['traceparent']).to.equal(`00-${traceId}-${transaction.spanId}-01`);
     });
 
@@ -231,7 +135,7 @@ describe('the trace of a call', () => {
       await ask('d6', { traceparent: unrecorded });
       await ask('d7', { traceparent });
       await span(({ attributes }) => attributes['url.path'] === '/api/v1/devices/d7');
-      expect(spans.some(({ attributes }) => attributes['url.path'] === '/api/v1/devices/d6')).to.equal(false);
+      expect(receiver.spans.some(({ attributes }) => attributes['url.path'] === '/api/v1/devices/d6')).to.equal(false);
       expect((await eventOf('d6'))['traceparent']).to.match(new RegExp(`^00-${traceId.replace('0', 'f')}-.*-00$`));
     });
   });

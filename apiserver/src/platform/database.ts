@@ -2,12 +2,13 @@
 import { createHash } from 'node:crypto';
 import { readdir, readFile } from 'node:fs/promises';
 import path from 'node:path';
+import type { Attributes } from '@opentelemetry/api';
 import pg from 'pg';
 import { sleep } from './clock.ts';
-import { unavailable } from './errors.ts';
+import { codes, KelletError, unavailable } from './errors.ts';
 import type { Logger } from './logger.ts';
 import { isStale, sendBatch, StatementNames, StatementQueue, type Result, type Statement } from './statement-batch.ts';
-import { inSpan } from './tracing.ts';
+import { beginClientSpan, endTrace, inTrace } from './tracing.ts';
 
 // int8 holds nanoseconds and sizes beyond 2^53; everything smaller is int4 in our tables.
 pg.types.setTypeParser(pg.types.builtins.INT8, (text) => BigInt(text));
@@ -31,9 +32,6 @@ const defaultStatementMilliseconds = 15_000;
  * swallows packets tells nobody that notifications do not arrive any more.
  */
 const defaultHeartbeatMilliseconds = 3_000;
-
-/** OpenTelemetry's semantic conventions for databases. */
-const databaseAttributes = { 'db.system.name': 'postgresql', 'db.operation.name': 'transaction' };
 
 const begin: Statement = { name: 'begin', text: 'BEGIN' };
 const commit: Statement = { name: 'commit', text: 'COMMIT' };
@@ -64,6 +62,7 @@ export class Database {
   private readonly statementMilliseconds: number;
   private readonly heartbeatMilliseconds: number;
   private readonly names = new StatementNames();
+  private attributes: Attributes | undefined;
   private readonly closing = new AbortController();
   private readonly listeners = new Set<Promise<void>>();
 
@@ -122,7 +121,7 @@ export class Database {
       const named = statements.map((statement) => ({ ...statement, name: this.names.nameOf(statement.text) }));
       return (await this.sendAlone([scope, ...named])).slice(1);
     });
-    return inSpan('transaction', databaseAttributes, async () => {
+    return this.inSpan('read', async () => {
       try {
         return await work(queue);
       } finally {
@@ -154,7 +153,41 @@ export class Database {
     work: (tx: Transaction) => Promise<T>,
     timeout: number,
   ): Promise<T> {
-    return inSpan('transaction', databaseAttributes, () => this.runTransaction(opening, work, timeout));
+    return this.inSpan('transaction', () => this.runTransaction(opening, work, timeout));
+  }
+
+  /** Runs work in a span of its own below the call that it is part of; loops, which are part of none, would drown the rest. */
+  private inSpan<T>(operation: 'read' | 'transaction', work: () => Promise<T>): Promise<T> {
+    const trace = beginClientSpan(
+      operation,
+      () => ({ ...this.spanAttributes(), 'db.operation.name': operation }),
+      false,
+    );
+    if (!trace) return work();
+    return inTrace(trace, work).then(
+      (result) => {
+        endTrace(trace, {});
+        return result;
+      },
+      (error: unknown) => {
+        const { state, type } = failureOf(error);
+        endTrace(trace, state === undefined ? {} : { 'db.response.status_code': state }, type);
+        throw error;
+      },
+    );
+  }
+
+  /** OpenTelemetry's semantic conventions for databases. */
+  private spanAttributes(): Attributes {
+    if (!this.attributes) {
+      // Not connected: it only reads the URL, as those of the pool do.
+      const { host, port, database = '' } = new pg.Client({ connectionString: this.url });
+      this.attributes = {
+        ...{ 'db.system.name': 'postgresql', 'db.namespace': database },
+        ...{ 'server.address': host, 'server.port': port },
+      };
+    }
+    return this.attributes;
   }
 
   /** What opens the transaction travels with its first statements; work that asks for none opens none. */
@@ -278,6 +311,19 @@ export class Database {
     await Promise.all(this.listeners);
     await this.pool.end();
   }
+}
+
+/**
+ * What a span says of a transaction that failed: the server's code (SQLSTATE), or why it was not reached. A refusal that was
+ * decided in the transaction is no failure of it.
+ */
+function failureOf(error: unknown): { state?: string; type?: string } {
+  if (error instanceof KelletError) {
+    if (codes[error.code].http < 500) return {};
+    return error.cause === undefined ? { type: error.code } : { ...failureOf(error.cause), type: error.code };
+  }
+  if (error instanceof pg.DatabaseError) return { state: error.code, type: error.code };
+  return { type: error instanceof Error ? error.name : 'error' };
 }
 
 /** Whether a failure says that the server is away or has dropped us, rather than that the statement was wrong. */

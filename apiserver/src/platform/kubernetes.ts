@@ -7,6 +7,8 @@ import { KubeConfig } from '@kubernetes/client-node';
 import { apiFieldManager, apiVersion, group, plurals, version, type Kind, type ObjectMeta } from '@kellet/crds';
 import { KelletError, unavailable } from './errors.ts';
 import type { Logger } from './logger.ts';
+import { traceRequestTo } from './outgoing-call.ts';
+import { traceHeaders } from './tracing.ts';
 
 /** An entry of metadata.managedFields: which fields a manager owns, and by which operation. */
 export interface ManagedFields {
@@ -46,6 +48,8 @@ export class KubernetesError extends Error {
 interface Call {
   readonly method: 'GET' | 'POST' | 'PATCH' | 'DELETE';
   readonly path: string;
+  /** The path without names, for spans; the path itself when it has none. */
+  readonly template?: string;
   readonly body?: unknown;
   readonly contentType?: string;
   readonly signal?: AbortSignal | undefined;
@@ -84,8 +88,9 @@ export class KubernetesApi {
 
   /** Makes a resource; KubernetesError AlreadyExists when the name is taken. */
   create<Spec>(kind: Kind, object: KubernetesObject<Spec>, signal?: AbortSignal): Promise<KubernetesObject<Spec>> {
-    const path = `${pathOf(kind, object.metadata.namespace ?? '')}?fieldManager=${apiFieldManager}`;
-    return this.call({ method: 'POST', path, body: object, signal });
+    const { path, template } = addressOf(kind, object.metadata.namespace ?? '');
+    const query = `?fieldManager=${apiFieldManager}`;
+    return this.call({ method: 'POST', path: path + query, template, body: object, signal });
   }
 
   /** Reads a resource; undefined when there is none. */
@@ -96,7 +101,7 @@ export class KubernetesApi {
     signal?: AbortSignal,
   ): Promise<KubernetesObject<Spec> | undefined> {
     try {
-      return await this.call({ method: 'GET', path: pathOf(kind, namespace, name), signal });
+      return await this.call({ method: 'GET', ...addressOf(kind, namespace, name), signal });
     } catch (error) {
       if (error instanceof KubernetesError && error.status === 404) return undefined;
       throw error;
@@ -109,9 +114,11 @@ export class KubernetesApi {
    */
   apply<Spec>(kind: Kind, object: KubernetesObject<Spec>, signal?: AbortSignal): Promise<KubernetesObject<Spec>> {
     const { namespace = '', name } = object.metadata;
+    const { path, template } = addressOf(kind, namespace, name);
     return this.call({
       method: 'PATCH',
-      path: `${pathOf(kind, namespace, name)}?fieldManager=${apiFieldManager}&force=false`,
+      path: `${path}?fieldManager=${apiFieldManager}&force=false`,
+      template,
       body: object,
       contentType: 'application/apply-patch+yaml',
       signal,
@@ -126,9 +133,11 @@ export class KubernetesApi {
     patch: object,
     signal?: AbortSignal,
   ): Promise<KubernetesObject<Spec>> {
+    const { path, template } = addressOf(kind, namespace, name);
     return this.call({
       method: 'PATCH',
-      path: `${pathOf(kind, namespace, name)}?fieldManager=${apiFieldManager}`,
+      path: `${path}?fieldManager=${apiFieldManager}`,
+      template,
       body: patch,
       contentType: 'application/merge-patch+json',
       signal,
@@ -140,7 +149,7 @@ export class KubernetesApi {
     try {
       await this.call({
         method: 'DELETE',
-        path: pathOf(kind, namespace, name),
+        ...addressOf(kind, namespace, name),
         body: { preconditions: { uid } },
         signal,
       });
@@ -163,7 +172,13 @@ export class KubernetesApi {
   private async call<T>(call: Call): Promise<T> {
     let answer: { status: number; text: string };
     try {
-      answer = await this.send(call);
+      const { method, path, template = path } = call;
+      const url = new URL(path, this.server);
+      answer = await traceRequestTo({ method, url, template: `/${template}` }, async (answered) => {
+        const received = await this.send(call, url);
+        answered(received.status);
+        return received;
+      });
     } catch (error) {
       throw unavailable('the Kubernetes API is unavailable', error);
     }
@@ -178,14 +193,17 @@ export class KubernetesApi {
     throw new KelletError('UNAVAILABLE', 'the Kubernetes API is unavailable', { cause: refused, retryAfterSeconds: 1 });
   }
 
-  private async send(call: Call): Promise<{ status: number; text: string }> {
+  /**
+   * Sends a request with our trace in it: an API server that records traces itself (its `--tracing-config-file`) shows there
+   * what it did for the call, and both belong to the same cluster's administrators.
+   */
+  private async send(call: Call, url: URL): Promise<{ status: number; text: string }> {
     const body = call.body === undefined ? undefined : JSON.stringify(call.body);
     // Tokens and certificates rotate, exec plugins renew: client-node reads the credential again when it is due.
     const options: RequestOptions = {};
     await this.config.applyToHTTPSOptions(options);
     const agent = this.agentFor(options);
     const signals = [AbortSignal.timeout(requestMilliseconds), ...(call.signal ? [call.signal] : [])];
-    const url = new URL(call.path, this.server);
     return new Promise((resolve, reject) => {
       const request = (url.protocol === 'http:' ? http : https).request(url, {
         ...(options.auth ? { auth: options.auth } : {}),
@@ -195,6 +213,7 @@ export class KubernetesApi {
           ...(options.headers as Record<string, string> | undefined),
           accept: 'application/json',
           'user-agent': 'kellet-apiserver',
+          ...traceHeaders(),
           ...(body === undefined
             ? {}
             : { 'content-type': call.contentType ?? 'application/json', 'content-length': Buffer.byteLength(body) }),
@@ -232,10 +251,13 @@ export class KubernetesApi {
   }
 }
 
-function pathOf(kind: Kind, namespace: string, name = ''): string {
-  const scope = namespace === '' ? '' : `/namespaces/${encodeURIComponent(namespace)}`;
-  const item = name === '' ? '' : `/${encodeURIComponent(name)}`;
-  return `apis/${group}/${version}${scope}/${plurals[kind]}${item}`;
+function addressOf(kind: Kind, namespace: string, name = ''): { path: string; template: string } {
+  const pathOf = (scope: string, item: string): string =>
+    `apis/${group}/${version}${namespace === '' ? '' : `/namespaces/${scope}`}/${plurals[kind]}${name === '' ? '' : `/${item}`}`;
+  return {
+    path: pathOf(encodeURIComponent(namespace), encodeURIComponent(name)),
+    template: pathOf('{namespace}', '{name}'),
+  };
 }
 
 function toKubernetesError(status: number, text: string): KubernetesError {

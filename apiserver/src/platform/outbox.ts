@@ -4,7 +4,7 @@ import type { Broker } from './broker.ts';
 import type { Database, Transaction } from './database.ts';
 import { newId } from './ids.ts';
 import type { Logger } from './logger.ts';
-import { currentTrace } from './tracing.ts';
+import { traceHeaders } from './tracing.ts';
 
 /** An event as its cause knows it. */
 export interface OutboxEvent {
@@ -33,11 +33,7 @@ export async function enqueueAll(tx: Transaction, events: readonly OutboxEvent[]
   const time = new Date(clock.now()).toISOString();
   const ids = events.map(() => newId());
   // CloudEvents' extension for distributed tracing: the trace of the call that causes the events.
-  const trace = currentTrace();
-  const tracing = trace && {
-    traceparent: trace.traceparent,
-    ...(trace.context.tracestate === '' ? {} : { tracestate: trace.context.tracestate }),
-  };
+  const tracing = traceHeaders();
   const envelopes = events.map((event, index) => ({
     specversion: '1.0',
     id: ids[index],

@@ -81,21 +81,27 @@ export function endTrace({ span }: Trace, attributes: Attributes, error?: string
   span.end();
 }
 
-/** Runs work in a span of its own below the one that runs; without one, or when spans are not sent, it just runs it. */
-export async function inSpan<T>(name: string, attributes: Attributes, work: () => Promise<T>): Promise<T> {
-  const parent = currentTrace()?.span;
-  if (!exporting || !parent?.isRecording()) return work();
+/**
+ * Begins a span for what is asked of another system, below the one that runs; undefined when spans are not sent, or not for this
+ * trace. Outside of calls, in the loops of the data plane, a trace begins with it if `mayBeFirst`. The attributes are asked
+ * for when it is recorded.
+ */
+export function beginClientSpan(name: string, attributesOf: () => Attributes, mayBeFirst: boolean): Trace | undefined {
+  if (!exporting) return undefined;
+  const running = currentTrace();
+  if (running ? !running.span?.isRecording() : !mayBeFirst) return undefined;
   const { api, tracer } = exporting;
-  const context = api.trace.setSpan(api.ROOT_CONTEXT, parent);
-  const trace = new Trace(undefined, tracer.startSpan(name, { kind: api.SpanKind.CLIENT, attributes }, context));
-  try {
-    const result = await inTrace(trace, work);
-    endTrace(trace, {});
-    return result;
-  } catch (error) {
-    endTrace(trace, {}, error instanceof Error ? error.name : 'error');
-    throw error;
-  }
+  const parent = running?.span ? api.trace.setSpan(api.ROOT_CONTEXT, running.span) : api.ROOT_CONTEXT;
+  const span = tracer.startSpan(name, { kind: api.SpanKind.CLIENT, attributes: attributesOf() }, parent);
+  return new Trace(undefined, span);
+}
+
+/** The headers by which an HTTP server goes on with the trace that runs; none outside of one. */
+export function traceHeaders(): { traceparent?: string; tracestate?: string } {
+  const trace = currentTrace();
+  if (!trace) return {};
+  const { tracestate } = trace.context;
+  return { traceparent: trace.traceparent, ...(tracestate === '' ? {} : { tracestate }) };
 }
 
 type Environment = Readonly<Record<string, string | undefined>>;

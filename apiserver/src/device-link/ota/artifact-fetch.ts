@@ -11,6 +11,7 @@ import os from 'node:os';
 import path from 'node:path';
 import { pipeline } from 'node:stream/promises';
 import { Transform } from 'node:stream';
+import { traceRequestTo } from '../../platform/outgoing-call.ts';
 
 /** Why an artifact could not be had. `permanent` says that trying again gives the same answer. */
 export class ArtifactError extends Error {
@@ -125,7 +126,12 @@ export async function fetchArtifact(
         done(tooLarge ? new ArtifactError(`the artifact is larger than size_bytes (${limit})`, true) : null, piece);
       },
     });
-    await pipeline(await open(new URL(uri), options, maximumRedirects), meter, createWriteStream(file));
+    const url = new URL(uri);
+    // Its server is anybody's, so it is not told of our trace.
+    await traceRequestTo({ method: 'GET', url }, async (answered) => {
+      const response = await open(url, { ...options, answered }, maximumRedirects);
+      await pipeline(response, meter, createWriteStream(file));
+    });
     if (declared.sizeBytes !== 0 && received !== declared.sizeBytes) {
       throw new ArtifactError(`the artifact has ${received} bytes, size_bytes says ${declared.sizeBytes}`, true);
     }
@@ -144,7 +150,7 @@ export async function fetchArtifact(
 /** Opens the response stream, following redirects; each hop is held to the same rules. */
 function open(
   url: URL,
-  options: { allowLocal: boolean; signal: AbortSignal },
+  options: { allowLocal: boolean; signal: AbortSignal; answered: (status: number) => void },
   redirects: number,
 ): Promise<http.IncomingMessage> {
   const problem = addressProblem(url.href, options.allowLocal);
@@ -163,8 +169,10 @@ function open(
           if (redirects === 0) reject(new ArtifactError('too many redirects', true));
           else open(new URL(location, url), options, redirects - 1).then(resolve, reject);
         } else if (status === 200) {
+          options.answered(status);
           resolve(response);
         } else {
+          options.answered(status);
           response.destroy();
           // Also a 404 passes: a manifest is often applied before its build has been published.
           reject(new ArtifactError(`the artifact's server answered ${status}`, false));
