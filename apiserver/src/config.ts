@@ -45,6 +45,11 @@ const settings = {
     help: 'what is logged on standard output: nothing, failures, every request but health probes, everything',
   },
   databaseUrl: { type: 'string', secret: true, required: true, help: 'PostgreSQL connection URL' },
+  slowStatementMilliseconds: {
+    type: 'integer',
+    fallback: '1000',
+    help: 'database statements that take at least this long are logged and counted; 0: none',
+  },
   redisUrl: {
     type: 'string',
     secret: true,

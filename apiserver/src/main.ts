@@ -22,6 +22,7 @@ import { createMetrics } from './platform/metrics.ts';
 import type { Platform } from './platform/module.ts';
 import { OutboxRelay } from './platform/outbox.ts';
 import { Paging } from './platform/paging.ts';
+import { SlowStatements } from './platform/slow-statements.ts';
 import { startTracing } from './platform/tracing.ts';
 import type { ServiceRegistry } from './platform/rpc.ts';
 import { ProcessServer } from './process-server.ts';
@@ -88,7 +89,8 @@ async function run(config: Config): Promise<void> {
 
   const endTracing = await startTracing(process.env, logger);
   const metrics = createMetrics();
-  const database = new Database(config.databaseUrl, logger);
+  const slowStatements = new SlowStatements(config.slowStatementMilliseconds, logger, metrics);
+  const database = new Database(config.databaseUrl, logger, { slowStatements });
   const broker = new Broker(config.natsUrl, logger);
   const { targets } = config;
   const isGateway = targets.has('gateway');

@@ -113,6 +113,7 @@ describe('the chart', function () {
     const values = {
       trustedProxies: ['10.0.0.0/8', '192.0.2.1'],
       accessLog: 'errors',
+      slowStatementMilliseconds: 250,
       extraEnv: [{ name: 'OTEL_EXPORTER_OTLP_ENDPOINT', value: 'http://collector:4318' }],
     };
     const manifests = manifestsOf(await render('--set-json', `apiserver=${JSON.stringify(values)}`));
@@ -122,6 +123,7 @@ describe('the chart', function () {
     const valueOf = (name: string) => env.find((variable) => variable.name === name);
     expect(valueOf('KELLET_TRUSTED_PROXIES')!.value).to.equal('10.0.0.0/8,192.0.2.1');
     expect(valueOf('KELLET_ACCESS_LOG')!.value).to.equal('errors');
+    expect(valueOf('KELLET_SLOW_STATEMENT_MILLISECONDS')!.value).to.equal('250');
     expect(valueOf('OTEL_EXPORTER_OTLP_ENDPOINT')!.value).to.equal('http://collector:4318');
     expect(valueOf('KELLET_REDIS_URL')!.valueFrom!.secretKeyRef).to.include({ key: 'redisUrl', optional: true });
     const known = configHelp();

@@ -53,6 +53,7 @@ export class RunningCall {
     this.namespace = metadataText(metadata, namespaceHeader);
     this.trace = traceCall(method, metadata);
     const requestId = grpcRequestId(metadata);
+    this.trace.requestId = requestId;
     this.headers = new Map([['x-request-id', requestId]]);
     const { accessLog } = parts;
     this.entry = accessLog.begin('grpc', '', requestId, accessLog.isOn ? this.trace.traceparent : undefined);

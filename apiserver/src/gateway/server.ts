@@ -22,7 +22,7 @@ import { readBody, RestContext, streamBody } from './rest-call.ts';
 import type { Match, Route, RouteTable } from './routes.ts';
 import { bodyMessages, decodeRequest, encodeResponse } from './transcode.ts';
 import { codes, unavailable } from '../platform/errors.ts';
-import { currentTrace } from '../platform/tracing.ts';
+import { currentTrace, nameTrace } from '../platform/tracing.ts';
 import { nameRequest, traceRequest } from './call-trace.ts';
 
 /** Greatest body of a telemetry request (API.md, telemetry) and of any other, in bytes. */
@@ -82,6 +82,7 @@ async function handle(parts: RestParts, request: IncomingMessage, response: Serv
   const url = (request.url = originForm(request.url ?? ''));
   const requestId = requestIdOf(headers['x-request-id'] as string | undefined) ?? newRequestId();
   response.setHeader('x-request-id', requestId);
+  nameTrace(requestId);
   // Shared caches know of `Authorization` (RFC 9111, 3.5) and not of `X-API-Key`: without this they may give one tenant's
   // answer to another.
   response.setHeader('cache-control', 'no-store');

@@ -109,6 +109,7 @@ export class InternalServer {
         readTraceContext(opened.metadata.get('traceparent'), opened.metadata.get('tracestate')),
         () => rpcAttributes(method),
       );
+      trace.requestId = opened.requestId;
       await inTrace(trace, () => Promise.race([run(method, call, registry, opened), stopped]));
       endTrace(trace, { 'rpc.grpc.status_code': status.OK });
     } catch (thrown) {

@@ -7,6 +7,7 @@ import pg from 'pg';
 import { sleep } from './clock.ts';
 import { codes, KelletError, unavailable } from './errors.ts';
 import type { Logger } from './logger.ts';
+import type { SlowStatements } from './slow-statements.ts';
 import { isStale, sendBatch, StatementNames, StatementQueue, type Result, type Statement } from './statement-batch.ts';
 import { beginClientSpan, endTrace, inTrace } from './tracing.ts';
 
@@ -54,6 +55,15 @@ function checkTenantId(tenantId: string): void {
   if (!/^[a-z0-9]([-a-z0-9]*[a-z0-9])?$/.test(tenantId)) throw new Error('not a tenant id');
 }
 
+/** What may be set of a database; the defaults are those of production. */
+export interface DatabaseOptions {
+  readonly maximumConnections?: number;
+  readonly statementMilliseconds?: number;
+  readonly heartbeatMilliseconds?: number;
+  /** Judges the statements of reads and transactions. */
+  readonly slowStatements?: SlowStatements;
+}
+
 /** The database of the data plane. */
 export class Database {
   readonly pool: pg.Pool;
@@ -61,20 +71,18 @@ export class Database {
   private readonly logger: Logger;
   private readonly statementMilliseconds: number;
   private readonly heartbeatMilliseconds: number;
+  private readonly slowStatements: SlowStatements | undefined;
   private readonly names = new StatementNames();
   private attributes: Attributes | undefined;
   private readonly closing = new AbortController();
   private readonly listeners = new Set<Promise<void>>();
 
-  constructor(
-    url: string,
-    logger: Logger,
-    options: { maximumConnections?: number; statementMilliseconds?: number; heartbeatMilliseconds?: number } = {},
-  ) {
+  constructor(url: string, logger: Logger, options: DatabaseOptions = {}) {
     this.url = url;
     this.logger = logger;
     this.statementMilliseconds = options.statementMilliseconds ?? defaultStatementMilliseconds;
     this.heartbeatMilliseconds = options.heartbeatMilliseconds ?? defaultHeartbeatMilliseconds;
+    this.slowStatements = options.slowStatements;
     this.pool = new pg.Pool({
       connectionString: url,
       max: options.maximumConnections ?? 20,
@@ -119,7 +127,7 @@ export class Database {
     const scope = readingScopeOf(tenantId);
     const queue = new StatementQueue(async (statements) => {
       const named = statements.map((statement) => ({ ...statement, name: this.names.nameOf(statement.text) }));
-      return (await this.sendAlone([scope, ...named])).slice(1);
+      return this.sendAlone(scope, named);
     });
     return this.inSpan('read', async () => {
       try {
@@ -131,12 +139,13 @@ export class Database {
   }
 
   /** Sends a batch that is a transaction of its own and harmless to send twice. */
-  private async sendAlone(statements: readonly Statement[]): Promise<Result<pg.QueryResultRow>[]> {
+  private async sendAlone(scope: Statement, statements: readonly Statement[]): Promise<Result<pg.QueryResultRow>[]> {
     const client = await this.connect();
+    const send = () => this.send(client, [scope], statements, this.statementMilliseconds);
     let broken: Error | undefined;
     try {
-      return await sendBatch(client, statements, this.statementMilliseconds).catch((error: unknown) => {
-        if (isStale(error)) return sendBatch(client, statements, this.statementMilliseconds);
+      return await send().catch((error: unknown) => {
+        if (isStale(error)) return send();
         throw error;
       });
     } catch (error) {
@@ -199,15 +208,15 @@ export class Database {
     const client = await this.connect();
     let isOpen = false;
     let broken: Error | undefined;
-    const queue = new StatementQueue(async (statements) => {
-      if (isOpen) return sendBatch(client, statements, timeout);
+    const queue = new StatementQueue((statements) => {
+      const before = isOpen ? [] : opening;
       isOpen = true;
-      return (await sendBatch(client, [...opening, ...statements], timeout)).slice(opening.length);
+      return this.send(client, before, statements, timeout);
     });
     try {
       const result = await work(queue);
       queue.end();
-      if (isOpen) await sendBatch(client, [commit], timeout);
+      if (isOpen) await this.send(client, [], [commit], timeout);
       return result;
     } catch (error) {
       queue.end();
@@ -215,10 +224,28 @@ export class Database {
         broken = error as Error;
         throw unavailable('the database is unavailable', error);
       }
-      if (isOpen) await sendBatch(client, [rollback], timeout).catch((failure: Error) => (broken = failure));
+      if (isOpen) await this.send(client, [], [rollback], timeout).catch((failure: Error) => (broken = failure));
       throw error;
     } finally {
       client.release(broken);
+    }
+  }
+
+  /** Sends what opens a transaction, if anything does, and statements together; answers the results of the statements. */
+  private async send(
+    client: pg.PoolClient,
+    opening: readonly Statement[],
+    statements: readonly Statement[],
+    timeout: number,
+  ): Promise<Result<pg.QueryResultRow>[]> {
+    const started = performance.now();
+    let hasFailed = true;
+    try {
+      const results = await sendBatch(client, [...opening, ...statements], timeout);
+      hasFailed = false;
+      return results.slice(opening.length);
+    } finally {
+      this.slowStatements?.judge(statements, performance.now() - started, hasFailed);
     }
   }
 

@@ -27,10 +27,12 @@ export function createLogger(
     {
       level,
       base: bindings,
-      // What is said during a call names its trace.
+      // What is said during a call names its trace and its request.
       mixin: () => {
         const trace = currentTrace();
-        return trace ? { trace_id: trace.context.traceId } : {};
+        if (!trace) return {};
+        const { context, requestId } = trace;
+        return { trace_id: context.traceId, ...(requestId === undefined ? {} : { request_id: requestId }) };
       },
       timestamp: pino.stdTimeFunctions.isoTime,
       formatters: { level: (label) => ({ level: label }) },

@@ -13,6 +13,8 @@ import { traceparentOf, type TraceContext } from './trace-context.ts';
 export class Trace {
   /** Its span; undefined when spans are not sent. */
   readonly span: Span | undefined;
+  /** The id of the request that it is part of, for the log. */
+  requestId: string | undefined;
   private received: TraceContext | undefined;
 
   constructor(received: TraceContext | undefined, span: Span | undefined) {
@@ -44,6 +46,12 @@ let exporting: { readonly api: typeof OpenTelemetry; readonly tracer: Tracer } |
 
 /** The trace of the call that runs; undefined outside of calls (loops, timers). */
 export const currentTrace = (): Trace | undefined => running.getStore();
+
+/** Says which request the trace that runs is part of. */
+export function nameTrace(requestId: string): void {
+  const trace = currentTrace();
+  if (trace) trace.requestId = requestId;
+}
 
 /** Begins this process's part of a trace. `kind` is a SpanKind's name; the attributes are asked for when spans are sent. */
 export function beginTrace(
@@ -93,7 +101,9 @@ export function beginClientSpan(name: string, attributesOf: () => Attributes, ma
   const { api, tracer } = exporting;
   const parent = running?.span ? api.trace.setSpan(api.ROOT_CONTEXT, running.span) : api.ROOT_CONTEXT;
   const span = tracer.startSpan(name, { kind: api.SpanKind.CLIENT, attributes: attributesOf() }, parent);
-  return new Trace(undefined, span);
+  const trace = new Trace(undefined, span);
+  trace.requestId = running?.requestId;
+  return trace;
 }
 
 /** The headers by which an HTTP server goes on with the trace that runs; none outside of one. */
