@@ -1,3 +1,4 @@
+import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
 import { create } from '@bufbuild/protobuf';
 import { Client, credentials, Metadata, status, type ServiceError } from '@grpc/grpc-js';
@@ -199,6 +200,22 @@ describe('calls between processes', () => {
     await eventually(() => last.signal.aborted);
     const gone = contextOf({ signal: AbortSignal.abort() }).context;
     expect((await failure(call('d1', gone))).code).to.equal('CANCELLED');
+  });
+
+  it('refuse more metadata than a connection takes, and end nobody else with it', async () => {
+    const waiting = call('slow', contextOf({ deadline: Date.now() + 500 }).context);
+    const outcome = failure(waiting);
+    // Random letters, because HTTP/2 packs others.
+    const metadata = (length: number) => new Map([['x-large', randomBytes(length).toString('base64').slice(0, length)]]);
+    expect(await call('d1', contextOf({ metadata: metadata(40_000) }).context)).to.include({ deviceId: 'd1' });
+    expect(last.metadata.get('x-large')).to.have.length(40_000);
+    for (const length of [41_000, 60_000, 200_000]) {
+      const { context } = contextOf({ metadata: metadata(length) });
+      expect((await failure(call('d1', context))).code, String(length)).to.equal('INVALID_ARGUMENT');
+      const streamed = (async () => acknowledged(remote.stream(connect)(responses('a'), context)))();
+      expect((await failure(streamed)).code, String(length)).to.equal('INVALID_ARGUMENT');
+    }
+    expect((await outcome).code).to.equal('DEADLINE_EXCEEDED');
   });
 
   it('stream in all three ways, with trailers', async () => {
