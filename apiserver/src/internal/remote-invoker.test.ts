@@ -206,7 +206,8 @@ describe('calls between processes', () => {
     const waiting = call('slow', contextOf({ deadline: Date.now() + 500 }).context);
     const outcome = failure(waiting);
     // Random letters, because HTTP/2 packs others.
-    const metadata = (length: number) => new Map([['x-large', randomBytes(length).toString('base64').slice(0, length)]]);
+    const metadata = (length: number) =>
+      new Map([['x-large', randomBytes(length).toString('base64').slice(0, length)]]);
     expect(await call('d1', contextOf({ metadata: metadata(40_000) }).context)).to.include({ deviceId: 'd1' });
     expect(last.metadata.get('x-large')).to.have.length(40_000);
     for (const length of [41_000, 60_000, 200_000]) {
