@@ -7,6 +7,7 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { create, type Message } from '@bufbuild/protobuf';
 import { Client, credentials, Metadata, type ServiceError } from '@grpc/grpc-js';
+import { DeviceLinkService, ListPendingRpcsRequestSchema } from '@kellet/proto/es/kellet/v1/device_link_pb';
 import { IngestStreamRequestSchema, TelemetryService } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { expect } from 'chai';
 import { mintDeviceKey } from './auth/device-keys.ts';
@@ -162,6 +163,11 @@ describe('kellet-apiserver, told to stop', function () {
       (bytes: Buffer) => bytes,
       metadata,
     );
+    const pollByGrpc = new Promise<ServiceError | null>((resolve) => {
+      const { path: name, requestSerialize } = grpcService(DeviceLinkService)['ListPendingRpcs']!;
+      const request = create(ListPendingRpcsRequestSchema, { deviceId, waitSeconds: 60 });
+      client.makeUnaryRequest(name, requestSerialize, (bytes: Buffer) => bytes, request, metadata, resolve);
+    });
     const streamEnd = once(stream, 'error') as Promise<[ServiceError]>;
     const point = { deviceId, timestamp: new Date().toISOString(), numericValues: { n: 0 } };
     stream.write(create(IngestStreamRequestSchema, { points: [point] }));
@@ -190,6 +196,7 @@ describe('kellet-apiserver, told to stop', function () {
     upload.socket.write(points(1).slice(20));
     await eventually(() => upload.received().includes('}') && ingest.received().includes('}'), 10_000);
     for (const { received } of [upload, ingest]) expect(received()).to.contain('200 OK').and.to.contain('"accepted":1');
+    expect((await pollByGrpc)?.details).to.equal('the server is stopping');
     expect((await streamEnd)[0].details).to.equal('the server is stopping');
     const { end, at } = await ended;
     client.close();

@@ -9,27 +9,23 @@ import {
   type UntypedServiceImplementation,
   type sendUnaryData,
 } from '@grpc/grpc-js';
-import { KelletError, unavailable } from '../platform/errors.ts';
+import { KelletError } from '../platform/errors.ts';
 import { writeAnswers } from '../platform/grpc-answers.ts';
 import { GrpcContext, metadataEntries, toMetadata, type GrpcCall } from '../platform/grpc-context.ts';
 import { GrpcPort, type GrpcLimits } from '../platform/grpc-port.ts';
 import { grpcService } from '../platform/grpc-service.ts';
 import type { CallContext, Invoker } from '../platform/rpc.ts';
 import { inTrace } from '../platform/tracing.ts';
-import type { Authenticator } from './authenticate.ts';
-import { authorize } from './authorize.ts';
 import { GrpcAdmission, type GrpcAdmissionParts, type RunningCall } from './grpc-admission.ts';
 import { checkRequest, toStatus } from './grpc-call.ts';
 import { requestMetadata } from './metadata.ts';
+import { whileAllowed, type OpenCallParts } from './open-call.ts';
 import { accessOf } from './routes.ts';
 
 /** What the gRPC server is made of. */
-export interface GrpcParts extends GrpcAdmissionParts {
-  readonly authenticator: Authenticator;
+export interface GrpcParts extends GrpcAdmissionParts, OpenCallParts {
   readonly invoker: Invoker;
   readonly limits: Partial<GrpcLimits>;
-  /** Aborts when the process stops: open streams are ended then. */
-  readonly stopping: AbortSignal;
 }
 
 /** Makes the port; the caller listens. */
@@ -97,7 +93,10 @@ async function answerUnary(
   try {
     checkRequest(method, call.request);
     await parts.admission.admitDevice(accessOf(method), method, call.request, caller);
-    const result = await parts.invoker.unary(method, call.request, contextOf(call, running));
+    const context = contextOf(call, running);
+    const result = await whileAllowed(parts, method, running, context, () =>
+      parts.invoker.unary(method, call.request, context),
+    );
     call.sendMetadata(toMetadata(headers));
     done(null, result);
   } catch (thrown) {
@@ -112,40 +111,13 @@ async function answerStream(
   running: RunningCall,
   done: sendUnaryData<Message> | undefined,
 ): Promise<void> {
-  const { caller, credential, namespace, headers } = running;
-  let stopWatching: () => void = () => undefined;
   try {
-    const opened = contextOf(call, running);
-    const ended = new Promise<never>((_resolve, reject) => {
-      const end = (error: Error): void => {
-        opened.abort();
-        reject(error);
-      };
-      const stop = (): void => end(unavailable('the server is stopping'));
-      parts.stopping.addEventListener('abort', stop);
-      const unwatch =
-        credential === undefined
-          ? undefined
-          : parts.authenticator.watch({
-              credential,
-              caller,
-              address: opened.address,
-              use: { namespace: namespace ?? '', permission: accessOf(method).kubernetesPermission },
-              refusalOf: (now) => authorize(accessOf(method), now, opened.address),
-              end,
-            });
-      stopWatching = () => {
-        unwatch?.();
-        parts.stopping.removeEventListener('abort', stop);
-      };
-    });
-    await Promise.race([run(parts, method, call, done, opened), ended]);
+    const context = contextOf(call, running);
+    await whileAllowed(parts, method, running, context, () => run(parts, method, call, done, context));
   } catch (thrown) {
-    const status = toStatus(thrown, headers, parts.logger);
+    const status = toStatus(thrown, running.headers, parts.logger);
     if (done) done(status);
     else call.emit('error', status);
-  } finally {
-    stopWatching();
   }
 }
 

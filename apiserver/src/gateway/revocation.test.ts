@@ -1,6 +1,7 @@
 // Credentials that end while gateways hold them in memory, with the real auth service behind two gateways.
 import { create } from '@bufbuild/protobuf';
-import { DeviceLinkService } from '@kellet/proto/es/kellet/v1/device_link_pb';
+import { Client, credentials, Metadata, status } from '@grpc/grpc-js';
+import { DeviceLinkService, ListPendingRpcsRequestSchema } from '@kellet/proto/es/kellet/v1/device_link_pb';
 import { User_Role } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { expect } from 'chai';
 import { once } from 'node:events';
@@ -10,6 +11,7 @@ import { method, TestAuth } from '../auth/test-auth.ts';
 import { eventually, insertTenant } from '../auth/test-fixtures.ts';
 import { ObjectMetaSchema, TenantSpecSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import { Database } from '../platform/database.ts';
+import { grpcService } from '../platform/grpc-service.ts';
 import { newId } from '../platform/ids.ts';
 import { createLogger } from '../platform/logger.ts';
 import { publicCaller, type Caller, type ServiceRegistry } from '../platform/rpc.ts';
@@ -73,6 +75,19 @@ describe('a credential that ends', () => {
   const statuses = (token: string, path?: string, verb?: string) =>
     Promise.all(gateways.map(async (gateway) => (await ask(gateway, token, path, verb)).status));
   const call = one.call.bind(one);
+  /** The code with which a poll of a device's commands ends. */
+  const pollByGrpc = (gateway: TestGateway, token: string, deviceId: string) =>
+    new Promise<status>((resolve) => {
+      const client = new Client(gateway.grpc, credentials.createInsecure());
+      const { path, requestSerialize, responseDeserialize } = grpcService(DeviceLinkService)['ListPendingRpcs']!;
+      const request = create(ListPendingRpcsRequestSchema, { deviceId, waitSeconds: 60 });
+      const metadata = new Metadata();
+      metadata.set('authorization', `Bearer ${token}`);
+      client.makeUnaryRequest(path, requestSerialize, responseDeserialize, request, metadata, {}, (error) => {
+        client.close();
+        resolve(error?.code ?? status.OK);
+      });
+    });
 
   const signIn = async () => {
     const { tokens, user, caller } = await one.signedIn('tenant_admin', tenant);
@@ -162,11 +177,13 @@ describe('a credential that ends', () => {
     const { deviceId, token, path } = await deviceKey();
     expect(await statuses(token, path)).to.deep.equal([200, 200]);
     const polls = statuses(token, `${path}?wait_seconds=60`);
+    const grpcPolls = Promise.all(gateways.map((gateway) => pollByGrpc(gateway, token, deviceId)));
     await one.test.database.tenant(tenant, (tx) => rotateDeviceKey(tx, tenant, deviceId, 1));
     expect(await statuses(token, path)).to.deep.equal([200, 200]);
     // The auth service's clock stands still in this test; the gateways' runs.
     one.clock.advance(60_000);
     expect(await polls).to.deep.equal([401, 401]);
+    expect(await grpcPolls).to.deep.equal([status.UNAUTHENTICATED, status.UNAUTHENTICATED]);
   });
 
   it("because the tenant's allowlist was changed", async () => {
@@ -233,11 +250,13 @@ describe('a credential that ends', () => {
     this.timeout(15_000);
     const { deviceId, token, path } = await deviceKey();
     const poll = ask(gateways[1]!, token, `${path}?wait_seconds=60`);
+    const grpcPoll = pollByGrpc(gateways[1]!, token, deviceId);
     await new Promise((resolve) => setTimeout(resolve, 100));
     proxy.silence();
     await one.test.database.tenant(tenant, (tx) => revokeDeviceKeys(tx, tenant, deviceId));
     const started = performance.now();
     expect((await poll).status).to.equal(401);
+    expect(await grpcPoll).to.equal(status.UNAUTHENTICATED);
     expect(performance.now() - started).to.be.below(5 * heartbeatMilliseconds);
     proxy.restore();
   });

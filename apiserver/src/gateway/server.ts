@@ -5,23 +5,24 @@ import { create, type Message } from '@bufbuild/protobuf';
 import { codeOfStatus, type AccessEntry, type AccessLog } from './access-log.ts';
 import { notFoundRoute } from './cold-routes.ts';
 import type { Admission } from './admission.ts';
-import { credentialOf, type Authenticator } from './authenticate.ts';
+import { credentialOf } from './authenticate.ts';
 import { corsHeaders, isPreflight, preflightHeaders } from './cors.ts';
 import { newRequestId } from '../platform/ids.ts';
 import type { Logger } from '../platform/logger.ts';
-import { mayWait, type Caller, type Invoker } from '../platform/rpc.ts';
-import { authorize, plainAddress } from './authorize.ts';
+import type { Invoker } from '../platform/rpc.ts';
+import { plainAddress } from './authorize.ts';
 import { addressOfRequest, type AddressOf } from './client-address.ts';
 import { timeoutMilliseconds, withinDeadline } from './deadline.ts';
 import { HttpServer, type HttpLimits, type Refusal } from './http-server.ts';
 import { namespaceHeader, requestIdOf } from './metadata.ts';
 import type { CallMetrics } from './call-metrics.ts';
+import { whileAllowed, type OpenCallParts } from './open-call.ts';
 import { answer, answerError } from './rest-answer.ts';
 import { rawChunk, wantsRawChunk } from './raw-chunk.ts';
 import { readBody, RestContext, streamBody } from './rest-call.ts';
 import type { Match, Route, RouteTable } from './routes.ts';
 import { bodyMessages, decodeRequest, encodeResponse } from './transcode.ts';
-import { codes, unavailable } from '../platform/errors.ts';
+import { codes } from '../platform/errors.ts';
 import { currentTrace, nameTrace } from '../platform/tracing.ts';
 import { nameRequest, traceRequest } from './call-trace.ts';
 
@@ -30,10 +31,9 @@ const telemetryBodyLimit = 4 * 1024 * 1024;
 const bodyLimit = 1024 * 1024;
 
 /** What the REST server is made of. */
-export interface RestParts {
+export interface RestParts extends OpenCallParts {
   readonly routes: RouteTable;
   readonly admission: Admission;
-  readonly authenticator: Authenticator;
   readonly invoker: Invoker;
   readonly metrics: CallMetrics;
   readonly logger: Logger;
@@ -41,8 +41,6 @@ export interface RestParts {
   readonly addressOf: AddressOf;
   readonly accessLog: AccessLog;
   readonly limits: Partial<HttpLimits>;
-  /** Aborts when the process stops: calls that wait are ended then. */
-  readonly stopping: AbortSignal;
   /** Answers the few routes that are no calls (health, callbacks); false: none of its routes. */
   readonly cold: (request: IncomingMessage, response: ServerResponse, path: string) => boolean;
 }
@@ -140,7 +138,7 @@ async function handle(parts: RestParts, request: IncomingMessage, response: Serv
       return create(route.method.output, await (handler(messages, context) as Promise<Message>));
     };
     const run = () =>
-      whileCredentialHolds(parts, route, { credential, namespace }, context, async () =>
+      whileAllowed(parts, route.method, { credential, namespace }, context, async () =>
         wantsRawChunk(route, headers) ? rawChunk(message, headers, call) : encodeResponse(route, await call(message)),
       );
     const encoded = await (deadline === undefined ? run() : withinDeadline(deadline, () => context.abort(), run));
@@ -167,35 +165,3 @@ function endEntry(log: AccessLog, entry: AccessEntry, request: IncomingMessage, 
 
 const bodyLimitOf = (route: Route): number =>
   route.method.input.typeName === 'kellet.v1.IngestRequest' ? telemetryBodyLimit : bodyLimit;
-
-/** A call that may take minutes ends when its credential is revoked, and one that waits when the process stops. */
-async function whileCredentialHolds<T>(
-  parts: RestParts,
-  route: Route,
-  { credential, namespace }: { credential: string | undefined; namespace: string | undefined },
-  context: RestContext,
-  call: () => Promise<T>,
-): Promise<T> {
-  const isLongPoll = mayWait(route.method);
-  if ((!isLongPoll && route.method.methodKind === 'unary') || credential === undefined) return call();
-  let end: (error: Error) => void = () => undefined;
-  const ended = new Promise<never>((_resolve, reject) => {
-    end = (error) => {
-      context.abort();
-      reject(error);
-    };
-  });
-  const stop = (): void => end(unavailable('the server is stopping'));
-  const { caller, address } = context;
-  const refusalOf = (now: Caller) => authorize(route.access, now, address);
-  const use = { namespace: namespace ?? '', permission: route.access.kubernetesPermission };
-  const stopWatching = parts.authenticator.watch({ credential, caller, address, use, refusalOf, end });
-  // An upload is in progress rather than waiting: it may finish.
-  if (isLongPoll) parts.stopping.addEventListener('abort', stop);
-  try {
-    return await Promise.race([call(), ended]);
-  } finally {
-    stopWatching();
-    parts.stopping.removeEventListener('abort', stop);
-  }
-}

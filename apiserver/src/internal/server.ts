@@ -19,7 +19,7 @@ import { GrpcContext, toMetadata } from '../platform/grpc-context.ts';
 import { GrpcPort } from '../platform/grpc-port.ts';
 import { grpcService } from '../platform/grpc-service.ts';
 import type { Logger } from '../platform/logger.ts';
-import { mayWait, type ServiceRegistry } from '../platform/rpc.ts';
+import { isOpenEnded, type ServiceRegistry } from '../platform/rpc.ts';
 import { readTraceContext } from '../platform/trace-context.ts';
 import { beginTrace, endTrace, inTrace, type Trace, rpcAttributes } from '../platform/tracing.ts';
 import { toInternalStatus } from './call-error.ts';
@@ -73,7 +73,7 @@ export class InternalServer {
     return this.port.listen(host, port);
   }
 
-  /** Ends streams and calls that wait, lets the others finish, and closes. */
+  /** Ends calls that wait, lets the others finish, and closes. */
   async close(): Promise<void> {
     this.stop.abort();
     await this.port.closeWithin(drainMilliseconds);
@@ -100,8 +100,8 @@ export class InternalServer {
           reject(unavailable('the server is stopping'));
         };
       });
-      if (waits(method)) this.stopping.addEventListener('abort', end);
-      if (waits(method) && this.stopping.aborted) end();
+      if (isOpenEnded(method)) this.stopping.addEventListener('abort', end);
+      if (isOpenEnded(method) && this.stopping.aborted) end();
       const run = method.methodKind === 'unary' ? runUnary : runStream;
       trace = beginTrace(
         `${method.parent.typeName}/${method.name}`,
@@ -171,9 +171,6 @@ async function runStream(method: DescMethod, call: Call, registry: ServiceRegist
 }
 
 const answersOf = (result: unknown) => result as AsyncIterable<MessageInitShape<DescMessage>>;
-
-/** Streams, and calls that may wait for a minute: they do not outlive the server's stop. */
-const waits = (method: DescMethod): boolean => method.methodKind !== 'unary' || mayWait(method);
 
 /** On the wire a unary call is a stream of one message: taken as a stream, its end is seen. */
 export function bidirectional(service: DescService): ServiceDefinition {

@@ -25,6 +25,8 @@ export async function writeAnswers(
     }
     if (!call.write(create(output, answer))) await drained(call, context.signal);
   }
+  // A handler that ends because its call was ended has not answered it.
+  if (context.signal.aborted) return;
   if (!sent) call.sendMetadata(toMetadata(context.responseMetadata));
   const isTrailer = ([name, value]: [string, string]) => sent !== undefined && sent.get(name) !== value;
   call.end(toMetadata([...context.responseMetadata].filter(isTrailer)));

@@ -163,6 +163,11 @@ export class ServiceRegistry implements Invoker {
   }
 }
 
-/** Whether a call of a unary method may wait for something to happen, for as long as its caller says. */
-export const mayWait = (method: DescMethod): boolean =>
-  method.input.fields.some((field) => field.name === 'wait_seconds');
+/**
+ * Whether a call of a method waits for what may happen, until somebody ends it or for as long as its caller says: streams of
+ * answers, and unary methods with `wait_seconds`. An upload is in progress rather than waiting.
+ */
+export const isOpenEnded = (method: DescMethod): boolean =>
+  method.methodKind === 'unary'
+    ? method.input.fields.some((field) => field.name === 'wait_seconds')
+    : method.methodKind !== 'client_streaming';
