@@ -58,6 +58,20 @@ describe('bad input', () => {
       { points: [{ numeric_values: { t: 'x' } }] },
       /numeric_values/,
     ],
+    [
+      'a number in free JSON that no double holds',
+      'POST',
+      '/api/v1/devices/x/rpc',
+      '{"method":"m","params":{"a":1e999}}',
+      /params\["a"\]/,
+    ],
+    [
+      'an idempotency key of any length',
+      'POST',
+      '/api/v1/devices/x/rpc',
+      { method: 'm', idempotency_key: 'x'.repeat(256) },
+      /idempotency_key/,
+    ],
     ['too many points', 'POST', '/api/v1/telemetry', { points: Array.from({ length: 5001 }, () => ({})) }, /5,?000/],
   ];
   for (const [what, method, path, body, message] of refused) {

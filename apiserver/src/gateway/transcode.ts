@@ -147,12 +147,9 @@ function decodeJson(route: Route, object: JsonObject): Message {
     return fromJson(method.input, object, { registry });
   } catch (error) {
     const { path, reason } = explainFailure(method.input, object, (error as Error).message, registry);
-    throw invalidArgument(shorten(path.length === 0 ? reason : showProblem(method.input, path, reason)));
+    throw invalidArgument(path.length === 0 ? reason : showProblem(method.input, path, reason));
   }
 }
-
-/** What a client sent may be in the message; the message stays readable. */
-const shorten = (text: string): string => (text.length > 400 ? `${text.slice(0, 400)}…` : text);
 
 function bodyObject(route: Route, body: Uint8Array): JsonObject {
   if (body.length === 0) {
@@ -176,7 +173,7 @@ function parseBody(route: Route, body: Uint8Array): JsonValue {
   } catch (error) {
     if (!(error instanceof JsonProblem)) throw error;
     const path = error.path.length === 0 || route.body === '*' ? error.path : [route.body, ...error.path];
-    throw invalidArgument(shorten(showProblem(route.method.input, path, error.message)));
+    throw invalidArgument(showProblem(route.method.input, path, error.message));
   }
 }
 

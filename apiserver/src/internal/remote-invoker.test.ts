@@ -49,6 +49,7 @@ describe('calls between processes', () => {
       context.responseMetadata.set('x-bytes-bin', Buffer.from([0, 255]).toString('base64'));
       if (deviceId === 'busy')
         throw new KelletError('RESOURCE_EXHAUSTED', 'zu viel: 100 % – ü', { retryAfterSeconds: 7 });
+      if (deviceId === 'echo') throw invalidArgument(`${'😀"'.repeat(100_000)} is not allowed`);
       if (deviceId === 'bug') throw new Error('secret internals');
       if (deviceId === 'slow') await once(context.signal, 'abort');
       return { deviceId, name: deviceId === 'large' ? 'x'.repeat(6_000_000) : 'pump' };
@@ -217,6 +218,16 @@ describe('calls between processes', () => {
       expect((await failure(streamed)).code, String(length)).to.equal('INVALID_ARGUMENT');
     }
     expect((await outcome).code).to.equal('DEADLINE_EXCEEDED');
+  });
+
+  it('bring back the beginning of a message that is too long for a header, and end nobody else with it', async () => {
+    const waiting = failure(call('slow', contextOf({ deadline: Date.now() + 500 }).context));
+    const echoed = await failure(call('echo'));
+    expect(echoed.code).to.equal('INVALID_ARGUMENT');
+    expect(echoed.message)
+      .to.match(/^(😀")+😀?…$/u)
+      .and.have.lengthOf.below(600);
+    expect((await waiting).code).to.equal('DEADLINE_EXCEEDED');
   });
 
   it('stream in all three ways, with trailers', async () => {

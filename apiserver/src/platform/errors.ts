@@ -28,6 +28,15 @@ export const codeNames: ReadonlyMap<number, ErrorCode> = new Map(
   Object.entries(codes).map(([name, { grpc }]) => [grpc, name as ErrorCode]),
 );
 
+/**
+ * The most characters of a message. What a client sent may stand in it, and on gRPC it travels in a header: a connection ends
+ * with all its calls when those are too large.
+ */
+const mostCharacters = 500;
+
+const shorten = (text: string): string =>
+  text.length > mostCharacters ? `${text.slice(0, mostCharacters).toWellFormed()}…` : text;
+
 /** An error that a caller may see: the message is part of the answer and holds no internals. */
 export class KelletError extends Error {
   readonly code: ErrorCode;
@@ -35,7 +44,7 @@ export class KelletError extends Error {
   readonly retryAfterSeconds: number | undefined;
 
   constructor(code: ErrorCode, message: string, options: { cause?: unknown; retryAfterSeconds?: number } = {}) {
-    super(message, { cause: options.cause });
+    super(shorten(message), { cause: options.cause });
     this.name = 'KelletError';
     this.code = code;
     this.retryAfterSeconds = options.retryAfterSeconds;

@@ -14,7 +14,7 @@ import type { ProfileReader } from '../../device-registry/profile-reader.ts';
 import type { Database, Transaction } from '../../platform/database.ts';
 import { enumName } from '../../platform/enums.ts';
 import { failedPrecondition, invalidArgument, notFound, permissionDenied } from '../../platform/errors.ts';
-import { freeJsonField } from '../../platform/fields.ts';
+import { freeJsonField, textField } from '../../platform/fields.ts';
 import { isId } from '../../platform/ids.ts';
 import type { Platform, ServiceModule } from '../../platform/module.ts';
 import type { CallContext, ServiceRegistry } from '../../platform/rpc.ts';
@@ -27,6 +27,7 @@ export type NoteAlive = (tenantId: string, deviceId: string, atMilliseconds: num
 
 const longestWaitSeconds = 60;
 const longestMethod = 128;
+const longestIdempotencyKey = 255;
 const largestParams = 65_536;
 const largestResponse = 1024 * 1024;
 const defaultLifetimeSeconds = { transient: 60, persistent: 7 * 24 * 3600 };
@@ -115,6 +116,7 @@ async function send(database: Database, request: SendRpcRequest, context: CallCo
   }
   const params: JsonObject = request.params ?? {};
   freeJsonField('params', params, largestParams);
+  textField('idempotency_key', request.idempotencyKey, { maximum: longestIdempotencyKey });
   const lifetime = defaultLifetimeSeconds[request.persistent ? 'persistent' : 'transient'];
   return database.tenant(context.tenantId, async (tx) => {
     const device = isId(request.deviceId) ? await findDevice(tx, context.tenantId, request.deviceId) : undefined;
