@@ -24,7 +24,7 @@ fuzz: install ## 20,000 mutated requests to every route (REQUESTS=n, SEED=n)
 	@KELLET_FUZZ_REQUESTS=$(or $(REQUESTS),20000) $(if $(SEED),KELLET_FUZZ_SEED=$(SEED)) exec mocha \
 		--require ./e2e/stack/test-stack.ts e2e/tests/fuzz.test.ts
 
-property: install ## schemathesis over the OpenAPI document (ONLY=admin|viewer|device|users, EXAMPLES=n)
+property: install ## schemathesis over the OpenAPI document (ONLY=admin|viewer|device|platform, EXAMPLES=n)
 	@exec node e2e/property/main.ts
 
 bench: install ## measurements beside their baselines (ONLY=prefix)

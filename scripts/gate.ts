@@ -114,7 +114,7 @@ const steps: Step[] = [
     'operator/**/*.test.ts',
     'kubectl/**/*.test.ts',
     'scripts/**/*.test.ts',
-    'e2e/{stack,devchain,devices,demo,src}/**/*.test.ts',
+    'e2e/{stack,devchain,devices,demo,property,src}/**/*.test.ts',
   ]),
   tests('e2e', './e2e/stack/test-stack.ts', ['e2e/tests/**/*.test.ts'], ['--timeout', '120000']),
 ];

@@ -1,6 +1,8 @@
 // What a fuzzer works on: a tenant of its own with one of each thing, so that nothing else is in its way or in its reach.
-import { randomBytes } from 'node:crypto';
-import { KelletClient } from '@kellet/client';
+import { createHash, randomBytes } from 'node:crypto';
+import { KelletClient, type Schema } from '@kellet/client';
+import { requestExamples } from '../../apiserver/src/openapi/examples.ts';
+import { waitUntil } from '../stack/wait.ts';
 import type { Ids } from './corpus.ts';
 
 interface Account {
@@ -15,10 +17,18 @@ export interface Subject {
   readonly deviceKey: string;
   readonly serviceKey: string;
   readonly ids: Ids;
+  /** Of things that nothing else needs, for what ends things. */
+  readonly spare: Ids;
 }
 
-/** Makes the tenant as the platform's administrator, with a rate limit that no run meets. */
-export async function makeSubject({ rest: baseUrl, platform }: { rest: string; platform: Account }): Promise<Subject> {
+/**
+ * Makes the tenant as the platform's administrator, with a rate limit that no run meets. `isWhole`: with the proof of a point,
+ * for which it waits, and with spares.
+ */
+export async function makeSubject(
+  { rest: baseUrl, platform }: { rest: string; platform: Account },
+  { isWhole = false } = {},
+): Promise<Subject> {
   const tenant_id = `fuzz-${randomBytes(4).toString('hex')}`;
   const account = { email: `admin@${tenant_id}.test`, password: 'a first long password' };
   const viewer = { email: `viewer@${tenant_id}.test`, password: 'a second long password' };
@@ -46,7 +56,12 @@ export async function makeSubject({ rest: baseUrl, platform }: { rest: string; p
   const service = await admin.post('/api/v1/auth/api-keys', {
     body: { name: 'fuzz', scopes: ['devices:write', 'devices:read', 'telemetry:read', 'rpc:write', 'rpc:read'] },
   });
-  await admin.post('/api/v1/auth/users', { body: { ...viewer, role: 'viewer' } });
+  const { user_id } = await admin.post('/api/v1/auth/users', { body: { ...viewer, role: 'viewer' } });
+  const { package_id } = await makePackage(admin, baseUrl, '1.1.0');
+  const { package_id: rollback_package_id } = await makePackage(admin, baseUrl, '1.0.0');
+  const rolloutBody = { package_id, rollback_package_id, target_profile_id: profile_id, canary_percent: 100 };
+  const { rollout_id } = await admin.post('/api/v1/ota/rollouts', { body: rolloutBody });
+  const proof = isWhole ? await makeProof(admin, baseUrl, device) : undefined;
   const ids = {
     device_id: [device.device_id, second.device?.device_id ?? '', 'unknown'],
     gateway_device_id: [device.device_id, 'unknown'],
@@ -55,8 +70,80 @@ export async function makeSubject({ rest: baseUrl, platform }: { rest: string; p
     template_id: [template.template_id, 'unknown'],
     group_id: [group.group_id, 'unknown'],
     correlation_id: [command.correlation_id, 'unknown'],
-    data_hash_hex: ['0'.repeat(64), 'zz'],
+    package_id: [package_id, 'unknown'],
+    rollback_package_id: [rollback_package_id],
+    rollout_id: [rollout_id, 'unknown'],
+    user_id: [user_id, 'unknown'],
+    key_id: [service.key_id, 'unknown'],
+    tenant_id: [tenant_id, 'unknown'],
+    batch_id: [proof?.batch_id ?? 'unknown'],
+    data_hash_hex: [proof?.data_hash ?? '0'.repeat(64), 'zz'],
     provision_key: [template.provision_key ?? ''],
   };
-  return { admin: account, viewer, deviceKey: device.api_key, serviceKey: service.api_key ?? '', ids };
+  const spare = isWhole ? await makeSpares(admin, { profile_id, rolloutBody }) : {};
+  return { admin: account, viewer, deviceKey: device.api_key, serviceKey: service.api_key ?? '', ids, spare };
+}
+
+/** A second one of what can be ended. */
+async function makeSpares(
+  admin: KelletClient,
+  { profile_id, rolloutBody }: { profile_id: string; rolloutBody: Schema<'CreateRolloutRequest'> },
+): Promise<Ids> {
+  const { device } = await admin.post('/api/v1/devices', { body: { hardware_id: 'spare', profile_id } });
+  const profile = await admin.post('/api/v1/profiles', { body: { name: 'spare', type: 'spare' } });
+  const template = await admin.post('/api/v1/provisioning/templates', { body: { name: 'spare', profile_id } });
+  const group = await admin.post('/api/v1/device-groups', { body: { name: 'spare' } });
+  const rollout = await admin.post('/api/v1/ota/rollouts', {
+    body: { ...rolloutBody, name: 'spare', target_profile_id: profile.profile_id },
+  });
+  const command = await admin.post('/api/v1/devices/{device_id}/rpc', {
+    params: { path: { device_id: device?.device_id ?? '' } },
+    body: { method: 'blink', persistent: true },
+  });
+  const key = await admin.post('/api/v1/auth/api-keys', { body: { name: 'spare', scopes: ['devices:read'] } });
+  return {
+    device_id: [device?.device_id ?? ''],
+    profile_id: [profile.profile_id],
+    template_id: [template.template_id],
+    group_id: [group.group_id],
+    rollout_id: [rollout.rollout_id],
+    correlation_id: [command.correlation_id],
+    key_id: [key.key_id],
+  };
+}
+
+/** A package whose artifact has been uploaded. */
+async function makePackage(admin: KelletClient, baseUrl: string, version: string): Promise<Schema<'OtaPackage'>> {
+  const artifact = randomBytes(70_000);
+  const made = await admin.post('/api/v1/ota/packages', {
+    body: {
+      ...{ name: `fuzz ${version}`, type: 'fw', version, artifact_uri: 'upload://', size_bytes: artifact.length },
+      sha256: createHash('sha256').update(artifact).digest('hex'),
+    },
+  });
+  const uploaded = await fetch(`${baseUrl}/api/v1/ota/packages/${made.package_id}/artifact`, {
+    method: 'PUT',
+    headers: { authorization: `Bearer ${await admin.bearer()}`, 'content-type': 'application/octet-stream' },
+    body: artifact,
+  });
+  if (!uploaded.ok) throw new Error(`the artifact was answered ${uploaded.status}`);
+  return made;
+}
+
+/** The documented point, of the device, once its proof is there. */
+async function makeProof(
+  admin: KelletClient,
+  baseUrl: string,
+  { device_id, api_key }: { device_id: string; api_key: string },
+): Promise<Schema<'Proof'>> {
+  await new KelletClient({ baseUrl, credential: api_key }).post('/api/v1/telemetry', {
+    body: { points: [{ ...(requestExamples['VerifyRaw'] as Schema<'TelemetryPoint'>), device_id }] },
+  });
+  return waitUntil(
+    async () => (await admin.get('/api/v1/verify/proofs', { params: { query: { limit: 1 } } })).proofs[0],
+    {
+      what: 'a proof',
+      timeoutMilliseconds: 60_000,
+    },
+  );
 }

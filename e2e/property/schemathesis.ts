@@ -1,10 +1,11 @@
 // The program schemathesis, installed once into the user's cache, and one run of it.
 import { execFile, spawn } from 'node:child_process';
 import { existsSync } from 'node:fs';
-import { readFile, rm } from 'node:fs/promises';
+import { readFile, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { cacheFolder, checkout } from '../stack/paths.ts';
+import { readReport, type Answers, type Report } from './outcome.ts';
 
 const version = '4.32.5';
 const run = promisify(execFile);
@@ -21,19 +22,33 @@ export async function schemathesisProgram(report: (line: string) => void): Promi
   return program;
 }
 
-/** One run: who calls, and which operations. */
-export interface PropertyRun {
+/** An API key, or an account to sign in with. */
+export type Account = { readonly key: string } | { readonly email: string; readonly password: string };
+
+/** One run. */
+export interface Run {
+  /** Names its files. */
   readonly name: string;
-  /** An API key, or an account to sign in with. */
-  readonly caller: { readonly key: string } | { readonly email: string; readonly password: string };
-  /** Options that choose operations. */
-  readonly operations: readonly string[];
+  readonly caller: Account;
+  /** The TOML. */
+  readonly configuration: string;
+  /** The OpenAPI document. */
+  readonly document: string;
+  /** Only these operations, by label; undefined: all. */
+  readonly only?: readonly string[];
+  readonly seed: number;
+  readonly url: string;
+  /** Where its files go. */
+  readonly folder: string;
 }
 
-/** What a run came to: whether it found nothing, and how often each status was answered. */
-export interface PropertyResult {
-  readonly passed: boolean;
-  readonly statuses: Readonly<Record<string, number>>;
+/** What it left behind. */
+export interface RunResult {
+  /** Whether it ended as a run that found nothing. */
+  readonly succeeded: boolean;
+  /** Undefined when it broke off before it could write one. */
+  readonly report: Report | undefined;
+  readonly answers: Answers;
 }
 
 /** The checks: no server error, and every answer as the document says. */
@@ -46,29 +61,30 @@ const checks = [
 ];
 
 /** Runs schemathesis; its output is shown as it comes. */
-export async function runSchemathesis(
-  program: string,
-  url: string,
-  { name, caller, operations }: PropertyRun,
-  options: { examples: number; seed: number; folder: string },
-): Promise<PropertyResult> {
-  const statusesFile = join(options.folder, `${name}.json`);
+export async function runSchemathesis(program: string, run: Run): Promise<RunResult> {
+  const { caller, folder, name } = run;
+  const file = (ending: string): string => join(folder, `${name}.${ending}`);
+  await Promise.all(['xml', 'json'].map((ending) => rm(file(ending), { force: true })));
+  await writeFile(file('toml'), run.configuration);
+  await writeFile(file('openapi.json'), run.document);
   const args = [
-    ...['--config-file', join(checkout, 'e2e/property/schemathesis.toml')],
-    ...['run', join(checkout, 'proto/gen/openapi.json'), '--url', url, '--checks', checks.join(',')],
-    ...['--phases', 'examples,coverage,fuzzing', '--max-examples', String(options.examples)],
-    ...['--seed', String(options.seed), '--request-timeout', '70', '--continue-on-failure', '--no-color'],
-    ...['--warnings', 'off', ...operations],
+    ...['--config-file', file('toml')],
+    ...['run', file('openapi.json'), '--url', run.url, '--checks', checks.join(',')],
+    // One thread: the pool of earlier answers that the generator draws from is shared without a lock in places.
+    ...['--phases', 'examples,coverage,fuzzing', '--workers', '1'],
+    ...['--seed', String(run.seed), '--request-timeout', '70', '--continue-on-failure', '--no-color'],
+    ...['--warnings', 'off', '--report', 'junit', '--report-junit-path', file('xml')],
+    ...(run.only ?? []).flatMap((label) => ['--include-name', label]),
   ];
   const child = spawn(program, args, {
-    cwd: options.folder,
+    cwd: folder,
     stdio: ['ignore', 'inherit', 'inherit'],
     env: {
       ...process.env,
       SCHEMATHESIS_HOOKS: join(checkout, 'e2e/property/hooks.py'),
       PYTHONDONTWRITEBYTECODE: '1',
-      KELLET_URL: url,
-      KELLET_STATUSES: statusesFile,
+      KELLET_URL: run.url,
+      KELLET_ANSWERS: file('json'),
       ...('key' in caller
         ? { KELLET_KEY: caller.key }
         : { KELLET_EMAIL: caller.email, KELLET_PASSWORD: caller.password }),
@@ -78,6 +94,12 @@ export async function runSchemathesis(
     child.once('error', reject);
     child.once('close', resolve);
   });
-  const statuses = JSON.parse(await readFile(statusesFile, 'utf8')) as Record<string, number>;
-  return { passed: code === 0, statuses };
+  const written = (ending: string): Promise<string | undefined> =>
+    readFile(file(ending), 'utf8').catch(() => undefined);
+  const xml = await written('xml');
+  return {
+    succeeded: code === 0,
+    report: xml === undefined ? undefined : readReport(xml),
+    answers: JSON.parse((await written('json')) ?? '{}') as Answers,
+  };
 }

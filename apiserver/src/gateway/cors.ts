@@ -2,9 +2,9 @@
 
 const methods = 'GET, POST, PUT, PATCH, DELETE';
 const requestHeaders =
-  'authorization, content-type, x-api-key, x-request-id, idempotency-key, range, if-range, content-range, traceparent, tracestate';
+  'authorization, content-type, x-api-key, x-kellet-namespace, x-request-id, idempotency-key, if-none-match, range, if-range, content-range, traceparent, tracestate, grpc-timeout';
 const exposedHeaders =
-  'x-request-id, retry-after, x-ratelimit-limit, x-ratelimit-remaining, x-ratelimit-reset, content-range, etag, x-kellet-complete';
+  'x-request-id, retry-after, www-authenticate, x-ratelimit-limit, x-ratelimit-remaining, x-ratelimit-reset, content-range, etag, x-kellet-complete';
 
 /** Headers of an answer to a request from this origin; none for an origin that has no access. */
 export function corsHeaders(origin: string | undefined, allowed: string): [string, string][] {

@@ -3,6 +3,7 @@ import { fileURLToPath } from 'node:url';
 import { fromJson, type JsonObject } from '@bufbuild/protobuf';
 import { Validator } from '@seriousme/openapi-schema-validator';
 import { expect } from 'chai';
+import { preflightHeaders } from '../gateway/cors.ts';
 import { RouteTable } from '../gateway/routes.ts';
 import { publicServices } from '../gateway/services.ts';
 import { readContract } from './contract.ts';
@@ -14,16 +15,28 @@ import { pathOf, summaryOf } from './operations.ts';
 interface Operation {
   operationId: string;
   description: string;
-  parameters?: { name: string; in: string; required?: boolean; schema: JsonObject; $ref?: string }[];
-  requestBody?: { required: boolean; content: Record<string, { schema?: { $ref: string } }> };
+  parameters?: {
+    name: string;
+    in: string;
+    required?: boolean;
+    schema: JsonObject;
+    description?: string;
+    $ref?: string;
+  }[];
+  requestBody?: { required: boolean; content: Record<string, { schema?: { $ref: string }; example?: unknown }> };
   responses: Record<string, { $ref?: string; headers?: JsonObject; content?: Record<string, { schema?: JsonObject }> }>;
-  security: Record<string, string[]>[];
+  security?: Record<string, string[]>[];
 }
 
 interface Document {
   paths: Record<string, Record<string, Operation>>;
   components: {
-    schemas: Record<string, { properties: Record<string, JsonObject>; required?: string[]; enum?: string[] }>;
+    parameters: Record<string, JsonObject>;
+    headers: Record<string, JsonObject>;
+    schemas: Record<
+      string,
+      { properties: Record<string, JsonObject>; required?: string[]; enum?: string[]; description?: string }
+    >;
   };
 }
 
@@ -86,6 +99,14 @@ describe('the OpenAPI document', () => {
     }
   });
 
+  it('has an example of every body in JSON', () => {
+    const bare = [...operations.values()].filter(({ requestBody }) => {
+      const json = requestBody?.content['application/json'];
+      return json && json.example === undefined;
+    });
+    expect(bare.map(({ operationId }) => operationId)).to.deep.equal([]);
+  });
+
   it('answers list fields and scalars always, messages and optional fields when they are set', () => {
     expect(schema('Profile').required).to.include.members(['profile_id', 'default_tags', 'offline_after_seconds']);
     expect(schema('Profile').required).not.to.include.members(['telemetry_schema']);
@@ -112,6 +133,8 @@ describe('the OpenAPI document', () => {
     ['CreateProfile', 'required'],
     ['UpdateProfile', 'required'],
     ['ReportOta', 'required'],
+    ['AddDevicesToGroup', 'required'],
+    ['RotateDeviceCredentials', 'optional'],
     ['GetDevice', 'none'],
     ['Logout', 'none'],
   ];
@@ -147,6 +170,15 @@ describe('the OpenAPI document', () => {
       [{ accessToken: ['devices:write'] }, { apiKey: ['devices:write'] }, { apiKeyHeader: ['devices:write'] }],
     ],
     ['GetChunk', [{ apiKey: [] }, { apiKeyHeader: [] }]],
+    [
+      'PauseRollout',
+      [
+        { accessToken: ['ota:write'] },
+        { apiKey: ['ota:write'] },
+        { apiKeyHeader: ['ota:write'] },
+        { kubernetesToken: ['create otarollouts/pause'] },
+      ],
+    ],
   ];
   for (const [id, security] of credentials) {
     it(`${id} asks for ${JSON.stringify(security)}`, () => {
@@ -161,6 +193,42 @@ describe('the OpenAPI document', () => {
     expect(counted('GetHealth')).not.to.include('X-RateLimit-Remaining');
     expect(operation('GetDevice').responses['429']!.$ref).to.match(/TooManyRequests$/);
     expect(operation('GetChunk').responses['429']!.$ref).to.match(/Throttled$/);
+  });
+
+  const headersOf = (id: string): string[] =>
+    operation(id)
+      .parameters!.flatMap(({ $ref }) => ($ref ? [$ref.split('/').at(-1)!] : []))
+      .sort();
+  const everyCall = ['X-Request-Id', 'grpc-timeout', 'traceparent', 'tracestate'];
+  const requestHeaders: [id: string, beside: string[]][] = [
+    ['CreateDevice', []],
+    ['GetDevice', ['X-Kellet-Namespace']],
+    ['Ingest', ['Idempotency-Key']],
+    ['GetChunk', ['If-Range', 'Range']],
+    ['UploadArtifact', ['Content-Range', 'X-Kellet-Namespace']],
+  ];
+  for (const [id, beside] of requestHeaders) {
+    it(`lets ${id} carry ${['the headers of every call', ...beside].join(', ')}`, () => {
+      expect(headersOf(id)).to.deep.equal([...everyCall, ...beside].sort());
+    });
+  }
+
+  it('names the namespace of a Kubernetes token wherever such a token opens anything', () => {
+    const open = [...operations.values()].filter(({ security }) => security?.some((one) => 'kubernetesToken' in one));
+    expect(open.length).to.be.greaterThan(10);
+    const named = [...operations.keys()].filter((id) => headersOf(id).includes('X-Kellet-Namespace'));
+    expect(named.sort()).to.deep.equal([...open.map(({ operationId }) => operationId), 'GetOpenapiDocument'].sort());
+  });
+
+  it('has no header that a browser of the dashboard may not send or read', () => {
+    const granted = new Map(preflightHeaders('https://d.test', 'https://d.test'));
+    const list = (name: string) => granted.get(name)!.split(', ');
+    const names = (of: object) => Object.keys(of).map((name) => name.toLowerCase());
+    expect(list('access-control-allow-headers')).to.include.members(names(document.components.parameters));
+    const always = ['cache-control'];
+    expect([...list('access-control-expose-headers'), ...always]).to.include.members(
+      names(document.components.headers),
+    );
   });
 
   it('has query parameters with their types, limits and descriptions', () => {
@@ -182,6 +250,45 @@ describe('the OpenAPI document', () => {
   it('tells what a comment of the contract tells', () => {
     expect(operation('CreateRollout').description).to.match(/^`CreateRollout` schedules the canary share/);
     expect(operation('CreateRollout').description).to.match(/Scope: `ota:write`/);
+  });
+
+  describe('tells a reader', () => {
+    const all = [...operations.values()];
+
+    it('what each operation does, in a sentence of its own', () => {
+      const silent = all.filter(({ description }) => /^Callers: /.test(description) || description.length < 15);
+      expect(silent.map(({ operationId }) => operationId)).to.deep.equal([]);
+    });
+
+    it('what each parameter means', () => {
+      const silent = all.flatMap(({ operationId, parameters = [] }) =>
+        parameters
+          .filter(({ $ref, description }) => !$ref && !description)
+          .map(({ name }) => `${operationId}: ${name}`),
+      );
+      expect(silent).to.deep.equal([]);
+      expect(Object.values(document.components.parameters).every(({ description }) => description)).to.equal(true);
+    });
+
+    it('what each field means, where its type does not say it', () => {
+      const isOwnType = (field: JsonObject): boolean =>
+        '$ref' in field || '$ref' in ((field['items'] ?? field['additionalProperties'] ?? {}) as JsonObject);
+      const silent = Object.entries(document.components.schemas).flatMap(([name, { properties = {} }]) =>
+        Object.entries(properties)
+          .filter(([, field]) => !field['description'] && !isOwnType(field))
+          .map(([field]) => `${name}.${field}`),
+      );
+      expect(silent).to.deep.equal([]);
+    });
+
+    it('what each value of an enum means', () => {
+      const silent = Object.entries(document.components.schemas).flatMap(([name, one]) =>
+        (one.enum ?? [])
+          .filter((value) => !one.description?.includes(`- \`${value}\`: `))
+          .map((value) => `${name}: ${value}`),
+      );
+      expect(silent).to.deep.equal([]);
+    });
   });
 
   it('is answered with raw bytes where the API offers them', () => {

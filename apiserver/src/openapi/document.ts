@@ -5,8 +5,8 @@ import { RouteTable } from '../gateway/routes.ts';
 import type { Contract } from './contract.ts';
 import { errorComponents, errorSchema } from './errors.ts';
 import { gatewayPaths } from './gateway-operations.ts';
+import { answerHeaders, headerParameters } from './headers.ts';
 import { operationOf, pathOf } from './operations.ts';
-import { headerParameters } from './raw-bytes.ts';
 import { Schemas } from './schemas.ts';
 
 /** Tags in the order in which a newcomer reads them: the service's name in the contract, and what it is about. */
@@ -65,7 +65,7 @@ export function openapiDocument(contract: Contract, version: string): JsonObject
     components: {
       securitySchemes,
       parameters: headerParameters,
-      headers,
+      headers: answerHeaders,
       responses: errorComponents(),
       schemas: { Error: errorSchema(), ...schemas.all },
     },
@@ -91,21 +91,11 @@ const securitySchemes: JsonObject = {
     name: 'X-API-Key',
     description: 'The same API key in a header of its own.',
   },
-};
-
-const headers: JsonObject = {
-  'X-Request-Id': { description: "The client's own id, or a new one.", schema: { type: 'string' } },
-  'X-RateLimit-Limit': { description: 'Requests in the window.', schema: { type: 'integer', minimum: 0 } },
-  'X-RateLimit-Remaining': { description: 'Requests left in the window.', schema: { type: 'integer', minimum: 0 } },
-  'X-RateLimit-Reset': {
-    description: 'Unix second at which the window ends, a multiple of 60.',
-    schema: { type: 'integer', minimum: 0, multipleOf: 60 },
-  },
-  'Retry-After': { description: 'Seconds after which a retry makes sense.', schema: { type: 'integer', minimum: 1 } },
-  ETag: { description: 'Changes when the content does.', schema: { type: 'string' } },
-  'Content-Range': { description: 'Which bytes of how many; of raw bytes alone.', schema: { type: 'string' } },
-  'X-Kellet-Complete': {
-    description: 'Whether the bytes reach the end of the artifact; of raw bytes alone.',
-    schema: { type: 'string', enum: ['true', 'false'] },
+  kubernetesToken: {
+    type: 'http',
+    scheme: 'bearer',
+    bearerFormat: 'JWT',
+    description:
+      'A token of a Kubernetes service account for the audience `kellet` (TokenRequest), with `X-Kellet-Namespace`. The cluster says whether the account may do what the operation names, in the namespace of the tenant.',
   },
 };

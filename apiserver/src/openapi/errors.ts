@@ -1,7 +1,7 @@
 // The error body and the answers that carry it, from the catalogue of errors.
 import type { DescMethod, JsonObject } from '@bufbuild/protobuf';
 import { codes, type ErrorCode } from '../platform/errors.ts';
-import { references } from './raw-bytes.ts';
+import { everyAnswer, limitHeaders, references, type AnswerHeader } from './headers.ts';
 
 /** One documented answer that is no success. */
 interface ErrorAnswer {
@@ -10,7 +10,9 @@ interface ErrorAnswer {
   readonly description: string;
   /** The example's code and message. */
   readonly example: readonly [ErrorCode | 429, string];
-  readonly headers?: readonly string[];
+  readonly headers?: readonly AnswerHeader[];
+  /** Comes before the call is counted, or of what is never counted: no headers of the rate limit. */
+  readonly isUncounted?: boolean;
 }
 
 const answers = {
@@ -26,6 +28,8 @@ const answers = {
     description:
       'The credential is missing, expired or void. An expired access token is refreshed at /api/v1/auth/refresh.',
     example: ['UNAUTHENTICATED', 'a credential is required'],
+    headers: ['WWW-Authenticate'],
+    isUncounted: true,
   },
   permissionDenied: {
     name: 'PermissionDenied',
@@ -50,7 +54,7 @@ const answers = {
     status: 429,
     description: "The tenant's requests of this minute are used up (the code is then the number 429), or a quota is.",
     example: [429, 'rate limit exceeded'],
-    headers: ['Retry-After', 'X-RateLimit-Limit', 'X-RateLimit-Remaining', 'X-RateLimit-Reset'],
+    headers: ['Retry-After'],
   },
   throttled: {
     name: 'Throttled',
@@ -58,6 +62,7 @@ const answers = {
     description: 'Too many requests of this address, account or device.',
     example: [429, 'rate limit exceeded'],
     headers: ['Retry-After'],
+    isUncounted: true,
   },
   internal: {
     name: 'Internal',
@@ -100,11 +105,11 @@ export function errorResponses(kinds: Iterable<ErrorKind>): JsonObject {
 /** `components.responses`. */
 export function errorComponents(): JsonObject {
   return Object.fromEntries(
-    Object.values<ErrorAnswer>(answers).map(({ name, description, example, headers = [] }) => [
+    Object.values<ErrorAnswer>(answers).map(({ name, description, example, headers = [], isUncounted = false }) => [
       name,
       {
         description,
-        headers: references(['X-Request-Id', ...headers]),
+        headers: references([...everyAnswer, ...headers, ...(isUncounted ? [] : limitHeaders)]),
         content: {
           'application/json': {
             schema: { $ref: '#/components/schemas/Error' },

@@ -1,13 +1,68 @@
-// A request of each kind that a newcomer makes, by method. Tests decode them all.
+// A request of every method that takes JSON. Tests decode them all.
 import type { JsonObject } from '@bufbuild/protobuf';
+import { sampleIds } from './sample-ids.ts';
 
-const profileId = '6f1b6f9e-5c0b-5a55-9b3e-0d6c3c1f4a10';
-const packageId = '1c2f9a54-66a1-5d0c-8f0a-4f4b8b1f6f21';
-const deviceId = '0199f3c2-7f1e-7c2a-9c55-0c9d8e1f2a3b';
+const {
+  device_id: deviceId,
+  user_id: userId,
+  customer_id: customerId,
+  asset_id: assetId,
+  profile_id: profileId,
+  package_id: packageId,
+  rollout_id: rolloutId,
+} = sampleIds;
+const mfaToken = '<MFA_TOKEN>';
+const credential = { id: '<CREDENTIAL_ID>', rawId: '<CREDENTIAL_ID>', type: 'public-key', response: {} };
+
+const point = {
+  device_id: deviceId,
+  timestamp: '2026-01-31T12:00:00Z',
+  numeric_values: { temperature: 4.5, wind_speed: 11 },
+  string_values: { state: 'calm' },
+};
+
+const rollout = {
+  package_id: packageId,
+  target_profile_id: profileId,
+  canary_percent: 10,
+  failure_threshold_percent: 10,
+  steps: [{ percent: 100, soak_seconds: 3600, approval: true }],
+};
+
+const rule = {
+  name: 'frost',
+  expression: 'numeric.temperature < 0.0',
+  profile_id: profileId,
+  severity: 'warning',
+  alarm_type: 'frost',
+  for_seconds: 600,
+  cooldown_seconds: 3600,
+  actions: [{ webhook: { url: 'https://hooks.example/frost' } }],
+};
 
 /** Bodies by method name. */
 export const requestExamples: Record<string, JsonObject> = {
   Login: { email: 'admin@demo.example', password: 'correct horse battery staple' },
+  Refresh: { refresh_token: '<REFRESH_TOKEN>' },
+  ValidateToken: { token: '<ACCESS_TOKEN>' },
+  UpdateUser: { role: 'operator' },
+  CreateGroup: { name: 'field service', scopes: ['devices:read', 'rpc:write'], user_ids: [userId] },
+  UpdateGroup: { scopes: ['devices:read'] },
+  AddGroupMembers: { user_ids: [userId] },
+  ConfirmTotp: { code: '287082' },
+  FinishWebauthnRegistration: { name: 'key ring', response: credential },
+  BeginWebauthnLogin: { mfa_token: mfaToken },
+  FinishWebauthnLogin: { mfa_token: mfaToken, response: credential },
+  VerifyMfa: { mfa_token: mfaToken, code: '287082' },
+  CreateSsoProvider: {
+    provider: 'company',
+    issuer: 'https://login.company.example',
+    client_id: 'kellet',
+    client_secret: '<CLIENT_SECRET>',
+    allowed_domains: ['company.example'],
+    role_mapping: { 'iot-admins': 'tenant_admin' },
+  },
+  UpdateSsoProvider: { allowed_domains: ['company.example', 'subsidiary.example'] },
   CreateUser: { email: 'viewer@demo.example', name: 'A viewer', role: 'viewer', password: 'correct horse battery' },
   CreateApiKey: { name: 'reporting', scopes: ['devices:read', 'telemetry:read'], expires_in_seconds: 2_592_000 },
   CreateProfile: {
@@ -27,16 +82,23 @@ export const requestExamples: Record<string, JsonObject> = {
   ClaimDevice: { provision_key: '<PROVISION_KEY>', device_name: 'Pier 4', hardware_id: 'WS-0001' },
   CreateDevice: { hardware_id: 'WS-0002', name: 'Pier 5', profile_id: profileId, tags: { row: 'north' } },
   UpdateDevice: { name: 'Pier 5, north', tags: { row: 'north', height: '3m' } },
-  Ingest: {
-    points: [
-      {
-        device_id: deviceId,
-        timestamp: '2026-01-31T12:00:00Z',
-        numeric_values: { temperature: 4.5, wind_speed: 11 },
-        string_values: { state: 'calm' },
-      },
-    ],
-  },
+  RotateDeviceCredentials: { grace_seconds: 3600 },
+  CreateDeviceGroup: { name: 'piers', description: 'Stations on the piers.' },
+  UpdateDeviceGroup: { description: 'Stations on the piers and the breakwater.' },
+  AddDevicesToGroup: { device_ids: [deviceId] },
+  CreateCustomer: { name: 'Harbour authority', contact: 'office@harbour.example' },
+  UpdateCustomer: { contact: 'duty@harbour.example' },
+  CreateAsset: { name: 'Pier 4', type: 'pier', customer_id: customerId, tags: { side: 'north' } },
+  UpdateAsset: { tags: { side: 'north', length: '120m' } },
+  CreateEntityView: { name: 'Weather at pier 4', asset_id: assetId, keys: ['temperature'], customer_id: customerId },
+  UpdateEntityView: { keys: ['temperature', 'wind_speed'] },
+  CreateAlarm: { device_id: deviceId, type: 'vandalism', severity: 'major', details: { seen_by: 'patrol' } },
+  UpdateAlarm: { severity: 'minor' },
+  UpdateProfile: { default_tags: { site: 'harbour', sea: 'north' }, offline_after_seconds: 600 },
+  UpdateTemplate: { hardware_id_pattern: 'WS-2*' },
+  ConnectGatewayDevice: { device_name: 'Buoy 7', hardware_id: 'BY-0007' },
+  DisconnectGatewayDevice: { device_id: deviceId },
+  Ingest: { points: [point] },
   SendRpc: { method: 'set_interval', params: { seconds: 30 }, persistent: true },
   RespondRpc: { success: true, response: { seconds: 30 } },
   UpdateAttributes: { shared: { interval_seconds: 30 } },
@@ -49,20 +111,22 @@ export const requestExamples: Record<string, JsonObject> = {
     compatibility: { device_type: 'weather-station', min_version: '1.0.0' },
     release_notes: 'Reads the new wind sensor.',
   },
-  CreateRollout: {
-    package_id: packageId,
-    target_profile_id: profileId,
-    canary_percent: 10,
-    failure_threshold_percent: 10,
-    steps: [{ percent: 100, soak_seconds: 3600, approval: true }],
-  },
-  ReportOta: { device_id: deviceId, rollout_id: profileId, firmware_version: '1.2.0', status: 'success' },
-  VerifyRaw: {
-    device_id: deviceId,
-    timestamp: '2026-01-31T12:00:00Z',
-    numeric_values: { temperature: 4.5, wind_speed: 11 },
-    string_values: { state: 'calm' },
-  },
+  UpdatePackage: { status: 'deprecated' },
+  CreateRollout: rollout,
+  PlanRollout: rollout,
+  UpdateRollout: { canary_percent: 50 },
+  ResumeRollout: { canary_percent: 50 },
+  RetryRollout: { device_ids: [deviceId] },
+  SkipRollout: { device_ids: [deviceId] },
+  SetAssignment: { package_id: packageId },
+  ReportOta: { device_id: deviceId, rollout_id: rolloutId, firmware_version: '1.2.0', status: 'success' },
+  VerifyRaw: point,
+  CreateRule: rule,
+  UpdateRule: { expression: 'numeric.temperature < -2.0' },
+  ValidateRule: { expression: 'numeric.temperature < 0.0' },
+  TestRule: { expression: 'numeric.temperature < 0.0', point },
+  UpdateTenant: { rate_limit_per_minute: 5000, quotas: { devices: 10_000, points_per_day: 50_000_000 } },
+  UpdateOwnTenant: { ip_allowlist: ['203.0.113.0/24'], defaults: { tags: { site: 'harbour' } } },
   CreateTenant: {
     tenant_id: 'acme',
     name: 'Acme',

@@ -1,12 +1,17 @@
 // What the contract says of single fields beyond their types (API.md's limits, the checks of the services): limits, forms,
 // and which fields a request must carry. The document is checked against the descriptors: a name that is no field fails.
 import type { DescField, JsonObject, JsonValue } from '@bufbuild/protobuf';
+import { sampleIds } from './sample-ids.ts';
 
 /** JSON Schema keywords that go on top of a field's type. */
 export type FieldFacts = Readonly<Record<string, JsonValue>>;
 
 /** By field name, in every message. */
 const byName: Record<string, FieldFacts> = {
+  ...Object.fromEntries(Object.entries(sampleIds).map(([name, id]) => [name, { examples: [id] }])),
+  tenant_id: { examples: ['acme'] },
+  hardware_id: { examples: ['WS-0001'] },
+  firmware_version: { examples: ['1.2.0'] },
   page_size: { minimum: 0, examples: [50] },
   page_token: { examples: [''] },
   limit: { minimum: 0, maximum: 500 },

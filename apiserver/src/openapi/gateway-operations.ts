@@ -1,11 +1,18 @@
 // The routes of the gateway itself, which are no methods of the contract: health, the callback, this document.
 import type { JsonObject } from '@bufbuild/protobuf';
 import { errorResponses } from './errors.ts';
-import { references } from './raw-bytes.ts';
+import {
+  everyAnswer,
+  kubernetesHeaders,
+  limitHeaders,
+  parameterReferences,
+  references,
+  requestHeaders,
+} from './headers.ts';
 
 const json = (description: string, schema: JsonObject): JsonObject => ({
   description,
-  headers: references(['X-Request-Id']),
+  headers: references(everyAnswer),
   content: { 'application/json': { schema } },
 });
 
@@ -22,8 +29,9 @@ export function gatewayPaths(tag: string): JsonObject {
       get: {
         operationId: 'GetHealth',
         tags: [tag],
-        summary: 'Liveness',
+        summary: 'Get liveness',
         description: 'Always 200 while the process is alive.',
+        parameters: parameterReferences(requestHeaders),
         responses: {
           '200': json('Alive.', {
             type: 'object',
@@ -38,7 +46,7 @@ export function gatewayPaths(tag: string): JsonObject {
       get: {
         operationId: 'GetReadiness',
         tags: [tag],
-        summary: 'Readiness',
+        summary: 'Get readiness',
         description: 'Whether everything that serving a request needs is there.',
         parameters: [
           {
@@ -48,6 +56,7 @@ export function gatewayPaths(tag: string): JsonObject {
             schema: { type: 'string' },
             example: 'nats',
           },
+          ...parameterReferences(requestHeaders),
         ],
         responses: { '200': json('Ready.', readiness), '503': json('Not ready.', readiness) },
         security: [{}],
@@ -57,7 +66,7 @@ export function gatewayPaths(tag: string): JsonObject {
       post: {
         operationId: 'ReceiveCallback',
         tags: [tag],
-        summary: "Callback of the chain's transaction processor",
+        summary: "Take a callback of the chain's transaction processor",
         description: 'Judged by the signature of its raw body, then stored and published.',
         parameters: [
           {
@@ -66,10 +75,21 @@ export function gatewayPaths(tag: string): JsonObject {
             description: '`sha256=` and the HMAC-SHA256 of the body in hex.',
             schema: { type: 'string' },
           },
+          ...parameterReferences(requestHeaders),
         ],
         requestBody: {
           required: true,
-          content: { 'application/json': { schema: { type: ['object', 'array'] } } },
+          content: {
+            'application/json': {
+              schema: {
+                oneOf: [
+                  { type: 'object', additionalProperties: true },
+                  { type: 'array', items: { type: 'object', additionalProperties: true } },
+                ],
+              },
+              example: { txid: '0'.repeat(64), txStatus: 'MINED', blockHeight: 870_000 },
+            },
+          },
         },
         responses: {
           '200': json('Taken.', { type: 'object' }),
@@ -82,22 +102,20 @@ export function gatewayPaths(tag: string): JsonObject {
       get: {
         operationId: 'GetOpenapiDocument',
         tags: [tag],
-        summary: 'This document',
-        description: 'Callers: anyone with a credential.',
-        parameters: [{ name: 'If-None-Match', in: 'header', schema: { type: 'string' } }],
+        summary: 'Get this document',
+        description:
+          'The OpenAPI document of this API, as this process serves it.\n\nCallers: anyone with a credential.',
+        parameters: parameterReferences(['If-None-Match', ...kubernetesHeaders, ...requestHeaders]),
         responses: {
           '200': {
             description: 'The document.',
-            headers: references([
-              'X-Request-Id',
-              'ETag',
-              'X-RateLimit-Limit',
-              'X-RateLimit-Remaining',
-              'X-RateLimit-Reset',
-            ]),
+            headers: references([...everyAnswer, 'ETag', ...limitHeaders]),
             content: { 'application/json': { schema: { type: 'object' } } },
           },
-          '304': { description: 'The document has the entity tag that the request names.' },
+          '304': {
+            description: 'The document has the entity tag that the request names.',
+            headers: references([...everyAnswer, 'ETag', ...limitHeaders]),
+          },
           ...errorResponses(['unauthenticated', 'permissionDenied', 'tooManyRequests', 'internal', 'unavailable']),
         },
       },

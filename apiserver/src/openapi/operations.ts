@@ -8,7 +8,17 @@ import type { Contract } from './contract.ts';
 import { errorKinds, errorResponses } from './errors.ts';
 import { requestExamples } from './examples.ts';
 import { isRequired, shortName } from './field-facts.ts';
-import { extraHeaders, rawAnswers, references } from './raw-bytes.ts';
+import {
+  callHeaders,
+  everyAnswer,
+  kubernetesHeaders,
+  limitHeaders,
+  methodHeaders,
+  parameterReferences,
+  references,
+  type AnswerHeader,
+} from './headers.ts';
+import { rawAnswers, rawBytes } from './raw-bytes.ts';
 import type { Schemas } from './schemas.ts';
 
 const rawBody = 'google.api.HttpBody';
@@ -40,13 +50,25 @@ export function operationOf(contract: Contract, schemas: Schemas, route: Route, 
   const isOpen = isPublic(access);
   const isCounted = access.rateLimit === Access_RateLimit.UNSPECIFIED && !isOpen;
   const comment = contract.comment(method);
-  const callers = access.callers.map((caller) => callerNames[caller] ?? String(caller));
-  const who = `Callers: ${callers.join(', ')}.${access.scope ? ` Scope: \`${access.scope}\`.` : ''}`;
+  const permission = access.kubernetesPermission;
+  const callers = [
+    ...access.callers.map((caller) => callerNames[caller] ?? String(caller)),
+    ...(permission ? ['Kubernetes identity'] : []),
+  ];
+  const who = [
+    `Callers: ${callers.join(', ')}.`,
+    ...(access.scope ? [`Scope: \`${access.scope}\`.`] : []),
+    ...(permission ? [`Kubernetes permission: \`${permission}\`.`] : []),
+  ].join(' ');
   const body = requestBodyOf(schemas, route);
   const parameters = [
     ...pathParameters(schemas, route),
     ...queryParameters(schemas, route),
-    ...headerParameters(route),
+    ...parameterReferences([
+      ...(methodHeaders[method.name] ?? []),
+      ...(permission ? kubernetesHeaders : []),
+      ...callHeaders,
+    ]),
   ];
   return {
     operationId: method.name,
@@ -55,16 +77,17 @@ export function operationOf(contract: Contract, schemas: Schemas, route: Route, 
     description: [comment.replace(`${method.name} `, (name) => `\`${name.trim()}\` `), who]
       .filter(Boolean)
       .join('\n\n'),
-    ...(parameters.length > 0 ? { parameters } : {}),
+    parameters,
     ...(body ? { requestBody: body } : {}),
     responses: {
       '200': successOf(schemas, route, isCounted),
       ...(rawAnswers[method.name]?.statuses ?? {}),
       ...errorResponses(errorKinds(method, verb, isOpen, isCounted)),
     },
-    security: securityOf(access.callers, access.scope),
+    security: [...securityOf(access.callers, access.scope), ...(permission ? [{ kubernetesToken: [permission] }] : [])],
     'x-kellet-callers': callers,
     ...(access.scope ? { 'x-kellet-scope': access.scope } : {}),
+    ...(permission ? { 'x-kellet-kubernetes-permission': permission } : {}),
   };
 }
 
@@ -119,22 +142,19 @@ function queryOf(schemas: Schemas, field: DescField, path: readonly string[]): J
   ];
 }
 
-function headerParameters({ method }: Route): JsonValue[] {
-  return (extraHeaders[method.name] ?? []).map((name) => ({ $ref: `#/components/parameters/${name}` }));
-}
-
 function requestBodyOf(schemas: Schemas, route: Route): JsonObject | undefined {
   const { method, body } = route;
   if (body === '') return undefined;
   if (body !== '*') {
     const field = fieldAt(method.input, [body]);
-    if (field.message?.typeName === rawBody) return { required: true, content: { 'application/octet-stream': {} } };
+    if (field.message?.typeName === rawBody) return { required: true, content: rawBytes };
     return { required: true, content: jsonContent(schemas.field(field, 'request'), requestExamples[method.name]) };
   }
   const bound = boundByPath(route);
   if (method.input.fields.every(({ name }) => bound.has(name))) return undefined;
   const schema = schemas.message(method.input, 'request', bound);
-  return { required: !bodyMayBeEmpty(route), content: jsonContent(schema, requestExamples[method.name]) };
+  const isNeeded = method.input.fields.some((field) => !bound.has(field.name) && isRequired(field));
+  return { required: isNeeded || !bodyMayBeEmpty(route), content: jsonContent(schema, requestExamples[method.name]) };
 }
 
 const jsonContent = (schema: JsonObject, example?: JsonValue): JsonObject => ({
@@ -143,14 +163,11 @@ const jsonContent = (schema: JsonObject, example?: JsonValue): JsonObject => ({
 
 function successOf(schemas: Schemas, route: Route, isCounted: boolean): JsonObject {
   const { method, responseBody } = route;
-  const headers = [
-    'X-Request-Id',
-    ...(isCounted ? ['X-RateLimit-Limit', 'X-RateLimit-Remaining', 'X-RateLimit-Reset'] : []),
-  ];
+  const headers: readonly AnswerHeader[] = [...everyAnswer, ...(isCounted ? limitHeaders : [])];
   const schema = responseBody
     ? schemas.field(fieldAt(method.output, [responseBody]), 'response')
     : schemas.message(method.output, 'response');
-  const raw = method.output.typeName === rawBody ? { 'application/octet-stream': {} } : jsonContent(schema);
+  const raw = method.output.typeName === rawBody ? rawBytes : jsonContent(schema);
   return {
     description: 'Success.',
     headers: references([...headers, ...(rawAnswers[method.name]?.headers ?? [])]),

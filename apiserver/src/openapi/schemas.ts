@@ -1,6 +1,7 @@
 // Messages as JSON Schema 2020-12, in the form in which proto3 JSON has them here: proto names, enums by name, scalars shown
 // also when they are unset.
 import { ScalarType, type DescEnum, type DescField, type DescMessage, type JsonObject } from '@bufbuild/protobuf';
+import { commonFields } from './common-fields.ts';
 import type { Contract } from './contract.ts';
 import { fieldFacts, isRequired, shortName } from './field-facts.ts';
 
@@ -58,7 +59,7 @@ export class Schemas {
 
   /** One field, with its comment and what else is known of it. */
   field(field: DescField, side: Side): JsonObject {
-    const text = this.contract.comment(field);
+    const text = this.contract.comment(field) || commonFields[field.name];
     return { ...this.typeOf(field, side), ...(text ? { description: text } : {}), ...schemaFacts(field, side) };
   }
 

@@ -101,7 +101,9 @@ export interface paths {
         };
         /**
          * List API keys
-         * @description Callers: user, service. Scope: `keys:read`.
+         * @description `ListApiKeys` lists the tenant's keys of service accounts, without the keys themselves.
+         *
+         *     Callers: user, service. Scope: `keys:read`.
          */
         get: operations["ListApiKeys"];
         put?: never;
@@ -193,13 +195,17 @@ export interface paths {
         };
         /**
          * List users
-         * @description Callers: user, service. Scope: `users:read`.
+         * @description `ListUsers` lists the people of the tenant.
+         *
+         *     Callers: user, service. Scope: `users:read`.
          */
         get: operations["ListUsers"];
         put?: never;
         /**
          * Create user
-         * @description Callers: user, service. Scope: `users:write`.
+         * @description `CreateUser` makes a person of the tenant, who signs in with e-mail and password. Nobody gives a role that holds more than their own.
+         *
+         *     Callers: user, service. Scope: `users:write`.
          */
         post: operations["CreateUser"];
         delete?: never;
@@ -217,21 +223,27 @@ export interface paths {
         };
         /**
          * Get user
-         * @description Callers: user, service. Scope: `users:read`.
+         * @description `GetUser` answers one person of the tenant.
+         *
+         *     Callers: user, service. Scope: `users:read`.
          */
         get: operations["GetUser"];
         put?: never;
         post?: never;
         /**
          * Delete user
-         * @description Callers: user, service. Scope: `users:write`.
+         * @description `DeleteUser` removes a person and ends their sessions at once; the last administrator stays.
+         *
+         *     Callers: user, service. Scope: `users:write`.
          */
         delete: operations["DeleteUser"];
         options?: never;
         head?: never;
         /**
          * Update user
-         * @description Callers: user, service. Scope: `users:write`.
+         * @description `UpdateUser` changes what the body names. Disabling ends the person's sessions at once, a new password all but the one that sets it; another role holds at once. The last administrator stays one.
+         *
+         *     Callers: user, service. Scope: `users:write`.
          */
         patch: operations["UpdateUser"];
         trace?: never;
@@ -245,13 +257,17 @@ export interface paths {
         };
         /**
          * List groups
-         * @description Callers: user, service. Scope: `users:read`.
+         * @description `ListGroups` lists the groups of people.
+         *
+         *     Callers: user, service. Scope: `users:read`.
          */
         get: operations["ListGroups"];
         put?: never;
         /**
          * Create group
-         * @description Callers: user, service. Scope: `users:write`.
+         * @description `CreateGroup` makes a group of people, whose members hold its scopes beside those of their role.
+         *
+         *     Callers: user, service. Scope: `users:write`.
          */
         post: operations["CreateGroup"];
         delete?: never;
@@ -269,21 +285,27 @@ export interface paths {
         };
         /**
          * Get group
-         * @description Callers: user, service. Scope: `users:read`.
+         * @description `GetGroup` answers one group of people.
+         *
+         *     Callers: user, service. Scope: `users:read`.
          */
         get: operations["GetGroup"];
         put?: never;
         post?: never;
         /**
          * Delete group
-         * @description Callers: user, service. Scope: `users:write`.
+         * @description `DeleteGroup` removes a group; its members keep what their roles give them.
+         *
+         *     Callers: user, service. Scope: `users:write`.
          */
         delete: operations["DeleteGroup"];
         options?: never;
         head?: never;
         /**
          * Update group
-         * @description Callers: user, service. Scope: `users:write`.
+         * @description `UpdateGroup` changes what the body names; `user_ids` replaces all members.
+         *
+         *     Callers: user, service. Scope: `users:write`.
          */
         patch: operations["UpdateGroup"];
         trace?: never;
@@ -299,7 +321,9 @@ export interface paths {
         put?: never;
         /**
          * Add group members
-         * @description Callers: user, service. Scope: `users:write`.
+         * @description `AddGroupMembers` adds people to a group; who is a member already stays one.
+         *
+         *     Callers: user, service. Scope: `users:write`.
          */
         post: operations["AddGroupMembers"];
         delete?: never;
@@ -320,7 +344,9 @@ export interface paths {
         post?: never;
         /**
          * Remove group member
-         * @description Callers: user, service. Scope: `users:write`.
+         * @description `RemoveGroupMember` takes one person out of a group.
+         *
+         *     Callers: user, service. Scope: `users:write`.
          */
         delete: operations["RemoveGroupMember"];
         options?: never;
@@ -383,7 +409,9 @@ export interface paths {
         put?: never;
         /**
          * Begin WebAuthn registration
-         * @description Callers: user, platform administrator.
+         * @description `BeginWebauthnRegistration` begins the enrolment of a security key or passkey.
+         *
+         *     Callers: user, platform administrator.
          */
         post: operations["BeginWebauthnRegistration"];
         delete?: never;
@@ -403,7 +431,9 @@ export interface paths {
         put?: never;
         /**
          * Finish WebAuthn registration
-         * @description Callers: user, platform administrator.
+         * @description `FinishWebauthnRegistration` completes it with the authenticator's answer, and answers recovery codes once when it is the first factor.
+         *
+         *     Callers: user, platform administrator.
          */
         post: operations["FinishWebauthnRegistration"];
         delete?: never;
@@ -423,7 +453,9 @@ export interface paths {
         put?: never;
         /**
          * Begin WebAuthn login
-         * @description Callers: anyone.
+         * @description `BeginWebauthnLogin` asks the authenticator of a sign-in that waits for its second factor.
+         *
+         *     Callers: anyone.
          */
         post: operations["BeginWebauthnLogin"];
         delete?: never;
@@ -443,7 +475,9 @@ export interface paths {
         put?: never;
         /**
          * Finish WebAuthn login
-         * @description Callers: anyone.
+         * @description `FinishWebauthnLogin` completes that sign-in with the authenticator's answer.
+         *
+         *     Callers: anyone.
          */
         post: operations["FinishWebauthnLogin"];
         delete?: never;
@@ -483,13 +517,17 @@ export interface paths {
         };
         /**
          * List SSO providers
-         * @description Callers: user, service. Scope: `tenant:read`.
+         * @description `ListSsoProviders` lists the tenant's providers, without their client secrets.
+         *
+         *     Callers: user, service. Scope: `tenant:read`.
          */
         get: operations["ListSsoProviders"];
         put?: never;
         /**
          * Create SSO provider
-         * @description Callers: user, service. Scope: `tenant:write`.
+         * @description `CreateSsoProvider` lets people of the tenant sign in at an OpenID Connect provider.
+         *
+         *     Callers: user, service. Scope: `tenant:write`.
          */
         post: operations["CreateSsoProvider"];
         delete?: never;
@@ -507,21 +545,27 @@ export interface paths {
         };
         /**
          * Get SSO provider
-         * @description Callers: user, service. Scope: `tenant:read`.
+         * @description `GetSsoProvider` answers one provider, without its client secret.
+         *
+         *     Callers: user, service. Scope: `tenant:read`.
          */
         get: operations["GetSsoProvider"];
         put?: never;
         post?: never;
         /**
          * Delete SSO provider
-         * @description Callers: user, service. Scope: `tenant:write`.
+         * @description `DeleteSsoProvider` ends sign-ins at a provider; sessions that exist go on.
+         *
+         *     Callers: user, service. Scope: `tenant:write`.
          */
         delete: operations["DeleteSsoProvider"];
         options?: never;
         head?: never;
         /**
          * Update SSO provider
-         * @description Callers: user, service. Scope: `tenant:write`.
+         * @description `UpdateSsoProvider` changes what the body names.
+         *
+         *     Callers: user, service. Scope: `tenant:write`.
          */
         patch: operations["UpdateSsoProvider"];
         trace?: never;
@@ -579,13 +623,17 @@ export interface paths {
         };
         /**
          * List tenants
-         * @description Callers: platform administrator.
+         * @description `ListTenants` lists the tenants of the installation.
+         *
+         *     Callers: platform administrator.
          */
         get: operations["ListTenants"];
         put?: never;
         /**
          * Create tenant
-         * @description Callers: platform administrator.
+         * @description `CreateTenant` makes a tenant and, when it is given, its first administrator.
+         *
+         *     Callers: platform administrator.
          */
         post: operations["CreateTenant"];
         delete?: never;
@@ -603,21 +651,27 @@ export interface paths {
         };
         /**
          * Get tenant
-         * @description Callers: platform administrator.
+         * @description `GetTenant` answers one tenant.
+         *
+         *     Callers: platform administrator.
          */
         get: operations["GetTenant"];
         put?: never;
         post?: never;
         /**
          * Delete tenant
-         * @description Callers: platform administrator.
+         * @description `DeleteTenant` ends a tenant; its id is never given out again.
+         *
+         *     Callers: platform administrator.
          */
         delete: operations["DeleteTenant"];
         options?: never;
         head?: never;
         /**
          * Update tenant
-         * @description Callers: platform administrator.
+         * @description `UpdateTenant` changes what the body names, its limits and quotas too.
+         *
+         *     Callers: platform administrator.
          */
         patch: operations["UpdateTenant"];
         trace?: never;
@@ -659,13 +713,17 @@ export interface paths {
         };
         /**
          * List devices
-         * @description Callers: user, service. Scope: `devices:read`.
+         * @description `ListDevices` lists the tenant's devices; all filters that are given must hold.
+         *
+         *     Callers: user, service, Kubernetes identity. Scope: `devices:read`. Kubernetes permission: `list devices`.
          */
         get: operations["ListDevices"];
         put?: never;
         /**
          * Create device
-         * @description Callers: user, service. Scope: `devices:write`.
+         * @description `CreateDevice` makes a device without a claim, and answers its key this once.
+         *
+         *     Callers: user, service. Scope: `devices:write`.
          */
         post: operations["CreateDevice"];
         delete?: never;
@@ -683,7 +741,9 @@ export interface paths {
         };
         /**
          * Get device
-         * @description Callers: user, service. Scope: `devices:read`.
+         * @description `GetDevice` answers one device.
+         *
+         *     Callers: user, service, Kubernetes identity. Scope: `devices:read`. Kubernetes permission: `get devices`.
          */
         get: operations["GetDevice"];
         put?: never;
@@ -737,13 +797,17 @@ export interface paths {
         };
         /**
          * List device groups
-         * @description Callers: user, service. Scope: `devices:read`.
+         * @description `ListDeviceGroups` lists the groups of devices.
+         *
+         *     Callers: user, service. Scope: `devices:read`.
          */
         get: operations["ListDeviceGroups"];
         put?: never;
         /**
          * Create device group
-         * @description Callers: user, service. Scope: `devices:write`.
+         * @description `CreateDeviceGroup` makes an empty group of devices.
+         *
+         *     Callers: user, service. Scope: `devices:write`.
          */
         post: operations["CreateDeviceGroup"];
         delete?: never;
@@ -761,21 +825,27 @@ export interface paths {
         };
         /**
          * Get device group
-         * @description Callers: user, service. Scope: `devices:read`.
+         * @description `GetDeviceGroup` answers one group of devices.
+         *
+         *     Callers: user, service. Scope: `devices:read`.
          */
         get: operations["GetDeviceGroup"];
         put?: never;
         post?: never;
         /**
          * Delete device group
-         * @description Callers: user, service. Scope: `devices:write`.
+         * @description `DeleteDeviceGroup` removes a group; its devices stay.
+         *
+         *     Callers: user, service. Scope: `devices:write`.
          */
         delete: operations["DeleteDeviceGroup"];
         options?: never;
         head?: never;
         /**
          * Update device group
-         * @description Callers: user, service. Scope: `devices:write`.
+         * @description `UpdateDeviceGroup` changes what the body names.
+         *
+         *     Callers: user, service. Scope: `devices:write`.
          */
         patch: operations["UpdateDeviceGroup"];
         trace?: never;
@@ -791,7 +861,9 @@ export interface paths {
         put?: never;
         /**
          * Add devices to group
-         * @description Callers: user, service. Scope: `devices:write`.
+         * @description `AddDevicesToGroup` adds devices to a group; who is in it already stays.
+         *
+         *     Callers: user, service. Scope: `devices:write`.
          */
         post: operations["AddDevicesToGroup"];
         delete?: never;
@@ -812,7 +884,9 @@ export interface paths {
         post?: never;
         /**
          * Remove device from group
-         * @description Callers: user, service. Scope: `devices:write`.
+         * @description `RemoveDeviceFromGroup` takes one device out of a group.
+         *
+         *     Callers: user, service. Scope: `devices:write`.
          */
         delete: operations["RemoveDeviceFromGroup"];
         options?: never;
@@ -829,13 +903,17 @@ export interface paths {
         };
         /**
          * List customers
-         * @description Callers: user, service. Scope: `entities:read`.
+         * @description `ListCustomers` lists the customers.
+         *
+         *     Callers: user, service. Scope: `entities:read`.
          */
         get: operations["ListCustomers"];
         put?: never;
         /**
          * Create customer
-         * @description Callers: user, service. Scope: `entities:write`.
+         * @description `CreateCustomer` makes a customer, whose assets, devices and views can then be named as theirs.
+         *
+         *     Callers: user, service. Scope: `entities:write`.
          */
         post: operations["CreateCustomer"];
         delete?: never;
@@ -853,21 +931,27 @@ export interface paths {
         };
         /**
          * Get customer
-         * @description Callers: user, service. Scope: `entities:read`.
+         * @description `GetCustomer` answers one customer.
+         *
+         *     Callers: user, service. Scope: `entities:read`.
          */
         get: operations["GetCustomer"];
         put?: never;
         post?: never;
         /**
          * Delete customer
-         * @description Callers: user, service. Scope: `entities:write`.
+         * @description `DeleteCustomer` removes a customer.
+         *
+         *     Callers: user, service. Scope: `entities:write`.
          */
         delete: operations["DeleteCustomer"];
         options?: never;
         head?: never;
         /**
          * Update customer
-         * @description Callers: user, service. Scope: `entities:write`.
+         * @description `UpdateCustomer` changes what the body names.
+         *
+         *     Callers: user, service. Scope: `entities:write`.
          */
         patch: operations["UpdateCustomer"];
         trace?: never;
@@ -881,13 +965,17 @@ export interface paths {
         };
         /**
          * List assets
-         * @description Callers: user, service. Scope: `entities:read`.
+         * @description `ListAssets` lists the assets; all filters that are given must hold.
+         *
+         *     Callers: user, service. Scope: `entities:read`.
          */
         get: operations["ListAssets"];
         put?: never;
         /**
          * Create asset
-         * @description Callers: user, service. Scope: `entities:write`.
+         * @description `CreateAsset` makes an asset: a building, a vehicle, a line, whatever devices belong to.
+         *
+         *     Callers: user, service. Scope: `entities:write`.
          */
         post: operations["CreateAsset"];
         delete?: never;
@@ -905,21 +993,27 @@ export interface paths {
         };
         /**
          * Get asset
-         * @description Callers: user, service. Scope: `entities:read`.
+         * @description `GetAsset` answers one asset.
+         *
+         *     Callers: user, service. Scope: `entities:read`.
          */
         get: operations["GetAsset"];
         put?: never;
         post?: never;
         /**
          * Delete asset
-         * @description Callers: user, service. Scope: `entities:write`.
+         * @description `DeleteAsset` removes an asset.
+         *
+         *     Callers: user, service. Scope: `entities:write`.
          */
         delete: operations["DeleteAsset"];
         options?: never;
         head?: never;
         /**
          * Update asset
-         * @description Callers: user, service. Scope: `entities:write`.
+         * @description `UpdateAsset` changes what the body names.
+         *
+         *     Callers: user, service. Scope: `entities:write`.
          */
         patch: operations["UpdateAsset"];
         trace?: never;
@@ -933,13 +1027,17 @@ export interface paths {
         };
         /**
          * List entity views
-         * @description Callers: user, service. Scope: `entities:read`.
+         * @description `ListEntityViews` lists the views.
+         *
+         *     Callers: user, service. Scope: `entities:read`.
          */
         get: operations["ListEntityViews"];
         put?: never;
         /**
          * Create entity view
-         * @description Callers: user, service. Scope: `entities:write`.
+         * @description `CreateEntityView` makes a view: a window on a device or an asset that a customer's people may read.
+         *
+         *     Callers: user, service. Scope: `entities:write`.
          */
         post: operations["CreateEntityView"];
         delete?: never;
@@ -957,21 +1055,27 @@ export interface paths {
         };
         /**
          * Get entity view
-         * @description Callers: user, service. Scope: `entities:read`.
+         * @description `GetEntityView` answers one view.
+         *
+         *     Callers: user, service. Scope: `entities:read`.
          */
         get: operations["GetEntityView"];
         put?: never;
         post?: never;
         /**
          * Delete entity view
-         * @description Callers: user, service. Scope: `entities:write`.
+         * @description `DeleteEntityView` removes a view; what it showed stays.
+         *
+         *     Callers: user, service. Scope: `entities:write`.
          */
         delete: operations["DeleteEntityView"];
         options?: never;
         head?: never;
         /**
          * Update entity view
-         * @description Callers: user, service. Scope: `entities:write`.
+         * @description `UpdateEntityView` changes what the body names.
+         *
+         *     Callers: user, service. Scope: `entities:write`.
          */
         patch: operations["UpdateEntityView"];
         trace?: never;
@@ -985,13 +1089,17 @@ export interface paths {
         };
         /**
          * List alarms
-         * @description Callers: user, service. Scope: `alarms:read`.
+         * @description `ListAlarms` lists the alarms; all filters that are given must hold.
+         *
+         *     Callers: user, service. Scope: `alarms:read`.
          */
         get: operations["ListAlarms"];
         put?: never;
         /**
          * Create alarm
-         * @description Callers: user, service. Scope: `alarms:write`.
+         * @description `CreateAlarm` raises an alarm by hand; rules raise the others.
+         *
+         *     Callers: user, service. Scope: `alarms:write`.
          */
         post: operations["CreateAlarm"];
         delete?: never;
@@ -1009,21 +1117,27 @@ export interface paths {
         };
         /**
          * Get alarm
-         * @description Callers: user, service. Scope: `alarms:read`.
+         * @description `GetAlarm` answers one alarm.
+         *
+         *     Callers: user, service. Scope: `alarms:read`.
          */
         get: operations["GetAlarm"];
         put?: never;
         post?: never;
         /**
          * Delete alarm
-         * @description Callers: user, service. Scope: `alarms:write`.
+         * @description `DeleteAlarm` removes an alarm.
+         *
+         *     Callers: user, service. Scope: `alarms:write`.
          */
         delete: operations["DeleteAlarm"];
         options?: never;
         head?: never;
         /**
          * Update alarm
-         * @description Callers: user, service. Scope: `alarms:write`.
+         * @description `UpdateAlarm` changes what the body names.
+         *
+         *     Callers: user, service. Scope: `alarms:write`.
          */
         patch: operations["UpdateAlarm"];
         trace?: never;
@@ -1039,7 +1153,9 @@ export interface paths {
         put?: never;
         /**
          * Acknowledge alarm
-         * @description Callers: user, service. Scope: `alarms:write`.
+         * @description `AcknowledgeAlarm` says that somebody has seen an active alarm and takes care of it.
+         *
+         *     Callers: user, service. Scope: `alarms:write`.
          */
         post: operations["AcknowledgeAlarm"];
         delete?: never;
@@ -1059,7 +1175,9 @@ export interface paths {
         put?: never;
         /**
          * Clear alarm
-         * @description Callers: user, service. Scope: `alarms:write`.
+         * @description `ClearAlarm` ends an alarm whose cause is gone.
+         *
+         *     Callers: user, service. Scope: `alarms:write`.
          */
         post: operations["ClearAlarm"];
         delete?: never;
@@ -1077,13 +1195,17 @@ export interface paths {
         };
         /**
          * List profiles
-         * @description Callers: user, service. Scope: `profiles:read`.
+         * @description `ListProfiles` lists the tenant's profiles.
+         *
+         *     Callers: user, service, Kubernetes identity. Scope: `profiles:read`. Kubernetes permission: `list deviceprofiles`.
          */
         get: operations["ListProfiles"];
         put?: never;
         /**
          * Create profile
-         * @description Callers: user, service. Scope: `profiles:write`.
+         * @description `CreateProfile` makes a profile: the defaults that its devices inherit.
+         *
+         *     Callers: user, service. Scope: `profiles:write`.
          */
         post: operations["CreateProfile"];
         delete?: never;
@@ -1101,7 +1223,9 @@ export interface paths {
         };
         /**
          * Get profile
-         * @description Callers: user, service. Scope: `profiles:read`.
+         * @description `GetProfile` answers one profile.
+         *
+         *     Callers: user, service, Kubernetes identity. Scope: `profiles:read`. Kubernetes permission: `get deviceprofiles`.
          */
         get: operations["GetProfile"];
         put?: never;
@@ -1117,7 +1241,9 @@ export interface paths {
         head?: never;
         /**
          * Update profile
-         * @description Callers: user, service. Scope: `profiles:write`.
+         * @description `UpdateProfile` changes what the body names, for all devices of the profile at once.
+         *
+         *     Callers: user, service. Scope: `profiles:write`.
          */
         patch: operations["UpdateProfile"];
         trace?: never;
@@ -1131,7 +1257,9 @@ export interface paths {
         };
         /**
          * List templates
-         * @description Callers: user, service. Scope: `provisioning:read`.
+         * @description `ListTemplates` lists the tenant's templates, without their keys.
+         *
+         *     Callers: user, service, Kubernetes identity. Scope: `provisioning:read`. Kubernetes permission: `list provisioningtemplates`.
          */
         get: operations["ListTemplates"];
         put?: never;
@@ -1157,21 +1285,27 @@ export interface paths {
         };
         /**
          * Get template
-         * @description Callers: user, service. Scope: `provisioning:read`.
+         * @description `GetTemplate` answers one template, without its key.
+         *
+         *     Callers: user, service, Kubernetes identity. Scope: `provisioning:read`. Kubernetes permission: `get provisioningtemplates`.
          */
         get: operations["GetTemplate"];
         put?: never;
         post?: never;
         /**
          * Delete template
-         * @description Callers: user, service. Scope: `provisioning:write`.
+         * @description `DeleteTemplate` removes a template and voids its key; devices claimed with it stay.
+         *
+         *     Callers: user, service. Scope: `provisioning:write`.
          */
         delete: operations["DeleteTemplate"];
         options?: never;
         head?: never;
         /**
          * Update template
-         * @description Callers: user, service. Scope: `provisioning:write`.
+         * @description `UpdateTemplate` changes what the body names; the key stays the same.
+         *
+         *     Callers: user, service. Scope: `provisioning:write`.
          */
         patch: operations["UpdateTemplate"];
         trace?: never;
@@ -1187,7 +1321,9 @@ export interface paths {
         put?: never;
         /**
          * Disable template
-         * @description Callers: user, service. Scope: `provisioning:write`.
+         * @description `DisableTemplate` stops claims with the template's key until it is enabled again by an update.
+         *
+         *     Callers: user, service. Scope: `provisioning:write`.
          */
         post: operations["DisableTemplate"];
         delete?: never;
@@ -1249,7 +1385,9 @@ export interface paths {
         };
         /**
          * List RPCs
-         * @description Callers: user, service. Scope: `rpc:read`.
+         * @description `ListRpcs` lists the commands of a device, those that have finished too.
+         *
+         *     Callers: user, service. Scope: `rpc:read`.
          */
         get: operations["ListRpcs"];
         put?: never;
@@ -1299,7 +1437,9 @@ export interface paths {
         put?: never;
         /**
          * Cancel RPC
-         * @description Callers: user, service. Scope: `rpc:write`.
+         * @description `CancelRpc` withdraws a command that has not finished.
+         *
+         *     Callers: user, service. Scope: `rpc:write`.
          */
         post: operations["CancelRpc"];
         delete?: never;
@@ -1361,7 +1501,9 @@ export interface paths {
         };
         /**
          * Get attributes
-         * @description Callers: user, service, device. Scope: `devices:read`.
+         * @description `GetAttributes` answers what is known of a device beside its telemetry; a device sees `client` and `shared`.
+         *
+         *     Callers: user, service, device. Scope: `devices:read`.
          */
         get: operations["GetAttributes"];
         put?: never;
@@ -1411,7 +1553,9 @@ export interface paths {
         put?: never;
         /**
          * Disconnect gateway device
-         * @description Callers: device.
+         * @description `DisconnectGatewayDevice` ends that: the child may speak for itself again, or through another gateway.
+         *
+         *     Callers: device.
          */
         post: operations["DisconnectGatewayDevice"];
         delete?: never;
@@ -1429,7 +1573,9 @@ export interface paths {
         };
         /**
          * List packages
-         * @description Callers: user, service. Scope: `ota:read`.
+         * @description `ListPackages` lists the tenant's packages; all filters that are given must hold.
+         *
+         *     Callers: user, service, Kubernetes identity. Scope: `ota:read`. Kubernetes permission: `list otapackages`.
          */
         get: operations["ListPackages"];
         put?: never;
@@ -1455,21 +1601,27 @@ export interface paths {
         };
         /**
          * Get package
-         * @description Callers: user, service. Scope: `ota:read`.
+         * @description `GetPackage` answers one package.
+         *
+         *     Callers: user, service, Kubernetes identity. Scope: `ota:read`. Kubernetes permission: `get otapackages`.
          */
         get: operations["GetPackage"];
         put?: never;
         post?: never;
         /**
          * Delete package
-         * @description Callers: user, service. Scope: `ota:write`.
+         * @description `DeletePackage` removes a package that no rollout or assignment uses.
+         *
+         *     Callers: user, service. Scope: `ota:write`.
          */
         delete: operations["DeletePackage"];
         options?: never;
         head?: never;
         /**
          * Update package
-         * @description Callers: user, service. Scope: `ota:write`.
+         * @description `UpdatePackage` changes what the body names. Type, version and artifact never change: another build is another package.
+         *
+         *     Callers: user, service. Scope: `ota:write`.
          */
         patch: operations["UpdatePackage"];
         trace?: never;
@@ -1490,7 +1642,7 @@ export interface paths {
          *
          *     Over gRPC the first message names package_id (and offset and total_bytes for a part); every message may carry bytes.
          *
-         *     Callers: user, service. Scope: `ota:write`.
+         *     Callers: user, service, Kubernetes identity. Scope: `ota:write`. Kubernetes permission: `create otapackages/upload`.
          */
         put: operations["UploadArtifact"];
         post?: never;
@@ -1509,7 +1661,9 @@ export interface paths {
         };
         /**
          * List rollouts
-         * @description Callers: user, service. Scope: `ota:read`.
+         * @description `ListRollouts` lists the tenant's rollouts; all filters that are given must hold.
+         *
+         *     Callers: user, service, Kubernetes identity. Scope: `ota:read`. Kubernetes permission: `list otarollouts`.
          */
         get: operations["ListRollouts"];
         put?: never;
@@ -1539,7 +1693,7 @@ export interface paths {
          * Plan rollout
          * @description `PlanRollout` says what the same request would do and changes nothing.
          *
-         *     Callers: user, service. Scope: `ota:read`.
+         *     Callers: user, service, Kubernetes identity. Scope: `ota:read`. Kubernetes permission: `get otarollouts/plan`.
          */
         post: operations["PlanRollout"];
         delete?: never;
@@ -1557,7 +1711,9 @@ export interface paths {
         };
         /**
          * Get rollout
-         * @description Callers: user, service. Scope: `ota:read`.
+         * @description `GetRollout` answers one rollout and how far it is.
+         *
+         *     Callers: user, service, Kubernetes identity. Scope: `ota:read`. Kubernetes permission: `get otarollouts`.
          */
         get: operations["GetRollout"];
         put?: never;
@@ -1583,7 +1739,9 @@ export interface paths {
         };
         /**
          * List rollout devices
-         * @description Callers: user, service. Scope: `ota:read`.
+         * @description `ListRolloutDevices` lists the devices of a rollout and how far each is.
+         *
+         *     Callers: user, service, Kubernetes identity. Scope: `ota:read`. Kubernetes permission: `get otarollouts/devices`.
          */
         get: operations["ListRolloutDevices"];
         put?: never;
@@ -1605,7 +1763,9 @@ export interface paths {
         put?: never;
         /**
          * Pause rollout
-         * @description Callers: user, service. Scope: `ota:write`.
+         * @description `PauseRollout` schedules no further devices; those already reached go on.
+         *
+         *     Callers: user, service, Kubernetes identity. Scope: `ota:write`. Kubernetes permission: `create otarollouts/pause`.
          */
         post: operations["PauseRollout"];
         delete?: never;
@@ -1625,7 +1785,9 @@ export interface paths {
         put?: never;
         /**
          * Resume rollout
-         * @description Callers: user, service. Scope: `ota:write`.
+         * @description `ResumeRollout` lets a paused rollout go on, and may raise it at the same time.
+         *
+         *     Callers: user, service, Kubernetes identity. Scope: `ota:write`. Kubernetes permission: `create otarollouts/resume`.
          */
         post: operations["ResumeRollout"];
         delete?: never;
@@ -1645,7 +1807,9 @@ export interface paths {
         put?: never;
         /**
          * Rollback rollout
-         * @description Callers: user, service. Scope: `ota:write`.
+         * @description `RollbackRollout` gives every device that was reached the rollback package, without which it is refused.
+         *
+         *     Callers: user, service, Kubernetes identity. Scope: `ota:write`. Kubernetes permission: `create otarollouts/rollback`.
          */
         post: operations["RollbackRollout"];
         delete?: never;
@@ -1665,7 +1829,9 @@ export interface paths {
         put?: never;
         /**
          * Approve rollout
-         * @description Callers: user, service. Scope: `ota:write`.
+         * @description `ApproveRollout` lets the next step begin, which waits for approval.
+         *
+         *     Callers: user, service, Kubernetes identity. Scope: `ota:write`. Kubernetes permission: `create otarollouts/approve`.
          */
         post: operations["ApproveRollout"];
         delete?: never;
@@ -1685,7 +1851,9 @@ export interface paths {
         put?: never;
         /**
          * Cancel rollout
-         * @description Callers: user, service. Scope: `ota:write`.
+         * @description `CancelRollout` ends an active or paused rollout where it stands; updated devices keep what they run.
+         *
+         *     Callers: user, service, Kubernetes identity. Scope: `ota:write`. Kubernetes permission: `create otarollouts/cancel`.
          */
         post: operations["CancelRollout"];
         delete?: never;
@@ -1705,7 +1873,9 @@ export interface paths {
         put?: never;
         /**
          * Retry rollout
-         * @description Callers: user, service. Scope: `ota:write`.
+         * @description `RetryRollout` schedules devices again that have failed or timed out.
+         *
+         *     Callers: user, service, Kubernetes identity. Scope: `ota:write`. Kubernetes permission: `create otarollouts/retry`.
          */
         post: operations["RetryRollout"];
         delete?: never;
@@ -1725,7 +1895,9 @@ export interface paths {
         put?: never;
         /**
          * Skip rollout
-         * @description Callers: user, service. Scope: `ota:write`.
+         * @description `SkipRollout` leaves devices out that have not finished; they count neither as failed nor as succeeded.
+         *
+         *     Callers: user, service, Kubernetes identity. Scope: `ota:write`. Kubernetes permission: `create otarollouts/skip`.
          */
         post: operations["SkipRollout"];
         delete?: never;
@@ -1820,7 +1992,9 @@ export interface paths {
         post?: never;
         /**
          * Delete assignment
-         * @description Callers: user, service. Scope: `ota:write`.
+         * @description `DeleteAssignment` ends a device's own assignment; its profile's holds again.
+         *
+         *     Callers: user, service. Scope: `ota:write`.
          */
         delete: operations["DeleteAssignment"];
         options?: never;
@@ -1881,7 +2055,9 @@ export interface paths {
         };
         /**
          * Get latest
-         * @description Callers: user, service. Scope: `telemetry:read`.
+         * @description `GetLatest` answers the newest value of every key that a device has sent.
+         *
+         *     Callers: user, service, Kubernetes identity. Scope: `telemetry:read`. Kubernetes permission: `get devices/telemetry`.
          */
         get: operations["GetLatest"];
         put?: never;
@@ -1901,7 +2077,9 @@ export interface paths {
         };
         /**
          * Get history
-         * @description Callers: user, service. Scope: `telemetry:read`.
+         * @description `GetHistory` answers the points of a device in a span of time, or averages and the like over intervals.
+         *
+         *     Callers: user, service, Kubernetes identity. Scope: `telemetry:read`. Kubernetes permission: `get devices/telemetry`.
          */
         get: operations["GetHistory"];
         put?: never;
@@ -1921,13 +2099,17 @@ export interface paths {
         };
         /**
          * List rules
-         * @description Callers: user, service. Scope: `rules:read`.
+         * @description `ListRules` lists the tenant's rules.
+         *
+         *     Callers: user, service. Scope: `rules:read`.
          */
         get: operations["ListRules"];
         put?: never;
         /**
          * Create rule
-         * @description Callers: user, service. Scope: `rules:write`.
+         * @description `CreateRule` makes a rule, which looks at every accepted point of the devices that it is for.
+         *
+         *     Callers: user, service. Scope: `rules:write`.
          */
         post: operations["CreateRule"];
         delete?: never;
@@ -1945,21 +2127,27 @@ export interface paths {
         };
         /**
          * Get rule
-         * @description Callers: user, service. Scope: `rules:read`.
+         * @description `GetRule` answers one rule.
+         *
+         *     Callers: user, service. Scope: `rules:read`.
          */
         get: operations["GetRule"];
         put?: never;
         post?: never;
         /**
          * Delete rule
-         * @description Callers: user, service. Scope: `rules:write`.
+         * @description `DeleteRule` removes a rule; alarms that it has raised stay.
+         *
+         *     Callers: user, service. Scope: `rules:write`.
          */
         delete: operations["DeleteRule"];
         options?: never;
         head?: never;
         /**
          * Update rule
-         * @description Callers: user, service. Scope: `rules:write`.
+         * @description `UpdateRule` changes what the body names.
+         *
+         *     Callers: user, service. Scope: `rules:write`.
          */
         patch: operations["UpdateRule"];
         trace?: never;
@@ -1975,7 +2163,9 @@ export interface paths {
         put?: never;
         /**
          * Enable rule
-         * @description Callers: user, service. Scope: `rules:write`.
+         * @description `EnableRule` lets a rule look at points again.
+         *
+         *     Callers: user, service. Scope: `rules:write`.
          */
         post: operations["EnableRule"];
         delete?: never;
@@ -1995,7 +2185,9 @@ export interface paths {
         put?: never;
         /**
          * Disable rule
-         * @description Callers: user, service. Scope: `rules:write`.
+         * @description `DisableRule` makes a rule rest; its alarms stay.
+         *
+         *     Callers: user, service. Scope: `rules:write`.
          */
         post: operations["DisableRule"];
         delete?: never;
@@ -2057,7 +2249,9 @@ export interface paths {
         };
         /**
          * List batches
-         * @description Callers: user, service. Scope: `anchors:read`.
+         * @description `ListBatches` lists the tenant's batches, newest first; all filters that are given must hold.
+         *
+         *     Callers: user, service, Kubernetes identity. Scope: `anchors:read`. Kubernetes permission: `list anchorbatches`.
          */
         get: operations["ListBatches"];
         put?: never;
@@ -2077,7 +2271,9 @@ export interface paths {
         };
         /**
          * Get batch
-         * @description Callers: user, service. Scope: `anchors:read`.
+         * @description `GetBatch` answers one batch and how far it is on its way into the chain.
+         *
+         *     Callers: user, service, Kubernetes identity. Scope: `anchors:read`. Kubernetes permission: `get anchorbatches`.
          */
         get: operations["GetBatch"];
         put?: never;
@@ -2099,7 +2295,7 @@ export interface paths {
          * Verify hash
          * @description `VerifyHash` answers the proof of a leaf hash; NOT_FOUND while it is pending, or when there is none.
          *
-         *     Callers: user, service, device. Scope: `verify:read`.
+         *     Callers: user, service, device, Kubernetes identity. Scope: `verify:read`. Kubernetes permission: `get proofs`.
          */
         get: operations["VerifyHash"];
         put?: never;
@@ -2143,7 +2339,7 @@ export interface paths {
          * Get batch proof
          * @description `GetBatchProof` answers what is needed to check a whole batch.
          *
-         *     Callers: user, service. Scope: `verify:read`.
+         *     Callers: user, service, Kubernetes identity. Scope: `verify:read`. Kubernetes permission: `get proofs`.
          */
         get: operations["GetBatchProof"];
         put?: never;
@@ -2163,7 +2359,9 @@ export interface paths {
         };
         /**
          * List proofs
-         * @description Callers: user, service. Scope: `verify:read`.
+         * @description `ListProofs` lists the tenant's confirmed proofs, newest first.
+         *
+         *     Callers: user, service, Kubernetes identity. Scope: `verify:read`. Kubernetes permission: `list proofs`.
          */
         get: operations["ListProofs"];
         put?: never;
@@ -2185,7 +2383,7 @@ export interface paths {
          * Get bundle schema
          * @description `GetBundleSchema` answers the JSON Schema of proof bundles.
          *
-         *     Callers: user, service, device.
+         *     Callers: user, service, device, Kubernetes identity. Kubernetes permission: `get proofs`.
          */
         get: operations["GetBundleSchema"];
         put?: never;
@@ -2204,7 +2402,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Liveness
+         * Get liveness
          * @description Always 200 while the process is alive.
          */
         get: operations["GetHealth"];
@@ -2224,7 +2422,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Readiness
+         * Get readiness
          * @description Whether everything that serving a request needs is there.
          */
         get: operations["GetReadiness"];
@@ -2246,7 +2444,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Callback of the chain's transaction processor
+         * Take a callback of the chain's transaction processor
          * @description Judged by the signature of its raw body, then stored and published.
          */
         post: operations["ReceiveCallback"];
@@ -2264,8 +2462,10 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * This document
-         * @description Callers: anyone with a credential.
+         * Get this document
+         * @description The OpenAPI document of this API, as this process serves it.
+         *
+         *     Callers: anyone with a credential.
          */
         get: operations["GetOpenapiDocument"];
         put?: never;
@@ -2311,43 +2511,92 @@ export interface components {
             request_id: string;
         };
         AddDevicesToGroupRequest: {
+            /** @description Ids of devices. */
             device_ids: string[];
         };
         AddGroupMembersRequest: {
+            /** @description Ids of people. */
             user_ids?: string[];
         };
+        /** @description Something that is wrong with a device, from the first sign of it until it is cleared. */
         Alarm: {
+            /**
+             * @description Id of the alarm.
+             * @example 0199f3c2-c6e8-7d2b-8f5a-9c0e3b7a1d64
+             */
             alarm_id: string;
+            /**
+             * @description Id of the device.
+             * @example 0199f3c2-7f1e-7c2a-9c55-0c9d8e1f2a3b
+             */
             device_id: string;
-            /** @description The rule that raised it; empty for an alarm that a person raised. */
+            /**
+             * @description The rule that raised it; empty for an alarm that a person raised.
+             * @example 0199f3c2-ce51-7a97-a3c8-5d1f7b0e2a49
+             */
             rule_id: string;
+            /** @description A label, by which an alarm that is raised again is known. */
             type: string;
+            /** @description How bad it is. */
             severity?: components["schemas"]["AlarmSeverity"];
+            /** @description How far it has been dealt with. */
             status?: components["schemas"]["AlarmStatus"];
             /**
              * Format: int64
              * @description Every match counts, also those during a cooldown.
              */
             count: number;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When it was raised.
+             */
             first_at?: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When it last matched.
+             */
             last_at?: string;
+            /** @description What whoever raised it adds. */
             details?: {
                 [key: string]: unknown;
             };
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description Unset: not yet.
+             */
             acknowledged_at?: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description Unset: not yet.
+             */
             cleared_at?: string;
         };
-        /** @enum {string} */
+        /**
+         * @description - `critical`: Service is down; act at once.
+         *     - `major`: Service suffers; act soon.
+         *     - `minor`: A fault without effect on service yet.
+         *     - `warning`: Nothing is wrong yet.
+         *     - `indeterminate`: How bad it is cannot be told.
+         * @enum {string}
+         */
         AlarmSeverity: "critical" | "major" | "minor" | "warning" | "indeterminate";
-        /** @enum {string} */
+        /**
+         * @description - `active`: Nobody has taken it up.
+         *     - `acknowledged`: Somebody takes care of it.
+         *     - `cleared`: Its cause is gone.
+         * @enum {string}
+         */
         AlarmStatus: "active" | "acknowledged" | "cleared";
+        /** @description Points whose hashes form one Merkle tree, and the transaction that commits its root. */
         AnchorBatch: {
+            /**
+             * @description Id of the batch.
+             * @example 0199f3c2-e01d-7f5c-8a7b-6c3e9d0f1b28
+             */
             batch_id: string;
+            /** @description How far it is. */
             status?: components["schemas"]["AnchorBatchStatus"];
+            /** @description How its points are committed. */
             anchor_mode?: components["schemas"]["AnchoringPolicyMode"];
             /**
              * Format: int64
@@ -2363,18 +2612,37 @@ export interface components {
              * @description 0 until mined.
              */
             block_height: number;
+            /** @description Empty until mined. */
             block_hash: string;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Blocks from its own to the tip; 0 until mined.
+             */
             confirmations: number;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When it was made.
+             */
             created_at?: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description Unset: not yet.
+             */
             sealed_at?: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description Unset: not yet.
+             */
             submitted_at?: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description Unset: not yet.
+             */
             confirmed_at?: string;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description How often it was tried to get its root into the chain.
+             */
             attempts: number;
             /** @description What the last attempt said. */
             error: string;
@@ -2385,6 +2653,7 @@ export interface components {
          *     - `submitted`: Its transaction is at the processor.
          *     - `seen`: The network has its transaction.
          *     - `confirmed`: Mined, and checked against a block header.
+         *     - `failed`: Given up; `error` says why.
          * @enum {string}
          */
         AnchorBatchStatus: "open" | "sealed" | "submitted" | "seen" | "confirmed" | "failed";
@@ -2405,57 +2674,122 @@ export interface components {
          * @enum {string}
          */
         AnchoringPolicyMode: "merkle" | "per_event" | "chain";
+        /** @description A key of a service account. */
         ApiKey: {
+            /**
+             * @description Id of the key.
+             * @example 0199f3c2-9c15-7a8b-b2d3-6e4f1a0c8d57
+             */
             key_id: string;
             /** @description Shown once, in the answer to its creation. */
             api_key?: string;
+            /** @description As it was given. */
             name: string;
+            /** @description How the key begins, to recognise it by. */
             prefix: string;
+            /** @description How the key ends. */
             last4: string;
+            /** @description What the key may do. */
             scopes: string[];
+            /** @description CIDR; empty: any address. */
             ip_allowlist: string[];
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When it was made.
+             */
             created_at?: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description Unset: never.
+             */
             expires_at?: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description Unset: never used.
+             */
             last_used_at?: string;
         };
+        /** @description A thing that devices belong to; assets may stand in one another. */
         Asset: {
+            /**
+             * @description Id of the asset.
+             * @example 0199f3c2-b57a-7f3e-8d21-4c9a6e0f3b72
+             */
             asset_id: string;
+            /** @description For people. */
             name: string;
+            /** @description A label of the tenant's own. */
             type: string;
+            /** @description The asset in which it stands; empty: none. */
             parent_asset_id: string;
+            /**
+             * @description Id of the customer; empty: none.
+             * @example 0199f3c2-a4c9-7b64-9a3d-7e1f0c2b5d86
+             */
             customer_id: string;
+            /** @description Labels of the tenant's own, by key. */
             tags: {
                 [key: string]: string;
             };
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When it was made.
+             */
             created_at?: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When it was last changed.
+             */
             updated_at?: string;
         };
         /** @description What a device should run. */
         AssignedPackage: {
+            /**
+             * @description Id of the package.
+             * @example 1c2f9a54-66a1-5d0c-8f0a-4f4b8b1f6f21
+             */
             package_id: string;
+            /** @description A label of the tenant's own. */
             type?: components["schemas"]["OtaPackageType"];
+            /** @description Semantic version of the build. */
             version: string;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Of the artifact.
+             */
             size_bytes: number;
             /** @description The same as `sha256`. */
             checksum: string;
+            /** @description 64 hex digits. */
             sha256: string;
+            /** @description Base64, Ed25519 over the artifact's SHA-256 digest; empty: not signed. */
             signature: string;
-            /** @description Empty for a device-level assignment. */
+            /**
+             * @description Empty for a device-level assignment.
+             * @example 4a9c1e62-7d3b-5e08-b6f4-0c8d5a2e9f17
+             */
             rollout_id: string;
             compatibility?: components["schemas"]["Compatibility"];
         };
+        /** @description A package that one device has been given. */
         Assignment: {
+            /**
+             * @description Id of the device.
+             * @example 0199f3c2-7f1e-7c2a-9c55-0c9d8e1f2a3b
+             */
             device_id: string;
+            /**
+             * @description Id of the package.
+             * @example 1c2f9a54-66a1-5d0c-8f0a-4f4b8b1f6f21
+             */
             package_id: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When it was made.
+             */
             created_at?: string;
         };
+        /** @description What is known of a device beside its telemetry. */
         Attributes: {
             /** @description Written by the device. */
             client: {
@@ -2471,30 +2805,55 @@ export interface components {
             };
         };
         AttributesAttribute: {
+            /** @description Any JSON value. */
             value?: unknown;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When it was last changed.
+             */
             updated_at?: string;
         };
+        /** @description All that checks a whole batch: its leaves in order and the transaction of its root. */
         BatchProof: {
+            /**
+             * @description Id of the batch.
+             * @example 0199f3c2-e01d-7f5c-8a7b-6c3e9d0f1b28
+             */
             batch_id: string;
+            /** @description Root of the tree, 64 hex digits. */
             merkle_root: string;
+            /** @description Of the transaction that holds the root. */
             txid: string;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Of the block that holds the transaction.
+             */
             block_height: number;
+            /** @description Of that block. */
             block_hash: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When the transaction was found in a block.
+             */
             confirmed_at?: string;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Leaves of the tree.
+             */
             count: number;
+            /** @description The transaction and its path to the block, as BEEF in hex. */
             beef_hex: string;
             /** @description Data hashes in leaf order. */
             leaves: string[];
+            /** @description For the next page; empty on the last one. */
             next_page_token: string;
+            /** @description How the points are committed. */
             anchor_mode?: components["schemas"]["AnchoringPolicyMode"];
             /** @description In chain mode: which leaves belong to which device's chain. */
             segments: components["schemas"]["ChainSegment"][];
         };
         BeginWebauthnLoginRequest: {
+            /** @description From the sign-in. */
             mfa_token?: string;
         };
         BeginWebauthnLoginResponse: {
@@ -2509,8 +2868,12 @@ export interface components {
                 [key: string]: unknown;
             };
         };
+        /** @description A header of the chain. */
         BlockHeader: {
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Of the block.
+             */
             height: number;
             /** @description 160 hex digits. */
             header: string;
@@ -2522,7 +2885,15 @@ export interface components {
              * @description 1
              */
             version: number;
+            /**
+             * @description The tenant, a DNS label.
+             * @example acme
+             */
             tenant_id: string;
+            /**
+             * @description Id of the device.
+             * @example 0199f3c2-7f1e-7c2a-9c55-0c9d8e1f2a3b
+             */
             device_id: string;
             /**
              * Format: int64
@@ -2532,21 +2903,47 @@ export interface components {
             /** @description The exact JCS text. */
             payload: string;
         };
+        /** @description The leaves of one device in a batch of chain mode. */
         ChainSegment: {
+            /**
+             * @description Id of the device.
+             * @example 0199f3c2-7f1e-7c2a-9c55-0c9d8e1f2a3b
+             */
             device_id: string;
+            /** @description The device's hash before the first of them; empty: its chain begins here. */
             previous_head: string;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Place of the first of them in the tree, from 0.
+             */
             first_leaf: number;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description How many they are.
+             */
             leaf_count: number;
         };
+        /** @description Bytes of an artifact. */
         Chunk: {
+            /**
+             * @description Id of the package.
+             * @example 1c2f9a54-66a1-5d0c-8f0a-4f4b8b1f6f21
+             */
             package_id: string;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Where in the artifact it begins.
+             */
             offset: number;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Bytes of `data`.
+             */
             length: number;
-            /** Format: byte */
+            /**
+             * Format: byte
+             * @description Base64 in JSON.
+             */
             data: string;
             /**
              * Format: int64
@@ -2557,19 +2954,34 @@ export interface components {
             complete: boolean;
         };
         ClaimDeviceRequest: {
+            /** @description Of the template. */
             provision_key: string;
+            /** @description Of the device, when it is new. */
             device_name: string;
+            /**
+             * @description Stable per device; must match the template's pattern.
+             * @example WS-0001
+             */
             hardware_id: string;
             /** @description PKCS #10 in PEM, for a template that issues certificates. */
             csr?: string;
         };
+        /** @description The identity of a device; its credential is shown this once. */
         ClaimDeviceResponse: {
+            /**
+             * @description Id of the device.
+             * @example 0199f3c2-7f1e-7c2a-9c55-0c9d8e1f2a3b
+             */
             device_id: string;
             /** @description Shown once; empty when the device exists already, or has another kind of credential. */
             api_key: string;
+            /** @description Of a template that gives pre-shared keys. */
             psk_identity?: string;
+            /** @description The pre-shared key, shown once. */
             psk?: string;
+            /** @description PEM, of a template that issues certificates. */
             certificate?: string;
+            /** @description PEM, of whoever issued it. */
             ca_certificate?: string;
         };
         /** @description Devices and hardware that a build may target. Empty fields do not restrict. */
@@ -2580,6 +2992,7 @@ export interface components {
             min_version: string;
             /** @description Greatest version a device may run. */
             max_version: string;
+            /** @description Of the device, with `*` and `?`. */
             hardware_id_pattern: string;
         };
         /** @description Devices and hardware that a build may target. Empty fields do not restrict. */
@@ -2590,9 +3003,11 @@ export interface components {
             min_version?: string;
             /** @description Greatest version a device may run. */
             max_version?: string;
+            /** @description Of the device, with `*` and `?`. */
             hardware_id_pattern?: string;
         };
         ConfirmTotpRequest: {
+            /** @description Six digits of the authenticator. */
             code?: string;
         };
         ConfirmTotpResponse: {
@@ -2600,24 +3015,45 @@ export interface components {
             recovery_codes: string[];
         };
         ConnectGatewayDeviceRequest: {
+            /** @description Of the child, when it is new. */
             device_name: string;
+            /**
+             * @description Of the child.
+             * @example WS-0001
+             */
             hardware_id: string;
+            /**
+             * @description Of the child, when it is new.
+             * @example 6f1b6f9e-5c0b-5a55-9b3e-0d6c3c1f4a10
+             */
             profile_id?: string;
         };
         ConnectGatewayDeviceResponse: {
+            /**
+             * @description Id of the device.
+             * @example 0199f3c2-7f1e-7c2a-9c55-0c9d8e1f2a3b
+             */
             device_id: string;
             /** @description The child was made by this call. */
             created: boolean;
         };
         CreateAlarmRequest: {
+            /**
+             * @description Id of the device.
+             * @example 0199f3c2-7f1e-7c2a-9c55-0c9d8e1f2a3b
+             */
             device_id?: string;
+            /** @description A label of the tenant's own. */
             type?: string;
+            /** @description Of the alarm. */
             severity?: components["schemas"]["AlarmSeverity"];
+            /** @description What whoever raises it adds. */
             details?: {
                 [key: string]: unknown;
             };
         };
         CreateApiKeyRequest: {
+            /** @description Told to people; unique is not needed. */
             name: string;
             /** @description At most what the caller holds. */
             scopes: string[];
@@ -2630,85 +3066,165 @@ export interface components {
             ip_allowlist?: string[];
         };
         CreateAssetRequest: {
+            /** @description For people. */
             name?: string;
+            /** @description A label of the tenant's own. */
             type?: string;
+            /** @description Id of the asset in which it stands; empty: none. */
             parent_asset_id?: string;
+            /**
+             * @description Id of the customer; empty: none.
+             * @example 0199f3c2-a4c9-7b64-9a3d-7e1f0c2b5d86
+             */
             customer_id?: string;
+            /** @description Labels of the tenant's own, by key. */
             tags?: {
                 [key: string]: string;
             };
         };
         CreateCustomerRequest: {
+            /** @description For people. */
             name?: string;
+            /** @description How to reach the customer, in free text. */
             contact?: string;
         };
         CreateDeviceGroupRequest: {
+            /** @description For people. */
             name: string;
+            /** @description For people. */
             description?: string;
         };
         CreateDeviceRequest: {
+            /** @description For people. */
             name?: string;
+            /**
+             * @description Stable per device; unique among the tenant's living devices.
+             * @example WS-0001
+             */
             hardware_id: string;
+            /**
+             * @description Empty: the tenant's defaults apply.
+             * @example 6f1b6f9e-5c0b-5a55-9b3e-0d6c3c1f4a10
+             */
             profile_id?: string;
+            /** @description Labels of the tenant's own, by key. */
             tags?: {
                 [key: string]: string;
             };
+            /** @description Ids of groups. */
             group_ids?: string[];
+            /** @description Unset: api_key. */
             credential_type?: components["schemas"]["CredentialType"];
+            /**
+             * @description Id of the customer; empty: none.
+             * @example 0199f3c2-a4c9-7b64-9a3d-7e1f0c2b5d86
+             */
             customer_id?: string;
+            /** @description Anything that people want to keep with it. */
             metadata?: {
                 [key: string]: unknown;
             };
         };
         CreateDeviceResponse: {
+            /** @description As `GET /api/v1/devices/{device_id}` answers it. */
             device?: components["schemas"]["Device"];
             /** @description Shown once. */
             api_key: string;
         };
         CreateEntityViewRequest: {
+            /** @description For people. */
             name?: string;
+            /**
+             * @description Id of the device.
+             * @example 0199f3c2-7f1e-7c2a-9c55-0c9d8e1f2a3b
+             */
             device_id?: string;
+            /**
+             * @description Id of the asset.
+             * @example 0199f3c2-b57a-7f3e-8d21-4c9a6e0f3b72
+             */
             asset_id?: string;
+            /** @description Telemetry keys shown; empty: all. */
             keys?: string[];
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description Nothing older is shown; unset: everything.
+             */
             start_time?: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description Nothing younger is shown; unset: everything.
+             */
             end_time?: string;
+            /**
+             * @description Id of the customer; empty: none.
+             * @example 0199f3c2-a4c9-7b64-9a3d-7e1f0c2b5d86
+             */
             customer_id?: string;
         };
         CreateGroupRequest: {
+            /** @description For people. */
             name?: string;
+            /** @description `area:read` or `area:write`, such as `devices:read`. */
             scopes?: string[];
+            /** @description Ids of device groups. */
             device_group_ids?: string[];
+            /** @description Ids of people. */
             user_ids?: string[];
         };
         CreatePackageRequest: {
+            /** @description Empty: made of type, version and device type. */
             name?: string;
+            /** @description A label of the tenant's own. */
             type: components["schemas"]["OtaPackageType"];
-            /** @example 1.2.0 */
+            /**
+             * @description Semantic version of the build.
+             * @example 1.2.0
+             */
             version: string;
+            /** @description https, http where it is allowed, or `upload://`: the bytes are then sent to `PUT /api/v1/ota/packages/{package_id}/artifact`. */
             artifact_uri: string;
+            /** @description 64 hex digits. */
             sha256: string;
+            /** @description Base64, Ed25519 over the artifact's SHA-256 digest; empty: not signed. */
             signature?: string;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Of the artifact; 0: whatever it has.
+             */
             size_bytes?: number;
             compatibility?: components["schemas"]["CompatibilityInput"];
+            /** @description For people. */
             release_notes?: string;
         };
         CreateProfileRequest: {
+            /** @description For people. */
             name: string;
+            /** @description Device type label, which packages may ask for. */
             type?: string;
+            /** @description Under the devices' own tags. */
             default_tags?: {
                 [key: string]: string;
             };
             anchoring_policy?: components["schemas"]["AnchoringPolicyInput"];
             telemetry_schema?: components["schemas"]["TelemetrySchemaInput"];
             ota_policy?: components["schemas"]["OtaPolicyInput"];
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description A device goes offline this long after its last sign of life; 0: the tenant's default.
+             */
             offline_after_seconds?: number;
         };
         CreateRolloutRequest: {
+            /**
+             * @description Id of the package.
+             * @example 1c2f9a54-66a1-5d0c-8f0a-4f4b8b1f6f21
+             */
             package_id: string;
+            /**
+             * @description The profile whose devices get the package.
+             * @example 6f1b6f9e-5c0b-5a55-9b3e-0d6c3c1f4a10
+             */
             target_profile_id: string;
             /**
              * Format: int64
@@ -2720,7 +3236,11 @@ export interface components {
              * @description 0 to 100; unset: 10.
              * @default 10
              */
-            failure_threshold_percent: number;
+            failure_threshold_percent?: number;
+            /**
+             * @description What a rollback gives; empty: there is none.
+             * @example 9b7e3d15-2c48-5f6a-a1d0-8e4c6b2f7035
+             */
             rollback_package_id?: string;
             window?: components["schemas"]["WindowInput"];
             /**
@@ -2728,8 +3248,12 @@ export interface components {
              * @description Unset: 1.
              */
             min_failures?: number;
+            /** @description The stages after the canary; empty: nothing expands by itself. */
             steps?: components["schemas"]["RolloutStepInput"][];
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Commands sent in a minute; 0: unlimited.
+             */
             max_per_minute?: number;
             /**
              * Format: int64
@@ -2745,94 +3269,178 @@ export interface components {
             name?: string;
         };
         CreateRuleRequest: {
+            /** @description For people. */
             name: string;
+            /** @description In CEL, boolean; the variables are those of `Rule`. */
             expression: string;
+            /**
+             * @description Empty: every profile.
+             * @example 6f1b6f9e-5c0b-5a55-9b3e-0d6c3c1f4a10
+             */
             profile_id?: string;
+            /** @description Empty: every group. */
             device_group_id?: string;
+            /** @description Of the alarm. */
             severity?: components["schemas"]["AlarmSeverity"];
+            /** @description Of the alarm. */
             alarm_type?: string;
+            /** @description Clears the alarm when it holds; empty: when `expression` holds no longer. */
             clear_expression?: string;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description The expression must hold this long.
+             */
             for_seconds?: number;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Least time between actions for one device.
+             */
             cooldown_seconds?: number;
             actions?: components["schemas"]["RuleActionInput"][];
             /** @description Unset: true. */
             enabled?: boolean;
         };
         CreateSsoProviderRequest: {
+            /** @description The name in the sign-in route. */
             provider?: string;
+            /** @description Its issuer URL, under which its configuration is found. */
             issuer?: string;
+            /** @description What the provider calls this installation. */
             client_id?: string;
             /** @description Never shown again. */
             client_secret?: string;
+            /** @description E-mail domains that may sign in. */
             allowed_domains?: string[];
+            /** @description From a group at the provider to a role here. */
             role_mapping?: {
                 [key: string]: string;
             };
         };
         CreateTemplateRequest: {
+            /** @description For people. */
             name: string;
+            /**
+             * @description Profile that new devices inherit.
+             * @example 6f1b6f9e-5c0b-5a55-9b3e-0d6c3c1f4a10
+             */
             profile_id: string;
-            /** @example WS-* */
+            /**
+             * @description Which hardware ids may claim: `*` any run, `?` one character; everything else is literal and case-sensitive. Empty: any.
+             * @example WS-*
+             */
             hardware_id_pattern?: string;
+            /** @description The key is used up by one successful claim. */
             one_time?: boolean;
             /**
              * Format: int64
              * @description Unset or 0: no expiry.
              */
             expires_in_seconds?: number;
+            /** @description What a claim gives the device; unset: api_key. */
             credential_type?: components["schemas"]["CredentialType"];
+            /** @description Device groups joined by each claimed device. */
             default_group_ids?: string[];
             /** @description Unset: true. */
             enabled?: boolean;
         };
         CreateTenantRequest: {
+            /**
+             * @description A DNS label; never given out twice.
+             * @example acme
+             */
             tenant_id: string;
+            /** @description For people. */
             name?: string;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Requests in a minute; 0: the platform's default.
+             */
             rate_limit_per_minute?: number;
             quotas?: components["schemas"]["QuotasInput"];
+            /** @description CIDR; empty: any address. */
             ip_allowlist?: string[];
+            /** @description People need a second factor. */
             mfa_required?: boolean;
             defaults?: components["schemas"]["TenantDefaultsInput"];
+            /** @description PEM, Ed25519: whose signatures of packages count. */
             trusted_signing_keys?: string[];
+            /** @description Of its first administrator; without it nobody can sign in yet. */
             admin_email?: string;
-            /** Format: password */
+            /**
+             * Format: password
+             * @description At least 12 characters.
+             */
             admin_password?: string;
         };
         CreateUserRequest: {
-            /** Format: email */
+            /**
+             * Format: email
+             * @description Unique in the tenant.
+             */
             email: string;
+            /** @description For people. */
             name?: string;
+            /** @description What the person may do. */
             role: components["schemas"]["UserRole"];
+            /** @description Ids of groups. */
             group_ids?: string[];
             /**
              * Format: password
              * @description At least 12 characters.
              */
             password: string;
+            /** @description May not sign in yet. */
             disabled?: boolean;
         };
-        /** @enum {string} */
+        /**
+         * @description - `api_key`: A key minted by the platform.
+         *     - `psk`: A pre-shared key with an identity (TLS-PSK).
+         *     - `certificate`: A client certificate (mutual TLS).
+         * @enum {string}
+         */
         CredentialType: "api_key" | "psk" | "certificate";
+        /** @description Whom devices and assets are looked after for. */
         Customer: {
+            /**
+             * @description Id of the customer; empty: none.
+             * @example 0199f3c2-a4c9-7b64-9a3d-7e1f0c2b5d86
+             */
             customer_id: string;
+            /** @description For people. */
             name: string;
             /** @description How to reach the customer, in free text. */
             contact: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When it was made.
+             */
             created_at?: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When it was last changed.
+             */
             updated_at?: string;
         };
+        /** @description A device as the registry knows it. */
         Device: {
+            /**
+             * @description Id of the device.
+             * @example 0199f3c2-7f1e-7c2a-9c55-0c9d8e1f2a3b
+             */
             device_id: string;
+            /** @description For people. */
             name: string;
-            /** @description Stable per device; unique among the tenant's living devices. */
+            /**
+             * @description Stable per device; unique among the tenant's living devices.
+             * @example WS-0001
+             */
             hardware_id: string;
-            /** @description Empty: the tenant's defaults apply. */
+            /**
+             * @description Empty: the tenant's defaults apply.
+             * @example 6f1b6f9e-5c0b-5a55-9b3e-0d6c3c1f4a10
+             */
             profile_id: string;
+            /** @description Labels of the tenant's own, by key. */
             tags: {
                 [key: string]: string;
             };
@@ -2840,42 +3448,87 @@ export interface components {
             effective_tags: {
                 [key: string]: string;
             };
+            /** @description Ids of groups. */
             group_ids: string[];
+            /** @description Unset: not known. */
             status?: components["schemas"]["DeviceStatus"];
             /**
              * Format: date-time
              * @description When the last point was accepted; unset for a device never seen.
              */
             last_seen?: string;
+            /**
+             * @description As the device last reported it.
+             * @example 1.2.0
+             */
             firmware_version: string;
+            /** @description As the device last reported it. */
             software_version: string;
-            /** @description The gateway through which a child speaks. */
+            /**
+             * @description The gateway through which a child speaks.
+             * @example 0199f3c2-7b02-7d4f-8e6a-3f5a1c7d9e20
+             */
             gateway_device_id: string;
+            /** @description How the device proves who it is. */
             credential_type?: components["schemas"]["CredentialType"];
+            /**
+             * @description Id of the customer; empty: none.
+             * @example 0199f3c2-a4c9-7b64-9a3d-7e1f0c2b5d86
+             */
             customer_id: string;
+            /** @description Anything that people want to keep with it. */
             metadata?: {
                 [key: string]: unknown;
             };
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When it was made.
+             */
             created_at?: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When it was last changed.
+             */
             updated_at?: string;
         };
+        /** @description Devices that belong together. */
         DeviceGroup: {
+            /**
+             * @description Id of the group.
+             * @example 0199f3c2-8a31-7d10-8c0e-5b7f2f6f1c44
+             */
             group_id: string;
+            /** @description For people. */
             name: string;
+            /** @description For people. */
             description: string;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Living devices in it.
+             */
             device_count: number;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When it was made.
+             */
             created_at?: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When it was last changed.
+             */
             updated_at?: string;
         };
-        /** @enum {string} */
+        /**
+         * @description - `online`: Has sent telemetry, and been heard of since within the time that its profile allows.
+         *     - `offline`: Was never heard of, or not within that time.
+         * @enum {string}
+         */
         DeviceStatus: "online" | "offline";
         DisconnectGatewayDeviceRequest: {
-            /** @description The child. */
+            /**
+             * @description The child.
+             * @example 0199f3c2-7f1e-7c2a-9c55-0c9d8e1f2a3b
+             */
             device_id: string;
         };
         /** @description A delete, or an action whose only news is that it happened, answers `{}`. */
@@ -2883,34 +3536,73 @@ export interface components {
         EnrollTotpResponse: {
             /** @description Base32. */
             secret: string;
+            /** @description For the QR code that an authenticator application reads. */
             otpauth_uri: string;
         };
         /** @description A window on a device or an asset that a customer's user may read. */
         EntityView: {
+            /**
+             * @description Id of the view.
+             * @example 0199f3c2-bd33-7e95-9b4c-1a6d8f2e0c73
+             */
             entity_view_id: string;
+            /** @description For people. */
             name: string;
+            /**
+             * @description Id of the device.
+             * @example 0199f3c2-7f1e-7c2a-9c55-0c9d8e1f2a3b
+             */
             device_id?: string;
+            /**
+             * @description Id of the asset.
+             * @example 0199f3c2-b57a-7f3e-8d21-4c9a6e0f3b72
+             */
             asset_id?: string;
             /** @description Telemetry keys shown; empty: all. */
             keys: string[];
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description Nothing older is shown; unset: everything.
+             */
             start_time?: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description Nothing younger is shown; unset: everything.
+             */
             end_time?: string;
+            /**
+             * @description Id of the customer; empty: none.
+             * @example 0199f3c2-a4c9-7b64-9a3d-7e1f0c2b5d86
+             */
             customer_id: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When it was made.
+             */
             created_at?: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When it was last changed.
+             */
             updated_at?: string;
         };
+        /** @description Where an expression is wrong. */
         ExpressionError: {
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description From 1.
+             */
             line: number;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description From 1.
+             */
             column: number;
+            /** @description What is wrong there. */
             message: string;
         };
         FinishWebauthnLoginRequest: {
+            /** @description From the sign-in. */
             mfa_token?: string;
             /** @description The authenticator's answer, AuthenticationResponseJSON. */
             response?: {
@@ -2926,38 +3618,72 @@ export interface components {
             name?: string;
         };
         FinishWebauthnRegistrationResponse: {
+            /** @description Id of the credential. */
             credential_id: string;
             /** @description Shown once, when this is the first factor. */
             recovery_codes: string[];
         };
-        /** @enum {string} */
+        /**
+         * @description - `avg`: Mean.
+         *     - `min`: Least value.
+         *     - `max`: Greatest value.
+         *     - `sum`: Sum.
+         *     - `count`: How many values there are.
+         *     - `last`: The newest value.
+         * @enum {string}
+         */
         GetHistoryRequestAggregation: "avg" | "min" | "max" | "sum" | "count" | "last";
-        /** @enum {string} */
+        /**
+         * @description - `asc`: Oldest first.
+         *     - `desc`: Newest first.
+         * @enum {string}
+         */
         GetHistoryRequestOrder: "asc" | "desc";
         GetHistoryResponse: {
             points: components["schemas"]["HistoryPoint"][];
+            /** @description For the next page; empty on the last one. */
             next_page_token: string;
         };
         /** @description A group of users, which adds scopes to its members. */
         Group: {
+            /**
+             * @description Id of the group.
+             * @example 0199f3c2-8a31-7d10-8c0e-5b7f2f6f1c44
+             */
             group_id: string;
+            /** @description For people. */
             name: string;
+            /** @description What its members may do beside what their roles allow. */
             scopes: string[];
             /** @description Limits the scopes to these device groups; empty: all devices. */
             device_group_ids: string[];
+            /** @description Ids of people. */
             user_ids: string[];
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When it was made.
+             */
             created_at?: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When it was last changed.
+             */
             updated_at?: string;
         };
+        /** @description A point, or a bucket of an aggregation. */
         HistoryPoint: {
+            /**
+             * @description Id of the device.
+             * @example 0199f3c2-7f1e-7c2a-9c55-0c9d8e1f2a3b
+             */
             device_id: string;
             /** @description RFC 3339. */
             timestamp: string;
+            /** @description Measured values, by key. */
             numeric_values: {
                 [key: string]: number;
             };
+            /** @description State values, by key. */
             string_values: {
                 [key: string]: string;
             };
@@ -2970,22 +3696,35 @@ export interface components {
             /** @description At most 5,000. */
             points: components["schemas"]["TelemetryPoint"][];
         };
+        /** @description How many points were taken. */
         IngestResponse: {
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Points that are durable now.
+             */
             accepted: number;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Points that were not taken; `errors` says why.
+             */
             rejected: number;
             /** @description At most 100. */
             errors: components["schemas"]["PointError"][];
         };
         /** @description The latest value of each key. */
         LatestTelemetry: {
+            /**
+             * @description Id of the device.
+             * @example 0199f3c2-7f1e-7c2a-9c55-0c9d8e1f2a3b
+             */
             device_id: string;
             /** @description RFC 3339, of the latest point. */
             timestamp: string;
+            /** @description Measured values, by key. */
             numeric_values: {
                 [key: string]: number;
             };
+            /** @description State values, by key. */
             string_values: {
                 [key: string]: string;
             };
@@ -2996,42 +3735,52 @@ export interface components {
         };
         ListAlarmsResponse: {
             alarms: components["schemas"]["Alarm"][];
+            /** @description For the next page; empty on the last one. */
             next_page_token: string;
         };
         ListApiKeysResponse: {
             api_keys: components["schemas"]["ApiKey"][];
+            /** @description For the next page; empty on the last one. */
             next_page_token: string;
         };
         ListAssetsResponse: {
             assets: components["schemas"]["Asset"][];
+            /** @description For the next page; empty on the last one. */
             next_page_token: string;
         };
         ListBatchesResponse: {
             batches: components["schemas"]["AnchorBatch"][];
+            /** @description For the next page; empty on the last one. */
             next_page_token: string;
         };
         ListCustomersResponse: {
             customers: components["schemas"]["Customer"][];
+            /** @description For the next page; empty on the last one. */
             next_page_token: string;
         };
         ListDeviceGroupsResponse: {
             device_groups: components["schemas"]["DeviceGroup"][];
+            /** @description For the next page; empty on the last one. */
             next_page_token: string;
         };
         ListDevicesResponse: {
             devices: components["schemas"]["Device"][];
+            /** @description For the next page; empty on the last one. */
             next_page_token: string;
         };
         ListEntityViewsResponse: {
             entity_views: components["schemas"]["EntityView"][];
+            /** @description For the next page; empty on the last one. */
             next_page_token: string;
         };
         ListGroupsResponse: {
             groups: components["schemas"]["Group"][];
+            /** @description For the next page; empty on the last one. */
             next_page_token: string;
         };
         ListPackagesResponse: {
             packages: components["schemas"]["OtaPackage"][];
+            /** @description For the next page; empty on the last one. */
             next_page_token: string;
         };
         ListPendingRpcsResponse: {
@@ -3039,55 +3788,77 @@ export interface components {
         };
         ListProfilesResponse: {
             profiles: components["schemas"]["Profile"][];
+            /** @description For the next page; empty on the last one. */
             next_page_token: string;
         };
         ListProofsResponse: {
             proofs: components["schemas"]["Proof"][];
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description All of them, beyond this page.
+             */
             total: number;
         };
         ListRolloutDevicesResponse: {
             devices: components["schemas"]["RolloutDevice"][];
+            /** @description For the next page; empty on the last one. */
             next_page_token: string;
         };
         ListRolloutsResponse: {
             rollouts: components["schemas"]["Rollout"][];
+            /** @description For the next page; empty on the last one. */
             next_page_token: string;
         };
         ListRpcsResponse: {
             commands: components["schemas"]["RpcRecord"][];
+            /** @description For the next page; empty on the last one. */
             next_page_token: string;
         };
         ListRulesResponse: {
             rules: components["schemas"]["Rule"][];
+            /** @description For the next page; empty on the last one. */
             next_page_token: string;
         };
         ListSessionsResponse: {
             sessions: components["schemas"]["Session"][];
+            /** @description For the next page; empty on the last one. */
             next_page_token: string;
         };
         ListSsoProvidersResponse: {
             providers: components["schemas"]["SsoProvider"][];
+            /** @description For the next page; empty on the last one. */
             next_page_token: string;
         };
         ListTemplatesResponse: {
             templates: components["schemas"]["Template"][];
+            /** @description For the next page; empty on the last one. */
             next_page_token: string;
         };
         ListTenantsResponse: {
             tenants: components["schemas"]["Tenant"][];
+            /** @description For the next page; empty on the last one. */
             next_page_token: string;
         };
         ListUsersResponse: {
             users: components["schemas"]["User"][];
+            /** @description For the next page; empty on the last one. */
             next_page_token: string;
         };
         LoginRequest: {
-            /** Format: email */
+            /**
+             * Format: email
+             * @description Unique in the tenant.
+             */
             email: string;
-            /** Format: password */
+            /**
+             * Format: password
+             * @description Of the account.
+             */
             password: string;
-            /** @description Needed only when the e-mail belongs to several tenants. */
+            /**
+             * @description Needed only when the e-mail belongs to several tenants.
+             * @example acme
+             */
             tenant_id?: string;
         };
         /** @description One step of a Merkle path, leaf to root. */
@@ -3097,27 +3868,48 @@ export interface components {
             /** @description The sibling stands to the right. */
             is_right: boolean;
         };
+        /** @description A build of firmware or software. */
         OtaPackage: {
+            /**
+             * @description Id of the package.
+             * @example 1c2f9a54-66a1-5d0c-8f0a-4f4b8b1f6f21
+             */
             package_id: string;
+            /** @description For people. */
             name: string;
+            /** @description A label of the tenant's own. */
             type?: components["schemas"]["OtaPackageType"];
             /** @description Semantic version of the build. */
             version: string;
+            /** @description Where the artifact came from: https, http where it is allowed, or `upload://`. */
             artifact_uri: string;
             /** @description 64 hex digits. */
             sha256: string;
             /** @description Base64, Ed25519 over the artifact's SHA-256 digest. */
             signature: string;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Of the artifact.
+             */
             size_bytes: number;
             compatibility?: components["schemas"]["Compatibility"];
+            /** @description For people. */
             release_notes: string;
+            /** @description Whether it may be used. */
             status?: components["schemas"]["OtaPackageStatus"];
+            /** @description The artifact has the declared checksum. */
             checksum_verified: boolean;
+            /** @description One of the tenant's trusted keys has signed it. */
             signature_verified: boolean;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When it was made.
+             */
             created_at?: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When it was last changed.
+             */
             updated_at?: string;
             /**
              * Format: int64
@@ -3125,7 +3917,13 @@ export interface components {
              */
             uploaded_bytes: number;
         };
-        /** @enum {string} */
+        /**
+         * @description - `uploading`: Waits for its artifact.
+         *     - `available`: Checked, and ready for rollouts and assignments.
+         *     - `rejected`: The checksum or the signature of its artifact is wrong: never assigned.
+         *     - `deprecated`: Marked as superseded: given to no single device any more; rollouts that deliver it go on.
+         * @enum {string}
+         */
         OtaPackageStatus: "uploading" | "available" | "rejected" | "deprecated";
         /**
          * @description - `fw`: Firmware.
@@ -3145,6 +3943,7 @@ export interface components {
              * @description 0: the platform's default.
              */
             max_attempts: number;
+            /** @description When commands are sent; unset: at any time. */
             window?: components["schemas"]["Window"];
             /** @description Refuses rollouts of packages without a verified signature. */
             require_signature: boolean;
@@ -3161,26 +3960,52 @@ export interface components {
              * @description 0: the platform's default.
              */
             max_attempts?: number;
+            /** @description When commands are sent; unset: at any time. */
             window?: components["schemas"]["WindowInput"];
             /** @description Refuses rollouts of packages without a verified signature. */
             require_signature?: boolean;
         };
+        /** @description How an update goes at a device. */
         OtaReport: {
+            /**
+             * @description Id of the device.
+             * @example 0199f3c2-7f1e-7c2a-9c55-0c9d8e1f2a3b
+             */
             device_id?: string;
+            /**
+             * @description Empty for a device-level assignment.
+             * @example 4a9c1e62-7d3b-5e08-b6f4-0c8d5a2e9f17
+             */
             rollout_id?: string;
-            /** @description What the device runs now. */
+            /**
+             * @description What the device runs now.
+             * @example 1.2.0
+             */
             firmware_version?: string;
             /** @description Unset: a report of progress. */
             status?: components["schemas"]["OtaReportStatus"];
+            /** @description Why the update failed. */
             error?: string;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Of the download.
+             */
             progress_percent?: number;
         };
-        /** @enum {string} */
+        /**
+         * @description - `success`: The device runs the new version.
+         *     - `failure`: It does not, and says why in `error`.
+         * @enum {string}
+         */
         OtaReportStatus: "success" | "failure";
+        /** @description What a rollout would do. */
         PlanRolloutResponse: {
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Devices that the rollout is for.
+             */
             eligible: number;
+            /** @description The canary and the steps after it. */
             steps: components["schemas"]["PlanRolloutResponseStep"][];
             /** @description At most 100. */
             excluded: components["schemas"]["PlanRolloutResponseExcludedDevice"][];
@@ -3190,11 +4015,19 @@ export interface components {
             };
         };
         PlanRolloutResponseExcludedDevice: {
+            /**
+             * @description Id of the device.
+             * @example 0199f3c2-7f1e-7c2a-9c55-0c9d8e1f2a3b
+             */
             device_id: string;
+            /** @description Why the rollout leaves it out. */
             reason: string;
         };
         PlanRolloutResponseStep: {
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Share of the eligible devices, those of the stages before included.
+             */
             percent: number;
             /**
              * Format: int64
@@ -3218,13 +4051,21 @@ export interface components {
             index: number;
             /** @description A gRPC status name. */
             code: string;
+            /** @description For people; it names the field at fault. */
             message: string;
         };
+        /** @description The defaults that devices inherit. */
         Profile: {
+            /**
+             * @description Id of the profile.
+             * @example 6f1b6f9e-5c0b-5a55-9b3e-0d6c3c1f4a10
+             */
             profile_id: string;
+            /** @description For people. */
             name: string;
             /** @description Device type label, which packages may ask for. */
             type: string;
+            /** @description Under the devices' own tags. */
             default_tags: {
                 [key: string]: string;
             };
@@ -3236,31 +4077,67 @@ export interface components {
              * @description A device goes offline this long after its last sign of life; 0: the tenant's default.
              */
             offline_after_seconds: number;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When it was made.
+             */
             created_at?: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When it was last changed.
+             */
             updated_at?: string;
         };
+        /** @description That a leaf is in a tree whose root is in a transaction on the chain. */
         Proof: {
             /** @description The leaf, 64 hex digits. */
             data_hash: string;
+            /**
+             * @description Id of the batch.
+             * @example 0199f3c2-e01d-7f5c-8a7b-6c3e9d0f1b28
+             */
             batch_id: string;
             /** @description Siblings from leaf to root. */
             merkle_path: components["schemas"]["MerkleStep"][];
+            /** @description Root of the tree, 64 hex digits. */
             merkle_root: string;
+            /** @description Of the transaction that holds the root. */
             txid: string;
+            /** @description The transaction and its path to the block, as BEEF in hex. */
             beef_hex: string;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Of the block that holds the transaction.
+             */
             block_height: number;
+            /** @description Of that block. */
             block_hash: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When the transaction was found in a block.
+             */
             confirmed_at?: string;
+            /**
+             * @description The tenant, a DNS label.
+             * @example acme
+             */
             tenant_id: string;
+            /**
+             * @description Id of the device.
+             * @example 0199f3c2-7f1e-7c2a-9c55-0c9d8e1f2a3b
+             */
             device_id: string;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Place of the leaf in the tree, from 0.
+             */
             leaf_index: number;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Leaves of the tree.
+             */
             count: number;
+            /** @description How the points are committed. */
             anchor_mode?: components["schemas"]["AnchoringPolicyMode"];
         };
         /** @description Everything a third party needs to check a point without this service. */
@@ -3268,62 +4145,115 @@ export interface components {
             /** @description "1.0" */
             schema_version: string;
             canonical_hash_inputs?: components["schemas"]["CanonicalHashInputs"];
+            /** @description The leaf, 64 hex digits. */
             data_hash: string;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Place of the leaf in the tree, from 0.
+             */
             leaf_index: number;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Leaves of the tree.
+             */
             count: number;
+            /** @description Siblings from leaf to root. */
             merkle_path: components["schemas"]["MerkleStep"][];
+            /** @description Root of the tree, 64 hex digits. */
             merkle_root: string;
+            /** @description Of the transaction that holds the root. */
             txid: string;
+            /** @description The transaction in hex. */
             raw_tx: string;
+            /** @description The transaction and its path to the block, as BEEF in hex. */
             beef_hex: string;
             /** @description The transaction's path to its block (BRC-74). */
             bump_hex: string;
             /** @description From the block on, at most 144. */
             block_header_chain: components["schemas"]["BlockHeader"][];
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Blocks from its own to the tip.
+             */
             confirmation_depth: number;
+            /** @description How the points are committed. */
             anchor_mode?: components["schemas"]["AnchoringPolicyMode"];
             /** @description For people. */
             verification_steps: string[];
         };
         /** @description 0 means unlimited. */
         Quotas: {
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Living devices.
+             */
             devices: number;
-            /** Format: double */
+            /**
+             * Format: double
+             * @description Accepted points in a day (UTC).
+             */
             points_per_day: number;
-            /** Format: double */
+            /**
+             * Format: double
+             * @description Bytes of stored points.
+             */
             storage_bytes: number;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Transactions in a day (UTC).
+             */
             anchors_per_day: number;
         };
         /** @description 0 means unlimited. */
         QuotasInput: {
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Living devices.
+             */
             devices?: number;
-            /** Format: double */
+            /**
+             * Format: double
+             * @description Accepted points in a day (UTC).
+             */
             points_per_day?: number;
-            /** Format: double */
+            /**
+             * Format: double
+             * @description Bytes of stored points.
+             */
             storage_bytes?: number;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Transactions in a day (UTC).
+             */
             anchors_per_day?: number;
         };
         RefreshRequest: {
+            /** @description The newest one of its session. */
             refresh_token: string;
         };
         /** @description What the report came to. */
         ReportOtaResponse: {
+            /**
+             * @description Id of the device.
+             * @example 0199f3c2-7f1e-7c2a-9c55-0c9d8e1f2a3b
+             */
             device_id: string;
+            /**
+             * @description Id of the rollout.
+             * @example 4a9c1e62-7d3b-5e08-b6f4-0c8d5a2e9f17
+             */
             rollout_id: string;
+            /** @description How far the device is now. */
             state?: components["schemas"]["RolloutDeviceState"];
         };
         RespondRpcRequest: {
+            /** @description Whether the device did it. */
             success?: boolean;
+            /** @description What the method answers. */
             response?: {
                 [key: string]: unknown;
             };
+            /** @description Why the device did not. */
             error?: string;
         };
         ResumeRolloutRequest: {
@@ -3339,9 +4269,22 @@ export interface components {
         };
         /** @description Why a rollout is held, how it ended, and what it did so far. */
         Rollout: {
+            /**
+             * @description Id of the rollout.
+             * @example 4a9c1e62-7d3b-5e08-b6f4-0c8d5a2e9f17
+             */
             rollout_id: string;
+            /** @description For people. */
             name: string;
+            /**
+             * @description Id of the package.
+             * @example 1c2f9a54-66a1-5d0c-8f0a-4f4b8b1f6f21
+             */
             package_id: string;
+            /**
+             * @description The profile whose devices get the package.
+             * @example 6f1b6f9e-5c0b-5a55-9b3e-0d6c3c1f4a10
+             */
             target_profile_id: string;
             /**
              * Format: int64
@@ -3353,7 +4296,12 @@ export interface components {
              * @description A greater share of failures pauses the rollout.
              */
             failure_threshold_percent: number;
+            /**
+             * @description What a rollback gives; empty: there is none.
+             * @example 9b7e3d15-2c48-5f6a-a1d0-8e4c6b2f7035
+             */
             rollback_package_id: string;
+            /** @description How far it is. */
             status?: components["schemas"]["RolloutStatus"];
             /**
              * Format: int64
@@ -3366,18 +4314,26 @@ export interface components {
              * @description No pause before this many failures.
              */
             min_failures: number;
+            /** @description The stages after the canary; empty: nothing expands by itself. */
             steps: components["schemas"]["RolloutStep"][];
             /**
              * Format: int64
              * @description 0: unlimited.
              */
             max_per_minute: number;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description A device that has not reported this long after delivery counts as timed out.
+             */
             device_timeout_seconds: number;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description How often a device is tried.
+             */
             max_attempts: number;
             /** @description Set when completed. */
             outcome?: components["schemas"]["RolloutOutcome"];
+            /** @description For people: what it does or waits for. */
             message: string;
             /**
              * Format: int64
@@ -3385,55 +4341,134 @@ export interface components {
              */
             effective_percent: number;
             counts?: components["schemas"]["RolloutCounts"];
-            /** Format: double */
+            /**
+             * Format: double
+             * @description The share that is held against the threshold.
+             */
             failure_percent: number;
+            /** @description Why it is paused; empty when it is not. */
             pause_reasons: components["schemas"]["RolloutPauseReason"][];
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When it was made.
+             */
             created_at?: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When it was last changed.
+             */
             updated_at?: string;
         };
+        /** @description Devices of the rollout by state. */
         RolloutCounts: {
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Devices that the rollout is for.
+             */
             eligible: number;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Devices scheduled so far.
+             */
             scheduled: number;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Have been sent the command so far.
+             */
             sent: number;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Run the new version.
+             */
             succeeded: number;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Reported failure.
+             */
             failed: number;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Did not report in time.
+             */
             timed_out: number;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Were left out.
+             */
             skipped: number;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Were deleted.
+             */
             removed: number;
         };
         /** @description One device of a rollout. */
         RolloutDevice: {
+            /**
+             * @description Id of the device.
+             * @example 0199f3c2-7f1e-7c2a-9c55-0c9d8e1f2a3b
+             */
             device_id: string;
+            /** @description How far it is. */
             state?: components["schemas"]["RolloutDeviceState"];
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description How often it was tried.
+             */
             attempts: number;
-            /** @description What the device reported. */
+            /**
+             * @description What the device reported.
+             * @example 1.2.0
+             */
             firmware_version: string;
+            /** @description Why it failed; empty when it did not. */
             error: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When it was last changed.
+             */
             updated_at?: string;
         };
-        /** @enum {string} */
+        /**
+         * @description - `scheduled`: Its command waits to be sent.
+         *     - `sent`: It has the command.
+         *     - `downloading`: It has reported progress.
+         *     - `successful`: It runs the new version.
+         *     - `failure`: It reported failure.
+         *     - `timed_out`: It did not report in time.
+         *     - `skipped`: It was left out.
+         *     - `rolled_back`: It has had the rollback package.
+         * @enum {string}
+         */
         RolloutDeviceState: "scheduled" | "sent" | "downloading" | "successful" | "failure" | "timed_out" | "skipped" | "rolled_back";
-        /** @enum {string} */
+        /**
+         * @description - `succeeded`: Every device of it is up to date or was skipped.
+         *     - `rolled_back`: The devices that were reached have had the rollback package.
+         *     - `cancelled`: Ended where it stood.
+         * @enum {string}
+         */
         RolloutOutcome: "succeeded" | "rolled_back" | "cancelled";
-        /** @enum {string} */
+        /**
+         * @description - `operator_pause`: Somebody paused it.
+         *     - `failure_threshold_exceeded`: A greater share of devices failed than the threshold allows.
+         *     - `step_approval`: The next step waits for approval.
+         * @enum {string}
+         */
         RolloutPauseReason: "operator_pause" | "failure_threshold_exceeded" | "step_approval";
-        /** @enum {string} */
+        /**
+         * @description - `active`: Schedules devices, stage by stage.
+         *     - `paused`: Schedules nobody until it is resumed.
+         *     - `rolling_back`: Devices get the rollback package.
+         *     - `completed`: Over; `outcome` says how.
+         * @enum {string}
+         */
         RolloutStatus: "active" | "paused" | "rolling_back" | "completed";
         /** @description A stage after the canary. */
         RolloutStep: {
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Share of the eligible devices, those of the stages before included.
+             */
             percent: number;
             /**
              * Format: int64
@@ -3445,7 +4480,10 @@ export interface components {
         };
         /** @description A stage after the canary. */
         RolloutStepInput: {
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Share of the eligible devices, those of the stages before included.
+             */
             percent?: number;
             /**
              * Format: int64
@@ -3463,54 +4501,102 @@ export interface components {
             grace_seconds?: number;
         };
         RotateDeviceCredentialsResponse: {
+            /**
+             * @description Id of the device.
+             * @example 0199f3c2-7f1e-7c2a-9c55-0c9d8e1f2a3b
+             */
             device_id: string;
             /** @description Shown once. */
             api_key: string;
         };
         /** @description A command and what became of it. */
         RpcRecord: {
+            /**
+             * @description Id of the command.
+             * @example 0199f3c2-d7b4-7c08-9e6d-2f8a4c1b0e35
+             */
             correlation_id: string;
+            /**
+             * @description Id of the device.
+             * @example 0199f3c2-7f1e-7c2a-9c55-0c9d8e1f2a3b
+             */
             device_id: string;
+            /** @description What the device shall do, in words that it knows. */
             method: string;
+            /** @description Of the method. */
             params?: {
                 [key: string]: unknown;
             };
+            /** @description How far it is. */
             status?: components["schemas"]["RpcRecordStatus"];
+            /** @description What the device answered. */
             response?: {
                 [key: string]: unknown;
             };
+            /** @description Why it failed; empty when it did not. */
             error: string;
             /** @description Kept for a device that is offline. */
             persistent: boolean;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description How often it was handed to the device.
+             */
             attempts: number;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When it was made.
+             */
             created_at?: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description Unset: not delivered yet.
+             */
             sent_at?: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description Unset: not finished yet.
+             */
             finished_at?: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description Not delivered or answered until then, it expires.
+             */
             expires_at?: string;
         };
         /**
          * @description - `queued`: Waiting to be delivered.
          *     - `scheduled`: Of a rollout: waiting to be delivered.
          *     - `sent`: Delivered, not answered yet.
+         *     - `successful`: The device answered success.
+         *     - `failure`: The device answered failure.
+         *     - `expired`: Not delivered or not answered in time.
+         *     - `cancelled`: Withdrawn before it had finished.
          * @enum {string}
          */
         RpcRecordStatus: "queued" | "scheduled" | "sent" | "successful" | "failure" | "expired" | "cancelled";
+        /** @description A condition over the points of devices, and what happens when it holds. */
         Rule: {
+            /**
+             * @description Id of the rule.
+             * @example 0199f3c2-ce51-7a97-a3c8-5d1f7b0e2a49
+             */
             rule_id: string;
+            /** @description For people. */
             name: string;
             /** @description CEL, boolean. Variables: device{id, name, type, tags}, numeric, string, timestamp, previous{numeric, string, timestamp}. */
             expression: string;
-            /** @description Empty: every profile. */
+            /**
+             * @description Empty: every profile.
+             * @example 6f1b6f9e-5c0b-5a55-9b3e-0d6c3c1f4a10
+             */
             profile_id: string;
             /** @description Empty: every group. */
             device_group_id: string;
+            /** @description Of the alarm that it raises. */
             severity?: components["schemas"]["AlarmSeverity"];
+            /** @description Of the alarm that it raises. */
             alarm_type: string;
+            /** @description Clears the alarm when it holds; empty: when `expression` holds no longer. */
             clear_expression: string;
             /**
              * Format: int64
@@ -3522,14 +4608,26 @@ export interface components {
              * @description Least time between actions for one device.
              */
             cooldown_seconds: number;
+            /** @description What happens when it holds. */
             actions: components["schemas"]["RuleAction"][];
+            /** @description Whether it looks at points. */
             enabled: boolean;
+            /** @description Why the last evaluation failed; empty when it did not. */
             last_error: string;
-            /** Format: double */
+            /**
+             * Format: double
+             * @description How often it has held.
+             */
             matches: number;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When it was made.
+             */
             created_at?: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When it was last changed.
+             */
             updated_at?: string;
         };
         RuleAction: {
@@ -3541,32 +4639,41 @@ export interface components {
             rpc?: components["schemas"]["RuleRpcInput"];
         };
         RuleRpc: {
+            /** @description Of the command that the device gets. */
             method: string;
+            /** @description Of the method. */
             params?: {
                 [key: string]: unknown;
             };
         };
         RuleRpcInput: {
+            /** @description Of the command that the device gets. */
             method?: string;
+            /** @description Of the method. */
             params?: {
                 [key: string]: unknown;
             };
         };
         RuleWebhook: {
+            /** @description Asked by POST. */
             url: string;
             /** @description Signs the body; write only. */
             secret: string;
         };
         RuleWebhookInput: {
+            /** @description Asked by POST. */
             url?: string;
             /** @description Signs the body; write only. */
             secret?: string;
         };
         SendRpcRequest: {
+            /** @description What the device shall do, in words that it knows. */
             method: string;
+            /** @description Of the method. */
             params?: {
                 [key: string]: unknown;
             };
+            /** @description Kept for a device that is offline. */
             persistent?: boolean;
             /**
              * Format: int64
@@ -3576,29 +4683,50 @@ export interface components {
             /** @description The same key again answers the same record. */
             idempotency_key?: string;
         };
+        /** @description A sign-in and what has become of it. */
         Session: {
+            /**
+             * @description Id of the session.
+             * @example 0199f3c2-9f48-7c61-8d7e-0b3a5c9f2e14
+             */
             session_id: string;
+            /** @description Of the client that signed in. */
             user_agent: string;
+            /** @description From which it signed in. */
             ip: string;
             /** @description aal1 (one factor) or aal2 (two). */
             aal: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When it was made.
+             */
             created_at?: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When its tokens were used last.
+             */
             last_used_at?: string;
             /** @description The session that asks. */
             current: boolean;
         };
         SetAssignmentRequest: {
+            /**
+             * @description Id of the package.
+             * @example 1c2f9a54-66a1-5d0c-8f0a-4f4b8b1f6f21
+             */
             package_id: string;
         };
         SkipRolloutRequest: {
+            /** @description Devices that have not finished. */
             device_ids: string[];
         };
+        /** @description An OpenID Connect provider at which people of the tenant sign in. */
         SsoProvider: {
             /** @description The name in the sign-in route. */
             provider: string;
+            /** @description Its issuer URL, under which its configuration is found. */
             issuer: string;
+            /** @description What the provider calls this installation. */
             client_id: string;
             /** @description E-mail domains that may sign in. */
             allowed_domains: string[];
@@ -3606,23 +4734,44 @@ export interface components {
             role_mapping: {
                 [key: string]: string;
             };
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When it was made.
+             */
             created_at?: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When it was last changed.
+             */
             updated_at?: string;
         };
         StartSsoResponse: {
             /** @description Where to send the browser. */
             authorization_url: string;
+            /** @description Comes back with the browser. */
             state: string;
         };
+        /** @description What was taken so far. */
         TelemetryMetrics: {
+            /**
+             * @description Empty: the whole tenant.
+             * @example 0199f3c2-7f1e-7c2a-9c55-0c9d8e1f2a3b
+             */
             device_id: string;
-            /** Format: double */
+            /**
+             * Format: double
+             * @description Points taken.
+             */
             accepted: number;
-            /** Format: double */
+            /**
+             * Format: double
+             * @description Points rejected.
+             */
             rejected: number;
-            /** Format: double */
+            /**
+             * Format: double
+             * @description Of the points that are kept.
+             */
             stored_bytes: number;
             /**
              * Format: double
@@ -3632,6 +4781,10 @@ export interface components {
         };
         /** @description One reading of a device. */
         TelemetryPoint: {
+            /**
+             * @description Id of the device.
+             * @example 0199f3c2-7f1e-7c2a-9c55-0c9d8e1f2a3b
+             */
             device_id?: string;
             /**
              * Format: date-time
@@ -3656,7 +4809,11 @@ export interface components {
             /** @description Unset: allow. */
             additional_keys?: components["schemas"]["TelemetrySchemaAdditionalKeys"];
         };
-        /** @enum {string} */
+        /**
+         * @description - `allow`: Keys that the schema does not name are kept.
+         *     - `reject`: A point with such a key is rejected.
+         * @enum {string}
+         */
         TelemetrySchemaAdditionalKeys: "allow" | "reject";
         /** @description What a point of telemetry may contain. */
         TelemetrySchemaInput: {
@@ -3669,12 +4826,19 @@ export interface components {
         };
         /** @description The rule for one value. */
         TelemetrySchemaKey: {
+            /** @description Unset: either. */
             type?: components["schemas"]["TelemetrySchemaKeyType"];
             /** @description A point without it is rejected. */
             required: boolean;
-            /** Format: double */
+            /**
+             * Format: double
+             * @description Least number allowed.
+             */
             min?: number;
-            /** Format: double */
+            /**
+             * Format: double
+             * @description Greatest number allowed.
+             */
             max?: number;
             /** @description Shown to people; not enforced. */
             unit: string;
@@ -3688,12 +4852,19 @@ export interface components {
         };
         /** @description The rule for one value. */
         TelemetrySchemaKeyInput: {
+            /** @description Unset: either. */
             type?: components["schemas"]["TelemetrySchemaKeyType"];
             /** @description A point without it is rejected. */
             required?: boolean;
-            /** Format: double */
+            /**
+             * Format: double
+             * @description Least number allowed.
+             */
             min?: number;
-            /** Format: double */
+            /**
+             * Format: double
+             * @description Greatest number allowed.
+             */
             max?: number;
             /** @description Shown to people; not enforced. */
             unit?: string;
@@ -3705,12 +4876,25 @@ export interface components {
              */
             max_length?: number;
         };
-        /** @enum {string} */
+        /**
+         * @description - `number`: A measured value, in `numeric_values`.
+         *     - `string`: A state value, in `string_values`.
+         * @enum {string}
+         */
         TelemetrySchemaKeyType: "number" | "string";
+        /** @description How devices of one kind claim their identity. */
         Template: {
+            /**
+             * @description Id of the template.
+             * @example 2e8d4c7a-91f3-5b06-8c2d-7a5f0e1b3c94
+             */
             template_id: string;
+            /** @description For people. */
             name: string;
-            /** @description Profile that new devices inherit. */
+            /**
+             * @description Profile that new devices inherit.
+             * @example 6f1b6f9e-5c0b-5a55-9b3e-0d6c3c1f4a10
+             */
             profile_id: string;
             /** @description Which hardware ids may claim: `*` any run, `?` one character; everything else is literal and case-sensitive. */
             hardware_id_pattern: string;
@@ -3721,10 +4905,13 @@ export interface components {
              * @description 0: no expiry.
              */
             expires_in_seconds: number;
+            /** @description What a claim gives the device. */
             credential_type?: components["schemas"]["CredentialType"];
             /** @description Device groups joined by each claimed device. */
             default_group_ids: string[];
+            /** @description Whether its key may claim. */
             enabled: boolean;
+            /** @description Whether its key still claims, and why not. */
             key_state?: components["schemas"]["TemplateKeyState"];
             /**
              * Format: int64
@@ -3733,36 +4920,67 @@ export interface components {
             claims: number;
             /** @description Shown once, in the answer to creation and rotation. */
             provision_key?: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description Of the key; unset: never.
+             */
             expires_at?: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When it was made.
+             */
             created_at?: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When it was last changed.
+             */
             updated_at?: string;
         };
-        /** @enum {string} */
+        /**
+         * @description - `active`: Claims devices.
+         *     - `used`: Of a one-time template: has claimed its device.
+         *     - `expired`: Its time is over.
+         *     - `disabled`: Its template is disabled.
+         * @enum {string}
+         */
         TemplateKeyState: "active" | "used" | "expired" | "disabled";
+        /** @description An organisation with its own devices, people, limits and data. */
         Tenant: {
-            /** @description A DNS label. */
+            /**
+             * @description A DNS label.
+             * @example acme
+             */
             tenant_id: string;
+            /** @description For people. */
             name: string;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Requests in a minute; 0: the platform's default.
+             */
             rate_limit_per_minute: number;
             quotas?: components["schemas"]["Quotas"];
             /** @description CIDR; empty: any address. */
             ip_allowlist: string[];
+            /** @description People need a second factor. */
             mfa_required: boolean;
             defaults?: components["schemas"]["TenantDefaults"];
             /** @description PEM, Ed25519. */
             trusted_signing_keys: string[];
             usage?: components["schemas"]["TenantUsage"];
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When it was made.
+             */
             created_at?: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When it was last changed.
+             */
             updated_at?: string;
         };
         /** @description What devices without a profile inherit. */
         TenantDefaults: {
+            /** @description Under the tags of profile and device. */
             tags: {
                 [key: string]: string;
             };
@@ -3777,6 +4995,7 @@ export interface components {
         };
         /** @description What devices without a profile inherit. */
         TenantDefaultsInput: {
+            /** @description Under the tags of profile and device. */
             tags?: {
                 [key: string]: string;
             };
@@ -3789,27 +5008,43 @@ export interface components {
             offline_after_seconds?: number;
             anchoring_policy?: components["schemas"]["AnchoringPolicyInput"];
         };
+        /** @description What a tenant uses now. */
         TenantUsage: {
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Living devices.
+             */
             devices: number;
-            /** Format: double */
+            /**
+             * Format: double
+             * @description Accepted points since midnight (UTC).
+             */
             points_today: number;
-            /** Format: double */
+            /**
+             * Format: double
+             * @description Bytes of stored points.
+             */
             storage_bytes: number;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Transactions since midnight (UTC).
+             */
             anchors_today: number;
         };
         TestRuleRequest: {
+            /** @description In CEL. */
             expression: string;
             point: components["schemas"]["TelemetryPoint"];
             /** @description The point before it, for `previous`. */
             previous?: components["schemas"]["TelemetryPoint"];
         };
         TestRuleResponse: {
+            /** @description Whether the expression holds. */
             matched: boolean;
             /** @description Why the evaluation failed; empty when it did not. */
             error: string;
         };
+        /** @description What a sign-in or a refresh gives. */
         TokenResponse: {
             /** @description A JWT signed with Ed25519; empty while a second factor is wanted. */
             access_token: string;
@@ -3820,7 +5055,9 @@ export interface components {
              * @description Life of the access token in seconds.
              */
             expires_in: number;
+            /** @description For `POST /api/v1/auth/refresh`, once; empty while a second factor is wanted. */
             refresh_token: string;
+            /** @description The sign-in goes on with a second factor. */
             mfa_required: boolean;
             /** @description Names the sign-in in the MFA calls that complete it. */
             mfa_token: string;
@@ -3828,201 +5065,366 @@ export interface components {
             mfa_methods: string[];
         };
         UpdateAlarmRequest: {
+            /** @description Of the alarm. */
             severity?: components["schemas"]["AlarmSeverity"];
+            /** @description Replaces all. */
             details?: {
                 [key: string]: unknown;
             };
+            /** @description Not needed over REST, where the fields of the body are what changes. */
             update_mask?: string;
         };
         UpdateAssetRequest: {
+            /** @description For people. */
             name?: string;
+            /** @description A label of the tenant's own. */
             type?: string;
+            /** @description Id of the asset in which it stands; empty: none. */
             parent_asset_id?: string;
+            /**
+             * @description Id of the customer; empty: none.
+             * @example 0199f3c2-a4c9-7b64-9a3d-7e1f0c2b5d86
+             */
             customer_id?: string;
+            /** @description Labels of the tenant's own, by key. */
             tags?: {
                 [key: string]: string;
             };
+            /** @description Not needed over REST, where the fields of the body are what changes. */
             update_mask?: string;
         };
         UpdateAttributesRequest: {
+            /** @description Written by the device alone. */
             client?: {
                 [key: string]: unknown;
             };
+            /** @description Written by people; never seen by the device. */
             server?: {
                 [key: string]: unknown;
             };
+            /** @description Written by people, read by the device. */
             shared?: {
                 [key: string]: unknown;
             };
         };
         UpdateCustomerRequest: {
+            /** @description For people. */
             name?: string;
+            /** @description How to reach the customer, in free text. */
             contact?: string;
+            /** @description Not needed over REST, where the fields of the body are what changes. */
             update_mask?: string;
         };
         UpdateDeviceGroupRequest: {
+            /** @description For people. */
             name?: string;
+            /** @description For people. */
             description?: string;
+            /** @description Not needed over REST, where the fields of the body are what changes. */
             update_mask?: string;
         };
         UpdateDeviceRequest: {
+            /** @description For people. */
             name?: string;
+            /**
+             * @description Empty: the tenant's defaults apply.
+             * @example 6f1b6f9e-5c0b-5a55-9b3e-0d6c3c1f4a10
+             */
             profile_id?: string;
+            /** @description Replaces all. */
             tags?: {
                 [key: string]: string;
             };
+            /** @description Replaces all. */
             group_ids?: string[];
+            /**
+             * @description Id of the customer; empty: none.
+             * @example 0199f3c2-a4c9-7b64-9a3d-7e1f0c2b5d86
+             */
             customer_id?: string;
+            /** @description Replaces all. */
             metadata?: {
                 [key: string]: unknown;
             };
+            /**
+             * @description When the hardware was exchanged.
+             * @example WS-0001
+             */
             hardware_id?: string;
+            /** @description Not needed over REST, where the fields of the body are what changes. */
             update_mask?: string;
         };
         UpdateEntityViewRequest: {
+            /** @description For people. */
             name?: string;
+            /**
+             * @description Id of the device.
+             * @example 0199f3c2-7f1e-7c2a-9c55-0c9d8e1f2a3b
+             */
             device_id?: string;
+            /**
+             * @description Id of the asset.
+             * @example 0199f3c2-b57a-7f3e-8d21-4c9a6e0f3b72
+             */
             asset_id?: string;
+            /** @description Replaces all. */
             keys?: string[];
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description Nothing older is shown; unset: everything.
+             */
             start_time?: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description Nothing younger is shown; unset: everything.
+             */
             end_time?: string;
+            /**
+             * @description Id of the customer; empty: none.
+             * @example 0199f3c2-a4c9-7b64-9a3d-7e1f0c2b5d86
+             */
             customer_id?: string;
+            /** @description Not needed over REST, where the fields of the body are what changes. */
             update_mask?: string;
         };
         UpdateGroupRequest: {
+            /** @description For people. */
             name?: string;
+            /** @description `area:read` or `area:write`, such as `devices:read`. */
             scopes?: string[];
+            /** @description Ids of device groups. */
             device_group_ids?: string[];
+            /** @description Ids of people. */
             user_ids?: string[];
+            /** @description Not needed over REST, where the fields of the body are what changes. */
             update_mask?: string;
         };
         /** @description `rate_limit_per_minute` and `quotas` are the platform administrator's: a tenant that names them is refused. */
         UpdateOwnTenantRequest: {
+            /** @description For people. */
             name?: string;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Set by the platform's administrator alone.
+             */
             rate_limit_per_minute?: number;
             quotas?: components["schemas"]["QuotasInput"];
+            /** @description Replaces all: CIDR; empty: any address. */
             ip_allowlist?: string[];
+            /** @description People need a second factor. */
             mfa_required?: boolean;
             defaults?: components["schemas"]["TenantDefaultsInput"];
+            /** @description Replaces all: PEM, Ed25519. */
             trusted_signing_keys?: string[];
+            /** @description Not needed over REST, where the fields of the body are what changes. */
             update_mask?: string;
         };
         /** @description Type, version and artifact are the package's identity and cannot change. */
         UpdatePackageRequest: {
+            /** @description For people. */
             name?: string;
+            /** @description For people. */
             release_notes?: string;
             compatibility?: components["schemas"]["CompatibilityInput"];
             /** @description available or deprecated. */
             status?: components["schemas"]["OtaPackageStatus"];
+            /** @description Not needed over REST, where the fields of the body are what changes. */
             update_mask?: string;
         };
         UpdateProfileRequest: {
+            /** @description For people. */
             name?: string;
+            /** @description A label of the tenant's own. */
             type?: string;
+            /** @description Replaces all. */
             default_tags?: {
                 [key: string]: string;
             };
             anchoring_policy?: components["schemas"]["AnchoringPolicyInput"];
             telemetry_schema?: components["schemas"]["TelemetrySchemaInput"];
             ota_policy?: components["schemas"]["OtaPolicyInput"];
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description A device goes offline this long after its last sign of life; 0: the tenant's default.
+             */
             offline_after_seconds?: number;
+            /** @description Not needed over REST, where the fields of the body are what changes. */
             update_mask?: string;
         };
         UpdateRolloutRequest: {
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Higher than now.
+             */
             canary_percent: number;
+            /** @description Not needed over REST, where the fields of the body are what changes. */
             update_mask?: string;
         };
         UpdateRuleRequest: {
+            /** @description For people. */
             name?: string;
+            /** @description In CEL, boolean. */
             expression?: string;
+            /**
+             * @description Empty: every profile.
+             * @example 6f1b6f9e-5c0b-5a55-9b3e-0d6c3c1f4a10
+             */
             profile_id?: string;
+            /** @description Empty: every group. */
             device_group_id?: string;
+            /** @description Of the alarm. */
             severity?: components["schemas"]["AlarmSeverity"];
+            /** @description Of the alarm. */
             alarm_type?: string;
+            /** @description Clears the alarm when it holds; empty: when `expression` holds no longer. */
             clear_expression?: string;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description The expression must hold this long.
+             */
             for_seconds?: number;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Least time between actions for one device.
+             */
             cooldown_seconds?: number;
+            /** @description Replaces all. */
             actions?: components["schemas"]["RuleActionInput"][];
+            /** @description Whether it looks at points. */
             enabled?: boolean;
+            /** @description Not needed over REST, where the fields of the body are what changes. */
             update_mask?: string;
         };
         UpdateSsoProviderRequest: {
+            /** @description Its issuer URL, under which its configuration is found. */
             issuer?: string;
+            /** @description What the provider calls this installation. */
             client_id?: string;
+            /** @description Never shown again. */
             client_secret?: string;
+            /** @description Replaces all. */
             allowed_domains?: string[];
+            /** @description Replaces all. */
             role_mapping?: {
                 [key: string]: string;
             };
+            /** @description Not needed over REST, where the fields of the body are what changes. */
             update_mask?: string;
         };
         UpdateTemplateRequest: {
+            /** @description For people. */
             name?: string;
+            /**
+             * @description Id of the profile.
+             * @example 6f1b6f9e-5c0b-5a55-9b3e-0d6c3c1f4a10
+             */
             profile_id?: string;
+            /** @description Which hardware ids may claim. */
             hardware_id_pattern?: string;
+            /** @description The key is used up by one successful claim. */
             one_time?: boolean;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Of the key; 0: no expiry.
+             */
             expires_in_seconds?: number;
+            /** @description What a claim gives the device. */
             credential_type?: components["schemas"]["CredentialType"];
+            /** @description Replaces all. */
             default_group_ids?: string[];
+            /** @description Whether its key may claim. */
             enabled?: boolean;
+            /** @description Not needed over REST, where the fields of the body are what changes. */
             update_mask?: string;
         };
         UpdateTenantRequest: {
+            /** @description For people. */
             name?: string;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Requests in a minute; 0: the platform's default.
+             */
             rate_limit_per_minute?: number;
             quotas?: components["schemas"]["QuotasInput"];
+            /** @description Replaces all: CIDR; empty: any address. */
             ip_allowlist?: string[];
+            /** @description People need a second factor. */
             mfa_required?: boolean;
             defaults?: components["schemas"]["TenantDefaultsInput"];
+            /** @description Replaces all: PEM, Ed25519. */
             trusted_signing_keys?: string[];
+            /** @description Not needed over REST, where the fields of the body are what changes. */
             update_mask?: string;
         };
         UpdateUserRequest: {
+            /** @description Unique in the tenant. */
             email?: string;
+            /** @description For people. */
             name?: string;
+            /** @description What the person may do. */
             role?: components["schemas"]["UserRole"];
+            /** @description Replaces all. */
             group_ids?: string[];
-            /** Format: password */
+            /**
+             * Format: password
+             * @description At least 12 characters; ends all sessions but the one that sets it.
+             */
             password?: string;
+            /** @description May not sign in; true ends all sessions. */
             disabled?: boolean;
+            /** @description Not needed over REST, where the fields of the body are what changes. */
             update_mask?: string;
         };
+        /** @description A person of a tenant. */
         User: {
+            /**
+             * @description Id of the person.
+             * @example 0199f3c2-93d7-7e02-a1b6-2d4c8f0e7a19
+             */
             user_id: string;
+            /** @description Unique in the tenant. */
             email: string;
+            /** @description For people. */
             name: string;
+            /** @description What the person may do. */
             role?: components["schemas"]["UserRole"];
+            /** @description Ids of groups. */
             group_ids: string[];
+            /** @description Has a second factor. */
             mfa_enrolled: boolean;
+            /** @description May not sign in. */
             disabled: boolean;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When it was made.
+             */
             created_at?: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When it was last changed.
+             */
             updated_at?: string;
         };
         /**
          * @description A set of scopes.
          *     - `platform_admin`: Tenants only; belongs to none.
+         *     - `tenant_admin`: Every scope of the tenant.
+         *     - `operator`: Reads everything, and writes devices, commands, rules, alarms and entities.
+         *     - `viewer`: Reads everything.
          * @enum {string}
          */
         UserRole: "platform_admin" | "tenant_admin" | "operator" | "viewer";
         ValidateRuleRequest: {
+            /** @description In CEL. */
             expression: string;
         };
         ValidateRuleResponse: {
+            /** @description Whether the expression can be used. */
             valid: boolean;
             errors: components["schemas"]["ExpressionError"][];
         };
         ValidateTokenRequest: {
+            /** @description An access token, an API key or a Kubernetes token. */
             token?: string;
             /** @description For a Kubernetes token, the namespace in which it is used; empty: that of its service account. No other kind of credential is asked where it is used. */
             namespace?: string;
@@ -4031,12 +5433,24 @@ export interface components {
         };
         /** @description Whom a credential stands for. When `valid` is false nothing else is set for those outside. */
         ValidateTokenResponse: {
+            /** @description False: nothing else is told. */
             valid: boolean;
+            /**
+             * @description Empty for who belongs to no tenant.
+             * @example acme
+             */
             tenant_id: string;
-            /** @description Set for a user. */
+            /**
+             * @description Set for a user.
+             * @example 0199f3c2-93d7-7e02-a1b6-2d4c8f0e7a19
+             */
             user_id: string;
-            /** @description Set for a device. */
+            /**
+             * @description Set for a device.
+             * @example 0199f3c2-7f1e-7c2a-9c55-0c9d8e1f2a3b
+             */
             device_id: string;
+            /** @description The kind of caller. */
             kind?: components["schemas"]["ValidateTokenResponseKind"];
             /** @description Of a Kubernetes identity: the permission that was asked for, when it is granted. */
             scopes: string[];
@@ -4059,9 +5473,15 @@ export interface components {
             rate_limit_per_minute: number;
             /** @description Addresses (CIDR) from which the credential may be used; empty: any. */
             ip_allowlist: string[];
-            /** @description The session of an access token. */
+            /**
+             * @description The session of an access token.
+             * @example 0199f3c2-9f48-7c61-8d7e-0b3a5c9f2e14
+             */
             session_id: string;
-            /** @description The key of a service account. */
+            /**
+             * @description The key of a service account.
+             * @example 0199f3c2-9c15-7a8b-b2d3-6e4f1a0c8d57
+             */
             key_id: string;
             /** @description What the audit trail calls the caller: an e-mail address, a key's name, a device id, a Kubernetes user. */
             name: string;
@@ -4069,75 +5489,143 @@ export interface components {
             credential_id: string;
         };
         /**
-         * @description - `platform_admin`: Belongs to no tenant.
+         * @description - `user`: A person with an access token.
+         *     - `service`: A service account with an API key.
+         *     - `device`: A device with its own key.
+         *     - `platform_admin`: Belongs to no tenant.
          *     - `kubernetes`: A Kubernetes identity, in the tenant of a namespace where it holds the permission it was asked for; without tenant where it does not.
          * @enum {string}
          */
         ValidateTokenResponseKind: "user" | "service" | "device" | "platform_admin" | "kubernetes";
         /**
          * @description - `unrecognized`: Not a credential of this installation, or its signature is wrong.
+         *     - `expired`: Its time is over.
+         *     - `revoked`: It was taken back.
          *     - `disabled`: Its user, device or tenant is disabled.
          * @enum {string}
          */
         ValidateTokenResponseReason: "unrecognized" | "expired" | "revoked" | "disabled";
         /** @description The proof's fields, and the bundle when it was asked for. */
         VerifyHashResponse: {
+            /** @description The leaf, 64 hex digits. */
             data_hash: string;
+            /**
+             * @description Id of the batch.
+             * @example 0199f3c2-e01d-7f5c-8a7b-6c3e9d0f1b28
+             */
             batch_id: string;
+            /** @description Siblings from leaf to root. */
             merkle_path: components["schemas"]["MerkleStep"][];
+            /** @description Root of the tree, 64 hex digits. */
             merkle_root: string;
+            /** @description Of the transaction that holds the root. */
             txid: string;
+            /** @description The transaction and its path to the block, as BEEF in hex. */
             beef_hex: string;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Of the block that holds the transaction.
+             */
             block_height: number;
+            /** @description Of that block. */
             block_hash: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When the transaction was found in a block.
+             */
             confirmed_at?: string;
+            /**
+             * @description The tenant, a DNS label.
+             * @example acme
+             */
             tenant_id: string;
+            /**
+             * @description Id of the device.
+             * @example 0199f3c2-7f1e-7c2a-9c55-0c9d8e1f2a3b
+             */
             device_id: string;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Place of the leaf in the tree, from 0.
+             */
             leaf_index: number;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Leaves of the tree.
+             */
             count: number;
+            /** @description How the points are committed. */
             anchor_mode?: components["schemas"]["AnchoringPolicyMode"];
             bundle?: components["schemas"]["ProofBundle"];
         };
         VerifyMfaRequest: {
+            /** @description From the sign-in. */
             mfa_token: string;
+            /** @description Six digits of the authenticator, or a recovery code. */
             code: string;
         };
         VerifyRawRequest: {
+            /**
+             * @description Id of the device.
+             * @example 0199f3c2-7f1e-7c2a-9c55-0c9d8e1f2a3b
+             */
             device_id: string;
             /**
              * Format: date-time
              * @description RFC 3339.
              */
             timestamp: string;
+            /** @description Measured values, by key. */
             numeric_values?: {
                 [key: string]: number;
             };
+            /** @description State values, by key. */
             string_values?: {
                 [key: string]: string;
             };
         };
+        /** @description The proof of the values. */
         VerifyRawResponse: {
             /** @description The hash was recomputed, the path walked to the root, and the root found in the transaction. */
             verified: boolean;
+            /** @description Of the transaction that holds the root. */
             txid: string;
+            /** @description Root of the tree, 64 hex digits. */
             merkle_root: string;
+            /** @description Siblings from leaf to root. */
             merkle_path: components["schemas"]["MerkleStep"][];
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Of the block that holds the transaction.
+             */
             block_height: number;
+            /** @description The transaction and its path to the block, as BEEF in hex. */
             beef_hex: string;
+            /** @description Of that block. */
             block_hash: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When the transaction was found in a block.
+             */
             confirmed_at?: string;
+            /**
+             * @description Id of the batch.
+             * @example 0199f3c2-e01d-7f5c-8a7b-6c3e9d0f1b28
+             */
             batch_id: string;
+            /** @description The leaf, 64 hex digits. */
             data_hash: string;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Place of the leaf in the tree, from 0.
+             */
             leaf_index: number;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Leaves of the tree.
+             */
             count: number;
+            /** @description How the points are committed. */
             anchor_mode?: components["schemas"]["AnchoringPolicyMode"];
         };
         /** @description A daily window in which commands are sent; a start after the end crosses midnight. */
@@ -4168,6 +5656,10 @@ export interface components {
         BadRequest: {
             headers: {
                 "X-Request-Id": components["headers"]["X-Request-Id"];
+                "Cache-Control": components["headers"]["Cache-Control"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
                 [name: string]: unknown;
             };
             content: {
@@ -4185,6 +5677,8 @@ export interface components {
         Unauthenticated: {
             headers: {
                 "X-Request-Id": components["headers"]["X-Request-Id"];
+                "Cache-Control": components["headers"]["Cache-Control"];
+                "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
                 [name: string]: unknown;
             };
             content: {
@@ -4202,6 +5696,10 @@ export interface components {
         PermissionDenied: {
             headers: {
                 "X-Request-Id": components["headers"]["X-Request-Id"];
+                "Cache-Control": components["headers"]["Cache-Control"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
                 [name: string]: unknown;
             };
             content: {
@@ -4219,6 +5717,10 @@ export interface components {
         NotFound: {
             headers: {
                 "X-Request-Id": components["headers"]["X-Request-Id"];
+                "Cache-Control": components["headers"]["Cache-Control"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
                 [name: string]: unknown;
             };
             content: {
@@ -4236,6 +5738,10 @@ export interface components {
         Conflict: {
             headers: {
                 "X-Request-Id": components["headers"]["X-Request-Id"];
+                "Cache-Control": components["headers"]["Cache-Control"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
                 [name: string]: unknown;
             };
             content: {
@@ -4253,6 +5759,7 @@ export interface components {
         TooManyRequests: {
             headers: {
                 "X-Request-Id": components["headers"]["X-Request-Id"];
+                "Cache-Control": components["headers"]["Cache-Control"];
                 "Retry-After": components["headers"]["Retry-After"];
                 "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                 "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
@@ -4274,6 +5781,7 @@ export interface components {
         Throttled: {
             headers: {
                 "X-Request-Id": components["headers"]["X-Request-Id"];
+                "Cache-Control": components["headers"]["Cache-Control"];
                 "Retry-After": components["headers"]["Retry-After"];
                 [name: string]: unknown;
             };
@@ -4292,6 +5800,10 @@ export interface components {
         Internal: {
             headers: {
                 "X-Request-Id": components["headers"]["X-Request-Id"];
+                "Cache-Control": components["headers"]["Cache-Control"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
                 [name: string]: unknown;
             };
             content: {
@@ -4309,6 +5821,10 @@ export interface components {
         Unimplemented: {
             headers: {
                 "X-Request-Id": components["headers"]["X-Request-Id"];
+                "Cache-Control": components["headers"]["Cache-Control"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
                 [name: string]: unknown;
             };
             content: {
@@ -4326,7 +5842,11 @@ export interface components {
         Unavailable: {
             headers: {
                 "X-Request-Id": components["headers"]["X-Request-Id"];
+                "Cache-Control": components["headers"]["Cache-Control"];
                 "Retry-After": components["headers"]["Retry-After"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
                 [name: string]: unknown;
             };
             content: {
@@ -4344,6 +5864,10 @@ export interface components {
         DeadlineExceeded: {
             headers: {
                 "X-Request-Id": components["headers"]["X-Request-Id"];
+                "Cache-Control": components["headers"]["Cache-Control"];
+                "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
                 [name: string]: unknown;
             };
             content: {
@@ -4359,8 +5883,32 @@ export interface components {
         };
     };
     parameters: {
+        /**
+         * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+         * @example order-7431.attempt-2
+         */
+        "X-Request-Id": string;
+        /**
+         * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+         * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+         */
+        traceparent: string;
+        /** @description What the trace's systems pass on, beside `traceparent`. */
+        tracestate: string;
+        /**
+         * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+         * @example 10S
+         */
+        "grpc-timeout": string;
+        /**
+         * @description With a Kubernetes token alone: the namespace of the tenant that is meant; by default the service account's own.
+         * @example kellet-acme
+         */
+        "X-Kellet-Namespace": string;
         /** @description The same key again answers as the first request did, for a day; with another body it is an error. */
         "Idempotency-Key": string;
+        /** @description The entity tag of what the client has: 304 when that is the newest. */
+        "If-None-Match": string;
         /**
          * @description The bytes wanted, with `Accept: application/octet-stream`, instead of offset and length.
          * @example bytes=0-65535
@@ -4378,7 +5926,7 @@ export interface components {
     headers: {
         /** @description The client's own id, or a new one. */
         "X-Request-Id": string;
-        /** @description Requests in the window. */
+        /** @description Requests in the window; of calls that count against it. */
         "X-RateLimit-Limit": number;
         /** @description Requests left in the window. */
         "X-RateLimit-Remaining": number;
@@ -4386,8 +5934,12 @@ export interface components {
         "X-RateLimit-Reset": number;
         /** @description Seconds after which a retry makes sense. */
         "Retry-After": number;
+        /** @description What is accepted (RFC 6750); an API key also in `X-API-Key`. */
+        "WWW-Authenticate": "Bearer";
         /** @description Changes when the content does. */
         ETag: string;
+        /** @description No cache may keep an answer; this document may be kept by its reader, who asks again. */
+        "Cache-Control": "no-store" | "private, no-cache";
         /** @description Which bytes of how many; of raw bytes alone. */
         "Content-Range": string;
         /** @description Whether the bytes reach the end of the artifact; of raw bytes alone. */
@@ -4400,7 +5952,25 @@ export interface operations {
     Login: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path?: never;
             cookie?: never;
         };
@@ -4420,6 +5990,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -4439,12 +6010,35 @@ export interface operations {
     Refresh: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path?: never;
             cookie?: never;
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "refresh_token": "<REFRESH_TOKEN>"
+                 *     }
+                 */
                 "application/json": components["schemas"]["RefreshRequest"];
             };
         };
@@ -4453,6 +6047,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -4472,7 +6067,25 @@ export interface operations {
     Logout: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path?: never;
             cookie?: never;
         };
@@ -4482,6 +6095,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -4505,12 +6119,35 @@ export interface operations {
     ValidateToken: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path?: never;
             cookie?: never;
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "token": "<ACCESS_TOKEN>"
+                 *     }
+                 */
                 "application/json": components["schemas"]["ValidateTokenRequest"];
             };
         };
@@ -4519,6 +6156,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -4542,10 +6180,30 @@ export interface operations {
     ListApiKeys: {
         parameters: {
             query?: {
+                /** @description How many to answer at most; 0: 50. More than 500 counts as 500. */
                 page_size?: number;
+                /** @description The `next_page_token` of the page before; empty: the first page. */
                 page_token?: string;
             };
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path?: never;
             cookie?: never;
         };
@@ -4555,6 +6213,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -4577,7 +6236,25 @@ export interface operations {
     CreateApiKey: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path?: never;
             cookie?: never;
         };
@@ -4601,6 +6278,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -4624,8 +6302,27 @@ export interface operations {
     DeleteApiKey: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Id of the key. */
                 key_id: string;
             };
             cookie?: never;
@@ -4636,6 +6333,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -4660,10 +6358,30 @@ export interface operations {
     ListSessions: {
         parameters: {
             query?: {
+                /** @description How many to answer at most; 0: 50. More than 500 counts as 500. */
                 page_size?: number;
+                /** @description The `next_page_token` of the page before; empty: the first page. */
                 page_token?: string;
             };
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path?: never;
             cookie?: never;
         };
@@ -4673,6 +6391,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -4695,8 +6414,27 @@ export interface operations {
     DeleteSession: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Id of the session. */
                 session_id: string;
             };
             cookie?: never;
@@ -4707,6 +6445,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -4731,10 +6470,30 @@ export interface operations {
     ListUsers: {
         parameters: {
             query?: {
+                /** @description How many to answer at most; 0: 50. More than 500 counts as 500. */
                 page_size?: number;
+                /** @description The `next_page_token` of the page before; empty: the first page. */
                 page_token?: string;
             };
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path?: never;
             cookie?: never;
         };
@@ -4744,6 +6503,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -4766,7 +6526,25 @@ export interface operations {
     CreateUser: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path?: never;
             cookie?: never;
         };
@@ -4788,6 +6566,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -4812,8 +6591,27 @@ export interface operations {
     GetUser: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Id of the person. */
                 user_id: string;
             };
             cookie?: never;
@@ -4824,6 +6622,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -4847,8 +6646,27 @@ export interface operations {
     DeleteUser: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Id of the person. */
                 user_id: string;
             };
             cookie?: never;
@@ -4859,6 +6677,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -4883,14 +6702,38 @@ export interface operations {
     UpdateUser: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Id of the person. */
                 user_id: string;
             };
             cookie?: never;
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "role": "operator"
+                 *     }
+                 */
                 "application/json": components["schemas"]["UpdateUserRequest"];
             };
         };
@@ -4899,6 +6742,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -4923,10 +6767,30 @@ export interface operations {
     ListGroups: {
         parameters: {
             query?: {
+                /** @description How many to answer at most; 0: 50. More than 500 counts as 500. */
                 page_size?: number;
+                /** @description The `next_page_token` of the page before; empty: the first page. */
                 page_token?: string;
             };
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path?: never;
             cookie?: never;
         };
@@ -4936,6 +6800,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -4958,12 +6823,42 @@ export interface operations {
     CreateGroup: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path?: never;
             cookie?: never;
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "name": "field service",
+                 *       "scopes": [
+                 *         "devices:read",
+                 *         "rpc:write"
+                 *       ],
+                 *       "user_ids": [
+                 *         "0199f3c2-93d7-7e02-a1b6-2d4c8f0e7a19"
+                 *       ]
+                 *     }
+                 */
                 "application/json": components["schemas"]["CreateGroupRequest"];
             };
         };
@@ -4972,6 +6867,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -4996,8 +6892,27 @@ export interface operations {
     GetGroup: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Id of the group. */
                 group_id: string;
             };
             cookie?: never;
@@ -5008,6 +6923,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -5031,8 +6947,27 @@ export interface operations {
     DeleteGroup: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Id of the group. */
                 group_id: string;
             };
             cookie?: never;
@@ -5043,6 +6978,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -5067,14 +7003,40 @@ export interface operations {
     UpdateGroup: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Id of the group. */
                 group_id: string;
             };
             cookie?: never;
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "scopes": [
+                 *         "devices:read"
+                 *       ]
+                 *     }
+                 */
                 "application/json": components["schemas"]["UpdateGroupRequest"];
             };
         };
@@ -5083,6 +7045,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -5107,14 +7070,40 @@ export interface operations {
     AddGroupMembers: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Id of the group. */
                 group_id: string;
             };
             cookie?: never;
         };
         requestBody?: {
             content: {
+                /**
+                 * @example {
+                 *       "user_ids": [
+                 *         "0199f3c2-93d7-7e02-a1b6-2d4c8f0e7a19"
+                 *       ]
+                 *     }
+                 */
                 "application/json": components["schemas"]["AddGroupMembersRequest"];
             };
         };
@@ -5123,6 +7112,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -5147,9 +7137,29 @@ export interface operations {
     RemoveGroupMember: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Id of the group. */
                 group_id: string;
+                /** @description Id of the person. */
                 user_id: string;
             };
             cookie?: never;
@@ -5160,6 +7170,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -5184,7 +7195,25 @@ export interface operations {
     EnrollTotp: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path?: never;
             cookie?: never;
         };
@@ -5194,6 +7223,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -5217,12 +7247,35 @@ export interface operations {
     ConfirmTotp: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path?: never;
             cookie?: never;
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "code": "287082"
+                 *     }
+                 */
                 "application/json": components["schemas"]["ConfirmTotpRequest"];
             };
         };
@@ -5231,6 +7284,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -5254,7 +7308,25 @@ export interface operations {
     BeginWebauthnRegistration: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path?: never;
             cookie?: never;
         };
@@ -5264,6 +7336,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -5287,12 +7360,41 @@ export interface operations {
     FinishWebauthnRegistration: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path?: never;
             cookie?: never;
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "name": "key ring",
+                 *       "response": {
+                 *         "id": "<CREDENTIAL_ID>",
+                 *         "rawId": "<CREDENTIAL_ID>",
+                 *         "type": "public-key",
+                 *         "response": {}
+                 *       }
+                 *     }
+                 */
                 "application/json": components["schemas"]["FinishWebauthnRegistrationRequest"];
             };
         };
@@ -5301,6 +7403,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -5324,12 +7427,35 @@ export interface operations {
     BeginWebauthnLogin: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path?: never;
             cookie?: never;
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "mfa_token": "<MFA_TOKEN>"
+                 *     }
+                 */
                 "application/json": components["schemas"]["BeginWebauthnLoginRequest"];
             };
         };
@@ -5338,6 +7464,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -5357,12 +7484,41 @@ export interface operations {
     FinishWebauthnLogin: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path?: never;
             cookie?: never;
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "mfa_token": "<MFA_TOKEN>",
+                 *       "response": {
+                 *         "id": "<CREDENTIAL_ID>",
+                 *         "rawId": "<CREDENTIAL_ID>",
+                 *         "type": "public-key",
+                 *         "response": {}
+                 *       }
+                 *     }
+                 */
                 "application/json": components["schemas"]["FinishWebauthnLoginRequest"];
             };
         };
@@ -5371,6 +7527,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -5390,12 +7547,36 @@ export interface operations {
     VerifyMfa: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path?: never;
             cookie?: never;
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "mfa_token": "<MFA_TOKEN>",
+                 *       "code": "287082"
+                 *     }
+                 */
                 "application/json": components["schemas"]["VerifyMfaRequest"];
             };
         };
@@ -5404,6 +7585,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -5423,10 +7605,30 @@ export interface operations {
     ListSsoProviders: {
         parameters: {
             query?: {
+                /** @description How many to answer at most; 0: 50. More than 500 counts as 500. */
                 page_size?: number;
+                /** @description The `next_page_token` of the page before; empty: the first page. */
                 page_token?: string;
             };
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path?: never;
             cookie?: never;
         };
@@ -5436,6 +7638,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -5458,12 +7661,44 @@ export interface operations {
     CreateSsoProvider: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path?: never;
             cookie?: never;
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "provider": "company",
+                 *       "issuer": "https://login.company.example",
+                 *       "client_id": "kellet",
+                 *       "client_secret": "<CLIENT_SECRET>",
+                 *       "allowed_domains": [
+                 *         "company.example"
+                 *       ],
+                 *       "role_mapping": {
+                 *         "iot-admins": "tenant_admin"
+                 *       }
+                 *     }
+                 */
                 "application/json": components["schemas"]["CreateSsoProviderRequest"];
             };
         };
@@ -5472,6 +7707,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -5496,8 +7732,27 @@ export interface operations {
     GetSsoProvider: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Name of the provider. */
                 provider: string;
             };
             cookie?: never;
@@ -5508,6 +7763,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -5531,8 +7787,27 @@ export interface operations {
     DeleteSsoProvider: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Name of the provider. */
                 provider: string;
             };
             cookie?: never;
@@ -5543,6 +7818,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -5567,14 +7843,41 @@ export interface operations {
     UpdateSsoProvider: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Name of the provider. */
                 provider: string;
             };
             cookie?: never;
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "allowed_domains": [
+                 *         "company.example",
+                 *         "subsidiary.example"
+                 *       ]
+                 *     }
+                 */
                 "application/json": components["schemas"]["UpdateSsoProviderRequest"];
             };
         };
@@ -5583,6 +7886,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -5612,8 +7916,27 @@ export interface operations {
                 /** @description Where the browser goes after the sign-in. */
                 redirect_uri?: string;
             };
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Name of the provider. */
                 provider: string;
             };
             cookie?: never;
@@ -5624,6 +7947,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -5642,17 +7966,40 @@ export interface operations {
     FinishSso: {
         parameters: {
             query?: {
+                /** @description What the provider gives for the tokens. */
                 code?: string;
+                /** @description As the start of the sign-in answered it. */
                 state?: string;
                 /** @description Set by the provider instead of the code. */
                 error?: string;
+                /** @description The provider's words for its error. */
                 error_description?: string;
                 /** @description The issuer, which some providers add (RFC 9207). */
                 iss?: string;
+                /** @description Sent by some providers; of no meaning here. */
                 session_state?: string;
+                /** @description Sent by some providers; of no meaning here. */
                 scope?: string;
             };
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path?: never;
             cookie?: never;
         };
@@ -5662,6 +8009,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -5680,10 +8028,30 @@ export interface operations {
     ListTenants: {
         parameters: {
             query?: {
+                /** @description How many to answer at most; 0: 50. More than 500 counts as 500. */
                 page_size?: number;
+                /** @description The `next_page_token` of the page before; empty: the first page. */
                 page_token?: string;
             };
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path?: never;
             cookie?: never;
         };
@@ -5693,6 +8061,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -5715,7 +8084,25 @@ export interface operations {
     CreateTenant: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path?: never;
             cookie?: never;
         };
@@ -5737,6 +8124,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -5761,8 +8149,27 @@ export interface operations {
     GetTenant: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description The tenant, a DNS label. */
                 tenant_id: string;
             };
             cookie?: never;
@@ -5773,6 +8180,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -5796,8 +8204,27 @@ export interface operations {
     DeleteTenant: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description The tenant, a DNS label. */
                 tenant_id: string;
             };
             cookie?: never;
@@ -5808,6 +8235,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -5832,14 +8260,42 @@ export interface operations {
     UpdateTenant: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description The tenant, a DNS label. */
                 tenant_id: string;
             };
             cookie?: never;
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "rate_limit_per_minute": 5000,
+                 *       "quotas": {
+                 *         "devices": 10000,
+                 *         "points_per_day": 50000000
+                 *       }
+                 *     }
+                 */
                 "application/json": components["schemas"]["UpdateTenantRequest"];
             };
         };
@@ -5848,6 +8304,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -5872,7 +8329,25 @@ export interface operations {
     GetOwnTenant: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path?: never;
             cookie?: never;
         };
@@ -5882,6 +8357,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -5904,12 +8380,42 @@ export interface operations {
     UpdateOwnTenant: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path?: never;
             cookie?: never;
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "ip_allowlist": [
+                 *         "203.0.113.0/24"
+                 *       ],
+                 *       "defaults": {
+                 *         "tags": {
+                 *           "site": "harbour"
+                 *         }
+                 *       }
+                 *     }
+                 */
                 "application/json": components["schemas"]["UpdateOwnTenantRequest"];
             };
         };
@@ -5918,6 +8424,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -5941,18 +8448,47 @@ export interface operations {
     ListDevices: {
         parameters: {
             query?: {
+                /** @description How many to answer at most; 0: 50. More than 500 counts as 500. */
                 page_size?: number;
+                /** @description The `next_page_token` of the page before; empty: the first page. */
                 page_token?: string;
+                /** @description Only devices in this state. */
                 status?: components["schemas"]["DeviceStatus"];
+                /** @description Only devices of this profile. */
                 profile_id?: string;
+                /** @description Only devices of this group. */
                 group_id?: string;
                 /** @description k=v; all must hold. */
                 tag?: string[];
+                /** @description The one device of this hardware. */
                 hardware_id?: string;
                 /** @description Part of the name or hardware id. */
                 q?: string;
             };
-            header?: never;
+            header?: {
+                /**
+                 * @description With a Kubernetes token alone: the namespace of the tenant that is meant; by default the service account's own.
+                 * @example kellet-acme
+                 */
+                "X-Kellet-Namespace"?: components["parameters"]["X-Kellet-Namespace"];
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path?: never;
             cookie?: never;
         };
@@ -5962,6 +8498,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -5985,7 +8522,25 @@ export interface operations {
     CreateDevice: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path?: never;
             cookie?: never;
         };
@@ -6009,6 +8564,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -6033,8 +8589,32 @@ export interface operations {
     GetDevice: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description With a Kubernetes token alone: the namespace of the tenant that is meant; by default the service account's own.
+                 * @example kellet-acme
+                 */
+                "X-Kellet-Namespace"?: components["parameters"]["X-Kellet-Namespace"];
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Id of the device. */
                 device_id: string;
             };
             cookie?: never;
@@ -6045,6 +8625,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -6068,8 +8649,27 @@ export interface operations {
     DeleteDevice: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Id of the device. */
                 device_id: string;
             };
             cookie?: never;
@@ -6080,6 +8680,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -6104,8 +8705,27 @@ export interface operations {
     UpdateDevice: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Id of the device. */
                 device_id: string;
             };
             cookie?: never;
@@ -6129,6 +8749,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -6153,14 +8774,38 @@ export interface operations {
     RotateDeviceCredentials: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Id of the device. */
                 device_id: string;
             };
             cookie?: never;
         };
         requestBody?: {
             content: {
+                /**
+                 * @example {
+                 *       "grace_seconds": 3600
+                 *     }
+                 */
                 "application/json": components["schemas"]["RotateDeviceCredentialsRequest"];
             };
         };
@@ -6169,6 +8814,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -6193,10 +8839,30 @@ export interface operations {
     ListDeviceGroups: {
         parameters: {
             query?: {
+                /** @description How many to answer at most; 0: 50. More than 500 counts as 500. */
                 page_size?: number;
+                /** @description The `next_page_token` of the page before; empty: the first page. */
                 page_token?: string;
             };
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path?: never;
             cookie?: never;
         };
@@ -6206,6 +8872,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -6228,12 +8895,36 @@ export interface operations {
     CreateDeviceGroup: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path?: never;
             cookie?: never;
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "name": "piers",
+                 *       "description": "Stations on the piers."
+                 *     }
+                 */
                 "application/json": components["schemas"]["CreateDeviceGroupRequest"];
             };
         };
@@ -6242,6 +8933,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -6265,8 +8957,27 @@ export interface operations {
     GetDeviceGroup: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Id of the group. */
                 group_id: string;
             };
             cookie?: never;
@@ -6277,6 +8988,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -6300,8 +9012,27 @@ export interface operations {
     DeleteDeviceGroup: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Id of the group. */
                 group_id: string;
             };
             cookie?: never;
@@ -6312,6 +9043,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -6336,14 +9068,38 @@ export interface operations {
     UpdateDeviceGroup: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Id of the group. */
                 group_id: string;
             };
             cookie?: never;
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "description": "Stations on the piers and the breakwater."
+                 *     }
+                 */
                 "application/json": components["schemas"]["UpdateDeviceGroupRequest"];
             };
         };
@@ -6352,6 +9108,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -6376,14 +9133,40 @@ export interface operations {
     AddDevicesToGroup: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Id of the group. */
                 group_id: string;
             };
             cookie?: never;
         };
-        requestBody?: {
+        requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "device_ids": [
+                 *         "0199f3c2-7f1e-7c2a-9c55-0c9d8e1f2a3b"
+                 *       ]
+                 *     }
+                 */
                 "application/json": components["schemas"]["AddDevicesToGroupRequest"];
             };
         };
@@ -6392,6 +9175,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -6416,9 +9200,29 @@ export interface operations {
     RemoveDeviceFromGroup: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Id of the group. */
                 group_id: string;
+                /** @description Id of the device. */
                 device_id: string;
             };
             cookie?: never;
@@ -6429,6 +9233,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -6453,10 +9258,30 @@ export interface operations {
     ListCustomers: {
         parameters: {
             query?: {
+                /** @description How many to answer at most; 0: 50. More than 500 counts as 500. */
                 page_size?: number;
+                /** @description The `next_page_token` of the page before; empty: the first page. */
                 page_token?: string;
             };
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path?: never;
             cookie?: never;
         };
@@ -6466,6 +9291,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -6488,12 +9314,36 @@ export interface operations {
     CreateCustomer: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path?: never;
             cookie?: never;
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "name": "Harbour authority",
+                 *       "contact": "office@harbour.example"
+                 *     }
+                 */
                 "application/json": components["schemas"]["CreateCustomerRequest"];
             };
         };
@@ -6502,6 +9352,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -6525,8 +9376,27 @@ export interface operations {
     GetCustomer: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Id of the customer; empty: none. */
                 customer_id: string;
             };
             cookie?: never;
@@ -6537,6 +9407,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -6560,8 +9431,27 @@ export interface operations {
     DeleteCustomer: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Id of the customer; empty: none. */
                 customer_id: string;
             };
             cookie?: never;
@@ -6572,6 +9462,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -6596,14 +9487,38 @@ export interface operations {
     UpdateCustomer: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Id of the customer; empty: none. */
                 customer_id: string;
             };
             cookie?: never;
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "contact": "duty@harbour.example"
+                 *     }
+                 */
                 "application/json": components["schemas"]["UpdateCustomerRequest"];
             };
         };
@@ -6612,6 +9527,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -6636,12 +9552,34 @@ export interface operations {
     ListAssets: {
         parameters: {
             query?: {
+                /** @description How many to answer at most; 0: 50. More than 500 counts as 500. */
                 page_size?: number;
+                /** @description The `next_page_token` of the page before; empty: the first page. */
                 page_token?: string;
+                /** @description Only assets of this customer. */
                 customer_id?: string;
+                /** @description Only assets directly in this one. */
                 parent_asset_id?: string;
             };
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path?: never;
             cookie?: never;
         };
@@ -6651,6 +9589,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -6674,12 +9613,40 @@ export interface operations {
     CreateAsset: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path?: never;
             cookie?: never;
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "name": "Pier 4",
+                 *       "type": "pier",
+                 *       "customer_id": "0199f3c2-a4c9-7b64-9a3d-7e1f0c2b5d86",
+                 *       "tags": {
+                 *         "side": "north"
+                 *       }
+                 *     }
+                 */
                 "application/json": components["schemas"]["CreateAssetRequest"];
             };
         };
@@ -6688,6 +9655,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -6712,8 +9680,27 @@ export interface operations {
     GetAsset: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Id of the asset. */
                 asset_id: string;
             };
             cookie?: never;
@@ -6724,6 +9711,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -6747,8 +9735,27 @@ export interface operations {
     DeleteAsset: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Id of the asset. */
                 asset_id: string;
             };
             cookie?: never;
@@ -6759,6 +9766,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -6783,14 +9791,41 @@ export interface operations {
     UpdateAsset: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Id of the asset. */
                 asset_id: string;
             };
             cookie?: never;
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "tags": {
+                 *         "side": "north",
+                 *         "length": "120m"
+                 *       }
+                 *     }
+                 */
                 "application/json": components["schemas"]["UpdateAssetRequest"];
             };
         };
@@ -6799,6 +9834,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -6823,11 +9859,32 @@ export interface operations {
     ListEntityViews: {
         parameters: {
             query?: {
+                /** @description How many to answer at most; 0: 50. More than 500 counts as 500. */
                 page_size?: number;
+                /** @description The `next_page_token` of the page before; empty: the first page. */
                 page_token?: string;
+                /** @description Only views of this customer. */
                 customer_id?: string;
             };
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path?: never;
             cookie?: never;
         };
@@ -6837,6 +9894,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -6860,12 +9918,40 @@ export interface operations {
     CreateEntityView: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path?: never;
             cookie?: never;
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "name": "Weather at pier 4",
+                 *       "asset_id": "0199f3c2-b57a-7f3e-8d21-4c9a6e0f3b72",
+                 *       "keys": [
+                 *         "temperature"
+                 *       ],
+                 *       "customer_id": "0199f3c2-a4c9-7b64-9a3d-7e1f0c2b5d86"
+                 *     }
+                 */
                 "application/json": components["schemas"]["CreateEntityViewRequest"];
             };
         };
@@ -6874,6 +9960,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -6898,8 +9985,27 @@ export interface operations {
     GetEntityView: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Id of the view. */
                 entity_view_id: string;
             };
             cookie?: never;
@@ -6910,6 +10016,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -6933,8 +10040,27 @@ export interface operations {
     DeleteEntityView: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Id of the view. */
                 entity_view_id: string;
             };
             cookie?: never;
@@ -6945,6 +10071,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -6969,14 +10096,41 @@ export interface operations {
     UpdateEntityView: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Id of the view. */
                 entity_view_id: string;
             };
             cookie?: never;
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "keys": [
+                 *         "temperature",
+                 *         "wind_speed"
+                 *       ]
+                 *     }
+                 */
                 "application/json": components["schemas"]["UpdateEntityViewRequest"];
             };
         };
@@ -6985,6 +10139,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -7009,14 +10164,38 @@ export interface operations {
     ListAlarms: {
         parameters: {
             query?: {
+                /** @description How many to answer at most; 0: 50. More than 500 counts as 500. */
                 page_size?: number;
+                /** @description The `next_page_token` of the page before; empty: the first page. */
                 page_token?: string;
+                /** @description Only alarms of this device. */
                 device_id?: string;
+                /** @description Only alarms of this rule. */
                 rule_id?: string;
+                /** @description Only alarms of this severity. */
                 severity?: components["schemas"]["AlarmSeverity"];
+                /** @description Only alarms in this state. */
                 status?: components["schemas"]["AlarmStatus"];
             };
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path?: never;
             cookie?: never;
         };
@@ -7026,6 +10205,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -7049,12 +10229,40 @@ export interface operations {
     CreateAlarm: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path?: never;
             cookie?: never;
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "device_id": "0199f3c2-7f1e-7c2a-9c55-0c9d8e1f2a3b",
+                 *       "type": "vandalism",
+                 *       "severity": "major",
+                 *       "details": {
+                 *         "seen_by": "patrol"
+                 *       }
+                 *     }
+                 */
                 "application/json": components["schemas"]["CreateAlarmRequest"];
             };
         };
@@ -7063,6 +10271,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -7087,8 +10296,27 @@ export interface operations {
     GetAlarm: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Id of the alarm. */
                 alarm_id: string;
             };
             cookie?: never;
@@ -7099,6 +10327,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -7122,8 +10351,27 @@ export interface operations {
     DeleteAlarm: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Id of the alarm. */
                 alarm_id: string;
             };
             cookie?: never;
@@ -7134,6 +10382,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -7158,14 +10407,38 @@ export interface operations {
     UpdateAlarm: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Id of the alarm. */
                 alarm_id: string;
             };
             cookie?: never;
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "severity": "minor"
+                 *     }
+                 */
                 "application/json": components["schemas"]["UpdateAlarmRequest"];
             };
         };
@@ -7174,6 +10447,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -7198,8 +10472,27 @@ export interface operations {
     AcknowledgeAlarm: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Id of the alarm. */
                 alarm_id: string;
             };
             cookie?: never;
@@ -7210,6 +10503,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -7234,8 +10528,27 @@ export interface operations {
     ClearAlarm: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Id of the alarm. */
                 alarm_id: string;
             };
             cookie?: never;
@@ -7246,6 +10559,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -7270,10 +10584,35 @@ export interface operations {
     ListProfiles: {
         parameters: {
             query?: {
+                /** @description How many to answer at most; 0: 50. More than 500 counts as 500. */
                 page_size?: number;
+                /** @description The `next_page_token` of the page before; empty: the first page. */
                 page_token?: string;
             };
-            header?: never;
+            header?: {
+                /**
+                 * @description With a Kubernetes token alone: the namespace of the tenant that is meant; by default the service account's own.
+                 * @example kellet-acme
+                 */
+                "X-Kellet-Namespace"?: components["parameters"]["X-Kellet-Namespace"];
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path?: never;
             cookie?: never;
         };
@@ -7283,6 +10622,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -7305,7 +10645,25 @@ export interface operations {
     CreateProfile: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path?: never;
             cookie?: never;
         };
@@ -7342,6 +10700,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -7365,8 +10724,32 @@ export interface operations {
     GetProfile: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description With a Kubernetes token alone: the namespace of the tenant that is meant; by default the service account's own.
+                 * @example kellet-acme
+                 */
+                "X-Kellet-Namespace"?: components["parameters"]["X-Kellet-Namespace"];
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Id of the profile. */
                 profile_id: string;
             };
             cookie?: never;
@@ -7377,6 +10760,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -7400,8 +10784,27 @@ export interface operations {
     DeleteProfile: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Id of the profile. */
                 profile_id: string;
             };
             cookie?: never;
@@ -7412,6 +10815,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -7436,14 +10840,42 @@ export interface operations {
     UpdateProfile: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Id of the profile. */
                 profile_id: string;
             };
             cookie?: never;
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "default_tags": {
+                 *         "site": "harbour",
+                 *         "sea": "north"
+                 *       },
+                 *       "offline_after_seconds": 600
+                 *     }
+                 */
                 "application/json": components["schemas"]["UpdateProfileRequest"];
             };
         };
@@ -7452,6 +10884,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -7476,11 +10909,37 @@ export interface operations {
     ListTemplates: {
         parameters: {
             query?: {
+                /** @description How many to answer at most; 0: 50. More than 500 counts as 500. */
                 page_size?: number;
+                /** @description The `next_page_token` of the page before; empty: the first page. */
                 page_token?: string;
+                /** @description Only templates of this profile. */
                 profile_id?: string;
             };
-            header?: never;
+            header?: {
+                /**
+                 * @description With a Kubernetes token alone: the namespace of the tenant that is meant; by default the service account's own.
+                 * @example kellet-acme
+                 */
+                "X-Kellet-Namespace"?: components["parameters"]["X-Kellet-Namespace"];
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path?: never;
             cookie?: never;
         };
@@ -7490,6 +10949,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -7513,7 +10973,25 @@ export interface operations {
     CreateTemplate: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path?: never;
             cookie?: never;
         };
@@ -7536,6 +11014,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -7560,8 +11039,32 @@ export interface operations {
     GetTemplate: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description With a Kubernetes token alone: the namespace of the tenant that is meant; by default the service account's own.
+                 * @example kellet-acme
+                 */
+                "X-Kellet-Namespace"?: components["parameters"]["X-Kellet-Namespace"];
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Id of the template. */
                 template_id: string;
             };
             cookie?: never;
@@ -7572,6 +11075,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -7595,8 +11099,27 @@ export interface operations {
     DeleteTemplate: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Id of the template. */
                 template_id: string;
             };
             cookie?: never;
@@ -7607,6 +11130,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -7631,14 +11155,38 @@ export interface operations {
     UpdateTemplate: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Id of the template. */
                 template_id: string;
             };
             cookie?: never;
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "hardware_id_pattern": "WS-2*"
+                 *     }
+                 */
                 "application/json": components["schemas"]["UpdateTemplateRequest"];
             };
         };
@@ -7647,6 +11195,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -7671,8 +11220,27 @@ export interface operations {
     DisableTemplate: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Id of the template. */
                 template_id: string;
             };
             cookie?: never;
@@ -7683,6 +11251,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -7707,8 +11276,27 @@ export interface operations {
     RotateTemplateKey: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Id of the template. */
                 template_id: string;
             };
             cookie?: never;
@@ -7719,6 +11307,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -7743,7 +11332,25 @@ export interface operations {
     ClaimDevice: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path?: never;
             cookie?: never;
         };
@@ -7764,6 +11371,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -7783,12 +11391,34 @@ export interface operations {
     ListRpcs: {
         parameters: {
             query?: {
+                /** @description How many to answer at most; 0: 50. More than 500 counts as 500. */
                 page_size?: number;
+                /** @description The `next_page_token` of the page before; empty: the first page. */
                 page_token?: string;
+                /** @description Only commands in this state. */
                 status?: components["schemas"]["RpcRecordStatus"];
             };
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Id of the device. */
                 device_id: string;
             };
             cookie?: never;
@@ -7799,6 +11429,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -7822,8 +11453,27 @@ export interface operations {
     SendRpc: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Id of the device. */
                 device_id: string;
             };
             cookie?: never;
@@ -7847,6 +11497,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -7874,8 +11525,27 @@ export interface operations {
                 /** @description Waits this long for the command to finish, at most 60. */
                 wait_seconds?: number;
             };
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Id of the command. */
                 correlation_id: string;
             };
             cookie?: never;
@@ -7886,6 +11556,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -7909,8 +11580,27 @@ export interface operations {
     CancelRpc: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Id of the command. */
                 correlation_id: string;
             };
             cookie?: never;
@@ -7921,6 +11611,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -7948,8 +11639,27 @@ export interface operations {
                 /** @description 0 to 60. */
                 wait_seconds?: number;
             };
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Id of the device. */
                 device_id: string;
             };
             cookie?: never;
@@ -7960,6 +11670,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -7980,8 +11691,27 @@ export interface operations {
     RespondRpc: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Id of the command. */
                 correlation_id: string;
             };
             cookie?: never;
@@ -8004,6 +11734,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -8025,8 +11756,27 @@ export interface operations {
     GetAttributes: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Id of the device. */
                 device_id: string;
             };
             cookie?: never;
@@ -8037,6 +11787,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -8060,8 +11811,27 @@ export interface operations {
     UpdateAttributes: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Id of the device. */
                 device_id: string;
             };
             cookie?: never;
@@ -8083,6 +11853,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -8107,14 +11878,39 @@ export interface operations {
     ConnectGatewayDevice: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Id of the gateway. */
                 gateway_device_id: string;
             };
             cookie?: never;
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "device_name": "Buoy 7",
+                 *       "hardware_id": "BY-0007"
+                 *     }
+                 */
                 "application/json": components["schemas"]["ConnectGatewayDeviceRequest"];
             };
         };
@@ -8123,6 +11919,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -8147,14 +11944,38 @@ export interface operations {
     DisconnectGatewayDevice: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Id of the gateway. */
                 gateway_device_id: string;
             };
             cookie?: never;
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "device_id": "0199f3c2-7f1e-7c2a-9c55-0c9d8e1f2a3b"
+                 *     }
+                 */
                 "application/json": components["schemas"]["DisconnectGatewayDeviceRequest"];
             };
         };
@@ -8163,6 +11984,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -8187,12 +12009,39 @@ export interface operations {
     ListPackages: {
         parameters: {
             query?: {
+                /** @description How many to answer at most; 0: 50. More than 500 counts as 500. */
                 page_size?: number;
+                /** @description The `next_page_token` of the page before; empty: the first page. */
                 page_token?: string;
+                /** @description Only firmware, or only software. */
                 type?: components["schemas"]["OtaPackageType"];
+                /** @description Only packages in this state. */
                 status?: components["schemas"]["OtaPackageStatus"];
             };
-            header?: never;
+            header?: {
+                /**
+                 * @description With a Kubernetes token alone: the namespace of the tenant that is meant; by default the service account's own.
+                 * @example kellet-acme
+                 */
+                "X-Kellet-Namespace"?: components["parameters"]["X-Kellet-Namespace"];
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path?: never;
             cookie?: never;
         };
@@ -8202,6 +12051,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -8224,7 +12074,25 @@ export interface operations {
     CreatePackage: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path?: never;
             cookie?: never;
         };
@@ -8252,6 +12120,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -8275,8 +12144,32 @@ export interface operations {
     GetPackage: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description With a Kubernetes token alone: the namespace of the tenant that is meant; by default the service account's own.
+                 * @example kellet-acme
+                 */
+                "X-Kellet-Namespace"?: components["parameters"]["X-Kellet-Namespace"];
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Id of the package. */
                 package_id: string;
             };
             cookie?: never;
@@ -8287,6 +12180,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -8310,8 +12204,27 @@ export interface operations {
     DeletePackage: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Id of the package. */
                 package_id: string;
             };
             cookie?: never;
@@ -8322,6 +12235,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -8346,14 +12260,38 @@ export interface operations {
     UpdatePackage: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Id of the package. */
                 package_id: string;
             };
             cookie?: never;
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "status": "deprecated"
+                 *     }
+                 */
                 "application/json": components["schemas"]["UpdatePackageRequest"];
             };
         };
@@ -8362,6 +12300,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -8397,15 +12336,38 @@ export interface operations {
                  * @example bytes 0-65535/150000
                  */
                 "Content-Range"?: components["parameters"]["Content-Range"];
+                /**
+                 * @description With a Kubernetes token alone: the namespace of the tenant that is meant; by default the service account's own.
+                 * @example kellet-acme
+                 */
+                "X-Kellet-Namespace"?: components["parameters"]["X-Kellet-Namespace"];
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
             };
             path: {
+                /** @description Id of the package. */
                 package_id: string;
             };
             cookie?: never;
         };
         requestBody: {
             content: {
-                "application/octet-stream": unknown;
+                "application/octet-stream": string;
             };
         };
         responses: {
@@ -8413,6 +12375,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -8437,13 +12400,41 @@ export interface operations {
     ListRollouts: {
         parameters: {
             query?: {
+                /** @description How many to answer at most; 0: 50. More than 500 counts as 500. */
                 page_size?: number;
+                /** @description The `next_page_token` of the page before; empty: the first page. */
                 page_token?: string;
+                /** @description Only rollouts in this state. */
                 status?: components["schemas"]["RolloutStatus"];
+                /** @description Only rollouts of this package. */
                 package_id?: string;
+                /** @description Only rollouts to this profile. */
                 target_profile_id?: string;
             };
-            header?: never;
+            header?: {
+                /**
+                 * @description With a Kubernetes token alone: the namespace of the tenant that is meant; by default the service account's own.
+                 * @example kellet-acme
+                 */
+                "X-Kellet-Namespace"?: components["parameters"]["X-Kellet-Namespace"];
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path?: never;
             cookie?: never;
         };
@@ -8453,6 +12444,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -8476,7 +12468,25 @@ export interface operations {
     CreateRollout: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path?: never;
             cookie?: never;
         };
@@ -8505,6 +12515,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -8529,12 +12540,50 @@ export interface operations {
     PlanRollout: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description With a Kubernetes token alone: the namespace of the tenant that is meant; by default the service account's own.
+                 * @example kellet-acme
+                 */
+                "X-Kellet-Namespace"?: components["parameters"]["X-Kellet-Namespace"];
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path?: never;
             cookie?: never;
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "package_id": "1c2f9a54-66a1-5d0c-8f0a-4f4b8b1f6f21",
+                 *       "target_profile_id": "6f1b6f9e-5c0b-5a55-9b3e-0d6c3c1f4a10",
+                 *       "canary_percent": 10,
+                 *       "failure_threshold_percent": 10,
+                 *       "steps": [
+                 *         {
+                 *           "percent": 100,
+                 *           "soak_seconds": 3600,
+                 *           "approval": true
+                 *         }
+                 *       ]
+                 *     }
+                 */
                 "application/json": components["schemas"]["CreateRolloutRequest"];
             };
         };
@@ -8543,6 +12592,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -8567,8 +12617,32 @@ export interface operations {
     GetRollout: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description With a Kubernetes token alone: the namespace of the tenant that is meant; by default the service account's own.
+                 * @example kellet-acme
+                 */
+                "X-Kellet-Namespace"?: components["parameters"]["X-Kellet-Namespace"];
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Id of the rollout. */
                 rollout_id: string;
             };
             cookie?: never;
@@ -8579,6 +12653,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -8602,14 +12677,38 @@ export interface operations {
     UpdateRollout: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Id of the rollout. */
                 rollout_id: string;
             };
             cookie?: never;
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "canary_percent": 50
+                 *     }
+                 */
                 "application/json": components["schemas"]["UpdateRolloutRequest"];
             };
         };
@@ -8618,6 +12717,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -8642,12 +12742,39 @@ export interface operations {
     ListRolloutDevices: {
         parameters: {
             query?: {
+                /** @description How many to answer at most; 0: 50. More than 500 counts as 500. */
                 page_size?: number;
+                /** @description The `next_page_token` of the page before; empty: the first page. */
                 page_token?: string;
+                /** @description Only devices in this state. */
                 state?: components["schemas"]["RolloutDeviceState"];
             };
-            header?: never;
+            header?: {
+                /**
+                 * @description With a Kubernetes token alone: the namespace of the tenant that is meant; by default the service account's own.
+                 * @example kellet-acme
+                 */
+                "X-Kellet-Namespace"?: components["parameters"]["X-Kellet-Namespace"];
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Id of the rollout. */
                 rollout_id: string;
             };
             cookie?: never;
@@ -8658,6 +12785,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -8681,8 +12809,32 @@ export interface operations {
     PauseRollout: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description With a Kubernetes token alone: the namespace of the tenant that is meant; by default the service account's own.
+                 * @example kellet-acme
+                 */
+                "X-Kellet-Namespace"?: components["parameters"]["X-Kellet-Namespace"];
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Id of the rollout. */
                 rollout_id: string;
             };
             cookie?: never;
@@ -8693,6 +12845,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -8717,14 +12870,43 @@ export interface operations {
     ResumeRollout: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description With a Kubernetes token alone: the namespace of the tenant that is meant; by default the service account's own.
+                 * @example kellet-acme
+                 */
+                "X-Kellet-Namespace"?: components["parameters"]["X-Kellet-Namespace"];
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Id of the rollout. */
                 rollout_id: string;
             };
             cookie?: never;
         };
         requestBody?: {
             content: {
+                /**
+                 * @example {
+                 *       "canary_percent": 50
+                 *     }
+                 */
                 "application/json": components["schemas"]["ResumeRolloutRequest"];
             };
         };
@@ -8733,6 +12915,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -8757,8 +12940,32 @@ export interface operations {
     RollbackRollout: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description With a Kubernetes token alone: the namespace of the tenant that is meant; by default the service account's own.
+                 * @example kellet-acme
+                 */
+                "X-Kellet-Namespace"?: components["parameters"]["X-Kellet-Namespace"];
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Id of the rollout. */
                 rollout_id: string;
             };
             cookie?: never;
@@ -8769,6 +12976,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -8793,8 +13001,32 @@ export interface operations {
     ApproveRollout: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description With a Kubernetes token alone: the namespace of the tenant that is meant; by default the service account's own.
+                 * @example kellet-acme
+                 */
+                "X-Kellet-Namespace"?: components["parameters"]["X-Kellet-Namespace"];
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Id of the rollout. */
                 rollout_id: string;
             };
             cookie?: never;
@@ -8805,6 +13037,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -8829,8 +13062,32 @@ export interface operations {
     CancelRollout: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description With a Kubernetes token alone: the namespace of the tenant that is meant; by default the service account's own.
+                 * @example kellet-acme
+                 */
+                "X-Kellet-Namespace"?: components["parameters"]["X-Kellet-Namespace"];
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Id of the rollout. */
                 rollout_id: string;
             };
             cookie?: never;
@@ -8841,6 +13098,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -8865,14 +13123,45 @@ export interface operations {
     RetryRollout: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description With a Kubernetes token alone: the namespace of the tenant that is meant; by default the service account's own.
+                 * @example kellet-acme
+                 */
+                "X-Kellet-Namespace"?: components["parameters"]["X-Kellet-Namespace"];
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Id of the rollout. */
                 rollout_id: string;
             };
             cookie?: never;
         };
-        requestBody?: {
+        requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "device_ids": [
+                 *         "0199f3c2-7f1e-7c2a-9c55-0c9d8e1f2a3b"
+                 *       ]
+                 *     }
+                 */
                 "application/json": components["schemas"]["RetryRolloutRequest"];
             };
         };
@@ -8881,6 +13170,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -8905,14 +13195,45 @@ export interface operations {
     SkipRollout: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description With a Kubernetes token alone: the namespace of the tenant that is meant; by default the service account's own.
+                 * @example kellet-acme
+                 */
+                "X-Kellet-Namespace"?: components["parameters"]["X-Kellet-Namespace"];
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Id of the rollout. */
                 rollout_id: string;
             };
             cookie?: never;
         };
-        requestBody?: {
+        requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "device_ids": [
+                 *         "0199f3c2-7f1e-7c2a-9c55-0c9d8e1f2a3b"
+                 *       ]
+                 *     }
+                 */
                 "application/json": components["schemas"]["SkipRolloutRequest"];
             };
         };
@@ -8921,6 +13242,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -8945,8 +13267,27 @@ export interface operations {
     GetAssignedPackage: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Id of the device. */
                 device_id: string;
             };
             cookie?: never;
@@ -8957,6 +13298,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -8980,7 +13322,9 @@ export interface operations {
     GetChunk: {
         parameters: {
             query: {
+                /** @description The package that is assigned to the device; any other is PERMISSION_DENIED. */
                 package_id: string;
+                /** @description Where in the artifact the range begins. */
                 offset?: number;
                 /** @description Unset: 65536, which is also the most. */
                 length?: number;
@@ -8993,8 +13337,26 @@ export interface operations {
                 Range?: components["parameters"]["Range"];
                 /** @description The entity tag of the package whose part is wanted; of another package the whole is answered. */
                 "If-Range"?: components["parameters"]["If-Range"];
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
             };
             path: {
+                /** @description Id of the device. */
                 device_id: string;
             };
             cookie?: never;
@@ -9005,6 +13367,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "Content-Range": components["headers"]["Content-Range"];
                     "X-Kellet-Complete": components["headers"]["X-Kellet-Complete"];
                     ETag: components["headers"]["ETag"];
@@ -9019,6 +13382,7 @@ export interface operations {
             206: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "Content-Range": components["headers"]["Content-Range"];
                     "X-Kellet-Complete": components["headers"]["X-Kellet-Complete"];
                     ETag: components["headers"]["ETag"];
@@ -9036,6 +13400,7 @@ export interface operations {
             416: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "Content-Range": components["headers"]["Content-Range"];
                     [name: string]: unknown;
                 };
@@ -9053,7 +13418,25 @@ export interface operations {
     ReportOta: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
                 /** @description Whose result it is; `report.device_id` must agree. */
                 device_id: string;
@@ -9065,7 +13448,7 @@ export interface operations {
                 /**
                  * @example {
                  *       "device_id": "0199f3c2-7f1e-7c2a-9c55-0c9d8e1f2a3b",
-                 *       "rollout_id": "6f1b6f9e-5c0b-5a55-9b3e-0d6c3c1f4a10",
+                 *       "rollout_id": "4a9c1e62-7d3b-5e08-b6f4-0c8d5a2e9f17",
                  *       "firmware_version": "1.2.0",
                  *       "status": "success"
                  *     }
@@ -9078,6 +13461,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -9099,14 +13483,38 @@ export interface operations {
     SetAssignment: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Id of the device. */
                 device_id: string;
             };
             cookie?: never;
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "package_id": "1c2f9a54-66a1-5d0c-8f0a-4f4b8b1f6f21"
+                 *     }
+                 */
                 "application/json": components["schemas"]["SetAssignmentRequest"];
             };
         };
@@ -9115,6 +13523,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -9139,8 +13548,27 @@ export interface operations {
     DeleteAssignment: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Id of the device. */
                 device_id: string;
             };
             cookie?: never;
@@ -9151,6 +13579,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -9178,6 +13607,23 @@ export interface operations {
             header?: {
                 /** @description The same key again answers as the first request did, for a day; with another body it is an error. */
                 "Idempotency-Key"?: components["parameters"]["Idempotency-Key"];
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
             };
             path?: never;
             cookie?: never;
@@ -9209,6 +13655,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -9232,9 +13679,28 @@ export interface operations {
     GetMetrics: {
         parameters: {
             query?: {
+                /** @description Empty: the whole tenant. */
                 device_id?: string;
             };
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path?: never;
             cookie?: never;
         };
@@ -9244,6 +13710,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -9267,8 +13734,32 @@ export interface operations {
     GetLatest: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description With a Kubernetes token alone: the namespace of the tenant that is meant; by default the service account's own.
+                 * @example kellet-acme
+                 */
+                "X-Kellet-Namespace"?: components["parameters"]["X-Kellet-Namespace"];
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Id of the device. */
                 device_id: string;
             };
             cookie?: never;
@@ -9279,6 +13770,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -9302,21 +13794,49 @@ export interface operations {
     GetHistory: {
         parameters: {
             query?: {
+                /** @description Inclusive. */
                 start?: string;
                 /** @description Exclusive. */
                 end?: string;
+                /** @description Only these keys; empty: all. */
                 keys?: string[];
                 /** @description Unset: asc. */
                 order?: components["schemas"]["GetHistoryRequestOrder"];
                 /** @description Length of a bucket; buckets are aligned to the epoch and carry their start. */
                 interval_seconds?: number;
+                /** @description How a bucket is made of its values; needs an interval. */
                 aggregation?: components["schemas"]["GetHistoryRequestAggregation"];
                 /** @description At most 10,000. */
                 page_size?: number;
+                /** @description The `next_page_token` of the page before; empty: the first page. */
                 page_token?: string;
             };
-            header?: never;
+            header?: {
+                /**
+                 * @description With a Kubernetes token alone: the namespace of the tenant that is meant; by default the service account's own.
+                 * @example kellet-acme
+                 */
+                "X-Kellet-Namespace"?: components["parameters"]["X-Kellet-Namespace"];
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Id of the device. */
                 device_id: string;
             };
             cookie?: never;
@@ -9327,6 +13847,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -9350,11 +13871,32 @@ export interface operations {
     ListRules: {
         parameters: {
             query?: {
+                /** @description How many to answer at most; 0: 50. More than 500 counts as 500. */
                 page_size?: number;
+                /** @description The `next_page_token` of the page before; empty: the first page. */
                 page_token?: string;
+                /** @description Only enabled rules, or only disabled ones. */
                 enabled?: boolean;
             };
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path?: never;
             cookie?: never;
         };
@@ -9364,6 +13906,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -9386,12 +13929,48 @@ export interface operations {
     CreateRule: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path?: never;
             cookie?: never;
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "name": "frost",
+                 *       "expression": "numeric.temperature < 0.0",
+                 *       "profile_id": "6f1b6f9e-5c0b-5a55-9b3e-0d6c3c1f4a10",
+                 *       "severity": "warning",
+                 *       "alarm_type": "frost",
+                 *       "for_seconds": 600,
+                 *       "cooldown_seconds": 3600,
+                 *       "actions": [
+                 *         {
+                 *           "webhook": {
+                 *             "url": "https://hooks.example/frost"
+                 *           }
+                 *         }
+                 *       ]
+                 *     }
+                 */
                 "application/json": components["schemas"]["CreateRuleRequest"];
             };
         };
@@ -9400,6 +13979,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -9424,8 +14004,27 @@ export interface operations {
     GetRule: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Id of the rule. */
                 rule_id: string;
             };
             cookie?: never;
@@ -9436,6 +14035,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -9459,8 +14059,27 @@ export interface operations {
     DeleteRule: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Id of the rule. */
                 rule_id: string;
             };
             cookie?: never;
@@ -9471,6 +14090,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -9495,14 +14115,38 @@ export interface operations {
     UpdateRule: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Id of the rule. */
                 rule_id: string;
             };
             cookie?: never;
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "expression": "numeric.temperature < -2.0"
+                 *     }
+                 */
                 "application/json": components["schemas"]["UpdateRuleRequest"];
             };
         };
@@ -9511,6 +14155,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -9535,8 +14180,27 @@ export interface operations {
     EnableRule: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Id of the rule. */
                 rule_id: string;
             };
             cookie?: never;
@@ -9547,6 +14211,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -9571,8 +14236,27 @@ export interface operations {
     DisableRule: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Id of the rule. */
                 rule_id: string;
             };
             cookie?: never;
@@ -9583,6 +14267,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -9607,12 +14292,35 @@ export interface operations {
     ValidateRule: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path?: never;
             cookie?: never;
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "expression": "numeric.temperature < 0.0"
+                 *     }
+                 */
                 "application/json": components["schemas"]["ValidateRuleRequest"];
             };
         };
@@ -9621,6 +14329,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -9644,12 +14353,46 @@ export interface operations {
     TestRule: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path?: never;
             cookie?: never;
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "expression": "numeric.temperature < 0.0",
+                 *       "point": {
+                 *         "device_id": "0199f3c2-7f1e-7c2a-9c55-0c9d8e1f2a3b",
+                 *         "timestamp": "2026-01-31T12:00:00Z",
+                 *         "numeric_values": {
+                 *           "temperature": 4.5,
+                 *           "wind_speed": 11
+                 *         },
+                 *         "string_values": {
+                 *           "state": "calm"
+                 *         }
+                 *       }
+                 *     }
+                 */
                 "application/json": components["schemas"]["TestRuleRequest"];
             };
         };
@@ -9658,6 +14401,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -9681,12 +14425,39 @@ export interface operations {
     ListBatches: {
         parameters: {
             query?: {
+                /** @description How many to answer at most; 0: 50. More than 500 counts as 500. */
                 page_size?: number;
+                /** @description The `next_page_token` of the page before; empty: the first page. */
                 page_token?: string;
+                /** @description Only batches in this state. */
                 status?: components["schemas"]["AnchorBatchStatus"];
+                /** @description Only batches of this mode. */
                 anchor_mode?: components["schemas"]["AnchoringPolicyMode"];
             };
-            header?: never;
+            header?: {
+                /**
+                 * @description With a Kubernetes token alone: the namespace of the tenant that is meant; by default the service account's own.
+                 * @example kellet-acme
+                 */
+                "X-Kellet-Namespace"?: components["parameters"]["X-Kellet-Namespace"];
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path?: never;
             cookie?: never;
         };
@@ -9696,6 +14467,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -9718,8 +14490,32 @@ export interface operations {
     GetBatch: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description With a Kubernetes token alone: the namespace of the tenant that is meant; by default the service account's own.
+                 * @example kellet-acme
+                 */
+                "X-Kellet-Namespace"?: components["parameters"]["X-Kellet-Namespace"];
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Id of the batch. */
                 batch_id: string;
             };
             cookie?: never;
@@ -9730,6 +14526,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -9753,10 +14550,35 @@ export interface operations {
     VerifyHash: {
         parameters: {
             query?: {
+                /** @description Also answer the bundle. */
                 include_bundle?: boolean;
             };
-            header?: never;
+            header?: {
+                /**
+                 * @description With a Kubernetes token alone: the namespace of the tenant that is meant; by default the service account's own.
+                 * @example kellet-acme
+                 */
+                "X-Kellet-Namespace"?: components["parameters"]["X-Kellet-Namespace"];
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description The leaf, 64 hex digits. */
                 data_hash_hex: string;
             };
             cookie?: never;
@@ -9767,6 +14589,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -9790,7 +14613,25 @@ export interface operations {
     VerifyRaw: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path?: never;
             cookie?: never;
         };
@@ -9817,6 +14658,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -9843,10 +14685,35 @@ export interface operations {
             query?: {
                 /** @description Of `leaves`. */
                 page_size?: number;
+                /** @description The `next_page_token` of the page before; empty: the first page. */
                 page_token?: string;
             };
-            header?: never;
+            header?: {
+                /**
+                 * @description With a Kubernetes token alone: the namespace of the tenant that is meant; by default the service account's own.
+                 * @example kellet-acme
+                 */
+                "X-Kellet-Namespace"?: components["parameters"]["X-Kellet-Namespace"];
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path: {
+                /** @description Id of the batch. */
                 batch_id: string;
             };
             cookie?: never;
@@ -9857,6 +14724,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -9882,10 +14750,35 @@ export interface operations {
             query?: {
                 /** @description At most 500; unset: 50. */
                 limit?: number;
+                /** @description How many to leave out. */
                 offset?: number;
+                /** @description Only proofs of this device. */
                 device_id?: string;
             };
-            header?: never;
+            header?: {
+                /**
+                 * @description With a Kubernetes token alone: the namespace of the tenant that is meant; by default the service account's own.
+                 * @example kellet-acme
+                 */
+                "X-Kellet-Namespace"?: components["parameters"]["X-Kellet-Namespace"];
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path?: never;
             cookie?: never;
         };
@@ -9895,6 +14788,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -9918,7 +14812,30 @@ export interface operations {
     GetBundleSchema: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description With a Kubernetes token alone: the namespace of the tenant that is meant; by default the service account's own.
+                 * @example kellet-acme
+                 */
+                "X-Kellet-Namespace"?: components["parameters"]["X-Kellet-Namespace"];
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
             path?: never;
             cookie?: never;
         };
@@ -9928,6 +14845,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
@@ -9952,7 +14870,20 @@ export interface operations {
     GetHealth: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+            };
             path?: never;
             cookie?: never;
         };
@@ -9962,6 +14893,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -9982,7 +14914,20 @@ export interface operations {
                  */
                 exclude?: string;
             };
-            header?: never;
+            header?: {
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+            };
             path?: never;
             cookie?: never;
         };
@@ -9992,6 +14937,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -10004,6 +14950,7 @@ export interface operations {
             503: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -10020,13 +14967,36 @@ export interface operations {
             header?: {
                 /** @description `sha256=` and the HMAC-SHA256 of the body in hex. */
                 "X-ARC-Signature"?: string;
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
             };
             path?: never;
             cookie?: never;
         };
         requestBody: {
             content: {
-                "application/json": Record<string, never> | unknown[];
+                /**
+                 * @example {
+                 *       "txid": "0000000000000000000000000000000000000000000000000000000000000000",
+                 *       "txStatus": "MINED",
+                 *       "blockHeight": 870000
+                 *     }
+                 */
+                "application/json": {
+                    [key: string]: unknown;
+                } | {
+                    [key: string]: unknown;
+                }[];
             };
         };
         responses: {
@@ -10034,6 +15004,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     [name: string]: unknown;
                 };
                 content: {
@@ -10050,7 +15021,25 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                "If-None-Match"?: string;
+                /** @description The entity tag of what the client has: 304 when that is the newest. */
+                "If-None-Match"?: components["parameters"]["If-None-Match"];
+                /**
+                 * @description With a Kubernetes token alone: the namespace of the tenant that is meant; by default the service account's own.
+                 * @example kellet-acme
+                 */
+                "X-Kellet-Namespace"?: components["parameters"]["X-Kellet-Namespace"];
+                /**
+                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description What the trace's systems pass on, beside `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
             };
             path?: never;
             cookie?: never;
@@ -10061,6 +15050,7 @@ export interface operations {
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
                     ETag: components["headers"]["ETag"];
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
@@ -10074,6 +15064,12 @@ export interface operations {
             /** @description The document has the entity tag that the request names. */
             304: {
                 headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
+                    ETag: components["headers"]["ETag"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
                     [name: string]: unknown;
                 };
                 content?: never;

@@ -21,6 +21,8 @@ export const file_kellet_v1_anchor: GenFile = /*@__PURE__*/
   fileDesc("ChZrZWxsZXQvdjEvYW5jaG9yLnByb3RvEglrZWxsZXQudjEi7AQKC0FuY2hvckJhdGNoEhAKCGJhdGNoX2lkGAEgASgJEjIKBnN0YXR1cxgCIAEoDjIdLmtlbGxldC52MS5BbmNob3JCYXRjaC5TdGF0dXNIAIgBARI5CgthbmNob3JfbW9kZRgDIAEoDjIfLmtlbGxldC52MS5BbmNob3JpbmdQb2xpY3kuTW9kZUgBiAEBEg0KBWNvdW50GAQgASgNEhMKC21lcmtsZV9yb290GAUgASgJEgwKBHR4aWQYBiABKAkSFAoMYmxvY2tfaGVpZ2h0GAcgASgNEhIKCmJsb2NrX2hhc2gYCCABKAkSFQoNY29uZmlybWF0aW9ucxgJIAEoDRIuCgpjcmVhdGVkX2F0GAogASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBItCglzZWFsZWRfYXQYCyABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEjAKDHN1Ym1pdHRlZF9hdBgMIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASMAoMY29uZmlybWVkX2F0GA0gASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIQCghhdHRlbXB0cxgOIAEoDRINCgVlcnJvchgPIAEoCSJqCgZTdGF0dXMSFgoSc3RhdHVzX3Vuc3BlY2lmaWVkEAASCAoEb3BlbhABEgoKBnNlYWxlZBACEg0KCXN1Ym1pdHRlZBADEggKBHNlZW4QBBINCgljb25maXJtZWQQBRIKCgZmYWlsZWQQBkIJCgdfc3RhdHVzQg4KDF9hbmNob3JfbW9kZSLFAQoSTGlzdEJhdGNoZXNSZXF1ZXN0EhEKCXBhZ2Vfc2l6ZRgBIAEoBRISCgpwYWdlX3Rva2VuGAIgASgJEjIKBnN0YXR1cxgDIAEoDjIdLmtlbGxldC52MS5BbmNob3JCYXRjaC5TdGF0dXNIAIgBARI5CgthbmNob3JfbW9kZRgEIAEoDjIfLmtlbGxldC52MS5BbmNob3JpbmdQb2xpY3kuTW9kZUgBiAEBQgkKB19zdGF0dXNCDgoMX2FuY2hvcl9tb2RlIlcKE0xpc3RCYXRjaGVzUmVzcG9uc2USJwoHYmF0Y2hlcxgBIAMoCzIWLmtlbGxldC52MS5BbmNob3JCYXRjaBIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAkiIwoPR2V0QmF0Y2hSZXF1ZXN0EhAKCGJhdGNoX2lkGAEgASgJMrcCCg1BbmNob3JTZXJ2aWNlEo8BCgtMaXN0QmF0Y2hlcxIdLmtlbGxldC52MS5MaXN0QmF0Y2hlc1JlcXVlc3QaHi5rZWxsZXQudjEuTGlzdEJhdGNoZXNSZXNwb25zZSJBiucYJgoCAgMSDGFuY2hvcnM6cmVhZCoSbGlzdCBhbmNob3JiYXRjaGVzgtPkkwIREg8vYXBpL3YxL2FuY2hvcnMSkwEKCEdldEJhdGNoEhoua2VsbGV0LnYxLkdldEJhdGNoUmVxdWVzdBoWLmtlbGxldC52MS5BbmNob3JCYXRjaCJTiucYJQoCAgMSDGFuY2hvcnM6cmVhZCoRZ2V0IGFuY2hvcmJhdGNoZXOC0+STAiQSIi9hcGkvdjEvYW5jaG9ycy9iYXRjaGVzL3tiYXRjaF9pZH1iBnByb3RvMw", [file_google_api_annotations, file_google_protobuf_timestamp, file_kellet_v1_common, file_kellet_v1_options]);
 
 /**
+ * Points whose hashes form one Merkle tree, and the transaction that commits its root.
+ *
  * @generated from message kellet.v1.AnchorBatch
  */
 export type AnchorBatch = Message<"kellet.v1.AnchorBatch"> & {
@@ -30,11 +32,15 @@ export type AnchorBatch = Message<"kellet.v1.AnchorBatch"> & {
   batchId: string;
 
   /**
+   * How far it is.
+   *
    * @generated from field: optional kellet.v1.AnchorBatch.Status status = 2;
    */
   status?: AnchorBatch_Status | undefined;
 
   /**
+   * How its points are committed.
+   *
    * @generated from field: optional kellet.v1.AnchoringPolicy.Mode anchor_mode = 3;
    */
   anchorMode?: AnchoringPolicy_Mode | undefined;
@@ -68,11 +74,15 @@ export type AnchorBatch = Message<"kellet.v1.AnchorBatch"> & {
   blockHeight: number;
 
   /**
+   * Empty until mined.
+   *
    * @generated from field: string block_hash = 8;
    */
   blockHash: string;
 
   /**
+   * Blocks from its own to the tip; 0 until mined.
+   *
    * @generated from field: uint32 confirmations = 9;
    */
   confirmations: number;
@@ -83,21 +93,29 @@ export type AnchorBatch = Message<"kellet.v1.AnchorBatch"> & {
   createdAt?: Timestamp | undefined;
 
   /**
+   * Unset: not yet.
+   *
    * @generated from field: google.protobuf.Timestamp sealed_at = 11;
    */
   sealedAt?: Timestamp | undefined;
 
   /**
+   * Unset: not yet.
+   *
    * @generated from field: google.protobuf.Timestamp submitted_at = 12;
    */
   submittedAt?: Timestamp | undefined;
 
   /**
+   * Unset: not yet.
+   *
    * @generated from field: google.protobuf.Timestamp confirmed_at = 13;
    */
   confirmedAt?: Timestamp | undefined;
 
   /**
+   * How often it was tried to get its root into the chain.
+   *
    * @generated from field: uint32 attempts = 14;
    */
   attempts: number;
@@ -162,6 +180,8 @@ export const AnchorBatch_Status = {
   confirmed: 5,
 
   /**
+   * Given up; `error` says why.
+   *
    * @generated from enum value: failed = 6;
    */
   failed: 6,
@@ -193,11 +213,15 @@ export type ListBatchesRequest = Message<"kellet.v1.ListBatchesRequest"> & {
   pageToken: string;
 
   /**
+   * Only batches in this state.
+   *
    * @generated from field: optional kellet.v1.AnchorBatch.Status status = 3;
    */
   status?: AnchorBatch_Status | undefined;
 
   /**
+   * Only batches of this mode.
+   *
    * @generated from field: optional kellet.v1.AnchoringPolicy.Mode anchor_mode = 4;
    */
   anchorMode?: AnchoringPolicy_Mode | undefined;
@@ -254,6 +278,8 @@ export const GetBatchRequestSchema: GenMessage<GetBatchRequest> = /*@__PURE__*/
  */
 export const AnchorService: GenService<{
   /**
+   * ListBatches lists the tenant's batches, newest first; all filters that are given must hold.
+   *
    * @generated from rpc kellet.v1.AnchorService.ListBatches
    */
   listBatches: {
@@ -262,6 +288,8 @@ export const AnchorService: GenService<{
     output: typeof ListBatchesResponseSchema;
   },
   /**
+   * GetBatch answers one batch and how far it is on its way into the chain.
+   *
    * @generated from rpc kellet.v1.AnchorService.GetBatch
    */
   getBatch: {

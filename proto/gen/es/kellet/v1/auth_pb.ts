@@ -50,6 +50,8 @@ export const LoginRequestSchema: GenMessage<LoginRequest> = /*@__PURE__*/
   messageDesc(file_kellet_v1_auth, 0);
 
 /**
+ * What a sign-in or a refresh gives.
+ *
  * @generated from message kellet.v1.TokenResponse
  */
 export type TokenResponse = Message<"kellet.v1.TokenResponse"> & {
@@ -75,11 +77,15 @@ export type TokenResponse = Message<"kellet.v1.TokenResponse"> & {
   expiresIn: number;
 
   /**
+   * For `POST /api/v1/auth/refresh`, once; empty while a second factor is wanted.
+   *
    * @generated from field: string refresh_token = 4;
    */
   refreshToken: string;
 
   /**
+   * The sign-in goes on with a second factor.
+   *
    * @generated from field: bool mfa_required = 5;
    */
   mfaRequired: boolean;
@@ -111,6 +117,8 @@ export const TokenResponseSchema: GenMessage<TokenResponse> = /*@__PURE__*/
  */
 export type RefreshRequest = Message<"kellet.v1.RefreshRequest"> & {
   /**
+   * The newest one of its session.
+   *
    * @generated from field: string refresh_token = 1;
    */
   refreshToken: string;
@@ -141,6 +149,8 @@ export const LogoutRequestSchema: GenMessage<LogoutRequest> = /*@__PURE__*/
  */
 export type ValidateTokenRequest = Message<"kellet.v1.ValidateTokenRequest"> & {
   /**
+   * An access token, an API key or a Kubernetes token.
+   *
    * @generated from field: string token = 1;
    */
   token: string;
@@ -175,11 +185,15 @@ export const ValidateTokenRequestSchema: GenMessage<ValidateTokenRequest> = /*@_
  */
 export type ValidateTokenResponse = Message<"kellet.v1.ValidateTokenResponse"> & {
   /**
+   * False: nothing else is told.
+   *
    * @generated from field: bool valid = 1;
    */
   valid: boolean;
 
   /**
+   * Empty for who belongs to no tenant.
+   *
    * @generated from field: string tenant_id = 2;
    */
   tenantId: string;
@@ -199,6 +213,8 @@ export type ValidateTokenResponse = Message<"kellet.v1.ValidateTokenResponse"> &
   deviceId: string;
 
   /**
+   * The kind of caller.
+   *
    * @generated from field: optional kellet.v1.ValidateTokenResponse.Kind kind = 5;
    */
   kind?: ValidateTokenResponse_Kind | undefined;
@@ -305,16 +321,22 @@ export const ValidateTokenResponse_Kind = {
   kind_unspecified: 0,
 
   /**
+   * A person with an access token.
+   *
    * @generated from enum value: user = 1;
    */
   user: 1,
 
   /**
+   * A service account with an API key.
+   *
    * @generated from enum value: service = 2;
    */
   service: 2,
 
   /**
+   * A device with its own key.
+   *
    * @generated from enum value: device = 3;
    */
   device: 3,
@@ -363,11 +385,15 @@ export const ValidateTokenResponse_Reason = {
   unrecognized: 1,
 
   /**
+   * Its time is over.
+   *
    * @generated from enum value: expired = 2;
    */
   expired: 2,
 
   /**
+   * It was taken back.
+   *
    * @generated from enum value: revoked = 3;
    */
   revoked: 3,
@@ -396,6 +422,8 @@ export const ValidateTokenResponse_ReasonSchema: GenEnum<ValidateTokenResponse_R
  */
 export type CreateApiKeyRequest = Message<"kellet.v1.CreateApiKeyRequest"> & {
   /**
+   * Told to people; unique is not needed.
+   *
    * @generated from field: string name = 1;
    */
   name: string;
@@ -430,6 +458,8 @@ export const CreateApiKeyRequestSchema: GenMessage<CreateApiKeyRequest> = /*@__P
   messageDesc(file_kellet_v1_auth, 6);
 
 /**
+ * A key of a service account.
+ *
  * @generated from message kellet.v1.ApiKey
  */
 export type ApiKey = Message<"kellet.v1.ApiKey"> & {
@@ -446,26 +476,36 @@ export type ApiKey = Message<"kellet.v1.ApiKey"> & {
   apiKey?: string | undefined;
 
   /**
+   * As it was given.
+   *
    * @generated from field: string name = 3;
    */
   name: string;
 
   /**
+   * How the key begins, to recognise it by.
+   *
    * @generated from field: string prefix = 4;
    */
   prefix: string;
 
   /**
+   * How the key ends.
+   *
    * @generated from field: string last4 = 5;
    */
   last4: string;
 
   /**
+   * What the key may do.
+   *
    * @generated from field: repeated string scopes = 6;
    */
   scopes: string[];
 
   /**
+   * CIDR; empty: any address.
+   *
    * @generated from field: repeated string ip_allowlist = 7;
    */
   ipAllowlist: string[];
@@ -476,11 +516,15 @@ export type ApiKey = Message<"kellet.v1.ApiKey"> & {
   createdAt?: Timestamp | undefined;
 
   /**
+   * Unset: never.
+   *
    * @generated from field: google.protobuf.Timestamp expires_at = 9;
    */
   expiresAt?: Timestamp | undefined;
 
   /**
+   * Unset: never used.
+   *
    * @generated from field: google.protobuf.Timestamp last_used_at = 10;
    */
   lastUsedAt?: Timestamp | undefined;
@@ -555,6 +599,8 @@ export const DeleteApiKeyRequestSchema: GenMessage<DeleteApiKeyRequest> = /*@__P
   messageDesc(file_kellet_v1_auth, 10);
 
 /**
+ * A sign-in and what has become of it.
+ *
  * @generated from message kellet.v1.Session
  */
 export type Session = Message<"kellet.v1.Session"> & {
@@ -564,11 +610,15 @@ export type Session = Message<"kellet.v1.Session"> & {
   sessionId: string;
 
   /**
+   * Of the client that signed in.
+   *
    * @generated from field: string user_agent = 2;
    */
   userAgent: string;
 
   /**
+   * From which it signed in.
+   *
    * @generated from field: string ip = 3;
    */
   ip: string;
@@ -586,6 +636,8 @@ export type Session = Message<"kellet.v1.Session"> & {
   createdAt?: Timestamp | undefined;
 
   /**
+   * When its tokens were used last.
+   *
    * @generated from field: google.protobuf.Timestamp last_used_at = 6;
    */
   lastUsedAt?: Timestamp | undefined;
@@ -667,6 +719,8 @@ export const DeleteSessionRequestSchema: GenMessage<DeleteSessionRequest> = /*@_
   messageDesc(file_kellet_v1_auth, 14);
 
 /**
+ * A person of a tenant.
+ *
  * @generated from message kellet.v1.User
  */
 export type User = Message<"kellet.v1.User"> & {
@@ -696,11 +750,15 @@ export type User = Message<"kellet.v1.User"> & {
   groupIds: string[];
 
   /**
+   * Has a second factor.
+   *
    * @generated from field: bool mfa_enrolled = 6;
    */
   mfaEnrolled: boolean;
 
   /**
+   * May not sign in.
+   *
    * @generated from field: bool disabled = 7;
    */
   disabled: boolean;
@@ -742,16 +800,22 @@ export const User_Role = {
   platform_admin: 1,
 
   /**
+   * Every scope of the tenant.
+   *
    * @generated from enum value: tenant_admin = 2;
    */
   tenant_admin: 2,
 
   /**
+   * Reads everything, and writes devices, commands, rules, alarms and entities.
+   *
    * @generated from enum value: operator = 3;
    */
   operator: 3,
 
   /**
+   * Reads everything.
+   *
    * @generated from enum value: viewer = 4;
    */
   viewer: 4,
@@ -802,6 +866,8 @@ export type CreateUserRequest = Message<"kellet.v1.CreateUserRequest"> & {
   password: string;
 
   /**
+   * May not sign in yet.
+   *
    * @generated from field: bool disabled = 6;
    */
   disabled: boolean;
@@ -900,16 +966,22 @@ export type UpdateUserRequest = Message<"kellet.v1.UpdateUserRequest"> & {
   role?: User_Role | undefined;
 
   /**
+   * Replaces all.
+   *
    * @generated from field: repeated string group_ids = 5;
    */
   groupIds: string[];
 
   /**
+   * At least 12 characters; ends all sessions but the one that sets it.
+   *
    * @generated from field: optional string password = 6;
    */
   password?: string | undefined;
 
   /**
+   * May not sign in; true ends all sessions.
+   *
    * @generated from field: optional bool disabled = 7;
    */
   disabled?: boolean | undefined;
@@ -961,6 +1033,8 @@ export type Group = Message<"kellet.v1.Group"> & {
   name: string;
 
   /**
+   * What its members may do beside what their roles allow.
+   *
    * @generated from field: repeated string scopes = 3;
    */
   scopes: string[];
@@ -1216,6 +1290,8 @@ export type EnrollTotpResponse = Message<"kellet.v1.EnrollTotpResponse"> & {
   secret: string;
 
   /**
+   * For the QR code that an authenticator application reads.
+   *
    * @generated from field: string otpauth_uri = 2;
    */
   otpauthUri: string;
@@ -1233,6 +1309,8 @@ export const EnrollTotpResponseSchema: GenMessage<EnrollTotpResponse> = /*@__PUR
  */
 export type ConfirmTotpRequest = Message<"kellet.v1.ConfirmTotpRequest"> & {
   /**
+   * Six digits of the authenticator.
+   *
    * @generated from field: string code = 1;
    */
   code: string;
@@ -1351,6 +1429,8 @@ export const FinishWebauthnRegistrationResponseSchema: GenMessage<FinishWebauthn
  */
 export type BeginWebauthnLoginRequest = Message<"kellet.v1.BeginWebauthnLoginRequest"> & {
   /**
+   * From the sign-in.
+   *
    * @generated from field: string mfa_token = 1;
    */
   mfaToken: string;
@@ -1387,6 +1467,8 @@ export const BeginWebauthnLoginResponseSchema: GenMessage<BeginWebauthnLoginResp
  */
 export type FinishWebauthnLoginRequest = Message<"kellet.v1.FinishWebauthnLoginRequest"> & {
   /**
+   * From the sign-in.
+   *
    * @generated from field: string mfa_token = 1;
    */
   mfaToken: string;
@@ -1411,11 +1493,15 @@ export const FinishWebauthnLoginRequestSchema: GenMessage<FinishWebauthnLoginReq
  */
 export type VerifyMfaRequest = Message<"kellet.v1.VerifyMfaRequest"> & {
   /**
+   * From the sign-in.
+   *
    * @generated from field: string mfa_token = 1;
    */
   mfaToken: string;
 
   /**
+   * Six digits of the authenticator, or a recovery code.
+   *
    * @generated from field: string code = 2;
    */
   code: string;
@@ -1429,6 +1515,8 @@ export const VerifyMfaRequestSchema: GenMessage<VerifyMfaRequest> = /*@__PURE__*
   messageDesc(file_kellet_v1_auth, 42);
 
 /**
+ * An OpenID Connect provider at which people of the tenant sign in.
+ *
  * @generated from message kellet.v1.SsoProvider
  */
 export type SsoProvider = Message<"kellet.v1.SsoProvider"> & {
@@ -1440,6 +1528,8 @@ export type SsoProvider = Message<"kellet.v1.SsoProvider"> & {
   provider: string;
 
   /**
+   * Its issuer URL, under which its configuration is found.
+   *
    * @generated from field: string issuer = 2;
    */
   issuer: string;
@@ -1486,11 +1576,15 @@ export const SsoProviderSchema: GenMessage<SsoProvider> = /*@__PURE__*/
  */
 export type CreateSsoProviderRequest = Message<"kellet.v1.CreateSsoProviderRequest"> & {
   /**
+   * The name in the sign-in route.
+   *
    * @generated from field: string provider = 1;
    */
   provider: string;
 
   /**
+   * Its issuer URL, under which its configuration is found.
+   *
    * @generated from field: string issuer = 2;
    */
   issuer: string;
@@ -1508,11 +1602,15 @@ export type CreateSsoProviderRequest = Message<"kellet.v1.CreateSsoProviderReque
   clientSecret: string;
 
   /**
+   * E-mail domains that may sign in.
+   *
    * @generated from field: repeated string allowed_domains = 5;
    */
   allowedDomains: string[];
 
   /**
+   * From a group at the provider to a role here.
+   *
    * @generated from field: map<string, string> role_mapping = 6;
    */
   roleMapping: { [key: string]: string };
@@ -1596,6 +1694,8 @@ export type UpdateSsoProviderRequest = Message<"kellet.v1.UpdateSsoProviderReque
   provider: string;
 
   /**
+   * Its issuer URL, under which its configuration is found.
+   *
    * @generated from field: optional string issuer = 2;
    */
   issuer?: string | undefined;
@@ -1606,16 +1706,22 @@ export type UpdateSsoProviderRequest = Message<"kellet.v1.UpdateSsoProviderReque
   clientId?: string | undefined;
 
   /**
+   * Never shown again.
+   *
    * @generated from field: optional string client_secret = 4;
    */
   clientSecret?: string | undefined;
 
   /**
+   * Replaces all.
+   *
    * @generated from field: repeated string allowed_domains = 5;
    */
   allowedDomains: string[];
 
   /**
+   * Replaces all.
+   *
    * @generated from field: map<string, string> role_mapping = 6;
    */
   roleMapping: { [key: string]: string };
@@ -1693,6 +1799,8 @@ export type StartSsoResponse = Message<"kellet.v1.StartSsoResponse"> & {
   authorizationUrl: string;
 
   /**
+   * Comes back with the browser.
+   *
    * @generated from field: string state = 2;
    */
   state: string;
@@ -1710,11 +1818,15 @@ export const StartSsoResponseSchema: GenMessage<StartSsoResponse> = /*@__PURE__*
  */
 export type FinishSsoRequest = Message<"kellet.v1.FinishSsoRequest"> & {
   /**
+   * What the provider gives for the tokens.
+   *
    * @generated from field: string code = 1;
    */
   code: string;
 
   /**
+   * As the start of the sign-in answered it.
+   *
    * @generated from field: string state = 2;
    */
   state: string;
@@ -1727,6 +1839,8 @@ export type FinishSsoRequest = Message<"kellet.v1.FinishSsoRequest"> & {
   error: string;
 
   /**
+   * The provider's words for its error.
+   *
    * @generated from field: string error_description = 4;
    */
   errorDescription: string;
@@ -1739,11 +1853,15 @@ export type FinishSsoRequest = Message<"kellet.v1.FinishSsoRequest"> & {
   iss: string;
 
   /**
+   * Sent by some providers; of no meaning here.
+   *
    * @generated from field: string session_state = 6;
    */
   sessionState: string;
 
   /**
+   * Sent by some providers; of no meaning here.
+   *
    * @generated from field: string scope = 7;
    */
   scope: string;
@@ -1757,6 +1875,8 @@ export const FinishSsoRequestSchema: GenMessage<FinishSsoRequest> = /*@__PURE__*
   messageDesc(file_kellet_v1_auth, 52);
 
 /**
+ * An organisation with its own devices, people, limits and data.
+ *
  * @generated from message kellet.v1.Tenant
  */
 export type Tenant = Message<"kellet.v1.Tenant"> & {
@@ -1773,6 +1893,8 @@ export type Tenant = Message<"kellet.v1.Tenant"> & {
   name: string;
 
   /**
+   * Requests in a minute; 0: the platform's default.
+   *
    * @generated from field: uint32 rate_limit_per_minute = 3;
    */
   rateLimitPerMinute: number;
@@ -1790,6 +1912,8 @@ export type Tenant = Message<"kellet.v1.Tenant"> & {
   ipAllowlist: string[];
 
   /**
+   * People need a second factor.
+   *
    * @generated from field: bool mfa_required = 6;
    */
   mfaRequired: boolean;
@@ -1836,21 +1960,29 @@ export const TenantSchema: GenMessage<Tenant> = /*@__PURE__*/
  */
 export type Quotas = Message<"kellet.v1.Quotas"> & {
   /**
+   * Living devices.
+   *
    * @generated from field: uint32 devices = 1;
    */
   devices: number;
 
   /**
+   * Accepted points in a day (UTC).
+   *
    * @generated from field: double points_per_day = 2;
    */
   pointsPerDay: number;
 
   /**
+   * Bytes of stored points.
+   *
    * @generated from field: double storage_bytes = 3;
    */
   storageBytes: number;
 
   /**
+   * Transactions in a day (UTC).
+   *
    * @generated from field: uint32 anchors_per_day = 4;
    */
   anchorsPerDay: number;
@@ -1870,6 +2002,8 @@ export const QuotasSchema: GenMessage<Quotas> = /*@__PURE__*/
  */
 export type TenantDefaults = Message<"kellet.v1.TenantDefaults"> & {
   /**
+   * Under the tags of profile and device.
+   *
    * @generated from field: map<string, string> tags = 1;
    */
   tags: { [key: string]: string };
@@ -1905,25 +2039,35 @@ export const TenantDefaultsSchema: GenMessage<TenantDefaults> = /*@__PURE__*/
   messageDesc(file_kellet_v1_auth, 55);
 
 /**
+ * What a tenant uses now.
+ *
  * @generated from message kellet.v1.TenantUsage
  */
 export type TenantUsage = Message<"kellet.v1.TenantUsage"> & {
   /**
+   * Living devices.
+   *
    * @generated from field: uint32 devices = 1;
    */
   devices: number;
 
   /**
+   * Accepted points since midnight (UTC).
+   *
    * @generated from field: double points_today = 2;
    */
   pointsToday: number;
 
   /**
+   * Bytes of stored points.
+   *
    * @generated from field: double storage_bytes = 3;
    */
   storageBytes: number;
 
   /**
+   * Transactions since midnight (UTC).
+   *
    * @generated from field: uint32 anchors_today = 4;
    */
   anchorsToday: number;
@@ -1941,6 +2085,8 @@ export const TenantUsageSchema: GenMessage<TenantUsage> = /*@__PURE__*/
  */
 export type CreateTenantRequest = Message<"kellet.v1.CreateTenantRequest"> & {
   /**
+   * A DNS label; never given out twice.
+   *
    * @generated from field: string tenant_id = 1;
    */
   tenantId: string;
@@ -1951,6 +2097,8 @@ export type CreateTenantRequest = Message<"kellet.v1.CreateTenantRequest"> & {
   name: string;
 
   /**
+   * Requests in a minute; 0: the platform's default.
+   *
    * @generated from field: uint32 rate_limit_per_minute = 3;
    */
   rateLimitPerMinute: number;
@@ -1961,11 +2109,15 @@ export type CreateTenantRequest = Message<"kellet.v1.CreateTenantRequest"> & {
   quotas?: Quotas | undefined;
 
   /**
+   * CIDR; empty: any address.
+   *
    * @generated from field: repeated string ip_allowlist = 5;
    */
   ipAllowlist: string[];
 
   /**
+   * People need a second factor.
+   *
    * @generated from field: bool mfa_required = 6;
    */
   mfaRequired: boolean;
@@ -1976,16 +2128,22 @@ export type CreateTenantRequest = Message<"kellet.v1.CreateTenantRequest"> & {
   defaults?: TenantDefaults | undefined;
 
   /**
+   * PEM, Ed25519: whose signatures of packages count.
+   *
    * @generated from field: repeated string trusted_signing_keys = 8;
    */
   trustedSigningKeys: string[];
 
   /**
+   * Of its first administrator; without it nobody can sign in yet.
+   *
    * @generated from field: string admin_email = 9;
    */
   adminEmail: string;
 
   /**
+   * At least 12 characters.
+   *
    * @generated from field: string admin_password = 10;
    */
   adminPassword: string;
@@ -2074,6 +2232,8 @@ export type UpdateTenantRequest = Message<"kellet.v1.UpdateTenantRequest"> & {
   name?: string | undefined;
 
   /**
+   * Requests in a minute; 0: the platform's default.
+   *
    * @generated from field: optional uint32 rate_limit_per_minute = 3;
    */
   rateLimitPerMinute?: number | undefined;
@@ -2084,11 +2244,15 @@ export type UpdateTenantRequest = Message<"kellet.v1.UpdateTenantRequest"> & {
   quotas?: Quotas | undefined;
 
   /**
+   * Replaces all: CIDR; empty: any address.
+   *
    * @generated from field: repeated string ip_allowlist = 5;
    */
   ipAllowlist: string[];
 
   /**
+   * People need a second factor.
+   *
    * @generated from field: optional bool mfa_required = 6;
    */
   mfaRequired?: boolean | undefined;
@@ -2099,6 +2263,8 @@ export type UpdateTenantRequest = Message<"kellet.v1.UpdateTenantRequest"> & {
   defaults?: TenantDefaults | undefined;
 
   /**
+   * Replaces all: PEM, Ed25519.
+   *
    * @generated from field: repeated string trusted_signing_keys = 8;
    */
   trustedSigningKeys: string[];
@@ -2158,6 +2324,8 @@ export type UpdateOwnTenantRequest = Message<"kellet.v1.UpdateOwnTenantRequest">
   name?: string | undefined;
 
   /**
+   * Set by the platform's administrator alone.
+   *
    * @generated from field: optional uint32 rate_limit_per_minute = 2;
    */
   rateLimitPerMinute?: number | undefined;
@@ -2168,11 +2336,15 @@ export type UpdateOwnTenantRequest = Message<"kellet.v1.UpdateOwnTenantRequest">
   quotas?: Quotas | undefined;
 
   /**
+   * Replaces all: CIDR; empty: any address.
+   *
    * @generated from field: repeated string ip_allowlist = 4;
    */
   ipAllowlist: string[];
 
   /**
+   * People need a second factor.
+   *
    * @generated from field: optional bool mfa_required = 5;
    */
   mfaRequired?: boolean | undefined;
@@ -2183,6 +2355,8 @@ export type UpdateOwnTenantRequest = Message<"kellet.v1.UpdateOwnTenantRequest">
   defaults?: TenantDefaults | undefined;
 
   /**
+   * Replaces all: PEM, Ed25519.
+   *
    * @generated from field: repeated string trusted_signing_keys = 7;
    */
   trustedSigningKeys: string[];
@@ -2255,6 +2429,8 @@ export const AuthService: GenService<{
     output: typeof ApiKeySchema;
   },
   /**
+   * ListApiKeys lists the tenant's keys of service accounts, without the keys themselves.
+   *
    * @generated from rpc kellet.v1.AuthService.ListApiKeys
    */
   listApiKeys: {
@@ -2293,6 +2469,9 @@ export const AuthService: GenService<{
     output: typeof EmptySchema;
   },
   /**
+   * CreateUser makes a person of the tenant, who signs in with e-mail and password. Nobody gives a role that holds
+   * more than their own.
+   *
    * @generated from rpc kellet.v1.AuthService.CreateUser
    */
   createUser: {
@@ -2301,6 +2480,8 @@ export const AuthService: GenService<{
     output: typeof UserSchema;
   },
   /**
+   * GetUser answers one person of the tenant.
+   *
    * @generated from rpc kellet.v1.AuthService.GetUser
    */
   getUser: {
@@ -2309,6 +2490,8 @@ export const AuthService: GenService<{
     output: typeof UserSchema;
   },
   /**
+   * ListUsers lists the people of the tenant.
+   *
    * @generated from rpc kellet.v1.AuthService.ListUsers
    */
   listUsers: {
@@ -2317,6 +2500,9 @@ export const AuthService: GenService<{
     output: typeof ListUsersResponseSchema;
   },
   /**
+   * UpdateUser changes what the body names. Disabling ends the person's sessions at once, a new password all but the
+   * one that sets it; another role holds at once. The last administrator stays one.
+   *
    * @generated from rpc kellet.v1.AuthService.UpdateUser
    */
   updateUser: {
@@ -2325,6 +2511,8 @@ export const AuthService: GenService<{
     output: typeof UserSchema;
   },
   /**
+   * DeleteUser removes a person and ends their sessions at once; the last administrator stays.
+   *
    * @generated from rpc kellet.v1.AuthService.DeleteUser
    */
   deleteUser: {
@@ -2333,6 +2521,8 @@ export const AuthService: GenService<{
     output: typeof EmptySchema;
   },
   /**
+   * CreateGroup makes a group of people, whose members hold its scopes beside those of their role.
+   *
    * @generated from rpc kellet.v1.AuthService.CreateGroup
    */
   createGroup: {
@@ -2341,6 +2531,8 @@ export const AuthService: GenService<{
     output: typeof GroupSchema;
   },
   /**
+   * GetGroup answers one group of people.
+   *
    * @generated from rpc kellet.v1.AuthService.GetGroup
    */
   getGroup: {
@@ -2349,6 +2541,8 @@ export const AuthService: GenService<{
     output: typeof GroupSchema;
   },
   /**
+   * ListGroups lists the groups of people.
+   *
    * @generated from rpc kellet.v1.AuthService.ListGroups
    */
   listGroups: {
@@ -2357,6 +2551,8 @@ export const AuthService: GenService<{
     output: typeof ListGroupsResponseSchema;
   },
   /**
+   * UpdateGroup changes what the body names; `user_ids` replaces all members.
+   *
    * @generated from rpc kellet.v1.AuthService.UpdateGroup
    */
   updateGroup: {
@@ -2365,6 +2561,8 @@ export const AuthService: GenService<{
     output: typeof GroupSchema;
   },
   /**
+   * DeleteGroup removes a group; its members keep what their roles give them.
+   *
    * @generated from rpc kellet.v1.AuthService.DeleteGroup
    */
   deleteGroup: {
@@ -2373,6 +2571,8 @@ export const AuthService: GenService<{
     output: typeof EmptySchema;
   },
   /**
+   * AddGroupMembers adds people to a group; who is a member already stays one.
+   *
    * @generated from rpc kellet.v1.AuthService.AddGroupMembers
    */
   addGroupMembers: {
@@ -2381,6 +2581,8 @@ export const AuthService: GenService<{
     output: typeof GroupSchema;
   },
   /**
+   * RemoveGroupMember takes one person out of a group.
+   *
    * @generated from rpc kellet.v1.AuthService.RemoveGroupMember
    */
   removeGroupMember: {
@@ -2409,6 +2611,8 @@ export const AuthService: GenService<{
     output: typeof ConfirmTotpResponseSchema;
   },
   /**
+   * BeginWebauthnRegistration begins the enrolment of a security key or passkey.
+   *
    * @generated from rpc kellet.v1.AuthService.BeginWebauthnRegistration
    */
   beginWebauthnRegistration: {
@@ -2417,6 +2621,9 @@ export const AuthService: GenService<{
     output: typeof BeginWebauthnRegistrationResponseSchema;
   },
   /**
+   * FinishWebauthnRegistration completes it with the authenticator's answer, and answers recovery codes once when it
+   * is the first factor.
+   *
    * @generated from rpc kellet.v1.AuthService.FinishWebauthnRegistration
    */
   finishWebauthnRegistration: {
@@ -2425,6 +2632,8 @@ export const AuthService: GenService<{
     output: typeof FinishWebauthnRegistrationResponseSchema;
   },
   /**
+   * BeginWebauthnLogin asks the authenticator of a sign-in that waits for its second factor.
+   *
    * @generated from rpc kellet.v1.AuthService.BeginWebauthnLogin
    */
   beginWebauthnLogin: {
@@ -2433,6 +2642,8 @@ export const AuthService: GenService<{
     output: typeof BeginWebauthnLoginResponseSchema;
   },
   /**
+   * FinishWebauthnLogin completes that sign-in with the authenticator's answer.
+   *
    * @generated from rpc kellet.v1.AuthService.FinishWebauthnLogin
    */
   finishWebauthnLogin: {
@@ -2451,6 +2662,8 @@ export const AuthService: GenService<{
     output: typeof TokenResponseSchema;
   },
   /**
+   * CreateSsoProvider lets people of the tenant sign in at an OpenID Connect provider.
+   *
    * @generated from rpc kellet.v1.AuthService.CreateSsoProvider
    */
   createSsoProvider: {
@@ -2459,6 +2672,8 @@ export const AuthService: GenService<{
     output: typeof SsoProviderSchema;
   },
   /**
+   * GetSsoProvider answers one provider, without its client secret.
+   *
    * @generated from rpc kellet.v1.AuthService.GetSsoProvider
    */
   getSsoProvider: {
@@ -2467,6 +2682,8 @@ export const AuthService: GenService<{
     output: typeof SsoProviderSchema;
   },
   /**
+   * ListSsoProviders lists the tenant's providers, without their client secrets.
+   *
    * @generated from rpc kellet.v1.AuthService.ListSsoProviders
    */
   listSsoProviders: {
@@ -2475,6 +2692,8 @@ export const AuthService: GenService<{
     output: typeof ListSsoProvidersResponseSchema;
   },
   /**
+   * UpdateSsoProvider changes what the body names.
+   *
    * @generated from rpc kellet.v1.AuthService.UpdateSsoProvider
    */
   updateSsoProvider: {
@@ -2483,6 +2702,8 @@ export const AuthService: GenService<{
     output: typeof SsoProviderSchema;
   },
   /**
+   * DeleteSsoProvider ends sign-ins at a provider; sessions that exist go on.
+   *
    * @generated from rpc kellet.v1.AuthService.DeleteSsoProvider
    */
   deleteSsoProvider: {
@@ -2511,6 +2732,8 @@ export const AuthService: GenService<{
     output: typeof TokenResponseSchema;
   },
   /**
+   * CreateTenant makes a tenant and, when it is given, its first administrator.
+   *
    * @generated from rpc kellet.v1.AuthService.CreateTenant
    */
   createTenant: {
@@ -2519,6 +2742,8 @@ export const AuthService: GenService<{
     output: typeof TenantSchema;
   },
   /**
+   * GetTenant answers one tenant.
+   *
    * @generated from rpc kellet.v1.AuthService.GetTenant
    */
   getTenant: {
@@ -2527,6 +2752,8 @@ export const AuthService: GenService<{
     output: typeof TenantSchema;
   },
   /**
+   * ListTenants lists the tenants of the installation.
+   *
    * @generated from rpc kellet.v1.AuthService.ListTenants
    */
   listTenants: {
@@ -2535,6 +2762,8 @@ export const AuthService: GenService<{
     output: typeof ListTenantsResponseSchema;
   },
   /**
+   * UpdateTenant changes what the body names, its limits and quotas too.
+   *
    * @generated from rpc kellet.v1.AuthService.UpdateTenant
    */
   updateTenant: {
@@ -2543,6 +2772,8 @@ export const AuthService: GenService<{
     output: typeof TenantSchema;
   },
   /**
+   * DeleteTenant ends a tenant; its id is never given out again.
+   *
    * @generated from rpc kellet.v1.AuthService.DeleteTenant
    */
   deleteTenant: {

@@ -127,6 +127,8 @@ export const TelemetrySchemaSchema: GenMessage<TelemetrySchema> = /*@__PURE__*/
  */
 export type TelemetrySchema_Key = Message<"kellet.v1.TelemetrySchema.Key"> & {
   /**
+   * Unset: either.
+   *
    * @generated from field: optional kellet.v1.TelemetrySchema.Key.Type type = 1;
    */
   type?: TelemetrySchema_Key_Type | undefined;
@@ -139,11 +141,15 @@ export type TelemetrySchema_Key = Message<"kellet.v1.TelemetrySchema.Key"> & {
   required: boolean;
 
   /**
+   * Least number allowed.
+   *
    * @generated from field: optional double min = 3;
    */
   min?: number | undefined;
 
   /**
+   * Greatest number allowed.
+   *
    * @generated from field: optional double max = 4;
    */
   max?: number | undefined;
@@ -187,11 +193,15 @@ export const TelemetrySchema_Key_Type = {
   type_unspecified: 0,
 
   /**
+   * A measured value, in `numeric_values`.
+   *
    * @generated from enum value: number = 1;
    */
   number: 1,
 
   /**
+   * A state value, in `string_values`.
+   *
    * @generated from enum value: string = 2;
    */
   string: 2,
@@ -218,11 +228,15 @@ export const TelemetrySchema_AdditionalKeys = {
   additional_keys_unspecified: 0,
 
   /**
+   * Keys that the schema does not name are kept.
+   *
    * @generated from enum value: allow = 1;
    */
   allow: 1,
 
   /**
+   * A point with such a key is rejected.
+   *
    * @generated from enum value: reject = 2;
    */
   reject: 2,
@@ -260,6 +274,8 @@ export type OtaPolicy = Message<"kellet.v1.OtaPolicy"> & {
   maxAttempts: number;
 
   /**
+   * When commands are sent; unset: at any time.
+   *
    * @generated from field: kellet.v1.Window window = 3;
    */
   window?: Window | undefined;
@@ -414,16 +430,22 @@ export const Credential_Type = {
   type_unspecified: 0,
 
   /**
+   * A key minted by the platform.
+   *
    * @generated from enum value: api_key = 1;
    */
   api_key: 1,
 
   /**
+   * A pre-shared key with an identity (TLS-PSK).
+   *
    * @generated from enum value: psk = 2;
    */
   psk: 2,
 
   /**
+   * A client certificate (mutual TLS).
+   *
    * @generated from enum value: certificate = 3;
    */
   certificate: 3,

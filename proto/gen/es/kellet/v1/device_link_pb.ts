@@ -37,26 +37,36 @@ export type RpcRecord = Message<"kellet.v1.RpcRecord"> & {
   deviceId: string;
 
   /**
+   * What the device shall do, in words that it knows.
+   *
    * @generated from field: string method = 3;
    */
   method: string;
 
   /**
+   * Of the method.
+   *
    * @generated from field: google.protobuf.Struct params = 4;
    */
   params?: JsonObject | undefined;
 
   /**
+   * How far it is.
+   *
    * @generated from field: optional kellet.v1.RpcRecord.Status status = 5;
    */
   status?: RpcRecord_Status | undefined;
 
   /**
+   * What the device answered.
+   *
    * @generated from field: google.protobuf.Struct response = 6;
    */
   response?: JsonObject | undefined;
 
   /**
+   * Why it failed; empty when it did not.
+   *
    * @generated from field: string error = 7;
    */
   error: string;
@@ -69,6 +79,8 @@ export type RpcRecord = Message<"kellet.v1.RpcRecord"> & {
   persistent: boolean;
 
   /**
+   * How often it was handed to the device.
+   *
    * @generated from field: uint32 attempts = 9;
    */
   attempts: number;
@@ -79,16 +91,22 @@ export type RpcRecord = Message<"kellet.v1.RpcRecord"> & {
   createdAt?: Timestamp | undefined;
 
   /**
+   * Unset: not delivered yet.
+   *
    * @generated from field: google.protobuf.Timestamp sent_at = 11;
    */
   sentAt?: Timestamp | undefined;
 
   /**
+   * Unset: not finished yet.
+   *
    * @generated from field: google.protobuf.Timestamp finished_at = 12;
    */
   finishedAt?: Timestamp | undefined;
 
   /**
+   * Not delivered or answered until then, it expires.
+   *
    * @generated from field: google.protobuf.Timestamp expires_at = 13;
    */
   expiresAt?: Timestamp | undefined;
@@ -132,21 +150,29 @@ export const RpcRecord_Status = {
   sent: 3,
 
   /**
+   * The device answered success.
+   *
    * @generated from enum value: successful = 4;
    */
   successful: 4,
 
   /**
+   * The device answered failure.
+   *
    * @generated from enum value: failure = 5;
    */
   failure: 5,
 
   /**
+   * Not delivered or not answered in time.
+   *
    * @generated from enum value: expired = 6;
    */
   expired: 6,
 
   /**
+   * Withdrawn before it had finished.
+   *
    * @generated from enum value: cancelled = 7;
    */
   cancelled: 7,
@@ -173,16 +199,22 @@ export type SendRpcRequest = Message<"kellet.v1.SendRpcRequest"> & {
   deviceId: string;
 
   /**
+   * What the device shall do, in words that it knows.
+   *
    * @generated from field: string method = 2;
    */
   method: string;
 
   /**
+   * Of the method.
+   *
    * @generated from field: google.protobuf.Struct params = 3;
    */
   params?: JsonObject | undefined;
 
   /**
+   * Kept for a device that is offline.
+   *
    * @generated from field: bool persistent = 4;
    */
   persistent: boolean;
@@ -253,6 +285,8 @@ export type ListRpcsRequest = Message<"kellet.v1.ListRpcsRequest"> & {
   pageToken: string;
 
   /**
+   * Only commands in this state.
+   *
    * @generated from field: optional kellet.v1.RpcRecord.Status status = 4;
    */
   status?: RpcRecord_Status | undefined;
@@ -355,16 +389,22 @@ export type RespondRpcRequest = Message<"kellet.v1.RespondRpcRequest"> & {
   correlationId: string;
 
   /**
+   * Whether the device did it.
+   *
    * @generated from field: bool success = 2;
    */
   success: boolean;
 
   /**
+   * What the method answers.
+   *
    * @generated from field: google.protobuf.Struct response = 3;
    */
   response?: JsonObject | undefined;
 
   /**
+   * Why the device did not.
+   *
    * @generated from field: string error = 4;
    */
   error: string;
@@ -378,6 +418,8 @@ export const RespondRpcRequestSchema: GenMessage<RespondRpcRequest> = /*@__PURE_
   messageDesc(file_kellet_v1_device_link, 8);
 
 /**
+ * What is known of a device beside its telemetry.
+ *
  * @generated from message kellet.v1.Attributes
  */
 export type Attributes = Message<"kellet.v1.Attributes"> & {
@@ -415,6 +457,8 @@ export const AttributesSchema: GenMessage<Attributes> = /*@__PURE__*/
  */
 export type Attributes_Attribute = Message<"kellet.v1.Attributes.Attribute"> & {
   /**
+   * Any JSON value.
+   *
    * @generated from field: google.protobuf.Value value = 1;
    */
   value?: Value | undefined;
@@ -459,16 +503,22 @@ export type UpdateAttributesRequest = Message<"kellet.v1.UpdateAttributesRequest
   deviceId: string;
 
   /**
+   * Written by the device alone.
+   *
    * @generated from field: google.protobuf.Struct client = 2;
    */
   client?: JsonObject | undefined;
 
   /**
+   * Written by people; never seen by the device.
+   *
    * @generated from field: google.protobuf.Struct server = 3;
    */
   server?: JsonObject | undefined;
 
   /**
+   * Written by people, read by the device.
+   *
    * @generated from field: google.protobuf.Struct shared = 4;
    */
   shared?: JsonObject | undefined;
@@ -491,16 +541,22 @@ export type ConnectGatewayDeviceRequest = Message<"kellet.v1.ConnectGatewayDevic
   gatewayDeviceId: string;
 
   /**
+   * Of the child, when it is new.
+   *
    * @generated from field: string device_name = 2;
    */
   deviceName: string;
 
   /**
+   * Of the child.
+   *
    * @generated from field: string hardware_id = 3;
    */
   hardwareId: string;
 
   /**
+   * Of the child, when it is new.
+   *
    * @generated from field: string profile_id = 4;
    */
   profileId: string;
@@ -726,6 +782,8 @@ export const DeviceLinkService: GenService<{
     output: typeof RpcRecordSchema;
   },
   /**
+   * ListRpcs lists the commands of a device, those that have finished too.
+   *
    * @generated from rpc kellet.v1.DeviceLinkService.ListRpcs
    */
   listRpcs: {
@@ -734,6 +792,8 @@ export const DeviceLinkService: GenService<{
     output: typeof ListRpcsResponseSchema;
   },
   /**
+   * CancelRpc withdraws a command that has not finished.
+   *
    * @generated from rpc kellet.v1.DeviceLinkService.CancelRpc
    */
   cancelRpc: {
@@ -762,6 +822,8 @@ export const DeviceLinkService: GenService<{
     output: typeof RpcRecordSchema;
   },
   /**
+   * GetAttributes answers what is known of a device beside its telemetry; a device sees `client` and `shared`.
+   *
    * @generated from rpc kellet.v1.DeviceLinkService.GetAttributes
    */
   getAttributes: {
@@ -790,6 +852,8 @@ export const DeviceLinkService: GenService<{
     output: typeof ConnectGatewayDeviceResponseSchema;
   },
   /**
+   * DisconnectGatewayDevice ends that: the child may speak for itself again, or through another gateway.
+   *
    * @generated from rpc kellet.v1.DeviceLinkService.DisconnectGatewayDevice
    */
   disconnectGatewayDevice: {

@@ -21,6 +21,8 @@ export const file_kellet_v1_device_registry: GenFile = /*@__PURE__*/
   fileDesc("Ch9rZWxsZXQvdjEvZGV2aWNlX3JlZ2lzdHJ5LnByb3RvEglrZWxsZXQudjEikgYKBkRldmljZRIRCglkZXZpY2VfaWQYASABKAkSDAoEbmFtZRgCIAEoCRITCgtoYXJkd2FyZV9pZBgDIAEoCRISCgpwcm9maWxlX2lkGAQgASgJEikKBHRhZ3MYBSADKAsyGy5rZWxsZXQudjEuRGV2aWNlLlRhZ3NFbnRyeRI8Cg5lZmZlY3RpdmVfdGFncxgGIAMoCzIkLmtlbGxldC52MS5EZXZpY2UuRWZmZWN0aXZlVGFnc0VudHJ5EhEKCWdyb3VwX2lkcxgHIAMoCRItCgZzdGF0dXMYCCABKA4yGC5rZWxsZXQudjEuRGV2aWNlLlN0YXR1c0gAiAEBEi0KCWxhc3Rfc2VlbhgJIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASGAoQZmlybXdhcmVfdmVyc2lvbhgKIAEoCRIYChBzb2Z0d2FyZV92ZXJzaW9uGAsgASgJEhkKEWdhdGV3YXlfZGV2aWNlX2lkGAwgASgJEjgKD2NyZWRlbnRpYWxfdHlwZRgNIAEoDjIaLmtlbGxldC52MS5DcmVkZW50aWFsLlR5cGVIAYgBARITCgtjdXN0b21lcl9pZBgOIAEoCRIpCghtZXRhZGF0YRgPIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3QSLgoKY3JlYXRlZF9hdBgQIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASLgoKdXBkYXRlZF9hdBgRIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXAaKwoJVGFnc0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoCToCOAEaNAoSRWZmZWN0aXZlVGFnc0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoCToCOAEiOQoGU3RhdHVzEhYKEnN0YXR1c191bnNwZWNpZmllZBAAEgoKBm9ubGluZRABEgsKB29mZmxpbmUQAkIJCgdfc3RhdHVzQhIKEF9jcmVkZW50aWFsX3R5cGUi0gIKE0NyZWF0ZURldmljZVJlcXVlc3QSDAoEbmFtZRgBIAEoCRITCgtoYXJkd2FyZV9pZBgCIAEoCRISCgpwcm9maWxlX2lkGAMgASgJEjYKBHRhZ3MYBCADKAsyKC5rZWxsZXQudjEuQ3JlYXRlRGV2aWNlUmVxdWVzdC5UYWdzRW50cnkSEQoJZ3JvdXBfaWRzGAUgAygJEjgKD2NyZWRlbnRpYWxfdHlwZRgGIAEoDjIaLmtlbGxldC52MS5DcmVkZW50aWFsLlR5cGVIAIgBARITCgtjdXN0b21lcl9pZBgHIAEoCRIpCghtZXRhZGF0YRgIIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3QaKwoJVGFnc0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoCToCOAFCEgoQX2NyZWRlbnRpYWxfdHlwZSJKChRDcmVhdGVEZXZpY2VSZXNwb25zZRIhCgZkZXZpY2UYASABKAsyES5rZWxsZXQudjEuRGV2aWNlEg8KB2FwaV9rZXkYAiABKAkiJQoQR2V0RGV2aWNlUmVxdWVzdBIRCglkZXZpY2VfaWQYASABKAkiyAEKEkxpc3REZXZpY2VzUmVxdWVzdBIRCglwYWdlX3NpemUYASABKAUSEgoKcGFnZV90b2tlbhgCIAEoCRItCgZzdGF0dXMYAyABKA4yGC5rZWxsZXQudjEuRGV2aWNlLlN0YXR1c0gAiAEBEhIKCnByb2ZpbGVfaWQYBCABKAkSEAoIZ3JvdXBfaWQYBSABKAkSCwoDdGFnGAYgAygJEhMKC2hhcmR3YXJlX2lkGAcgASgJEgkKAXEYCCABKAlCCQoHX3N0YXR1cyJSChNMaXN0RGV2aWNlc1Jlc3BvbnNlEiIKB2RldmljZXMYASADKAsyES5rZWxsZXQudjEuRGV2aWNlEhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSKUAwoTVXBkYXRlRGV2aWNlUmVxdWVzdBIRCglkZXZpY2VfaWQYASABKAkSEQoEbmFtZRgCIAEoCUgAiAEBEhcKCnByb2ZpbGVfaWQYAyABKAlIAYgBARI2CgR0YWdzGAQgAygLMigua2VsbGV0LnYxLlVwZGF0ZURldmljZVJlcXVlc3QuVGFnc0VudHJ5EhEKCWdyb3VwX2lkcxgFIAMoCRIYCgtjdXN0b21lcl9pZBgGIAEoCUgCiAEBEikKCG1ldGFkYXRhGAcgASgLMhcuZ29vZ2xlLnByb3RvYnVmLlN0cnVjdBIYCgtoYXJkd2FyZV9pZBgIIAEoCUgDiAEBEi8KC3VwZGF0ZV9tYXNrGAkgASgLMhouZ29vZ2xlLnByb3RvYnVmLkZpZWxkTWFzaxorCglUYWdzRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4AUIHCgVfbmFtZUINCgtfcHJvZmlsZV9pZEIOCgxfY3VzdG9tZXJfaWRCDgoMX2hhcmR3YXJlX2lkIigKE0RlbGV0ZURldmljZVJlcXVlc3QSEQoJZGV2aWNlX2lkGAEgASgJImEKHlJvdGF0ZURldmljZUNyZWRlbnRpYWxzUmVxdWVzdBIRCglkZXZpY2VfaWQYASABKAkSGgoNZ3JhY2Vfc2Vjb25kcxgCIAEoDUgAiAEBQhAKDl9ncmFjZV9zZWNvbmRzIkUKH1JvdGF0ZURldmljZUNyZWRlbnRpYWxzUmVzcG9uc2USEQoJZGV2aWNlX2lkGAEgASgJEg8KB2FwaV9rZXkYAiABKAkiuAEKC0RldmljZUdyb3VwEhAKCGdyb3VwX2lkGAEgASgJEgwKBG5hbWUYAiABKAkSEwoLZGVzY3JpcHRpb24YAyABKAkSFAoMZGV2aWNlX2NvdW50GAQgASgNEi4KCmNyZWF0ZWRfYXQYBSABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEi4KCnVwZGF0ZWRfYXQYBiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wIj0KGENyZWF0ZURldmljZUdyb3VwUmVxdWVzdBIMCgRuYW1lGAEgASgJEhMKC2Rlc2NyaXB0aW9uGAIgASgJIikKFUdldERldmljZUdyb3VwUmVxdWVzdBIQCghncm91cF9pZBgBIAEoCSJAChdMaXN0RGV2aWNlR3JvdXBzUmVxdWVzdBIRCglwYWdlX3NpemUYASABKAUSEgoKcGFnZV90b2tlbhgCIAEoCSJiChhMaXN0RGV2aWNlR3JvdXBzUmVzcG9uc2USLQoNZGV2aWNlX2dyb3VwcxgBIAMoCzIWLmtlbGxldC52MS5EZXZpY2VHcm91cBIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAkiowEKGFVwZGF0ZURldmljZUdyb3VwUmVxdWVzdBIQCghncm91cF9pZBgBIAEoCRIRCgRuYW1lGAIgASgJSACIAQESGAoLZGVzY3JpcHRpb24YAyABKAlIAYgBARIvCgt1cGRhdGVfbWFzaxgEIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5GaWVsZE1hc2tCBwoFX25hbWVCDgoMX2Rlc2NyaXB0aW9uIiwKGERlbGV0ZURldmljZUdyb3VwUmVxdWVzdBIQCghncm91cF9pZBgBIAEoCSJAChhBZGREZXZpY2VzVG9Hcm91cFJlcXVlc3QSEAoIZ3JvdXBfaWQYASABKAkSEgoKZGV2aWNlX2lkcxgCIAMoCSJDChxSZW1vdmVEZXZpY2VGcm9tR3JvdXBSZXF1ZXN0EhAKCGdyb3VwX2lkGAEgASgJEhEKCWRldmljZV9pZBgCIAEoCSKeAQoIQ3VzdG9tZXISEwoLY3VzdG9tZXJfaWQYASABKAkSDAoEbmFtZRgCIAEoCRIPCgdjb250YWN0GAMgASgJEi4KCmNyZWF0ZWRfYXQYBCABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEi4KCnVwZGF0ZWRfYXQYBSABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wIjYKFUNyZWF0ZUN1c3RvbWVyUmVxdWVzdBIMCgRuYW1lGAEgASgJEg8KB2NvbnRhY3QYAiABKAkiKQoSR2V0Q3VzdG9tZXJSZXF1ZXN0EhMKC2N1c3RvbWVyX2lkGAEgASgJIj0KFExpc3RDdXN0b21lcnNSZXF1ZXN0EhEKCXBhZ2Vfc2l6ZRgBIAEoBRISCgpwYWdlX3Rva2VuGAIgASgJIlgKFUxpc3RDdXN0b21lcnNSZXNwb25zZRImCgljdXN0b21lcnMYASADKAsyEy5rZWxsZXQudjEuQ3VzdG9tZXISFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJIpsBChVVcGRhdGVDdXN0b21lclJlcXVlc3QSEwoLY3VzdG9tZXJfaWQYASABKAkSEQoEbmFtZRgCIAEoCUgAiAEBEhQKB2NvbnRhY3QYAyABKAlIAYgBARIvCgt1cGRhdGVfbWFzaxgEIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5GaWVsZE1hc2tCBwoFX25hbWVCCgoIX2NvbnRhY3QiLAoVRGVsZXRlQ3VzdG9tZXJSZXF1ZXN0EhMKC2N1c3RvbWVyX2lkGAEgASgJIpoCCgVBc3NldBIQCghhc3NldF9pZBgBIAEoCRIMCgRuYW1lGAIgASgJEgwKBHR5cGUYAyABKAkSFwoPcGFyZW50X2Fzc2V0X2lkGAQgASgJEhMKC2N1c3RvbWVyX2lkGAUgASgJEigKBHRhZ3MYBiADKAsyGi5rZWxsZXQudjEuQXNzZXQuVGFnc0VudHJ5Ei4KCmNyZWF0ZWRfYXQYByABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEi4KCnVwZGF0ZWRfYXQYCCABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wGisKCVRhZ3NFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAk6AjgBIsIBChJDcmVhdGVBc3NldFJlcXVlc3QSDAoEbmFtZRgBIAEoCRIMCgR0eXBlGAIgASgJEhcKD3BhcmVudF9hc3NldF9pZBgDIAEoCRITCgtjdXN0b21lcl9pZBgEIAEoCRI1CgR0YWdzGAUgAygLMicua2VsbGV0LnYxLkNyZWF0ZUFzc2V0UmVxdWVzdC5UYWdzRW50cnkaKwoJVGFnc0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoCToCOAEiIwoPR2V0QXNzZXRSZXF1ZXN0EhAKCGFzc2V0X2lkGAEgASgJImgKEUxpc3RBc3NldHNSZXF1ZXN0EhEKCXBhZ2Vfc2l6ZRgBIAEoBRISCgpwYWdlX3Rva2VuGAIgASgJEhMKC2N1c3RvbWVyX2lkGAMgASgJEhcKD3BhcmVudF9hc3NldF9pZBgEIAEoCSJPChJMaXN0QXNzZXRzUmVzcG9uc2USIAoGYXNzZXRzGAEgAygLMhAua2VsbGV0LnYxLkFzc2V0EhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSLPAgoSVXBkYXRlQXNzZXRSZXF1ZXN0EhAKCGFzc2V0X2lkGAEgASgJEhEKBG5hbWUYAiABKAlIAIgBARIRCgR0eXBlGAMgASgJSAGIAQESHAoPcGFyZW50X2Fzc2V0X2lkGAQgASgJSAKIAQESGAoLY3VzdG9tZXJfaWQYBSABKAlIA4gBARI1CgR0YWdzGAYgAygLMicua2VsbGV0LnYxLlVwZGF0ZUFzc2V0UmVxdWVzdC5UYWdzRW50cnkSLwoLdXBkYXRlX21hc2sYByABKAsyGi5nb29nbGUucHJvdG9idWYuRmllbGRNYXNrGisKCVRhZ3NFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAk6AjgBQgcKBV9uYW1lQgcKBV90eXBlQhIKEF9wYXJlbnRfYXNzZXRfaWRCDgoMX2N1c3RvbWVyX2lkIiYKEkRlbGV0ZUFzc2V0UmVxdWVzdBIQCghhc3NldF9pZBgBIAEoCSLGAgoKRW50aXR5VmlldxIWCg5lbnRpdHlfdmlld19pZBgBIAEoCRIMCgRuYW1lGAIgASgJEhMKCWRldmljZV9pZBgDIAEoCUgAEhIKCGFzc2V0X2lkGAQgASgJSAASDAoEa2V5cxgFIAMoCRIuCgpzdGFydF90aW1lGAYgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIsCghlbmRfdGltZRgHIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASEwoLY3VzdG9tZXJfaWQYCCABKAkSLgoKY3JlYXRlZF9hdBgJIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASLgoKdXBkYXRlZF9hdBgKIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXBCCAoGZW50aXR5ItsBChdDcmVhdGVFbnRpdHlWaWV3UmVxdWVzdBIMCgRuYW1lGAEgASgJEhMKCWRldmljZV9pZBgCIAEoCUgAEhIKCGFzc2V0X2lkGAMgASgJSAASDAoEa2V5cxgEIAMoCRIuCgpzdGFydF90aW1lGAUgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIsCghlbmRfdGltZRgGIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASEwoLY3VzdG9tZXJfaWQYByABKAlCCAoGZW50aXR5Ii4KFEdldEVudGl0eVZpZXdSZXF1ZXN0EhYKDmVudGl0eV92aWV3X2lkGAEgASgJIlQKFkxpc3RFbnRpdHlWaWV3c1JlcXVlc3QSEQoJcGFnZV9zaXplGAEgASgFEhIKCnBhZ2VfdG9rZW4YAiABKAkSEwoLY3VzdG9tZXJfaWQYAyABKAkiXwoXTGlzdEVudGl0eVZpZXdzUmVzcG9uc2USKwoMZW50aXR5X3ZpZXdzGAEgAygLMhUua2VsbGV0LnYxLkVudGl0eVZpZXcSFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJIscCChdVcGRhdGVFbnRpdHlWaWV3UmVxdWVzdBIWCg5lbnRpdHlfdmlld19pZBgBIAEoCRIRCgRuYW1lGAIgASgJSAGIAQESEwoJZGV2aWNlX2lkGAMgASgJSAASEgoIYXNzZXRfaWQYBCABKAlIABIMCgRrZXlzGAUgAygJEi4KCnN0YXJ0X3RpbWUYBiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEiwKCGVuZF90aW1lGAcgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIYCgtjdXN0b21lcl9pZBgIIAEoCUgCiAEBEi8KC3VwZGF0ZV9tYXNrGAkgASgLMhouZ29vZ2xlLnByb3RvYnVmLkZpZWxkTWFza0IICgZlbnRpdHlCBwoFX25hbWVCDgoMX2N1c3RvbWVyX2lkIjEKF0RlbGV0ZUVudGl0eVZpZXdSZXF1ZXN0EhYKDmVudGl0eV92aWV3X2lkGAEgASgJIvMECgVBbGFybRIQCghhbGFybV9pZBgBIAEoCRIRCglkZXZpY2VfaWQYAiABKAkSDwoHcnVsZV9pZBgDIAEoCRIMCgR0eXBlGAQgASgJEjAKCHNldmVyaXR5GAUgASgOMhkua2VsbGV0LnYxLkFsYXJtLlNldmVyaXR5SACIAQESLAoGc3RhdHVzGAYgASgOMhcua2VsbGV0LnYxLkFsYXJtLlN0YXR1c0gBiAEBEg0KBWNvdW50GAcgASgNEiwKCGZpcnN0X2F0GAggASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIrCgdsYXN0X2F0GAkgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIoCgdkZXRhaWxzGAogASgLMhcuZ29vZ2xlLnByb3RvYnVmLlN0cnVjdBIzCg9hY2tub3dsZWRnZWRfYXQYCyABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEi4KCmNsZWFyZWRfYXQYDCABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wImgKCFNldmVyaXR5EhgKFHNldmVyaXR5X3Vuc3BlY2lmaWVkEAASDAoIY3JpdGljYWwQARIJCgVtYWpvchACEgkKBW1pbm9yEAMSCwoHd2FybmluZxAEEhEKDWluZGV0ZXJtaW5hdGUQBSJLCgZTdGF0dXMSFgoSc3RhdHVzX3Vuc3BlY2lmaWVkEAASCgoGYWN0aXZlEAESEAoMYWNrbm93bGVkZ2VkEAISCwoHY2xlYXJlZBADQgsKCV9zZXZlcml0eUIJCgdfc3RhdHVzIp4BChJDcmVhdGVBbGFybVJlcXVlc3QSEQoJZGV2aWNlX2lkGAEgASgJEgwKBHR5cGUYAiABKAkSMAoIc2V2ZXJpdHkYAyABKA4yGS5rZWxsZXQudjEuQWxhcm0uU2V2ZXJpdHlIAIgBARIoCgdkZXRhaWxzGAQgASgLMhcuZ29vZ2xlLnByb3RvYnVmLlN0cnVjdEILCglfc2V2ZXJpdHkiIwoPR2V0QWxhcm1SZXF1ZXN0EhAKCGFsYXJtX2lkGAEgASgJItYBChFMaXN0QWxhcm1zUmVxdWVzdBIRCglwYWdlX3NpemUYASABKAUSEgoKcGFnZV90b2tlbhgCIAEoCRIRCglkZXZpY2VfaWQYAyABKAkSDwoHcnVsZV9pZBgEIAEoCRIwCghzZXZlcml0eRgFIAEoDjIZLmtlbGxldC52MS5BbGFybS5TZXZlcml0eUgAiAEBEiwKBnN0YXR1cxgGIAEoDjIXLmtlbGxldC52MS5BbGFybS5TdGF0dXNIAYgBAUILCglfc2V2ZXJpdHlCCQoHX3N0YXR1cyJPChJMaXN0QWxhcm1zUmVzcG9uc2USIAoGYWxhcm1zGAEgAygLMhAua2VsbGV0LnYxLkFsYXJtEhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSLAAQoSVXBkYXRlQWxhcm1SZXF1ZXN0EhAKCGFsYXJtX2lkGAEgASgJEjAKCHNldmVyaXR5GAIgASgOMhkua2VsbGV0LnYxLkFsYXJtLlNldmVyaXR5SACIAQESKAoHZGV0YWlscxgDIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3QSLwoLdXBkYXRlX21hc2sYBCABKAsyGi5nb29nbGUucHJvdG9idWYuRmllbGRNYXNrQgsKCV9zZXZlcml0eSImChJEZWxldGVBbGFybVJlcXVlc3QSEAoIYWxhcm1faWQYASABKAkiKwoXQWNrbm93bGVkZ2VBbGFybVJlcXVlc3QSEAoIYWxhcm1faWQYASABKAkiJQoRQ2xlYXJBbGFybVJlcXVlc3QSEAoIYWxhcm1faWQYASABKAky6iUKFURldmljZVJlZ2lzdHJ5U2VydmljZRKCAQoMQ3JlYXRlRGV2aWNlEh4ua2VsbGV0LnYxLkNyZWF0ZURldmljZVJlcXVlc3QaHy5rZWxsZXQudjEuQ3JlYXRlRGV2aWNlUmVzcG9uc2UiMYrnGBMKAgIDEg1kZXZpY2VzOndyaXRlgtPkkwIUOgEqIg8vYXBpL3YxL2RldmljZXMSjgEKCUdldERldmljZRIbLmtlbGxldC52MS5HZXREZXZpY2VSZXF1ZXN0GhEua2VsbGV0LnYxLkRldmljZSJRiucYKgoCAgMSDGRldmljZXM6cmVhZBoJZGV2aWNlX2lkKgtnZXQgZGV2aWNlc4LT5JMCHRIbL2FwaS92MS9kZXZpY2VzL3tkZXZpY2VfaWR9EokBCgtMaXN0RGV2aWNlcxIdLmtlbGxldC52MS5MaXN0RGV2aWNlc1JlcXVlc3QaHi5rZWxsZXQudjEuTGlzdERldmljZXNSZXNwb25zZSI7iucYIAoCAgMSDGRldmljZXM6cmVhZCoMbGlzdCBkZXZpY2VzgtPkkwIREg8vYXBpL3YxL2RldmljZXMSiwEKDFVwZGF0ZURldmljZRIeLmtlbGxldC52MS5VcGRhdGVEZXZpY2VSZXF1ZXN0GhEua2VsbGV0LnYxLkRldmljZSJIiucYHgoCAgMSDWRldmljZXM6d3JpdGUaCWRldmljZV9pZILT5JMCIDoBKjIbL2FwaS92MS9kZXZpY2VzL3tkZXZpY2VfaWR9EocBCgxEZWxldGVEZXZpY2USHi5rZWxsZXQudjEuRGVsZXRlRGV2aWNlUmVxdWVzdBoQLmtlbGxldC52MS5FbXB0eSJFiucYHgoCAgMSDWRldmljZXM6d3JpdGUaCWRldmljZV9pZILT5JMCHSobL2FwaS92MS9kZXZpY2VzL3tkZXZpY2VfaWR9EsoBChdSb3RhdGVEZXZpY2VDcmVkZW50aWFscxIpLmtlbGxldC52MS5Sb3RhdGVEZXZpY2VDcmVkZW50aWFsc1JlcXVlc3QaKi5rZWxsZXQudjEuUm90YXRlRGV2aWNlQ3JlZGVudGlhbHNSZXNwb25zZSJYiucYGwoCAgMSCmtleXM6d3JpdGUaCWRldmljZV9pZILT5JMCMzoBKiIuL2FwaS92MS9kZXZpY2VzL3tkZXZpY2VfaWR9L2NyZWRlbnRpYWxzL3JvdGF0ZRKJAQoRQ3JlYXRlRGV2aWNlR3JvdXASIy5rZWxsZXQudjEuQ3JlYXRlRGV2aWNlR3JvdXBSZXF1ZXN0GhYua2VsbGV0LnYxLkRldmljZUdyb3VwIjeK5xgTCgICAxINZGV2aWNlczp3cml0ZYLT5JMCGjoBKiIVL2FwaS92MS9kZXZpY2UtZ3JvdXBzEooBCg5HZXREZXZpY2VHcm91cBIgLmtlbGxldC52MS5HZXREZXZpY2VHcm91cFJlcXVlc3QaFi5rZWxsZXQudjEuRGV2aWNlR3JvdXAiPornGBIKAgIDEgxkZXZpY2VzOnJlYWSC0+STAiISIC9hcGkvdjEvZGV2aWNlLWdyb3Vwcy97Z3JvdXBfaWR9EpABChBMaXN0RGV2aWNlR3JvdXBzEiIua2VsbGV0LnYxLkxpc3REZXZpY2VHcm91cHNSZXF1ZXN0GiMua2VsbGV0LnYxLkxpc3REZXZpY2VHcm91cHNSZXNwb25zZSIziucYEgoCAgMSDGRldmljZXM6cmVhZILT5JMCFxIVL2FwaS92MS9kZXZpY2UtZ3JvdXBzEpQBChFVcGRhdGVEZXZpY2VHcm91cBIjLmtlbGxldC52MS5VcGRhdGVEZXZpY2VHcm91cFJlcXVlc3QaFi5rZWxsZXQudjEuRGV2aWNlR3JvdXAiQornGBMKAgIDEg1kZXZpY2VzOndyaXRlgtPkkwIlOgEqMiAvYXBpL3YxL2RldmljZS1ncm91cHMve2dyb3VwX2lkfRKLAQoRRGVsZXRlRGV2aWNlR3JvdXASIy5rZWxsZXQudjEuRGVsZXRlRGV2aWNlR3JvdXBSZXF1ZXN0GhAua2VsbGV0LnYxLkVtcHR5Ij+K5xgTCgICAxINZGV2aWNlczp3cml0ZYLT5JMCIiogL2FwaS92MS9kZXZpY2UtZ3JvdXBzL3tncm91cF9pZH0SnAEKEUFkZERldmljZXNUb0dyb3VwEiMua2VsbGV0LnYxLkFkZERldmljZXNUb0dyb3VwUmVxdWVzdBoWLmtlbGxldC52MS5EZXZpY2VHcm91cCJKiucYEwoCAgMSDWRldmljZXM6d3JpdGWC0+STAi06ASoiKC9hcGkvdjEvZGV2aWNlLWdyb3Vwcy97Z3JvdXBfaWR9L2RldmljZXMSpwEKFVJlbW92ZURldmljZUZyb21Hcm91cBInLmtlbGxldC52MS5SZW1vdmVEZXZpY2VGcm9tR3JvdXBSZXF1ZXN0GhAua2VsbGV0LnYxLkVtcHR5IlOK5xgTCgICAxINZGV2aWNlczp3cml0ZYLT5JMCNio0L2FwaS92MS9kZXZpY2UtZ3JvdXBzL3tncm91cF9pZH0vZGV2aWNlcy97ZGV2aWNlX2lkfRJ9Cg5DcmVhdGVDdXN0b21lchIgLmtlbGxldC52MS5DcmVhdGVDdXN0b21lclJlcXVlc3QaEy5rZWxsZXQudjEuQ3VzdG9tZXIiNIrnGBQKAgIDEg5lbnRpdGllczp3cml0ZYLT5JMCFjoBKiIRL2FwaS92MS9jdXN0b21lcnMSgQEKC0dldEN1c3RvbWVyEh0ua2VsbGV0LnYxLkdldEN1c3RvbWVyUmVxdWVzdBoTLmtlbGxldC52MS5DdXN0b21lciI+iucYEwoCAgMSDWVudGl0aWVzOnJlYWSC0+STAiESHy9hcGkvdjEvY3VzdG9tZXJzL3tjdXN0b21lcl9pZH0ShAEKDUxpc3RDdXN0b21lcnMSHy5rZWxsZXQudjEuTGlzdEN1c3RvbWVyc1JlcXVlc3QaIC5rZWxsZXQudjEuTGlzdEN1c3RvbWVyc1Jlc3BvbnNlIjCK5xgTCgICAxINZW50aXRpZXM6cmVhZILT5JMCExIRL2FwaS92MS9jdXN0b21lcnMSiwEKDlVwZGF0ZUN1c3RvbWVyEiAua2VsbGV0LnYxLlVwZGF0ZUN1c3RvbWVyUmVxdWVzdBoTLmtlbGxldC52MS5DdXN0b21lciJCiucYFAoCAgMSDmVudGl0aWVzOndyaXRlgtPkkwIkOgEqMh8vYXBpL3YxL2N1c3RvbWVycy97Y3VzdG9tZXJfaWR9EoUBCg5EZWxldGVDdXN0b21lchIgLmtlbGxldC52MS5EZWxldGVDdXN0b21lclJlcXVlc3QaEC5rZWxsZXQudjEuRW1wdHkiP4rnGBQKAgIDEg5lbnRpdGllczp3cml0ZYLT5JMCISofL2FwaS92MS9jdXN0b21lcnMve2N1c3RvbWVyX2lkfRJxCgtDcmVhdGVBc3NldBIdLmtlbGxldC52MS5DcmVhdGVBc3NldFJlcXVlc3QaEC5rZWxsZXQudjEuQXNzZXQiMYrnGBQKAgIDEg5lbnRpdGllczp3cml0ZYLT5JMCEzoBKiIOL2FwaS92MS9hc3NldHMScgoIR2V0QXNzZXQSGi5rZWxsZXQudjEuR2V0QXNzZXRSZXF1ZXN0GhAua2VsbGV0LnYxLkFzc2V0IjiK5xgTCgICAxINZW50aXRpZXM6cmVhZILT5JMCGxIZL2FwaS92MS9hc3NldHMve2Fzc2V0X2lkfRJ4CgpMaXN0QXNzZXRzEhwua2VsbGV0LnYxLkxpc3RBc3NldHNSZXF1ZXN0Gh0ua2VsbGV0LnYxLkxpc3RBc3NldHNSZXNwb25zZSItiucYEwoCAgMSDWVudGl0aWVzOnJlYWSC0+STAhASDi9hcGkvdjEvYXNzZXRzEnwKC1VwZGF0ZUFzc2V0Eh0ua2VsbGV0LnYxLlVwZGF0ZUFzc2V0UmVxdWVzdBoQLmtlbGxldC52MS5Bc3NldCI8iucYFAoCAgMSDmVudGl0aWVzOndyaXRlgtPkkwIeOgEqMhkvYXBpL3YxL2Fzc2V0cy97YXNzZXRfaWR9EnkKC0RlbGV0ZUFzc2V0Eh0ua2VsbGV0LnYxLkRlbGV0ZUFzc2V0UmVxdWVzdBoQLmtlbGxldC52MS5FbXB0eSI5iucYFAoCAgMSDmVudGl0aWVzOndyaXRlgtPkkwIbKhkvYXBpL3YxL2Fzc2V0cy97YXNzZXRfaWR9EoYBChBDcmVhdGVFbnRpdHlWaWV3EiIua2VsbGV0LnYxLkNyZWF0ZUVudGl0eVZpZXdSZXF1ZXN0GhUua2VsbGV0LnYxLkVudGl0eVZpZXciN4rnGBQKAgIDEg5lbnRpdGllczp3cml0ZYLT5JMCGToBKiIUL2FwaS92MS9lbnRpdHktdmlld3MSjQEKDUdldEVudGl0eVZpZXcSHy5rZWxsZXQudjEuR2V0RW50aXR5Vmlld1JlcXVlc3QaFS5rZWxsZXQudjEuRW50aXR5VmlldyJEiucYEwoCAgMSDWVudGl0aWVzOnJlYWSC0+STAicSJS9hcGkvdjEvZW50aXR5LXZpZXdzL3tlbnRpdHlfdmlld19pZH0SjQEKD0xpc3RFbnRpdHlWaWV3cxIhLmtlbGxldC52MS5MaXN0RW50aXR5Vmlld3NSZXF1ZXN0GiIua2VsbGV0LnYxLkxpc3RFbnRpdHlWaWV3c1Jlc3BvbnNlIjOK5xgTCgICAxINZW50aXRpZXM6cmVhZILT5JMCFhIUL2FwaS92MS9lbnRpdHktdmlld3MSlwEKEFVwZGF0ZUVudGl0eVZpZXcSIi5rZWxsZXQudjEuVXBkYXRlRW50aXR5Vmlld1JlcXVlc3QaFS5rZWxsZXQudjEuRW50aXR5VmlldyJIiucYFAoCAgMSDmVudGl0aWVzOndyaXRlgtPkkwIqOgEqMiUvYXBpL3YxL2VudGl0eS12aWV3cy97ZW50aXR5X3ZpZXdfaWR9Eo8BChBEZWxldGVFbnRpdHlWaWV3EiIua2VsbGV0LnYxLkRlbGV0ZUVudGl0eVZpZXdSZXF1ZXN0GhAua2VsbGV0LnYxLkVtcHR5IkWK5xgUCgICAxIOZW50aXRpZXM6d3JpdGWC0+STAicqJS9hcGkvdjEvZW50aXR5LXZpZXdzL3tlbnRpdHlfdmlld19pZH0SbwoLQ3JlYXRlQWxhcm0SHS5rZWxsZXQudjEuQ3JlYXRlQWxhcm1SZXF1ZXN0GhAua2VsbGV0LnYxLkFsYXJtIi+K5xgSCgICAxIMYWxhcm1zOndyaXRlgtPkkwITOgEqIg4vYXBpL3YxL2FsYXJtcxJwCghHZXRBbGFybRIaLmtlbGxldC52MS5HZXRBbGFybVJlcXVlc3QaEC5rZWxsZXQudjEuQWxhcm0iNornGBEKAgIDEgthbGFybXM6cmVhZILT5JMCGxIZL2FwaS92MS9hbGFybXMve2FsYXJtX2lkfRJ2CgpMaXN0QWxhcm1zEhwua2VsbGV0LnYxLkxpc3RBbGFybXNSZXF1ZXN0Gh0ua2VsbGV0LnYxLkxpc3RBbGFybXNSZXNwb25zZSIriucYEQoCAgMSC2FsYXJtczpyZWFkgtPkkwIQEg4vYXBpL3YxL2FsYXJtcxJ6CgtVcGRhdGVBbGFybRIdLmtlbGxldC52MS5VcGRhdGVBbGFybVJlcXVlc3QaEC5rZWxsZXQudjEuQWxhcm0iOornGBIKAgIDEgxhbGFybXM6d3JpdGWC0+STAh46ASoyGS9hcGkvdjEvYWxhcm1zL3thbGFybV9pZH0SdwoLRGVsZXRlQWxhcm0SHS5rZWxsZXQudjEuRGVsZXRlQWxhcm1SZXF1ZXN0GhAua2VsbGV0LnYxLkVtcHR5IjeK5xgSCgICAxIMYWxhcm1zOndyaXRlgtPkkwIbKhkvYXBpL3YxL2FsYXJtcy97YWxhcm1faWR9EpABChBBY2tub3dsZWRnZUFsYXJtEiIua2VsbGV0LnYxLkFja25vd2xlZGdlQWxhcm1SZXF1ZXN0GhAua2VsbGV0LnYxLkFsYXJtIkaK5xgSCgICAxIMYWxhcm1zOndyaXRlgtPkkwIqOgEqIiUvYXBpL3YxL2FsYXJtcy97YWxhcm1faWR9L2Fja25vd2xlZGdlEn4KCkNsZWFyQWxhcm0SHC5rZWxsZXQudjEuQ2xlYXJBbGFybVJlcXVlc3QaEC5rZWxsZXQudjEuQWxhcm0iQIrnGBIKAgIDEgxhbGFybXM6d3JpdGWC0+STAiQ6ASoiHy9hcGkvdjEvYWxhcm1zL3thbGFybV9pZH0vY2xlYXJiBnByb3RvMw", [file_google_api_annotations, file_google_protobuf_field_mask, file_google_protobuf_struct, file_google_protobuf_timestamp, file_kellet_v1_common, file_kellet_v1_options]);
 
 /**
+ * A device as the registry knows it.
+ *
  * @generated from message kellet.v1.Device
  */
 export type Device = Message<"kellet.v1.Device"> & {
@@ -66,6 +68,8 @@ export type Device = Message<"kellet.v1.Device"> & {
   groupIds: string[];
 
   /**
+   * Unset: not known.
+   *
    * @generated from field: optional kellet.v1.Device.Status status = 8;
    */
   status?: Device_Status | undefined;
@@ -78,11 +82,15 @@ export type Device = Message<"kellet.v1.Device"> & {
   lastSeen?: Timestamp | undefined;
 
   /**
+   * As the device last reported it.
+   *
    * @generated from field: string firmware_version = 10;
    */
   firmwareVersion: string;
 
   /**
+   * As the device last reported it.
+   *
    * @generated from field: string software_version = 11;
    */
   softwareVersion: string;
@@ -95,6 +103,8 @@ export type Device = Message<"kellet.v1.Device"> & {
   gatewayDeviceId: string;
 
   /**
+   * How the device proves who it is.
+   *
    * @generated from field: optional kellet.v1.Credential.Type credential_type = 13;
    */
   credentialType?: Credential_Type | undefined;
@@ -105,6 +115,8 @@ export type Device = Message<"kellet.v1.Device"> & {
   customerId: string;
 
   /**
+   * Anything that people want to keep with it.
+   *
    * @generated from field: google.protobuf.Struct metadata = 15;
    */
   metadata?: JsonObject | undefined;
@@ -137,11 +149,15 @@ export const Device_Status = {
   status_unspecified: 0,
 
   /**
+   * Has sent telemetry, and been heard of since within the time that its profile allows.
+   *
    * @generated from enum value: online = 1;
    */
   online: 1,
 
   /**
+   * Was never heard of, or not within that time.
+   *
    * @generated from enum value: offline = 2;
    */
   offline: 2,
@@ -168,11 +184,15 @@ export type CreateDeviceRequest = Message<"kellet.v1.CreateDeviceRequest"> & {
   name: string;
 
   /**
+   * Stable per device; unique among the tenant's living devices.
+   *
    * @generated from field: string hardware_id = 2;
    */
   hardwareId: string;
 
   /**
+   * Empty: the tenant's defaults apply.
+   *
    * @generated from field: string profile_id = 3;
    */
   profileId: string;
@@ -188,6 +208,8 @@ export type CreateDeviceRequest = Message<"kellet.v1.CreateDeviceRequest"> & {
   groupIds: string[];
 
   /**
+   * Unset: api_key.
+   *
    * @generated from field: optional kellet.v1.Credential.Type credential_type = 6;
    */
   credentialType?: Credential_Type | undefined;
@@ -198,6 +220,8 @@ export type CreateDeviceRequest = Message<"kellet.v1.CreateDeviceRequest"> & {
   customerId: string;
 
   /**
+   * Anything that people want to keep with it.
+   *
    * @generated from field: google.protobuf.Struct metadata = 8;
    */
   metadata?: JsonObject | undefined;
@@ -215,6 +239,8 @@ export const CreateDeviceRequestSchema: GenMessage<CreateDeviceRequest> = /*@__P
  */
 export type CreateDeviceResponse = Message<"kellet.v1.CreateDeviceResponse"> & {
   /**
+   * As `GET /api/v1/devices/{device_id}` answers it.
+   *
    * @generated from field: kellet.v1.Device device = 1;
    */
   device?: Device | undefined;
@@ -266,16 +292,22 @@ export type ListDevicesRequest = Message<"kellet.v1.ListDevicesRequest"> & {
   pageToken: string;
 
   /**
+   * Only devices in this state.
+   *
    * @generated from field: optional kellet.v1.Device.Status status = 3;
    */
   status?: Device_Status | undefined;
 
   /**
+   * Only devices of this profile.
+   *
    * @generated from field: string profile_id = 4;
    */
   profileId: string;
 
   /**
+   * Only devices of this group.
+   *
    * @generated from field: string group_id = 5;
    */
   groupId: string;
@@ -288,6 +320,8 @@ export type ListDevicesRequest = Message<"kellet.v1.ListDevicesRequest"> & {
   tag: string[];
 
   /**
+   * The one device of this hardware.
+   *
    * @generated from field: string hardware_id = 7;
    */
   hardwareId: string;
@@ -344,16 +378,22 @@ export type UpdateDeviceRequest = Message<"kellet.v1.UpdateDeviceRequest"> & {
   name?: string | undefined;
 
   /**
+   * Empty: the tenant's defaults apply.
+   *
    * @generated from field: optional string profile_id = 3;
    */
   profileId?: string | undefined;
 
   /**
+   * Replaces all.
+   *
    * @generated from field: map<string, string> tags = 4;
    */
   tags: { [key: string]: string };
 
   /**
+   * Replaces all.
+   *
    * @generated from field: repeated string group_ids = 5;
    */
   groupIds: string[];
@@ -364,11 +404,15 @@ export type UpdateDeviceRequest = Message<"kellet.v1.UpdateDeviceRequest"> & {
   customerId?: string | undefined;
 
   /**
+   * Replaces all.
+   *
    * @generated from field: google.protobuf.Struct metadata = 7;
    */
   metadata?: JsonObject | undefined;
 
   /**
+   * When the hardware was exchanged.
+   *
    * @generated from field: optional string hardware_id = 8;
    */
   hardwareId?: string | undefined;
@@ -452,6 +496,8 @@ export const RotateDeviceCredentialsResponseSchema: GenMessage<RotateDeviceCrede
   messageDesc(file_kellet_v1_device_registry, 9);
 
 /**
+ * Devices that belong together.
+ *
  * @generated from message kellet.v1.DeviceGroup
  */
 export type DeviceGroup = Message<"kellet.v1.DeviceGroup"> & {
@@ -471,6 +517,8 @@ export type DeviceGroup = Message<"kellet.v1.DeviceGroup"> & {
   description: string;
 
   /**
+   * Living devices in it.
+   *
    * @generated from field: uint32 device_count = 4;
    */
   deviceCount: number;
@@ -670,6 +718,8 @@ export const RemoveDeviceFromGroupRequestSchema: GenMessage<RemoveDeviceFromGrou
   messageDesc(file_kellet_v1_device_registry, 18);
 
 /**
+ * Whom devices and assets are looked after for.
+ *
  * @generated from message kellet.v1.Customer
  */
 export type Customer = Message<"kellet.v1.Customer"> & {
@@ -841,6 +891,8 @@ export const DeleteCustomerRequestSchema: GenMessage<DeleteCustomerRequest> = /*
   messageDesc(file_kellet_v1_device_registry, 25);
 
 /**
+ * A thing that devices belong to; assets may stand in one another.
+ *
  * @generated from message kellet.v1.Asset
  */
 export type Asset = Message<"kellet.v1.Asset"> & {
@@ -855,11 +907,15 @@ export type Asset = Message<"kellet.v1.Asset"> & {
   name: string;
 
   /**
+   * A label of the tenant's own.
+   *
    * @generated from field: string type = 3;
    */
   type: string;
 
   /**
+   * The asset in which it stands; empty: none.
+   *
    * @generated from field: string parent_asset_id = 4;
    */
   parentAssetId: string;
@@ -961,11 +1017,15 @@ export type ListAssetsRequest = Message<"kellet.v1.ListAssetsRequest"> & {
   pageToken: string;
 
   /**
+   * Only assets of this customer.
+   *
    * @generated from field: string customer_id = 3;
    */
   customerId: string;
 
   /**
+   * Only assets directly in this one.
+   *
    * @generated from field: string parent_asset_id = 4;
    */
   parentAssetId: string;
@@ -1105,11 +1165,15 @@ export type EntityView = Message<"kellet.v1.EntityView"> & {
   keys: string[];
 
   /**
+   * Nothing older is shown; unset: everything.
+   *
    * @generated from field: google.protobuf.Timestamp start_time = 6;
    */
   startTime?: Timestamp | undefined;
 
   /**
+   * Nothing younger is shown; unset: everything.
+   *
    * @generated from field: google.protobuf.Timestamp end_time = 7;
    */
   endTime?: Timestamp | undefined;
@@ -1164,16 +1228,22 @@ export type CreateEntityViewRequest = Message<"kellet.v1.CreateEntityViewRequest
   } | { case: undefined; value?: undefined };
 
   /**
+   * Telemetry keys shown; empty: all.
+   *
    * @generated from field: repeated string keys = 4;
    */
   keys: string[];
 
   /**
+   * Nothing older is shown; unset: everything.
+   *
    * @generated from field: google.protobuf.Timestamp start_time = 5;
    */
   startTime?: Timestamp | undefined;
 
   /**
+   * Nothing younger is shown; unset: everything.
+   *
    * @generated from field: google.protobuf.Timestamp end_time = 6;
    */
   endTime?: Timestamp | undefined;
@@ -1223,6 +1293,8 @@ export type ListEntityViewsRequest = Message<"kellet.v1.ListEntityViewsRequest">
   pageToken: string;
 
   /**
+   * Only views of this customer.
+   *
    * @generated from field: string customer_id = 3;
    */
   customerId: string;
@@ -1289,16 +1361,22 @@ export type UpdateEntityViewRequest = Message<"kellet.v1.UpdateEntityViewRequest
   } | { case: undefined; value?: undefined };
 
   /**
+   * Replaces all.
+   *
    * @generated from field: repeated string keys = 5;
    */
   keys: string[];
 
   /**
+   * Nothing older is shown; unset: everything.
+   *
    * @generated from field: google.protobuf.Timestamp start_time = 6;
    */
   startTime?: Timestamp | undefined;
 
   /**
+   * Nothing younger is shown; unset: everything.
+   *
    * @generated from field: google.protobuf.Timestamp end_time = 7;
    */
   endTime?: Timestamp | undefined;
@@ -1339,6 +1417,8 @@ export const DeleteEntityViewRequestSchema: GenMessage<DeleteEntityViewRequest> 
   messageDesc(file_kellet_v1_device_registry, 39);
 
 /**
+ * Something that is wrong with a device, from the first sign of it until it is cleared.
+ *
  * @generated from message kellet.v1.Alarm
  */
 export type Alarm = Message<"kellet.v1.Alarm"> & {
@@ -1360,16 +1440,22 @@ export type Alarm = Message<"kellet.v1.Alarm"> & {
   ruleId: string;
 
   /**
+   * A label, by which an alarm that is raised again is known.
+   *
    * @generated from field: string type = 4;
    */
   type: string;
 
   /**
+   * How bad it is.
+   *
    * @generated from field: optional kellet.v1.Alarm.Severity severity = 5;
    */
   severity?: Alarm_Severity | undefined;
 
   /**
+   * How far it has been dealt with.
+   *
    * @generated from field: optional kellet.v1.Alarm.Status status = 6;
    */
   status?: Alarm_Status | undefined;
@@ -1382,26 +1468,36 @@ export type Alarm = Message<"kellet.v1.Alarm"> & {
   count: number;
 
   /**
+   * When it was raised.
+   *
    * @generated from field: google.protobuf.Timestamp first_at = 8;
    */
   firstAt?: Timestamp | undefined;
 
   /**
+   * When it last matched.
+   *
    * @generated from field: google.protobuf.Timestamp last_at = 9;
    */
   lastAt?: Timestamp | undefined;
 
   /**
+   * What whoever raised it adds.
+   *
    * @generated from field: google.protobuf.Struct details = 10;
    */
   details?: JsonObject | undefined;
 
   /**
+   * Unset: not yet.
+   *
    * @generated from field: google.protobuf.Timestamp acknowledged_at = 11;
    */
   acknowledgedAt?: Timestamp | undefined;
 
   /**
+   * Unset: not yet.
+   *
    * @generated from field: google.protobuf.Timestamp cleared_at = 12;
    */
   clearedAt?: Timestamp | undefined;
@@ -1424,26 +1520,36 @@ export const Alarm_Severity = {
   severity_unspecified: 0,
 
   /**
+   * Service is down; act at once.
+   *
    * @generated from enum value: critical = 1;
    */
   critical: 1,
 
   /**
+   * Service suffers; act soon.
+   *
    * @generated from enum value: major = 2;
    */
   major: 2,
 
   /**
+   * A fault without effect on service yet.
+   *
    * @generated from enum value: minor = 3;
    */
   minor: 3,
 
   /**
+   * Nothing is wrong yet.
+   *
    * @generated from enum value: warning = 4;
    */
   warning: 4,
 
   /**
+   * How bad it is cannot be told.
+   *
    * @generated from enum value: indeterminate = 5;
    */
   indeterminate: 5,
@@ -1470,16 +1576,22 @@ export const Alarm_Status = {
   status_unspecified: 0,
 
   /**
+   * Nobody has taken it up.
+   *
    * @generated from enum value: active = 1;
    */
   active: 1,
 
   /**
+   * Somebody takes care of it.
+   *
    * @generated from enum value: acknowledged = 2;
    */
   acknowledged: 2,
 
   /**
+   * Its cause is gone.
+   *
    * @generated from enum value: cleared = 3;
    */
   cleared: 3,
@@ -1516,6 +1628,8 @@ export type CreateAlarmRequest = Message<"kellet.v1.CreateAlarmRequest"> & {
   severity?: Alarm_Severity | undefined;
 
   /**
+   * What whoever raises it adds.
+   *
    * @generated from field: google.protobuf.Struct details = 4;
    */
   details?: JsonObject | undefined;
@@ -1560,21 +1674,29 @@ export type ListAlarmsRequest = Message<"kellet.v1.ListAlarmsRequest"> & {
   pageToken: string;
 
   /**
+   * Only alarms of this device.
+   *
    * @generated from field: string device_id = 3;
    */
   deviceId: string;
 
   /**
+   * Only alarms of this rule.
+   *
    * @generated from field: string rule_id = 4;
    */
   ruleId: string;
 
   /**
+   * Only alarms of this severity.
+   *
    * @generated from field: optional kellet.v1.Alarm.Severity severity = 5;
    */
   severity?: Alarm_Severity | undefined;
 
   /**
+   * Only alarms in this state.
+   *
    * @generated from field: optional kellet.v1.Alarm.Status status = 6;
    */
   status?: Alarm_Status | undefined;
@@ -1624,6 +1746,8 @@ export type UpdateAlarmRequest = Message<"kellet.v1.UpdateAlarmRequest"> & {
   severity?: Alarm_Severity | undefined;
 
   /**
+   * Replaces all.
+   *
    * @generated from field: google.protobuf.Struct details = 3;
    */
   details?: JsonObject | undefined;
@@ -1697,6 +1821,8 @@ export const ClearAlarmRequestSchema: GenMessage<ClearAlarmRequest> = /*@__PURE_
  */
 export const DeviceRegistryService: GenService<{
   /**
+   * CreateDevice makes a device without a claim, and answers its key this once.
+   *
    * @generated from rpc kellet.v1.DeviceRegistryService.CreateDevice
    */
   createDevice: {
@@ -1705,6 +1831,8 @@ export const DeviceRegistryService: GenService<{
     output: typeof CreateDeviceResponseSchema;
   },
   /**
+   * GetDevice answers one device.
+   *
    * @generated from rpc kellet.v1.DeviceRegistryService.GetDevice
    */
   getDevice: {
@@ -1713,6 +1841,8 @@ export const DeviceRegistryService: GenService<{
     output: typeof DeviceSchema;
   },
   /**
+   * ListDevices lists the tenant's devices; all filters that are given must hold.
+   *
    * @generated from rpc kellet.v1.DeviceRegistryService.ListDevices
    */
   listDevices: {
@@ -1751,6 +1881,8 @@ export const DeviceRegistryService: GenService<{
     output: typeof RotateDeviceCredentialsResponseSchema;
   },
   /**
+   * CreateDeviceGroup makes an empty group of devices.
+   *
    * @generated from rpc kellet.v1.DeviceRegistryService.CreateDeviceGroup
    */
   createDeviceGroup: {
@@ -1759,6 +1891,8 @@ export const DeviceRegistryService: GenService<{
     output: typeof DeviceGroupSchema;
   },
   /**
+   * GetDeviceGroup answers one group of devices.
+   *
    * @generated from rpc kellet.v1.DeviceRegistryService.GetDeviceGroup
    */
   getDeviceGroup: {
@@ -1767,6 +1901,8 @@ export const DeviceRegistryService: GenService<{
     output: typeof DeviceGroupSchema;
   },
   /**
+   * ListDeviceGroups lists the groups of devices.
+   *
    * @generated from rpc kellet.v1.DeviceRegistryService.ListDeviceGroups
    */
   listDeviceGroups: {
@@ -1775,6 +1911,8 @@ export const DeviceRegistryService: GenService<{
     output: typeof ListDeviceGroupsResponseSchema;
   },
   /**
+   * UpdateDeviceGroup changes what the body names.
+   *
    * @generated from rpc kellet.v1.DeviceRegistryService.UpdateDeviceGroup
    */
   updateDeviceGroup: {
@@ -1783,6 +1921,8 @@ export const DeviceRegistryService: GenService<{
     output: typeof DeviceGroupSchema;
   },
   /**
+   * DeleteDeviceGroup removes a group; its devices stay.
+   *
    * @generated from rpc kellet.v1.DeviceRegistryService.DeleteDeviceGroup
    */
   deleteDeviceGroup: {
@@ -1791,6 +1931,8 @@ export const DeviceRegistryService: GenService<{
     output: typeof EmptySchema;
   },
   /**
+   * AddDevicesToGroup adds devices to a group; who is in it already stays.
+   *
    * @generated from rpc kellet.v1.DeviceRegistryService.AddDevicesToGroup
    */
   addDevicesToGroup: {
@@ -1799,6 +1941,8 @@ export const DeviceRegistryService: GenService<{
     output: typeof DeviceGroupSchema;
   },
   /**
+   * RemoveDeviceFromGroup takes one device out of a group.
+   *
    * @generated from rpc kellet.v1.DeviceRegistryService.RemoveDeviceFromGroup
    */
   removeDeviceFromGroup: {
@@ -1807,6 +1951,8 @@ export const DeviceRegistryService: GenService<{
     output: typeof EmptySchema;
   },
   /**
+   * CreateCustomer makes a customer, whose assets, devices and views can then be named as theirs.
+   *
    * @generated from rpc kellet.v1.DeviceRegistryService.CreateCustomer
    */
   createCustomer: {
@@ -1815,6 +1961,8 @@ export const DeviceRegistryService: GenService<{
     output: typeof CustomerSchema;
   },
   /**
+   * GetCustomer answers one customer.
+   *
    * @generated from rpc kellet.v1.DeviceRegistryService.GetCustomer
    */
   getCustomer: {
@@ -1823,6 +1971,8 @@ export const DeviceRegistryService: GenService<{
     output: typeof CustomerSchema;
   },
   /**
+   * ListCustomers lists the customers.
+   *
    * @generated from rpc kellet.v1.DeviceRegistryService.ListCustomers
    */
   listCustomers: {
@@ -1831,6 +1981,8 @@ export const DeviceRegistryService: GenService<{
     output: typeof ListCustomersResponseSchema;
   },
   /**
+   * UpdateCustomer changes what the body names.
+   *
    * @generated from rpc kellet.v1.DeviceRegistryService.UpdateCustomer
    */
   updateCustomer: {
@@ -1839,6 +1991,8 @@ export const DeviceRegistryService: GenService<{
     output: typeof CustomerSchema;
   },
   /**
+   * DeleteCustomer removes a customer.
+   *
    * @generated from rpc kellet.v1.DeviceRegistryService.DeleteCustomer
    */
   deleteCustomer: {
@@ -1847,6 +2001,8 @@ export const DeviceRegistryService: GenService<{
     output: typeof EmptySchema;
   },
   /**
+   * CreateAsset makes an asset: a building, a vehicle, a line, whatever devices belong to.
+   *
    * @generated from rpc kellet.v1.DeviceRegistryService.CreateAsset
    */
   createAsset: {
@@ -1855,6 +2011,8 @@ export const DeviceRegistryService: GenService<{
     output: typeof AssetSchema;
   },
   /**
+   * GetAsset answers one asset.
+   *
    * @generated from rpc kellet.v1.DeviceRegistryService.GetAsset
    */
   getAsset: {
@@ -1863,6 +2021,8 @@ export const DeviceRegistryService: GenService<{
     output: typeof AssetSchema;
   },
   /**
+   * ListAssets lists the assets; all filters that are given must hold.
+   *
    * @generated from rpc kellet.v1.DeviceRegistryService.ListAssets
    */
   listAssets: {
@@ -1871,6 +2031,8 @@ export const DeviceRegistryService: GenService<{
     output: typeof ListAssetsResponseSchema;
   },
   /**
+   * UpdateAsset changes what the body names.
+   *
    * @generated from rpc kellet.v1.DeviceRegistryService.UpdateAsset
    */
   updateAsset: {
@@ -1879,6 +2041,8 @@ export const DeviceRegistryService: GenService<{
     output: typeof AssetSchema;
   },
   /**
+   * DeleteAsset removes an asset.
+   *
    * @generated from rpc kellet.v1.DeviceRegistryService.DeleteAsset
    */
   deleteAsset: {
@@ -1887,6 +2051,8 @@ export const DeviceRegistryService: GenService<{
     output: typeof EmptySchema;
   },
   /**
+   * CreateEntityView makes a view: a window on a device or an asset that a customer's people may read.
+   *
    * @generated from rpc kellet.v1.DeviceRegistryService.CreateEntityView
    */
   createEntityView: {
@@ -1895,6 +2061,8 @@ export const DeviceRegistryService: GenService<{
     output: typeof EntityViewSchema;
   },
   /**
+   * GetEntityView answers one view.
+   *
    * @generated from rpc kellet.v1.DeviceRegistryService.GetEntityView
    */
   getEntityView: {
@@ -1903,6 +2071,8 @@ export const DeviceRegistryService: GenService<{
     output: typeof EntityViewSchema;
   },
   /**
+   * ListEntityViews lists the views.
+   *
    * @generated from rpc kellet.v1.DeviceRegistryService.ListEntityViews
    */
   listEntityViews: {
@@ -1911,6 +2081,8 @@ export const DeviceRegistryService: GenService<{
     output: typeof ListEntityViewsResponseSchema;
   },
   /**
+   * UpdateEntityView changes what the body names.
+   *
    * @generated from rpc kellet.v1.DeviceRegistryService.UpdateEntityView
    */
   updateEntityView: {
@@ -1919,6 +2091,8 @@ export const DeviceRegistryService: GenService<{
     output: typeof EntityViewSchema;
   },
   /**
+   * DeleteEntityView removes a view; what it showed stays.
+   *
    * @generated from rpc kellet.v1.DeviceRegistryService.DeleteEntityView
    */
   deleteEntityView: {
@@ -1927,6 +2101,8 @@ export const DeviceRegistryService: GenService<{
     output: typeof EmptySchema;
   },
   /**
+   * CreateAlarm raises an alarm by hand; rules raise the others.
+   *
    * @generated from rpc kellet.v1.DeviceRegistryService.CreateAlarm
    */
   createAlarm: {
@@ -1935,6 +2111,8 @@ export const DeviceRegistryService: GenService<{
     output: typeof AlarmSchema;
   },
   /**
+   * GetAlarm answers one alarm.
+   *
    * @generated from rpc kellet.v1.DeviceRegistryService.GetAlarm
    */
   getAlarm: {
@@ -1943,6 +2121,8 @@ export const DeviceRegistryService: GenService<{
     output: typeof AlarmSchema;
   },
   /**
+   * ListAlarms lists the alarms; all filters that are given must hold.
+   *
    * @generated from rpc kellet.v1.DeviceRegistryService.ListAlarms
    */
   listAlarms: {
@@ -1951,6 +2131,8 @@ export const DeviceRegistryService: GenService<{
     output: typeof ListAlarmsResponseSchema;
   },
   /**
+   * UpdateAlarm changes what the body names.
+   *
    * @generated from rpc kellet.v1.DeviceRegistryService.UpdateAlarm
    */
   updateAlarm: {
@@ -1959,6 +2141,8 @@ export const DeviceRegistryService: GenService<{
     output: typeof AlarmSchema;
   },
   /**
+   * DeleteAlarm removes an alarm.
+   *
    * @generated from rpc kellet.v1.DeviceRegistryService.DeleteAlarm
    */
   deleteAlarm: {
@@ -1967,6 +2151,8 @@ export const DeviceRegistryService: GenService<{
     output: typeof EmptySchema;
   },
   /**
+   * AcknowledgeAlarm says that somebody has seen an active alarm and takes care of it.
+   *
    * @generated from rpc kellet.v1.DeviceRegistryService.AcknowledgeAlarm
    */
   acknowledgeAlarm: {
@@ -1975,6 +2161,8 @@ export const DeviceRegistryService: GenService<{
     output: typeof AlarmSchema;
   },
   /**
+   * ClearAlarm ends an alarm whose cause is gone.
+   *
    * @generated from rpc kellet.v1.DeviceRegistryService.ClearAlarm
    */
   clearAlarm: {

@@ -50,6 +50,8 @@ export type Compatibility = Message<"kellet.v1.Compatibility"> & {
   maxVersion: string;
 
   /**
+   * Of the device, with `*` and `?`.
+   *
    * @generated from field: string hardware_id_pattern = 4;
    */
   hardwareIdPattern: string;
@@ -63,6 +65,8 @@ export const CompatibilitySchema: GenMessage<Compatibility> = /*@__PURE__*/
   messageDesc(file_kellet_v1_ota, 0);
 
 /**
+ * A build of firmware or software.
+ *
  * @generated from message kellet.v1.OtaPackage
  */
 export type OtaPackage = Message<"kellet.v1.OtaPackage"> & {
@@ -89,6 +93,8 @@ export type OtaPackage = Message<"kellet.v1.OtaPackage"> & {
   version: string;
 
   /**
+   * Where the artifact came from: https, http where it is allowed, or `upload://`.
+   *
    * @generated from field: string artifact_uri = 5;
    */
   artifactUri: string;
@@ -108,6 +114,8 @@ export type OtaPackage = Message<"kellet.v1.OtaPackage"> & {
   signature: string;
 
   /**
+   * Of the artifact.
+   *
    * @generated from field: uint32 size_bytes = 8;
    */
   sizeBytes: number;
@@ -118,21 +126,29 @@ export type OtaPackage = Message<"kellet.v1.OtaPackage"> & {
   compatibility?: Compatibility | undefined;
 
   /**
+   * For people.
+   *
    * @generated from field: string release_notes = 10;
    */
   releaseNotes: string;
 
   /**
+   * Whether it may be used.
+   *
    * @generated from field: optional kellet.v1.OtaPackage.Status status = 11;
    */
   status?: OtaPackage_Status | undefined;
 
   /**
+   * The artifact has the declared checksum.
+   *
    * @generated from field: bool checksum_verified = 12;
    */
   checksumVerified: boolean;
 
   /**
+   * One of the tenant's trusted keys has signed it.
+   *
    * @generated from field: bool signature_verified = 13;
    */
   signatureVerified: boolean;
@@ -207,21 +223,29 @@ export const OtaPackage_Status = {
   status_unspecified: 0,
 
   /**
+   * Waits for its artifact.
+   *
    * @generated from enum value: uploading = 1;
    */
   uploading: 1,
 
   /**
+   * Checked, and ready for rollouts and assignments.
+   *
    * @generated from enum value: available = 2;
    */
   available: 2,
 
   /**
+   * The checksum or the signature of its artifact is wrong: never assigned.
+   *
    * @generated from enum value: rejected = 3;
    */
   rejected: 3,
 
   /**
+   * Marked as superseded: given to no single device any more; rollouts that deliver it go on.
+   *
    * @generated from enum value: deprecated = 4;
    */
   deprecated: 4,
@@ -243,6 +267,8 @@ export const OtaPackage_StatusSchema: GenEnum<OtaPackage_Status> = /*@__PURE__*/
  */
 export type CreatePackageRequest = Message<"kellet.v1.CreatePackageRequest"> & {
   /**
+   * Empty: made of type, version and device type.
+   *
    * @generated from field: string name = 1;
    */
   name: string;
@@ -253,26 +279,37 @@ export type CreatePackageRequest = Message<"kellet.v1.CreatePackageRequest"> & {
   type?: OtaPackage_Type | undefined;
 
   /**
+   * Semantic version of the build.
+   *
    * @generated from field: string version = 3;
    */
   version: string;
 
   /**
+   * https, http where it is allowed, or `upload://`: the bytes are then sent to `PUT
+   * /api/v1/ota/packages/{package_id}/artifact`.
+   *
    * @generated from field: string artifact_uri = 4;
    */
   artifactUri: string;
 
   /**
+   * 64 hex digits.
+   *
    * @generated from field: string sha256 = 5;
    */
   sha256: string;
 
   /**
+   * Base64, Ed25519 over the artifact's SHA-256 digest; empty: not signed.
+   *
    * @generated from field: string signature = 6;
    */
   signature: string;
 
   /**
+   * Of the artifact; 0: whatever it has.
+   *
    * @generated from field: uint32 size_bytes = 7;
    */
   sizeBytes: number;
@@ -283,6 +320,8 @@ export type CreatePackageRequest = Message<"kellet.v1.CreatePackageRequest"> & {
   compatibility?: Compatibility | undefined;
 
   /**
+   * For people.
+   *
    * @generated from field: string release_notes = 9;
    */
   releaseNotes: string;
@@ -327,11 +366,15 @@ export type ListPackagesRequest = Message<"kellet.v1.ListPackagesRequest"> & {
   pageToken: string;
 
   /**
+   * Only firmware, or only software.
+   *
    * @generated from field: optional kellet.v1.OtaPackage.Type type = 3;
    */
   type?: OtaPackage_Type | undefined;
 
   /**
+   * Only packages in this state.
+   *
    * @generated from field: optional kellet.v1.OtaPackage.Status status = 4;
    */
   status?: OtaPackage_Status | undefined;
@@ -487,6 +530,8 @@ export type Rollout = Message<"kellet.v1.Rollout"> & {
   packageId: string;
 
   /**
+   * The profile whose devices get the package.
+   *
    * @generated from field: string target_profile_id = 4;
    */
   targetProfileId: string;
@@ -506,11 +551,15 @@ export type Rollout = Message<"kellet.v1.Rollout"> & {
   failureThresholdPercent: number;
 
   /**
+   * What a rollback gives; empty: there is none.
+   *
    * @generated from field: string rollback_package_id = 7;
    */
   rollbackPackageId: string;
 
   /**
+   * How far it is.
+   *
    * @generated from field: optional kellet.v1.Rollout.Status status = 8;
    */
   status?: Rollout_Status | undefined;
@@ -535,6 +584,8 @@ export type Rollout = Message<"kellet.v1.Rollout"> & {
   minFailures: number;
 
   /**
+   * The stages after the canary; empty: nothing expands by itself.
+   *
    * @generated from field: repeated kellet.v1.Rollout.Step steps = 12;
    */
   steps: Rollout_Step[];
@@ -547,11 +598,15 @@ export type Rollout = Message<"kellet.v1.Rollout"> & {
   maxPerMinute: number;
 
   /**
+   * A device that has not reported this long after delivery counts as timed out.
+   *
    * @generated from field: uint32 device_timeout_seconds = 14;
    */
   deviceTimeoutSeconds: number;
 
   /**
+   * How often a device is tried.
+   *
    * @generated from field: uint32 max_attempts = 15;
    */
   maxAttempts: number;
@@ -564,6 +619,8 @@ export type Rollout = Message<"kellet.v1.Rollout"> & {
   outcome?: Rollout_Outcome | undefined;
 
   /**
+   * For people: what it does or waits for.
+   *
    * @generated from field: string message = 17;
    */
   message: string;
@@ -581,11 +638,15 @@ export type Rollout = Message<"kellet.v1.Rollout"> & {
   counts?: Rollout_Counts | undefined;
 
   /**
+   * The share that is held against the threshold.
+   *
    * @generated from field: double failure_percent = 20;
    */
   failurePercent: number;
 
   /**
+   * Why it is paused; empty when it is not.
+   *
    * @generated from field: repeated kellet.v1.Rollout.PauseReason pause_reasons = 21;
    */
   pauseReasons: Rollout_PauseReason[];
@@ -615,6 +676,8 @@ export const RolloutSchema: GenMessage<Rollout> = /*@__PURE__*/
  */
 export type Rollout_Step = Message<"kellet.v1.Rollout.Step"> & {
   /**
+   * Share of the eligible devices, those of the stages before included.
+   *
    * @generated from field: uint32 percent = 1;
    */
   percent: number;
@@ -642,45 +705,63 @@ export const Rollout_StepSchema: GenMessage<Rollout_Step> = /*@__PURE__*/
   messageDesc(file_kellet_v1_ota, 9, 0);
 
 /**
+ * Devices of the rollout by state.
+ *
  * @generated from message kellet.v1.Rollout.Counts
  */
 export type Rollout_Counts = Message<"kellet.v1.Rollout.Counts"> & {
   /**
+   * Devices that the rollout is for.
+   *
    * @generated from field: uint32 eligible = 1;
    */
   eligible: number;
 
   /**
+   * Devices scheduled so far.
+   *
    * @generated from field: uint32 scheduled = 2;
    */
   scheduled: number;
 
   /**
+   * Have been sent the command so far.
+   *
    * @generated from field: uint32 sent = 3;
    */
   sent: number;
 
   /**
+   * Run the new version.
+   *
    * @generated from field: uint32 succeeded = 4;
    */
   succeeded: number;
 
   /**
+   * Reported failure.
+   *
    * @generated from field: uint32 failed = 5;
    */
   failed: number;
 
   /**
+   * Did not report in time.
+   *
    * @generated from field: uint32 timed_out = 6;
    */
   timedOut: number;
 
   /**
+   * Were left out.
+   *
    * @generated from field: uint32 skipped = 7;
    */
   skipped: number;
 
   /**
+   * Were deleted.
+   *
    * @generated from field: uint32 removed = 8;
    */
   removed: number;
@@ -703,21 +784,29 @@ export const Rollout_Status = {
   status_unspecified: 0,
 
   /**
+   * Schedules devices, stage by stage.
+   *
    * @generated from enum value: active = 1;
    */
   active: 1,
 
   /**
+   * Schedules nobody until it is resumed.
+   *
    * @generated from enum value: paused = 2;
    */
   paused: 2,
 
   /**
+   * Devices get the rollback package.
+   *
    * @generated from enum value: rolling_back = 3;
    */
   rolling_back: 3,
 
   /**
+   * Over; `outcome` says how.
+   *
    * @generated from enum value: completed = 4;
    */
   completed: 4,
@@ -744,16 +833,22 @@ export const Rollout_Outcome = {
   outcome_unspecified: 0,
 
   /**
+   * Every device of it is up to date or was skipped.
+   *
    * @generated from enum value: succeeded = 1;
    */
   succeeded: 1,
 
   /**
+   * The devices that were reached have had the rollback package.
+   *
    * @generated from enum value: rolled_back = 2;
    */
   rolled_back: 2,
 
   /**
+   * Ended where it stood.
+   *
    * @generated from enum value: cancelled = 3;
    */
   cancelled: 3,
@@ -780,16 +875,22 @@ export const Rollout_PauseReason = {
   pause_reason_unspecified: 0,
 
   /**
+   * Somebody paused it.
+   *
    * @generated from enum value: operator_pause = 1;
    */
   operator_pause: 1,
 
   /**
+   * A greater share of devices failed than the threshold allows.
+   *
    * @generated from enum value: failure_threshold_exceeded = 2;
    */
   failure_threshold_exceeded: 2,
 
   /**
+   * The next step waits for approval.
+   *
    * @generated from enum value: step_approval = 3;
    */
   step_approval: 3,
@@ -816,6 +917,8 @@ export type CreateRolloutRequest = Message<"kellet.v1.CreateRolloutRequest"> & {
   packageId: string;
 
   /**
+   * The profile whose devices get the package.
+   *
    * @generated from field: string target_profile_id = 2;
    */
   targetProfileId: string;
@@ -835,6 +938,8 @@ export type CreateRolloutRequest = Message<"kellet.v1.CreateRolloutRequest"> & {
   failureThresholdPercent?: number | undefined;
 
   /**
+   * What a rollback gives; empty: there is none.
+   *
    * @generated from field: string rollback_package_id = 5;
    */
   rollbackPackageId: string;
@@ -852,11 +957,15 @@ export type CreateRolloutRequest = Message<"kellet.v1.CreateRolloutRequest"> & {
   minFailures?: number | undefined;
 
   /**
+   * The stages after the canary; empty: nothing expands by itself.
+   *
    * @generated from field: repeated kellet.v1.Rollout.Step steps = 8;
    */
   steps: Rollout_Step[];
 
   /**
+   * Commands sent in a minute; 0: unlimited.
+   *
    * @generated from field: uint32 max_per_minute = 9;
    */
   maxPerMinute: number;
@@ -891,15 +1000,21 @@ export const CreateRolloutRequestSchema: GenMessage<CreateRolloutRequest> = /*@_
   messageDesc(file_kellet_v1_ota, 10);
 
 /**
+ * What a rollout would do.
+ *
  * @generated from message kellet.v1.PlanRolloutResponse
  */
 export type PlanRolloutResponse = Message<"kellet.v1.PlanRolloutResponse"> & {
   /**
+   * Devices that the rollout is for.
+   *
    * @generated from field: uint32 eligible = 1;
    */
   eligible: number;
 
   /**
+   * The canary and the steps after it.
+   *
    * @generated from field: repeated kellet.v1.PlanRolloutResponse.Step steps = 2;
    */
   steps: PlanRolloutResponse_Step[];
@@ -931,6 +1046,8 @@ export const PlanRolloutResponseSchema: GenMessage<PlanRolloutResponse> = /*@__P
  */
 export type PlanRolloutResponse_Step = Message<"kellet.v1.PlanRolloutResponse.Step"> & {
   /**
+   * Share of the eligible devices, those of the stages before included.
+   *
    * @generated from field: uint32 percent = 1;
    */
   percent: number;
@@ -974,6 +1091,8 @@ export type PlanRolloutResponse_ExcludedDevice = Message<"kellet.v1.PlanRolloutR
   deviceId: string;
 
   /**
+   * Why the rollout leaves it out.
+   *
    * @generated from field: string reason = 2;
    */
   reason: string;
@@ -1018,16 +1137,22 @@ export type ListRolloutsRequest = Message<"kellet.v1.ListRolloutsRequest"> & {
   pageToken: string;
 
   /**
+   * Only rollouts in this state.
+   *
    * @generated from field: optional kellet.v1.Rollout.Status status = 3;
    */
   status?: Rollout_Status | undefined;
 
   /**
+   * Only rollouts of this package.
+   *
    * @generated from field: string package_id = 4;
    */
   packageId: string;
 
   /**
+   * Only rollouts to this profile.
+   *
    * @generated from field: string target_profile_id = 5;
    */
   targetProfileId: string;
@@ -1072,6 +1197,8 @@ export type UpdateRolloutRequest = Message<"kellet.v1.UpdateRolloutRequest"> & {
   rolloutId: string;
 
   /**
+   * Higher than now.
+   *
    * @generated from field: optional uint32 canary_percent = 2;
    */
   canaryPercent?: number | undefined;
@@ -1101,11 +1228,15 @@ export type RolloutDevice = Message<"kellet.v1.RolloutDevice"> & {
   deviceId: string;
 
   /**
+   * How far it is.
+   *
    * @generated from field: optional kellet.v1.RolloutDevice.State state = 2;
    */
   state?: RolloutDevice_State | undefined;
 
   /**
+   * How often it was tried.
+   *
    * @generated from field: uint32 attempts = 3;
    */
   attempts: number;
@@ -1118,6 +1249,8 @@ export type RolloutDevice = Message<"kellet.v1.RolloutDevice"> & {
   firmwareVersion: string;
 
   /**
+   * Why it failed; empty when it did not.
+   *
    * @generated from field: string error = 5;
    */
   error: string;
@@ -1145,41 +1278,57 @@ export const RolloutDevice_State = {
   state_unspecified: 0,
 
   /**
+   * Its command waits to be sent.
+   *
    * @generated from enum value: scheduled = 1;
    */
   scheduled: 1,
 
   /**
+   * It has the command.
+   *
    * @generated from enum value: sent = 2;
    */
   sent: 2,
 
   /**
+   * It has reported progress.
+   *
    * @generated from enum value: downloading = 3;
    */
   downloading: 3,
 
   /**
+   * It runs the new version.
+   *
    * @generated from enum value: successful = 4;
    */
   successful: 4,
 
   /**
+   * It reported failure.
+   *
    * @generated from enum value: failure = 5;
    */
   failure: 5,
 
   /**
+   * It did not report in time.
+   *
    * @generated from enum value: timed_out = 6;
    */
   timed_out: 6,
 
   /**
+   * It was left out.
+   *
    * @generated from enum value: skipped = 7;
    */
   skipped: 7,
 
   /**
+   * It has had the rollback package.
+   *
    * @generated from enum value: rolled_back = 8;
    */
   rolled_back: 8,
@@ -1216,6 +1365,8 @@ export type ListRolloutDevicesRequest = Message<"kellet.v1.ListRolloutDevicesReq
   pageToken: string;
 
   /**
+   * Only devices in this state.
+   *
    * @generated from field: optional kellet.v1.RolloutDevice.State state = 4;
    */
   state?: RolloutDevice_State | undefined;
@@ -1376,6 +1527,8 @@ export type SkipRolloutRequest = Message<"kellet.v1.SkipRolloutRequest"> & {
   rolloutId: string;
 
   /**
+   * Devices that have not finished.
+   *
    * @generated from field: repeated string device_ids = 2;
    */
   deviceIds: string[];
@@ -1422,11 +1575,15 @@ export type AssignedPackage = Message<"kellet.v1.AssignedPackage"> & {
   type?: OtaPackage_Type | undefined;
 
   /**
+   * Semantic version of the build.
+   *
    * @generated from field: string version = 3;
    */
   version: string;
 
   /**
+   * Of the artifact.
+   *
    * @generated from field: uint32 size_bytes = 4;
    */
   sizeBytes: number;
@@ -1439,11 +1596,15 @@ export type AssignedPackage = Message<"kellet.v1.AssignedPackage"> & {
   checksum: string;
 
   /**
+   * 64 hex digits.
+   *
    * @generated from field: string sha256 = 6;
    */
   sha256: string;
 
   /**
+   * Base64, Ed25519 over the artifact's SHA-256 digest; empty: not signed.
+   *
    * @generated from field: string signature = 7;
    */
   signature: string;
@@ -1478,11 +1639,15 @@ export type GetChunkRequest = Message<"kellet.v1.GetChunkRequest"> & {
   deviceId: string;
 
   /**
+   * The package that is assigned to the device; any other is PERMISSION_DENIED.
+   *
    * @generated from field: string package_id = 2;
    */
   packageId: string;
 
   /**
+   * Where in the artifact the range begins.
+   *
    * @generated from field: uint32 offset = 3;
    */
   offset: number;
@@ -1503,6 +1668,8 @@ export const GetChunkRequestSchema: GenMessage<GetChunkRequest> = /*@__PURE__*/
   messageDesc(file_kellet_v1_ota, 28);
 
 /**
+ * Bytes of an artifact.
+ *
  * @generated from message kellet.v1.Chunk
  */
 export type Chunk = Message<"kellet.v1.Chunk"> & {
@@ -1512,16 +1679,22 @@ export type Chunk = Message<"kellet.v1.Chunk"> & {
   packageId: string;
 
   /**
+   * Where in the artifact it begins.
+   *
    * @generated from field: uint32 offset = 2;
    */
   offset: number;
 
   /**
+   * Bytes of `data`.
+   *
    * @generated from field: uint32 length = 3;
    */
   length: number;
 
   /**
+   * Base64 in JSON.
+   *
    * @generated from field: bytes data = 4;
    */
   data: Uint8Array;
@@ -1573,6 +1746,8 @@ export const ReportOtaRequestSchema: GenMessage<ReportOtaRequest> = /*@__PURE__*
   messageDesc(file_kellet_v1_ota, 30);
 
 /**
+ * How an update goes at a device.
+ *
  * @generated from message kellet.v1.OtaReport
  */
 export type OtaReport = Message<"kellet.v1.OtaReport"> & {
@@ -1582,6 +1757,8 @@ export type OtaReport = Message<"kellet.v1.OtaReport"> & {
   deviceId: string;
 
   /**
+   * Empty for a device-level assignment.
+   *
    * @generated from field: string rollout_id = 2;
    */
   rolloutId: string;
@@ -1601,11 +1778,15 @@ export type OtaReport = Message<"kellet.v1.OtaReport"> & {
   status?: OtaReport_Status | undefined;
 
   /**
+   * Why the update failed.
+   *
    * @generated from field: string error = 5;
    */
   error: string;
 
   /**
+   * Of the download.
+   *
    * @generated from field: optional uint32 progress_percent = 6;
    */
   progressPercent?: number | undefined;
@@ -1628,11 +1809,15 @@ export const OtaReport_Status = {
   status_unspecified: 0,
 
   /**
+   * The device runs the new version.
+   *
    * @generated from enum value: success = 1;
    */
   success: 1,
 
   /**
+   * It does not, and says why in `error`.
+   *
    * @generated from enum value: failure = 2;
    */
   failure: 2,
@@ -1666,6 +1851,8 @@ export type ReportOtaResponse = Message<"kellet.v1.ReportOtaResponse"> & {
   rolloutId: string;
 
   /**
+   * How far the device is now.
+   *
    * @generated from field: optional kellet.v1.RolloutDevice.State state = 3;
    */
   state?: RolloutDevice_State | undefined;
@@ -1701,6 +1888,8 @@ export const SetAssignmentRequestSchema: GenMessage<SetAssignmentRequest> = /*@_
   messageDesc(file_kellet_v1_ota, 33);
 
 /**
+ * A package that one device has been given.
+ *
  * @generated from message kellet.v1.Assignment
  */
 export type Assignment = Message<"kellet.v1.Assignment"> & {
@@ -1759,6 +1948,8 @@ export const OtaService: GenService<{
     output: typeof OtaPackageSchema;
   },
   /**
+   * GetPackage answers one package.
+   *
    * @generated from rpc kellet.v1.OtaService.GetPackage
    */
   getPackage: {
@@ -1767,6 +1958,8 @@ export const OtaService: GenService<{
     output: typeof OtaPackageSchema;
   },
   /**
+   * ListPackages lists the tenant's packages; all filters that are given must hold.
+   *
    * @generated from rpc kellet.v1.OtaService.ListPackages
    */
   listPackages: {
@@ -1775,6 +1968,9 @@ export const OtaService: GenService<{
     output: typeof ListPackagesResponseSchema;
   },
   /**
+   * UpdatePackage changes what the body names. Type, version and artifact never change: another build is another
+   * package.
+   *
    * @generated from rpc kellet.v1.OtaService.UpdatePackage
    */
   updatePackage: {
@@ -1783,6 +1979,8 @@ export const OtaService: GenService<{
     output: typeof OtaPackageSchema;
   },
   /**
+   * DeletePackage removes a package that no rollout or assignment uses.
+   *
    * @generated from rpc kellet.v1.OtaService.DeletePackage
    */
   deletePackage: {
@@ -1834,6 +2032,8 @@ export const OtaService: GenService<{
     output: typeof PlanRolloutResponseSchema;
   },
   /**
+   * GetRollout answers one rollout and how far it is.
+   *
    * @generated from rpc kellet.v1.OtaService.GetRollout
    */
   getRollout: {
@@ -1842,6 +2042,8 @@ export const OtaService: GenService<{
     output: typeof RolloutSchema;
   },
   /**
+   * ListRollouts lists the tenant's rollouts; all filters that are given must hold.
+   *
    * @generated from rpc kellet.v1.OtaService.ListRollouts
    */
   listRollouts: {
@@ -1860,6 +2062,8 @@ export const OtaService: GenService<{
     output: typeof RolloutSchema;
   },
   /**
+   * ListRolloutDevices lists the devices of a rollout and how far each is.
+   *
    * @generated from rpc kellet.v1.OtaService.ListRolloutDevices
    */
   listRolloutDevices: {
@@ -1868,6 +2072,8 @@ export const OtaService: GenService<{
     output: typeof ListRolloutDevicesResponseSchema;
   },
   /**
+   * PauseRollout schedules no further devices; those already reached go on.
+   *
    * @generated from rpc kellet.v1.OtaService.PauseRollout
    */
   pauseRollout: {
@@ -1876,6 +2082,8 @@ export const OtaService: GenService<{
     output: typeof RolloutSchema;
   },
   /**
+   * ResumeRollout lets a paused rollout go on, and may raise it at the same time.
+   *
    * @generated from rpc kellet.v1.OtaService.ResumeRollout
    */
   resumeRollout: {
@@ -1884,6 +2092,8 @@ export const OtaService: GenService<{
     output: typeof RolloutSchema;
   },
   /**
+   * RollbackRollout gives every device that was reached the rollback package, without which it is refused.
+   *
    * @generated from rpc kellet.v1.OtaService.RollbackRollout
    */
   rollbackRollout: {
@@ -1892,6 +2102,8 @@ export const OtaService: GenService<{
     output: typeof RolloutSchema;
   },
   /**
+   * ApproveRollout lets the next step begin, which waits for approval.
+   *
    * @generated from rpc kellet.v1.OtaService.ApproveRollout
    */
   approveRollout: {
@@ -1900,6 +2112,8 @@ export const OtaService: GenService<{
     output: typeof RolloutSchema;
   },
   /**
+   * CancelRollout ends an active or paused rollout where it stands; updated devices keep what they run.
+   *
    * @generated from rpc kellet.v1.OtaService.CancelRollout
    */
   cancelRollout: {
@@ -1908,6 +2122,8 @@ export const OtaService: GenService<{
     output: typeof RolloutSchema;
   },
   /**
+   * RetryRollout schedules devices again that have failed or timed out.
+   *
    * @generated from rpc kellet.v1.OtaService.RetryRollout
    */
   retryRollout: {
@@ -1916,6 +2132,8 @@ export const OtaService: GenService<{
     output: typeof RolloutSchema;
   },
   /**
+   * SkipRollout leaves devices out that have not finished; they count neither as failed nor as succeeded.
+   *
    * @generated from rpc kellet.v1.OtaService.SkipRollout
    */
   skipRollout: {
@@ -1968,6 +2186,8 @@ export const OtaService: GenService<{
     output: typeof AssignmentSchema;
   },
   /**
+   * DeleteAssignment ends a device's own assignment; its profile's holds again.
+   *
    * @generated from rpc kellet.v1.OtaService.DeleteAssignment
    */
   deleteAssignment: {

@@ -21,6 +21,8 @@ export const file_kellet_v1_profile: GenFile = /*@__PURE__*/
   fileDesc("ChdrZWxsZXQvdjEvcHJvZmlsZS5wcm90bxIJa2VsbGV0LnYxIr0DCgdQcm9maWxlEhIKCnByb2ZpbGVfaWQYASABKAkSDAoEbmFtZRgCIAEoCRIMCgR0eXBlGAMgASgJEjkKDGRlZmF1bHRfdGFncxgEIAMoCzIjLmtlbGxldC52MS5Qcm9maWxlLkRlZmF1bHRUYWdzRW50cnkSNAoQYW5jaG9yaW5nX3BvbGljeRgFIAEoCzIaLmtlbGxldC52MS5BbmNob3JpbmdQb2xpY3kSNAoQdGVsZW1ldHJ5X3NjaGVtYRgGIAEoCzIaLmtlbGxldC52MS5UZWxlbWV0cnlTY2hlbWESKAoKb3RhX3BvbGljeRgHIAEoCzIULmtlbGxldC52MS5PdGFQb2xpY3kSHQoVb2ZmbGluZV9hZnRlcl9zZWNvbmRzGAggASgNEi4KCmNyZWF0ZWRfYXQYCSABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEi4KCnVwZGF0ZWRfYXQYCiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wGjIKEERlZmF1bHRUYWdzRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ASLjAgoUQ3JlYXRlUHJvZmlsZVJlcXVlc3QSDAoEbmFtZRgBIAEoCRIMCgR0eXBlGAIgASgJEkYKDGRlZmF1bHRfdGFncxgDIAMoCzIwLmtlbGxldC52MS5DcmVhdGVQcm9maWxlUmVxdWVzdC5EZWZhdWx0VGFnc0VudHJ5EjQKEGFuY2hvcmluZ19wb2xpY3kYBCABKAsyGi5rZWxsZXQudjEuQW5jaG9yaW5nUG9saWN5EjQKEHRlbGVtZXRyeV9zY2hlbWEYBSABKAsyGi5rZWxsZXQudjEuVGVsZW1ldHJ5U2NoZW1hEigKCm90YV9wb2xpY3kYBiABKAsyFC5rZWxsZXQudjEuT3RhUG9saWN5Eh0KFW9mZmxpbmVfYWZ0ZXJfc2Vjb25kcxgHIAEoDRoyChBEZWZhdWx0VGFnc0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoCToCOAEiJwoRR2V0UHJvZmlsZVJlcXVlc3QSEgoKcHJvZmlsZV9pZBgBIAEoCSI8ChNMaXN0UHJvZmlsZXNSZXF1ZXN0EhEKCXBhZ2Vfc2l6ZRgBIAEoBRISCgpwYWdlX3Rva2VuGAIgASgJIlUKFExpc3RQcm9maWxlc1Jlc3BvbnNlEiQKCHByb2ZpbGVzGAEgAygLMhIua2VsbGV0LnYxLlByb2ZpbGUSFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJIuMDChRVcGRhdGVQcm9maWxlUmVxdWVzdBISCgpwcm9maWxlX2lkGAEgASgJEhEKBG5hbWUYAiABKAlIAIgBARIRCgR0eXBlGAMgASgJSAGIAQESRgoMZGVmYXVsdF90YWdzGAQgAygLMjAua2VsbGV0LnYxLlVwZGF0ZVByb2ZpbGVSZXF1ZXN0LkRlZmF1bHRUYWdzRW50cnkSNAoQYW5jaG9yaW5nX3BvbGljeRgFIAEoCzIaLmtlbGxldC52MS5BbmNob3JpbmdQb2xpY3kSNAoQdGVsZW1ldHJ5X3NjaGVtYRgGIAEoCzIaLmtlbGxldC52MS5UZWxlbWV0cnlTY2hlbWESKAoKb3RhX3BvbGljeRgHIAEoCzIULmtlbGxldC52MS5PdGFQb2xpY3kSIgoVb2ZmbGluZV9hZnRlcl9zZWNvbmRzGAggASgNSAKIAQESLwoLdXBkYXRlX21hc2sYCSABKAsyGi5nb29nbGUucHJvdG9idWYuRmllbGRNYXNrGjIKEERlZmF1bHRUYWdzRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4AUIHCgVfbmFtZUIHCgVfdHlwZUIYChZfb2ZmbGluZV9hZnRlcl9zZWNvbmRzIioKFERlbGV0ZVByb2ZpbGVSZXF1ZXN0EhIKCnByb2ZpbGVfaWQYASABKAkywwUKDlByb2ZpbGVTZXJ2aWNlEnkKDUNyZWF0ZVByb2ZpbGUSHy5rZWxsZXQudjEuQ3JlYXRlUHJvZmlsZVJlcXVlc3QaEi5rZWxsZXQudjEuUHJvZmlsZSIziucYFAoCAgMSDnByb2ZpbGVzOndyaXRlgtPkkwIVOgEqIhAvYXBpL3YxL3Byb2ZpbGVzEpABCgpHZXRQcm9maWxlEhwua2VsbGV0LnYxLkdldFByb2ZpbGVSZXF1ZXN0GhIua2VsbGV0LnYxLlByb2ZpbGUiUIrnGCcKAgIDEg1wcm9maWxlczpyZWFkKhJnZXQgZGV2aWNlcHJvZmlsZXOC0+STAh8SHS9hcGkvdjEvcHJvZmlsZXMve3Byb2ZpbGVfaWR9EpUBCgxMaXN0UHJvZmlsZXMSHi5rZWxsZXQudjEuTGlzdFByb2ZpbGVzUmVxdWVzdBofLmtlbGxldC52MS5MaXN0UHJvZmlsZXNSZXNwb25zZSJEiucYKAoCAgMSDXByb2ZpbGVzOnJlYWQqE2xpc3QgZGV2aWNlcHJvZmlsZXOC0+STAhISEC9hcGkvdjEvcHJvZmlsZXMShgEKDVVwZGF0ZVByb2ZpbGUSHy5rZWxsZXQudjEuVXBkYXRlUHJvZmlsZVJlcXVlc3QaEi5rZWxsZXQudjEuUHJvZmlsZSJAiucYFAoCAgMSDnByb2ZpbGVzOndyaXRlgtPkkwIiOgEqMh0vYXBpL3YxL3Byb2ZpbGVzL3twcm9maWxlX2lkfRKBAQoNRGVsZXRlUHJvZmlsZRIfLmtlbGxldC52MS5EZWxldGVQcm9maWxlUmVxdWVzdBoQLmtlbGxldC52MS5FbXB0eSI9iucYFAoCAgMSDnByb2ZpbGVzOndyaXRlgtPkkwIfKh0vYXBpL3YxL3Byb2ZpbGVzL3twcm9maWxlX2lkfWIGcHJvdG8z", [file_google_api_annotations, file_google_protobuf_field_mask, file_google_protobuf_timestamp, file_kellet_v1_common, file_kellet_v1_options]);
 
 /**
+ * The defaults that devices inherit.
+ *
  * @generated from message kellet.v1.Profile
  */
 export type Profile = Message<"kellet.v1.Profile"> & {
@@ -42,6 +44,8 @@ export type Profile = Message<"kellet.v1.Profile"> & {
   type: string;
 
   /**
+   * Under the devices' own tags.
+   *
    * @generated from field: map<string, string> default_tags = 4;
    */
   defaultTags: { [key: string]: string };
@@ -96,11 +100,15 @@ export type CreateProfileRequest = Message<"kellet.v1.CreateProfileRequest"> & {
   name: string;
 
   /**
+   * Device type label, which packages may ask for.
+   *
    * @generated from field: string type = 2;
    */
   type: string;
 
   /**
+   * Under the devices' own tags.
+   *
    * @generated from field: map<string, string> default_tags = 3;
    */
   defaultTags: { [key: string]: string };
@@ -121,6 +129,8 @@ export type CreateProfileRequest = Message<"kellet.v1.CreateProfileRequest"> & {
   otaPolicy?: OtaPolicy | undefined;
 
   /**
+   * A device goes offline this long after its last sign of life; 0: the tenant's default.
+   *
    * @generated from field: uint32 offline_after_seconds = 7;
    */
   offlineAfterSeconds: number;
@@ -214,6 +224,8 @@ export type UpdateProfileRequest = Message<"kellet.v1.UpdateProfileRequest"> & {
   type?: string | undefined;
 
   /**
+   * Replaces all.
+   *
    * @generated from field: map<string, string> default_tags = 4;
    */
   defaultTags: { [key: string]: string };
@@ -234,6 +246,8 @@ export type UpdateProfileRequest = Message<"kellet.v1.UpdateProfileRequest"> & {
   otaPolicy?: OtaPolicy | undefined;
 
   /**
+   * A device goes offline this long after its last sign of life; 0: the tenant's default.
+   *
    * @generated from field: optional uint32 offline_after_seconds = 8;
    */
   offlineAfterSeconds?: number | undefined;
@@ -273,6 +287,8 @@ export const DeleteProfileRequestSchema: GenMessage<DeleteProfileRequest> = /*@_
  */
 export const ProfileService: GenService<{
   /**
+   * CreateProfile makes a profile: the defaults that its devices inherit.
+   *
    * @generated from rpc kellet.v1.ProfileService.CreateProfile
    */
   createProfile: {
@@ -281,6 +297,8 @@ export const ProfileService: GenService<{
     output: typeof ProfileSchema;
   },
   /**
+   * GetProfile answers one profile.
+   *
    * @generated from rpc kellet.v1.ProfileService.GetProfile
    */
   getProfile: {
@@ -289,6 +307,8 @@ export const ProfileService: GenService<{
     output: typeof ProfileSchema;
   },
   /**
+   * ListProfiles lists the tenant's profiles.
+   *
    * @generated from rpc kellet.v1.ProfileService.ListProfiles
    */
   listProfiles: {
@@ -297,6 +317,8 @@ export const ProfileService: GenService<{
     output: typeof ListProfilesResponseSchema;
   },
   /**
+   * UpdateProfile changes what the body names, for all devices of the profile at once.
+   *
    * @generated from rpc kellet.v1.ProfileService.UpdateProfile
    */
   updateProfile: {

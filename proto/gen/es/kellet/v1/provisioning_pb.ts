@@ -21,6 +21,8 @@ export const file_kellet_v1_provisioning: GenFile = /*@__PURE__*/
   fileDesc("ChxrZWxsZXQvdjEvcHJvdmlzaW9uaW5nLnByb3RvEglrZWxsZXQudjEi8AQKCFRlbXBsYXRlEhMKC3RlbXBsYXRlX2lkGAEgASgJEgwKBG5hbWUYAiABKAkSEgoKcHJvZmlsZV9pZBgDIAEoCRIbChNoYXJkd2FyZV9pZF9wYXR0ZXJuGAQgASgJEhAKCG9uZV90aW1lGAUgASgIEhoKEmV4cGlyZXNfaW5fc2Vjb25kcxgGIAEoDRI4Cg9jcmVkZW50aWFsX3R5cGUYByABKA4yGi5rZWxsZXQudjEuQ3JlZGVudGlhbC5UeXBlSACIAQESGQoRZGVmYXVsdF9ncm91cF9pZHMYCCADKAkSDwoHZW5hYmxlZBgJIAEoCBI0CglrZXlfc3RhdGUYCiABKA4yHC5rZWxsZXQudjEuVGVtcGxhdGUuS2V5U3RhdGVIAYgBARIOCgZjbGFpbXMYCyABKA0SGgoNcHJvdmlzaW9uX2tleRgMIAEoCUgCiAEBEi4KCmV4cGlyZXNfYXQYDSABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEi4KCmNyZWF0ZWRfYXQYDiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEi4KCnVwZGF0ZWRfYXQYDyABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wIlYKCEtleVN0YXRlEhkKFWtleV9zdGF0ZV91bnNwZWNpZmllZBAAEgoKBmFjdGl2ZRABEggKBHVzZWQQAhILCgdleHBpcmVkEAMSDAoIZGlzYWJsZWQQBEISChBfY3JlZGVudGlhbF90eXBlQgwKCl9rZXlfc3RhdGVCEAoOX3Byb3Zpc2lvbl9rZXkijwIKFUNyZWF0ZVRlbXBsYXRlUmVxdWVzdBIMCgRuYW1lGAEgASgJEhIKCnByb2ZpbGVfaWQYAiABKAkSGwoTaGFyZHdhcmVfaWRfcGF0dGVybhgDIAEoCRIQCghvbmVfdGltZRgEIAEoCBIaChJleHBpcmVzX2luX3NlY29uZHMYBSABKA0SOAoPY3JlZGVudGlhbF90eXBlGAYgASgOMhoua2VsbGV0LnYxLkNyZWRlbnRpYWwuVHlwZUgAiAEBEhkKEWRlZmF1bHRfZ3JvdXBfaWRzGAcgAygJEhQKB2VuYWJsZWQYCCABKAhIAYgBAUISChBfY3JlZGVudGlhbF90eXBlQgoKCF9lbmFibGVkIikKEkdldFRlbXBsYXRlUmVxdWVzdBITCgt0ZW1wbGF0ZV9pZBgBIAEoCSJRChRMaXN0VGVtcGxhdGVzUmVxdWVzdBIRCglwYWdlX3NpemUYASABKAUSEgoKcGFnZV90b2tlbhgCIAEoCRISCgpwcm9maWxlX2lkGAMgASgJIlgKFUxpc3RUZW1wbGF0ZXNSZXNwb25zZRImCgl0ZW1wbGF0ZXMYASADKAsyEy5rZWxsZXQudjEuVGVtcGxhdGUSFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJIsIDChVVcGRhdGVUZW1wbGF0ZVJlcXVlc3QSEwoLdGVtcGxhdGVfaWQYASABKAkSEQoEbmFtZRgCIAEoCUgAiAEBEhcKCnByb2ZpbGVfaWQYAyABKAlIAYgBARIgChNoYXJkd2FyZV9pZF9wYXR0ZXJuGAQgASgJSAKIAQESFQoIb25lX3RpbWUYBSABKAhIA4gBARIfChJleHBpcmVzX2luX3NlY29uZHMYBiABKA1IBIgBARI4Cg9jcmVkZW50aWFsX3R5cGUYByABKA4yGi5rZWxsZXQudjEuQ3JlZGVudGlhbC5UeXBlSAWIAQESGQoRZGVmYXVsdF9ncm91cF9pZHMYCCADKAkSFAoHZW5hYmxlZBgJIAEoCEgGiAEBEi8KC3VwZGF0ZV9tYXNrGAogASgLMhouZ29vZ2xlLnByb3RvYnVmLkZpZWxkTWFza0IHCgVfbmFtZUINCgtfcHJvZmlsZV9pZEIWChRfaGFyZHdhcmVfaWRfcGF0dGVybkILCglfb25lX3RpbWVCFQoTX2V4cGlyZXNfaW5fc2Vjb25kc0ISChBfY3JlZGVudGlhbF90eXBlQgoKCF9lbmFibGVkIiwKFURlbGV0ZVRlbXBsYXRlUmVxdWVzdBITCgt0ZW1wbGF0ZV9pZBgBIAEoCSItChZEaXNhYmxlVGVtcGxhdGVSZXF1ZXN0EhMKC3RlbXBsYXRlX2lkGAEgASgJIi8KGFJvdGF0ZVRlbXBsYXRlS2V5UmVxdWVzdBITCgt0ZW1wbGF0ZV9pZBgBIAEoCSJiChJDbGFpbURldmljZVJlcXVlc3QSFQoNcHJvdmlzaW9uX2tleRgBIAEoCRITCgtkZXZpY2VfbmFtZRgCIAEoCRITCgtoYXJkd2FyZV9pZBgDIAEoCRILCgNjc3IYBCABKAki2QEKE0NsYWltRGV2aWNlUmVzcG9uc2USEQoJZGV2aWNlX2lkGAEgASgJEg8KB2FwaV9rZXkYAiABKAkSGQoMcHNrX2lkZW50aXR5GAMgASgJSACIAQESEAoDcHNrGAQgASgJSAGIAQESGAoLY2VydGlmaWNhdGUYBSABKAlIAogBARIbCg5jYV9jZXJ0aWZpY2F0ZRgGIAEoCUgDiAEBQg8KDV9wc2tfaWRlbnRpdHlCBgoEX3Bza0IOCgxfY2VydGlmaWNhdGVCEQoPX2NhX2NlcnRpZmljYXRlMpAKChNQcm92aXNpb25pbmdTZXJ2aWNlEo4BCg5DcmVhdGVUZW1wbGF0ZRIgLmtlbGxldC52MS5DcmVhdGVUZW1wbGF0ZVJlcXVlc3QaEy5rZWxsZXQudjEuVGVtcGxhdGUiRYrnGBgKAgIDEhJwcm92aXNpb25pbmc6d3JpdGWC0+STAiM6ASoiHi9hcGkvdjEvcHJvdmlzaW9uaW5nL3RlbXBsYXRlcxKtAQoLR2V0VGVtcGxhdGUSHS5rZWxsZXQudjEuR2V0VGVtcGxhdGVSZXF1ZXN0GhMua2VsbGV0LnYxLlRlbXBsYXRlImqK5xgyCgICAxIRcHJvdmlzaW9uaW5nOnJlYWQqGWdldCBwcm92aXNpb25pbmd0ZW1wbGF0ZXOC0+STAi4SLC9hcGkvdjEvcHJvdmlzaW9uaW5nL3RlbXBsYXRlcy97dGVtcGxhdGVfaWR9ErEBCg1MaXN0VGVtcGxhdGVzEh8ua2VsbGV0LnYxLkxpc3RUZW1wbGF0ZXNSZXF1ZXN0GiAua2VsbGV0LnYxLkxpc3RUZW1wbGF0ZXNSZXNwb25zZSJdiucYMwoCAgMSEXByb3Zpc2lvbmluZzpyZWFkKhpsaXN0IHByb3Zpc2lvbmluZ3RlbXBsYXRlc4LT5JMCIBIeL2FwaS92MS9wcm92aXNpb25pbmcvdGVtcGxhdGVzEpwBCg5VcGRhdGVUZW1wbGF0ZRIgLmtlbGxldC52MS5VcGRhdGVUZW1wbGF0ZVJlcXVlc3QaEy5rZWxsZXQudjEuVGVtcGxhdGUiU4rnGBgKAgIDEhJwcm92aXNpb25pbmc6d3JpdGWC0+STAjE6ASoyLC9hcGkvdjEvcHJvdmlzaW9uaW5nL3RlbXBsYXRlcy97dGVtcGxhdGVfaWR9EpYBCg5EZWxldGVUZW1wbGF0ZRIgLmtlbGxldC52MS5EZWxldGVUZW1wbGF0ZVJlcXVlc3QaEC5rZWxsZXQudjEuRW1wdHkiUIrnGBgKAgIDEhJwcm92aXNpb25pbmc6d3JpdGWC0+STAi4qLC9hcGkvdjEvcHJvdmlzaW9uaW5nL3RlbXBsYXRlcy97dGVtcGxhdGVfaWR9EqYBCg9EaXNhYmxlVGVtcGxhdGUSIS5rZWxsZXQudjEuRGlzYWJsZVRlbXBsYXRlUmVxdWVzdBoTLmtlbGxldC52MS5UZW1wbGF0ZSJbiucYGAoCAgMSEnByb3Zpc2lvbmluZzp3cml0ZYLT5JMCOToBKiI0L2FwaS92MS9wcm92aXNpb25pbmcvdGVtcGxhdGVzL3t0ZW1wbGF0ZV9pZH0vZGlzYWJsZRKtAQoRUm90YXRlVGVtcGxhdGVLZXkSIy5rZWxsZXQudjEuUm90YXRlVGVtcGxhdGVLZXlSZXF1ZXN0GhMua2VsbGV0LnYxLlRlbXBsYXRlIl6K5xgYCgICAxIScHJvdmlzaW9uaW5nOndyaXRlgtPkkwI8OgEqIjcvYXBpL3YxL3Byb3Zpc2lvbmluZy90ZW1wbGF0ZXMve3RlbXBsYXRlX2lkfS9yb3RhdGUta2V5EnMKC0NsYWltRGV2aWNlEh0ua2VsbGV0LnYxLkNsYWltRGV2aWNlUmVxdWVzdBoeLmtlbGxldC52MS5DbGFpbURldmljZVJlc3BvbnNlIiWK5xgFCgEBIAGC0+STAhY6ASoiES9hcGkvdjEvcHJvdmlzaW9uYgZwcm90bzM", [file_google_api_annotations, file_google_protobuf_field_mask, file_google_protobuf_timestamp, file_kellet_v1_common, file_kellet_v1_options]);
 
 /**
+ * How devices of one kind claim their identity.
+ *
  * @generated from message kellet.v1.Template
  */
 export type Template = Message<"kellet.v1.Template"> & {
@@ -63,6 +65,8 @@ export type Template = Message<"kellet.v1.Template"> & {
   expiresInSeconds: number;
 
   /**
+   * What a claim gives the device.
+   *
    * @generated from field: optional kellet.v1.Credential.Type credential_type = 7;
    */
   credentialType?: Credential_Type | undefined;
@@ -75,11 +79,15 @@ export type Template = Message<"kellet.v1.Template"> & {
   defaultGroupIds: string[];
 
   /**
+   * Whether its key may claim.
+   *
    * @generated from field: bool enabled = 9;
    */
   enabled: boolean;
 
   /**
+   * Whether its key still claims, and why not.
+   *
    * @generated from field: optional kellet.v1.Template.KeyState key_state = 10;
    */
   keyState?: Template_KeyState | undefined;
@@ -99,6 +107,8 @@ export type Template = Message<"kellet.v1.Template"> & {
   provisionKey?: string | undefined;
 
   /**
+   * Of the key; unset: never.
+   *
    * @generated from field: google.protobuf.Timestamp expires_at = 13;
    */
   expiresAt?: Timestamp | undefined;
@@ -131,21 +141,29 @@ export const Template_KeyState = {
   key_state_unspecified: 0,
 
   /**
+   * Claims devices.
+   *
    * @generated from enum value: active = 1;
    */
   active: 1,
 
   /**
+   * Of a one-time template: has claimed its device.
+   *
    * @generated from enum value: used = 2;
    */
   used: 2,
 
   /**
+   * Its time is over.
+   *
    * @generated from enum value: expired = 3;
    */
   expired: 3,
 
   /**
+   * Its template is disabled.
+   *
    * @generated from enum value: disabled = 4;
    */
   disabled: 4,
@@ -172,16 +190,23 @@ export type CreateTemplateRequest = Message<"kellet.v1.CreateTemplateRequest"> &
   name: string;
 
   /**
+   * Profile that new devices inherit.
+   *
    * @generated from field: string profile_id = 2;
    */
   profileId: string;
 
   /**
+   * Which hardware ids may claim: `*` any run, `?` one character; everything else is literal and case-sensitive.
+   * Empty: any.
+   *
    * @generated from field: string hardware_id_pattern = 3;
    */
   hardwareIdPattern: string;
 
   /**
+   * The key is used up by one successful claim.
+   *
    * @generated from field: bool one_time = 4;
    */
   oneTime: boolean;
@@ -194,11 +219,15 @@ export type CreateTemplateRequest = Message<"kellet.v1.CreateTemplateRequest"> &
   expiresInSeconds: number;
 
   /**
+   * What a claim gives the device; unset: api_key.
+   *
    * @generated from field: optional kellet.v1.Credential.Type credential_type = 6;
    */
   credentialType?: Credential_Type | undefined;
 
   /**
+   * Device groups joined by each claimed device.
+   *
    * @generated from field: repeated string default_group_ids = 7;
    */
   defaultGroupIds: string[];
@@ -250,6 +279,8 @@ export type ListTemplatesRequest = Message<"kellet.v1.ListTemplatesRequest"> & {
   pageToken: string;
 
   /**
+   * Only templates of this profile.
+   *
    * @generated from field: string profile_id = 3;
    */
   profileId: string;
@@ -304,31 +335,43 @@ export type UpdateTemplateRequest = Message<"kellet.v1.UpdateTemplateRequest"> &
   profileId?: string | undefined;
 
   /**
+   * Which hardware ids may claim.
+   *
    * @generated from field: optional string hardware_id_pattern = 4;
    */
   hardwareIdPattern?: string | undefined;
 
   /**
+   * The key is used up by one successful claim.
+   *
    * @generated from field: optional bool one_time = 5;
    */
   oneTime?: boolean | undefined;
 
   /**
+   * Of the key; 0: no expiry.
+   *
    * @generated from field: optional uint32 expires_in_seconds = 6;
    */
   expiresInSeconds?: number | undefined;
 
   /**
+   * What a claim gives the device.
+   *
    * @generated from field: optional kellet.v1.Credential.Type credential_type = 7;
    */
   credentialType?: Credential_Type | undefined;
 
   /**
+   * Replaces all.
+   *
    * @generated from field: repeated string default_group_ids = 8;
    */
   defaultGroupIds: string[];
 
   /**
+   * Whether its key may claim.
+   *
    * @generated from field: optional bool enabled = 9;
    */
   enabled?: boolean | undefined;
@@ -402,16 +445,22 @@ export const RotateTemplateKeyRequestSchema: GenMessage<RotateTemplateKeyRequest
  */
 export type ClaimDeviceRequest = Message<"kellet.v1.ClaimDeviceRequest"> & {
   /**
+   * Of the template.
+   *
    * @generated from field: string provision_key = 1;
    */
   provisionKey: string;
 
   /**
+   * Of the device, when it is new.
+   *
    * @generated from field: string device_name = 2;
    */
   deviceName: string;
 
   /**
+   * Stable per device; must match the template's pattern.
+   *
    * @generated from field: string hardware_id = 3;
    */
   hardwareId: string;
@@ -432,6 +481,8 @@ export const ClaimDeviceRequestSchema: GenMessage<ClaimDeviceRequest> = /*@__PUR
   messageDesc(file_kellet_v1_provisioning, 9);
 
 /**
+ * The identity of a device; its credential is shown this once.
+ *
  * @generated from message kellet.v1.ClaimDeviceResponse
  */
 export type ClaimDeviceResponse = Message<"kellet.v1.ClaimDeviceResponse"> & {
@@ -448,21 +499,29 @@ export type ClaimDeviceResponse = Message<"kellet.v1.ClaimDeviceResponse"> & {
   apiKey: string;
 
   /**
+   * Of a template that gives pre-shared keys.
+   *
    * @generated from field: optional string psk_identity = 3;
    */
   pskIdentity?: string | undefined;
 
   /**
+   * The pre-shared key, shown once.
+   *
    * @generated from field: optional string psk = 4;
    */
   psk?: string | undefined;
 
   /**
+   * PEM, of a template that issues certificates.
+   *
    * @generated from field: optional string certificate = 5;
    */
   certificate?: string | undefined;
 
   /**
+   * PEM, of whoever issued it.
+   *
    * @generated from field: optional string ca_certificate = 6;
    */
   caCertificate?: string | undefined;
@@ -490,6 +549,8 @@ export const ProvisioningService: GenService<{
     output: typeof TemplateSchema;
   },
   /**
+   * GetTemplate answers one template, without its key.
+   *
    * @generated from rpc kellet.v1.ProvisioningService.GetTemplate
    */
   getTemplate: {
@@ -498,6 +559,8 @@ export const ProvisioningService: GenService<{
     output: typeof TemplateSchema;
   },
   /**
+   * ListTemplates lists the tenant's templates, without their keys.
+   *
    * @generated from rpc kellet.v1.ProvisioningService.ListTemplates
    */
   listTemplates: {
@@ -506,6 +569,8 @@ export const ProvisioningService: GenService<{
     output: typeof ListTemplatesResponseSchema;
   },
   /**
+   * UpdateTemplate changes what the body names; the key stays the same.
+   *
    * @generated from rpc kellet.v1.ProvisioningService.UpdateTemplate
    */
   updateTemplate: {
@@ -514,6 +579,8 @@ export const ProvisioningService: GenService<{
     output: typeof TemplateSchema;
   },
   /**
+   * DeleteTemplate removes a template and voids its key; devices claimed with it stay.
+   *
    * @generated from rpc kellet.v1.ProvisioningService.DeleteTemplate
    */
   deleteTemplate: {
@@ -522,6 +589,8 @@ export const ProvisioningService: GenService<{
     output: typeof EmptySchema;
   },
   /**
+   * DisableTemplate stops claims with the template's key until it is enabled again by an update.
+   *
    * @generated from rpc kellet.v1.ProvisioningService.DisableTemplate
    */
   disableTemplate: {

@@ -23,6 +23,8 @@ export const file_kellet_v1_rules: GenFile = /*@__PURE__*/
   fileDesc("ChVrZWxsZXQvdjEvcnVsZXMucHJvdG8SCWtlbGxldC52MSKNBQoEUnVsZRIPCgdydWxlX2lkGAEgASgJEgwKBG5hbWUYAiABKAkSEgoKZXhwcmVzc2lvbhgDIAEoCRISCgpwcm9maWxlX2lkGAQgASgJEhcKD2RldmljZV9ncm91cF9pZBgFIAEoCRIwCghzZXZlcml0eRgGIAEoDjIZLmtlbGxldC52MS5BbGFybS5TZXZlcml0eUgAiAEBEhIKCmFsYXJtX3R5cGUYByABKAkSGAoQY2xlYXJfZXhwcmVzc2lvbhgIIAEoCRITCgtmb3Jfc2Vjb25kcxgJIAEoDRIYChBjb29sZG93bl9zZWNvbmRzGAogASgNEicKB2FjdGlvbnMYCyADKAsyFi5rZWxsZXQudjEuUnVsZS5BY3Rpb24SDwoHZW5hYmxlZBgMIAEoCBISCgpsYXN0X2Vycm9yGA0gASgJEg8KB21hdGNoZXMYDiABKAESLgoKY3JlYXRlZF9hdBgPIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASLgoKdXBkYXRlZF9hdBgQIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXAaYgoGQWN0aW9uEioKB3dlYmhvb2sYASABKAsyFy5rZWxsZXQudjEuUnVsZS5XZWJob29rSAASIgoDcnBjGAIgASgLMhMua2VsbGV0LnYxLlJ1bGUuUnBjSABCCAoGYWN0aW9uGiYKB1dlYmhvb2sSCwoDdXJsGAEgASgJEg4KBnNlY3JldBgCIAEoCRo+CgNScGMSDgoGbWV0aG9kGAEgASgJEicKBnBhcmFtcxgCIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3RCCwoJX3NldmVyaXR5IskCChFDcmVhdGVSdWxlUmVxdWVzdBIMCgRuYW1lGAEgASgJEhIKCmV4cHJlc3Npb24YAiABKAkSEgoKcHJvZmlsZV9pZBgDIAEoCRIXCg9kZXZpY2VfZ3JvdXBfaWQYBCABKAkSMAoIc2V2ZXJpdHkYBSABKA4yGS5rZWxsZXQudjEuQWxhcm0uU2V2ZXJpdHlIAIgBARISCgphbGFybV90eXBlGAYgASgJEhgKEGNsZWFyX2V4cHJlc3Npb24YByABKAkSEwoLZm9yX3NlY29uZHMYCCABKA0SGAoQY29vbGRvd25fc2Vjb25kcxgJIAEoDRInCgdhY3Rpb25zGAogAygLMhYua2VsbGV0LnYxLlJ1bGUuQWN0aW9uEhQKB2VuYWJsZWQYCyABKAhIAYgBAUILCglfc2V2ZXJpdHlCCgoIX2VuYWJsZWQiIQoOR2V0UnVsZVJlcXVlc3QSDwoHcnVsZV9pZBgBIAEoCSJbChBMaXN0UnVsZXNSZXF1ZXN0EhEKCXBhZ2Vfc2l6ZRgBIAEoBRISCgpwYWdlX3Rva2VuGAIgASgJEhQKB2VuYWJsZWQYAyABKAhIAIgBAUIKCghfZW5hYmxlZCJMChFMaXN0UnVsZXNSZXNwb25zZRIeCgVydWxlcxgBIAMoCzIPLmtlbGxldC52MS5SdWxlEhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSK3BAoRVXBkYXRlUnVsZVJlcXVlc3QSDwoHcnVsZV9pZBgBIAEoCRIRCgRuYW1lGAIgASgJSACIAQESFwoKZXhwcmVzc2lvbhgDIAEoCUgBiAEBEhcKCnByb2ZpbGVfaWQYBCABKAlIAogBARIcCg9kZXZpY2VfZ3JvdXBfaWQYBSABKAlIA4gBARIwCghzZXZlcml0eRgGIAEoDjIZLmtlbGxldC52MS5BbGFybS5TZXZlcml0eUgEiAEBEhcKCmFsYXJtX3R5cGUYByABKAlIBYgBARIdChBjbGVhcl9leHByZXNzaW9uGAggASgJSAaIAQESGAoLZm9yX3NlY29uZHMYCSABKA1IB4gBARIdChBjb29sZG93bl9zZWNvbmRzGAogASgNSAiIAQESJwoHYWN0aW9ucxgLIAMoCzIWLmtlbGxldC52MS5SdWxlLkFjdGlvbhIUCgdlbmFibGVkGAwgASgISAmIAQESLwoLdXBkYXRlX21hc2sYDSABKAsyGi5nb29nbGUucHJvdG9idWYuRmllbGRNYXNrQgcKBV9uYW1lQg0KC19leHByZXNzaW9uQg0KC19wcm9maWxlX2lkQhIKEF9kZXZpY2VfZ3JvdXBfaWRCCwoJX3NldmVyaXR5Qg0KC19hbGFybV90eXBlQhMKEV9jbGVhcl9leHByZXNzaW9uQg4KDF9mb3Jfc2Vjb25kc0ITChFfY29vbGRvd25fc2Vjb25kc0IKCghfZW5hYmxlZCIkChFEZWxldGVSdWxlUmVxdWVzdBIPCgdydWxlX2lkGAEgASgJIiQKEUVuYWJsZVJ1bGVSZXF1ZXN0Eg8KB3J1bGVfaWQYASABKAkiJQoSRGlzYWJsZVJ1bGVSZXF1ZXN0Eg8KB3J1bGVfaWQYASABKAkiKQoTVmFsaWRhdGVSdWxlUmVxdWVzdBISCgpleHByZXNzaW9uGAEgASgJIlEKFFZhbGlkYXRlUnVsZVJlc3BvbnNlEg0KBXZhbGlkGAEgASgIEioKBmVycm9ycxgCIAMoCzIaLmtlbGxldC52MS5FeHByZXNzaW9uRXJyb3IiQAoPRXhwcmVzc2lvbkVycm9yEgwKBGxpbmUYASABKA0SDgoGY29sdW1uGAIgASgNEg8KB21lc3NhZ2UYAyABKAkifAoPVGVzdFJ1bGVSZXF1ZXN0EhIKCmV4cHJlc3Npb24YASABKAkSKAoFcG9pbnQYAiABKAsyGS5rZWxsZXQudjEuVGVsZW1ldHJ5UG9pbnQSKwoIcHJldmlvdXMYAyABKAsyGS5rZWxsZXQudjEuVGVsZW1ldHJ5UG9pbnQiMgoQVGVzdFJ1bGVSZXNwb25zZRIPCgdtYXRjaGVkGAEgASgIEg0KBWVycm9yGAIgASgJMsEICgxSdWxlc1NlcnZpY2USagoKQ3JlYXRlUnVsZRIcLmtlbGxldC52MS5DcmVhdGVSdWxlUmVxdWVzdBoPLmtlbGxldC52MS5SdWxlIi2K5xgRCgICAxILcnVsZXM6d3JpdGWC0+STAhI6ASoiDS9hcGkvdjEvcnVsZXMSagoHR2V0UnVsZRIZLmtlbGxldC52MS5HZXRSdWxlUmVxdWVzdBoPLmtlbGxldC52MS5SdWxlIjOK5xgQCgICAxIKcnVsZXM6cmVhZILT5JMCGRIXL2FwaS92MS9ydWxlcy97cnVsZV9pZH0ScQoJTGlzdFJ1bGVzEhsua2VsbGV0LnYxLkxpc3RSdWxlc1JlcXVlc3QaHC5rZWxsZXQudjEuTGlzdFJ1bGVzUmVzcG9uc2UiKYrnGBAKAgIDEgpydWxlczpyZWFkgtPkkwIPEg0vYXBpL3YxL3J1bGVzEnQKClVwZGF0ZVJ1bGUSHC5rZWxsZXQudjEuVXBkYXRlUnVsZVJlcXVlc3QaDy5rZWxsZXQudjEuUnVsZSI3iucYEQoCAgMSC3J1bGVzOndyaXRlgtPkkwIcOgEqMhcvYXBpL3YxL3J1bGVzL3tydWxlX2lkfRJyCgpEZWxldGVSdWxlEhwua2VsbGV0LnYxLkRlbGV0ZVJ1bGVSZXF1ZXN0GhAua2VsbGV0LnYxLkVtcHR5IjSK5xgRCgICAxILcnVsZXM6d3JpdGWC0+STAhkqFy9hcGkvdjEvcnVsZXMve3J1bGVfaWR9EnsKCkVuYWJsZVJ1bGUSHC5rZWxsZXQudjEuRW5hYmxlUnVsZVJlcXVlc3QaDy5rZWxsZXQudjEuUnVsZSI+iucYEQoCAgMSC3J1bGVzOndyaXRlgtPkkwIjOgEqIh4vYXBpL3YxL3J1bGVzL3tydWxlX2lkfS9lbmFibGUSfgoLRGlzYWJsZVJ1bGUSHS5rZWxsZXQudjEuRGlzYWJsZVJ1bGVSZXF1ZXN0Gg8ua2VsbGV0LnYxLlJ1bGUiP4rnGBEKAgIDEgtydWxlczp3cml0ZYLT5JMCJDoBKiIfL2FwaS92MS9ydWxlcy97cnVsZV9pZH0vZGlzYWJsZRKGAQoMVmFsaWRhdGVSdWxlEh4ua2VsbGV0LnYxLlZhbGlkYXRlUnVsZVJlcXVlc3QaHy5rZWxsZXQudjEuVmFsaWRhdGVSdWxlUmVzcG9uc2UiNYrnGBAKAgIDEgpydWxlczpyZWFkgtPkkwIbOgEqIhYvYXBpL3YxL3J1bGVzL3ZhbGlkYXRlEnYKCFRlc3RSdWxlEhoua2VsbGV0LnYxLlRlc3RSdWxlUmVxdWVzdBobLmtlbGxldC52MS5UZXN0UnVsZVJlc3BvbnNlIjGK5xgQCgICAxIKcnVsZXM6cmVhZILT5JMCFzoBKiISL2FwaS92MS9ydWxlcy90ZXN0YgZwcm90bzM", [file_google_api_annotations, file_google_protobuf_field_mask, file_google_protobuf_struct, file_google_protobuf_timestamp, file_kellet_v1_common, file_kellet_v1_device_registry, file_kellet_v1_options]);
 
 /**
+ * A condition over the points of devices, and what happens when it holds.
+ *
  * @generated from message kellet.v1.Rule
  */
 export type Rule = Message<"kellet.v1.Rule"> & {
@@ -58,16 +60,22 @@ export type Rule = Message<"kellet.v1.Rule"> & {
   deviceGroupId: string;
 
   /**
+   * Of the alarm that it raises.
+   *
    * @generated from field: optional kellet.v1.Alarm.Severity severity = 6;
    */
   severity?: Alarm_Severity | undefined;
 
   /**
+   * Of the alarm that it raises.
+   *
    * @generated from field: string alarm_type = 7;
    */
   alarmType: string;
 
   /**
+   * Clears the alarm when it holds; empty: when `expression` holds no longer.
+   *
    * @generated from field: string clear_expression = 8;
    */
   clearExpression: string;
@@ -87,21 +95,29 @@ export type Rule = Message<"kellet.v1.Rule"> & {
   cooldownSeconds: number;
 
   /**
+   * What happens when it holds.
+   *
    * @generated from field: repeated kellet.v1.Rule.Action actions = 11;
    */
   actions: Rule_Action[];
 
   /**
+   * Whether it looks at points.
+   *
    * @generated from field: bool enabled = 12;
    */
   enabled: boolean;
 
   /**
+   * Why the last evaluation failed; empty when it did not.
+   *
    * @generated from field: string last_error = 13;
    */
   lastError: string;
 
   /**
+   * How often it has held.
+   *
    * @generated from field: double matches = 14;
    */
   matches: number;
@@ -158,6 +174,8 @@ export const Rule_ActionSchema: GenMessage<Rule_Action> = /*@__PURE__*/
  */
 export type Rule_Webhook = Message<"kellet.v1.Rule.Webhook"> & {
   /**
+   * Asked by POST.
+   *
    * @generated from field: string url = 1;
    */
   url: string;
@@ -182,11 +200,15 @@ export const Rule_WebhookSchema: GenMessage<Rule_Webhook> = /*@__PURE__*/
  */
 export type Rule_Rpc = Message<"kellet.v1.Rule.Rpc"> & {
   /**
+   * Of the command that the device gets.
+   *
    * @generated from field: string method = 1;
    */
   method: string;
 
   /**
+   * Of the method.
+   *
    * @generated from field: google.protobuf.Struct params = 2;
    */
   params?: JsonObject | undefined;
@@ -209,16 +231,22 @@ export type CreateRuleRequest = Message<"kellet.v1.CreateRuleRequest"> & {
   name: string;
 
   /**
+   * In CEL, boolean; the variables are those of `Rule`.
+   *
    * @generated from field: string expression = 2;
    */
   expression: string;
 
   /**
+   * Empty: every profile.
+   *
    * @generated from field: string profile_id = 3;
    */
   profileId: string;
 
   /**
+   * Empty: every group.
+   *
    * @generated from field: string device_group_id = 4;
    */
   deviceGroupId: string;
@@ -234,16 +262,22 @@ export type CreateRuleRequest = Message<"kellet.v1.CreateRuleRequest"> & {
   alarmType: string;
 
   /**
+   * Clears the alarm when it holds; empty: when `expression` holds no longer.
+   *
    * @generated from field: string clear_expression = 7;
    */
   clearExpression: string;
 
   /**
+   * The expression must hold this long.
+   *
    * @generated from field: uint32 for_seconds = 8;
    */
   forSeconds: number;
 
   /**
+   * Least time between actions for one device.
+   *
    * @generated from field: uint32 cooldown_seconds = 9;
    */
   cooldownSeconds: number;
@@ -300,6 +334,8 @@ export type ListRulesRequest = Message<"kellet.v1.ListRulesRequest"> & {
   pageToken: string;
 
   /**
+   * Only enabled rules, or only disabled ones.
+   *
    * @generated from field: optional bool enabled = 3;
    */
   enabled?: boolean | undefined;
@@ -354,11 +390,15 @@ export type UpdateRuleRequest = Message<"kellet.v1.UpdateRuleRequest"> & {
   expression?: string | undefined;
 
   /**
+   * Empty: every profile.
+   *
    * @generated from field: optional string profile_id = 4;
    */
   profileId?: string | undefined;
 
   /**
+   * Empty: every group.
+   *
    * @generated from field: optional string device_group_id = 5;
    */
   deviceGroupId?: string | undefined;
@@ -374,26 +414,36 @@ export type UpdateRuleRequest = Message<"kellet.v1.UpdateRuleRequest"> & {
   alarmType?: string | undefined;
 
   /**
+   * Clears the alarm when it holds; empty: when `expression` holds no longer.
+   *
    * @generated from field: optional string clear_expression = 8;
    */
   clearExpression?: string | undefined;
 
   /**
+   * The expression must hold this long.
+   *
    * @generated from field: optional uint32 for_seconds = 9;
    */
   forSeconds?: number | undefined;
 
   /**
+   * Least time between actions for one device.
+   *
    * @generated from field: optional uint32 cooldown_seconds = 10;
    */
   cooldownSeconds?: number | undefined;
 
   /**
+   * Replaces all.
+   *
    * @generated from field: repeated kellet.v1.Rule.Action actions = 11;
    */
   actions: Rule_Action[];
 
   /**
+   * Whether it looks at points.
+   *
    * @generated from field: optional bool enabled = 12;
    */
   enabled?: boolean | undefined;
@@ -467,6 +517,8 @@ export const DisableRuleRequestSchema: GenMessage<DisableRuleRequest> = /*@__PUR
  */
 export type ValidateRuleRequest = Message<"kellet.v1.ValidateRuleRequest"> & {
   /**
+   * In CEL.
+   *
    * @generated from field: string expression = 1;
    */
   expression: string;
@@ -484,6 +536,8 @@ export const ValidateRuleRequestSchema: GenMessage<ValidateRuleRequest> = /*@__P
  */
 export type ValidateRuleResponse = Message<"kellet.v1.ValidateRuleResponse"> & {
   /**
+   * Whether the expression can be used.
+   *
    * @generated from field: bool valid = 1;
    */
   valid: boolean;
@@ -502,20 +556,28 @@ export const ValidateRuleResponseSchema: GenMessage<ValidateRuleResponse> = /*@_
   messageDesc(file_kellet_v1_rules, 10);
 
 /**
+ * Where an expression is wrong.
+ *
  * @generated from message kellet.v1.ExpressionError
  */
 export type ExpressionError = Message<"kellet.v1.ExpressionError"> & {
   /**
+   * From 1.
+   *
    * @generated from field: uint32 line = 1;
    */
   line: number;
 
   /**
+   * From 1.
+   *
    * @generated from field: uint32 column = 2;
    */
   column: number;
 
   /**
+   * What is wrong there.
+   *
    * @generated from field: string message = 3;
    */
   message: string;
@@ -533,6 +595,8 @@ export const ExpressionErrorSchema: GenMessage<ExpressionError> = /*@__PURE__*/
  */
 export type TestRuleRequest = Message<"kellet.v1.TestRuleRequest"> & {
   /**
+   * In CEL.
+   *
    * @generated from field: string expression = 1;
    */
   expression: string;
@@ -562,6 +626,8 @@ export const TestRuleRequestSchema: GenMessage<TestRuleRequest> = /*@__PURE__*/
  */
 export type TestRuleResponse = Message<"kellet.v1.TestRuleResponse"> & {
   /**
+   * Whether the expression holds.
+   *
    * @generated from field: bool matched = 1;
    */
   matched: boolean;
@@ -586,6 +652,8 @@ export const TestRuleResponseSchema: GenMessage<TestRuleResponse> = /*@__PURE__*
  */
 export const RulesService: GenService<{
   /**
+   * CreateRule makes a rule, which looks at every accepted point of the devices that it is for.
+   *
    * @generated from rpc kellet.v1.RulesService.CreateRule
    */
   createRule: {
@@ -594,6 +662,8 @@ export const RulesService: GenService<{
     output: typeof RuleSchema;
   },
   /**
+   * GetRule answers one rule.
+   *
    * @generated from rpc kellet.v1.RulesService.GetRule
    */
   getRule: {
@@ -602,6 +672,8 @@ export const RulesService: GenService<{
     output: typeof RuleSchema;
   },
   /**
+   * ListRules lists the tenant's rules.
+   *
    * @generated from rpc kellet.v1.RulesService.ListRules
    */
   listRules: {
@@ -610,6 +682,8 @@ export const RulesService: GenService<{
     output: typeof ListRulesResponseSchema;
   },
   /**
+   * UpdateRule changes what the body names.
+   *
    * @generated from rpc kellet.v1.RulesService.UpdateRule
    */
   updateRule: {
@@ -618,6 +692,8 @@ export const RulesService: GenService<{
     output: typeof RuleSchema;
   },
   /**
+   * DeleteRule removes a rule; alarms that it has raised stay.
+   *
    * @generated from rpc kellet.v1.RulesService.DeleteRule
    */
   deleteRule: {
@@ -626,6 +702,8 @@ export const RulesService: GenService<{
     output: typeof EmptySchema;
   },
   /**
+   * EnableRule lets a rule look at points again.
+   *
    * @generated from rpc kellet.v1.RulesService.EnableRule
    */
   enableRule: {
@@ -634,6 +712,8 @@ export const RulesService: GenService<{
     output: typeof RuleSchema;
   },
   /**
+   * DisableRule makes a rule rest; its alarms stay.
+   *
    * @generated from rpc kellet.v1.RulesService.DisableRule
    */
   disableRule: {

@@ -40,15 +40,21 @@ export const IngestRequestSchema: GenMessage<IngestRequest> = /*@__PURE__*/
   messageDesc(file_kellet_v1_telemetry, 0);
 
 /**
+ * How many points were taken.
+ *
  * @generated from message kellet.v1.IngestResponse
  */
 export type IngestResponse = Message<"kellet.v1.IngestResponse"> & {
   /**
+   * Points that are durable now.
+   *
    * @generated from field: uint32 accepted = 1;
    */
   accepted: number;
 
   /**
+   * Points that were not taken; `errors` says why.
+   *
    * @generated from field: uint32 rejected = 2;
    */
   rejected: number;
@@ -89,6 +95,8 @@ export type PointError = Message<"kellet.v1.PointError"> & {
   code: string;
 
   /**
+   * For people; it names the field at fault.
+   *
    * @generated from field: string message = 3;
    */
   message: string;
@@ -162,6 +170,8 @@ export const IngestStreamResponseSchema: GenMessage<IngestStreamResponse> = /*@_
  */
 export type GetMetricsRequest = Message<"kellet.v1.GetMetricsRequest"> & {
   /**
+   * Empty: the whole tenant.
+   *
    * @generated from field: string device_id = 1;
    */
   deviceId: string;
@@ -175,25 +185,35 @@ export const GetMetricsRequestSchema: GenMessage<GetMetricsRequest> = /*@__PURE_
   messageDesc(file_kellet_v1_telemetry, 5);
 
 /**
+ * What was taken so far.
+ *
  * @generated from message kellet.v1.TelemetryMetrics
  */
 export type TelemetryMetrics = Message<"kellet.v1.TelemetryMetrics"> & {
   /**
+   * Empty: the whole tenant.
+   *
    * @generated from field: string device_id = 1;
    */
   deviceId: string;
 
   /**
+   * Points taken.
+   *
    * @generated from field: double accepted = 2;
    */
   accepted: number;
 
   /**
+   * Points rejected.
+   *
    * @generated from field: double rejected = 3;
    */
   rejected: number;
 
   /**
+   * Of the points that are kept.
+   *
    * @generated from field: double stored_bytes = 4;
    */
   storedBytes: number;
@@ -283,6 +303,8 @@ export type GetHistoryRequest = Message<"kellet.v1.GetHistoryRequest"> & {
   deviceId: string;
 
   /**
+   * Inclusive.
+   *
    * @generated from field: google.protobuf.Timestamp start = 2;
    */
   start?: Timestamp | undefined;
@@ -295,6 +317,8 @@ export type GetHistoryRequest = Message<"kellet.v1.GetHistoryRequest"> & {
   end?: Timestamp | undefined;
 
   /**
+   * Only these keys; empty: all.
+   *
    * @generated from field: repeated string keys = 4;
    */
   keys: string[];
@@ -314,6 +338,8 @@ export type GetHistoryRequest = Message<"kellet.v1.GetHistoryRequest"> & {
   intervalSeconds: number;
 
   /**
+   * How a bucket is made of its values; needs an interval.
+   *
    * @generated from field: optional kellet.v1.GetHistoryRequest.Aggregation aggregation = 7;
    */
   aggregation?: GetHistoryRequest_Aggregation | undefined;
@@ -348,11 +374,15 @@ export const GetHistoryRequest_Order = {
   order_unspecified: 0,
 
   /**
+   * Oldest first.
+   *
    * @generated from enum value: asc = 1;
    */
   asc: 1,
 
   /**
+   * Newest first.
+   *
    * @generated from enum value: desc = 2;
    */
   desc: 2,
@@ -379,31 +409,43 @@ export const GetHistoryRequest_Aggregation = {
   aggregation_unspecified: 0,
 
   /**
+   * Mean.
+   *
    * @generated from enum value: avg = 1;
    */
   avg: 1,
 
   /**
+   * Least value.
+   *
    * @generated from enum value: min = 2;
    */
   min: 2,
 
   /**
+   * Greatest value.
+   *
    * @generated from enum value: max = 3;
    */
   max: 3,
 
   /**
+   * Sum.
+   *
    * @generated from enum value: sum = 4;
    */
   sum: 4,
 
   /**
+   * How many values there are.
+   *
    * @generated from enum value: count = 5;
    */
   count: 5,
 
   /**
+   * The newest value.
+   *
    * @generated from enum value: last = 6;
    */
   last: 6,
@@ -443,6 +485,8 @@ export const GetHistoryResponseSchema: GenMessage<GetHistoryResponse> = /*@__PUR
   messageDesc(file_kellet_v1_telemetry, 10);
 
 /**
+ * A point, or a bucket of an aggregation.
+ *
  * @generated from message kellet.v1.HistoryPoint
  */
 export type HistoryPoint = Message<"kellet.v1.HistoryPoint"> & {
@@ -525,6 +569,8 @@ export const TelemetryService: GenService<{
     output: typeof TelemetryMetricsSchema;
   },
   /**
+   * GetLatest answers the newest value of every key that a device has sent.
+   *
    * @generated from rpc kellet.v1.TelemetryService.GetLatest
    */
   getLatest: {
@@ -533,6 +579,8 @@ export const TelemetryService: GenService<{
     output: typeof LatestTelemetrySchema;
   },
   /**
+   * GetHistory answers the points of a device in a span of time, or averages and the like over intervals.
+   *
    * @generated from rpc kellet.v1.TelemetryService.GetHistory
    */
   getHistory: {

@@ -21,6 +21,8 @@ export const file_kellet_v1_verifier: GenFile = /*@__PURE__*/
   fileDesc("ChhrZWxsZXQvdjEvdmVyaWZpZXIucHJvdG8SCWtlbGxldC52MSL9AgoFUHJvb2YSEQoJZGF0YV9oYXNoGAEgASgJEhAKCGJhdGNoX2lkGAIgASgJEioKC21lcmtsZV9wYXRoGAMgAygLMhUua2VsbGV0LnYxLk1lcmtsZVN0ZXASEwoLbWVya2xlX3Jvb3QYBCABKAkSDAoEdHhpZBgFIAEoCRIQCghiZWVmX2hleBgGIAEoCRIUCgxibG9ja19oZWlnaHQYByABKA0SEgoKYmxvY2tfaGFzaBgIIAEoCRIwCgxjb25maXJtZWRfYXQYCSABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEhEKCXRlbmFudF9pZBgKIAEoCRIRCglkZXZpY2VfaWQYCyABKAkSEgoKbGVhZl9pbmRleBgMIAEoDRINCgVjb3VudBgNIAEoDRI5CgthbmNob3JfbW9kZRgOIAEoDjIfLmtlbGxldC52MS5BbmNob3JpbmdQb2xpY3kuTW9kZUgAiAEBQg4KDF9hbmNob3JfbW9kZSJCChFWZXJpZnlIYXNoUmVxdWVzdBIVCg1kYXRhX2hhc2hfaGV4GAEgASgJEhYKDmluY2x1ZGVfYnVuZGxlGAIgASgIIrIDChJWZXJpZnlIYXNoUmVzcG9uc2USEQoJZGF0YV9oYXNoGAEgASgJEhAKCGJhdGNoX2lkGAIgASgJEioKC21lcmtsZV9wYXRoGAMgAygLMhUua2VsbGV0LnYxLk1lcmtsZVN0ZXASEwoLbWVya2xlX3Jvb3QYBCABKAkSDAoEdHhpZBgFIAEoCRIQCghiZWVmX2hleBgGIAEoCRIUCgxibG9ja19oZWlnaHQYByABKA0SEgoKYmxvY2tfaGFzaBgIIAEoCRIwCgxjb25maXJtZWRfYXQYCSABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEhEKCXRlbmFudF9pZBgKIAEoCRIRCglkZXZpY2VfaWQYCyABKAkSEgoKbGVhZl9pbmRleBgMIAEoDRINCgVjb3VudBgNIAEoDRI5CgthbmNob3JfbW9kZRgOIAEoDjIfLmtlbGxldC52MS5BbmNob3JpbmdQb2xpY3kuTW9kZUgAiAEBEiYKBmJ1bmRsZRgPIAEoCzIWLmtlbGxldC52MS5Qcm9vZkJ1bmRsZUIOCgxfYW5jaG9yX21vZGUisQIKEFZlcmlmeVJhd1JlcXVlc3QSEQoJZGV2aWNlX2lkGAEgASgJEhEKCXRpbWVzdGFtcBgCIAEoCRJGCg5udW1lcmljX3ZhbHVlcxgDIAMoCzIuLmtlbGxldC52MS5WZXJpZnlSYXdSZXF1ZXN0Lk51bWVyaWNWYWx1ZXNFbnRyeRJECg1zdHJpbmdfdmFsdWVzGAQgAygLMi0ua2VsbGV0LnYxLlZlcmlmeVJhd1JlcXVlc3QuU3RyaW5nVmFsdWVzRW50cnkaNAoSTnVtZXJpY1ZhbHVlc0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoAToCOAEaMwoRU3RyaW5nVmFsdWVzRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ASL1AgoRVmVyaWZ5UmF3UmVzcG9uc2USEAoIdmVyaWZpZWQYASABKAgSDAoEdHhpZBgCIAEoCRITCgttZXJrbGVfcm9vdBgDIAEoCRIqCgttZXJrbGVfcGF0aBgEIAMoCzIVLmtlbGxldC52MS5NZXJrbGVTdGVwEhQKDGJsb2NrX2hlaWdodBgFIAEoDRIQCghiZWVmX2hleBgGIAEoCRISCgpibG9ja19oYXNoGAcgASgJEjAKDGNvbmZpcm1lZF9hdBgIIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASEAoIYmF0Y2hfaWQYCSABKAkSEQoJZGF0YV9oYXNoGAogASgJEhIKCmxlYWZfaW5kZXgYCyABKA0SDQoFY291bnQYDCABKA0SOQoLYW5jaG9yX21vZGUYDSABKA4yHy5rZWxsZXQudjEuQW5jaG9yaW5nUG9saWN5Lk1vZGVIAIgBAUIOCgxfYW5jaG9yX21vZGUiTwoUR2V0QmF0Y2hQcm9vZlJlcXVlc3QSEAoIYmF0Y2hfaWQYASABKAkSEQoJcGFnZV9zaXplGAIgASgFEhIKCnBhZ2VfdG9rZW4YAyABKAki3QIKCkJhdGNoUHJvb2YSEAoIYmF0Y2hfaWQYASABKAkSEwoLbWVya2xlX3Jvb3QYAiABKAkSDAoEdHhpZBgDIAEoCRIUCgxibG9ja19oZWlnaHQYBCABKA0SEgoKYmxvY2tfaGFzaBgFIAEoCRIwCgxjb25maXJtZWRfYXQYBiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEg0KBWNvdW50GAcgASgNEhAKCGJlZWZfaGV4GAggASgJEg4KBmxlYXZlcxgJIAMoCRIXCg9uZXh0X3BhZ2VfdG9rZW4YCiABKAkSOQoLYW5jaG9yX21vZGUYCyABKA4yHy5rZWxsZXQudjEuQW5jaG9yaW5nUG9saWN5Lk1vZGVIAIgBARIpCghzZWdtZW50cxgMIAMoCzIXLmtlbGxldC52MS5DaGFpblNlZ21lbnRCDgoMX2FuY2hvcl9tb2RlImAKDENoYWluU2VnbWVudBIRCglkZXZpY2VfaWQYASABKAkSFQoNcHJldmlvdXNfaGVhZBgCIAEoCRISCgpmaXJzdF9sZWFmGAMgASgNEhIKCmxlYWZfY291bnQYBCABKA0iVAoRTGlzdFByb29mc1JlcXVlc3QSEgoFbGltaXQYASABKAVIAIgBARIOCgZvZmZzZXQYAiABKAUSEQoJZGV2aWNlX2lkGAMgASgJQggKBl9saW1pdCJFChJMaXN0UHJvb2ZzUmVzcG9uc2USIAoGcHJvb2ZzGAEgAygLMhAua2VsbGV0LnYxLlByb29mEg0KBXRvdGFsGAIgASgNIhgKFkdldEJ1bmRsZVNjaGVtYVJlcXVlc3Qi1AMKC1Byb29mQnVuZGxlEhYKDnNjaGVtYV92ZXJzaW9uGAEgASgJEj0KFWNhbm9uaWNhbF9oYXNoX2lucHV0cxgCIAEoCzIeLmtlbGxldC52MS5DYW5vbmljYWxIYXNoSW5wdXRzEhEKCWRhdGFfaGFzaBgDIAEoCRISCgpsZWFmX2luZGV4GAQgASgNEg0KBWNvdW50GAUgASgNEioKC21lcmtsZV9wYXRoGAYgAygLMhUua2VsbGV0LnYxLk1lcmtsZVN0ZXASEwoLbWVya2xlX3Jvb3QYByABKAkSDAoEdHhpZBgIIAEoCRIOCgZyYXdfdHgYCSABKAkSEAoIYmVlZl9oZXgYCiABKAkSEAoIYnVtcF9oZXgYCyABKAkSMgoSYmxvY2tfaGVhZGVyX2NoYWluGAwgAygLMhYua2VsbGV0LnYxLkJsb2NrSGVhZGVyEhoKEmNvbmZpcm1hdGlvbl9kZXB0aBgNIAEoDRI5CgthbmNob3JfbW9kZRgOIAEoDjIfLmtlbGxldC52MS5BbmNob3JpbmdQb2xpY3kuTW9kZUgAiAEBEhoKEnZlcmlmaWNhdGlvbl9zdGVwcxgPIAMoCUIOCgxfYW5jaG9yX21vZGUicAoTQ2Fub25pY2FsSGFzaElucHV0cxIPCgd2ZXJzaW9uGAEgASgNEhEKCXRlbmFudF9pZBgCIAEoCRIRCglkZXZpY2VfaWQYAyABKAkSEQoJdGltZXN0YW1wGAQgASgNEg8KB3BheWxvYWQYBSABKAkiLQoLQmxvY2tIZWFkZXISDgoGaGVpZ2h0GAEgASgNEg4KBmhlYWRlchgCIAEoCTLaBQoPVmVyaWZpZXJTZXJ2aWNlEpgBCgpWZXJpZnlIYXNoEhwua2VsbGV0LnYxLlZlcmlmeUhhc2hSZXF1ZXN0Gh0ua2VsbGV0LnYxLlZlcmlmeUhhc2hSZXNwb25zZSJNiucYHgoDAgMEEgt2ZXJpZnk6cmVhZCoKZ2V0IHByb29mc4LT5JMCJRIjL2FwaS92MS92ZXJpZnkvaGFzaC97ZGF0YV9oYXNoX2hleH0ShgEKCVZlcmlmeVJhdxIbLmtlbGxldC52MS5WZXJpZnlSYXdSZXF1ZXN0Ghwua2VsbGV0LnYxLlZlcmlmeVJhd1Jlc3BvbnNlIj6K5xgdCgMCAwQSC3ZlcmlmeTpyZWFkGglkZXZpY2VfaWSC0+STAhc6ASoiEi9hcGkvdjEvdmVyaWZ5L3JhdxKRAQoNR2V0QmF0Y2hQcm9vZhIfLmtlbGxldC52MS5HZXRCYXRjaFByb29mUmVxdWVzdBoVLmtlbGxldC52MS5CYXRjaFByb29mIkiK5xgdCgICAxILdmVyaWZ5OnJlYWQqCmdldCBwcm9vZnOC0+STAiESHy9hcGkvdjEvdmVyaWZ5L2JhdGNoL3tiYXRjaF9pZH0SigEKCkxpc3RQcm9vZnMSHC5rZWxsZXQudjEuTGlzdFByb29mc1JlcXVlc3QaHS5rZWxsZXQudjEuTGlzdFByb29mc1Jlc3BvbnNlIj+K5xgeCgICAxILdmVyaWZ5OnJlYWQqC2xpc3QgcHJvb2ZzgtPkkwIXEhUvYXBpL3YxL3ZlcmlmeS9wcm9vZnMSgQEKD0dldEJ1bmRsZVNjaGVtYRIhLmtlbGxldC52MS5HZXRCdW5kbGVTY2hlbWFSZXF1ZXN0GhcuZ29vZ2xlLnByb3RvYnVmLlN0cnVjdCIyiucYEQoDAgMEKgpnZXQgcHJvb2ZzgtPkkwIXEhUvYXBpL3YxL3ZlcmlmeS9zY2hlbWFiBnByb3RvMw", [file_google_api_annotations, file_google_protobuf_struct, file_google_protobuf_timestamp, file_kellet_v1_common, file_kellet_v1_options]);
 
 /**
+ * That a leaf is in a tree whose root is in a transaction on the chain.
+ *
  * @generated from message kellet.v1.Proof
  */
 export type Proof = Message<"kellet.v1.Proof"> & {
@@ -84,11 +86,15 @@ export type Proof = Message<"kellet.v1.Proof"> & {
   deviceId: string;
 
   /**
+   * Place of the leaf in the tree, from 0.
+   *
    * @generated from field: uint32 leaf_index = 12;
    */
   leafIndex: number;
 
   /**
+   * Leaves of the tree.
+   *
    * @generated from field: uint32 count = 13;
    */
   count: number;
@@ -111,11 +117,15 @@ export const ProofSchema: GenMessage<Proof> = /*@__PURE__*/
  */
 export type VerifyHashRequest = Message<"kellet.v1.VerifyHashRequest"> & {
   /**
+   * The leaf, 64 hex digits.
+   *
    * @generated from field: string data_hash_hex = 1;
    */
   dataHashHex: string;
 
   /**
+   * Also answer the bundle.
+   *
    * @generated from field: bool include_bundle = 2;
    */
   includeBundle: boolean;
@@ -190,11 +200,15 @@ export type VerifyHashResponse = Message<"kellet.v1.VerifyHashResponse"> & {
   deviceId: string;
 
   /**
+   * Place of the leaf in the tree, from 0.
+   *
    * @generated from field: uint32 leaf_index = 12;
    */
   leafIndex: number;
 
   /**
+   * Leaves of the tree.
+   *
    * @generated from field: uint32 count = 13;
    */
   count: number;
@@ -252,6 +266,8 @@ export const VerifyRawRequestSchema: GenMessage<VerifyRawRequest> = /*@__PURE__*
   messageDesc(file_kellet_v1_verifier, 3);
 
 /**
+ * The proof of the values.
+ *
  * @generated from message kellet.v1.VerifyRawResponse
  */
 export type VerifyRawResponse = Message<"kellet.v1.VerifyRawResponse"> & {
@@ -308,11 +324,15 @@ export type VerifyRawResponse = Message<"kellet.v1.VerifyRawResponse"> & {
   dataHash: string;
 
   /**
+   * Place of the leaf in the tree, from 0.
+   *
    * @generated from field: uint32 leaf_index = 11;
    */
   leafIndex: number;
 
   /**
+   * Leaves of the tree.
+   *
    * @generated from field: uint32 count = 12;
    */
   count: number;
@@ -360,6 +380,8 @@ export const GetBatchProofRequestSchema: GenMessage<GetBatchProofRequest> = /*@_
   messageDesc(file_kellet_v1_verifier, 5);
 
 /**
+ * All that checks a whole batch: its leaves in order and the transaction of its root.
+ *
  * @generated from message kellet.v1.BatchProof
  */
 export type BatchProof = Message<"kellet.v1.BatchProof"> & {
@@ -394,6 +416,8 @@ export type BatchProof = Message<"kellet.v1.BatchProof"> & {
   confirmedAt?: Timestamp | undefined;
 
   /**
+   * Leaves of the tree.
+   *
    * @generated from field: uint32 count = 7;
    */
   count: number;
@@ -436,6 +460,8 @@ export const BatchProofSchema: GenMessage<BatchProof> = /*@__PURE__*/
   messageDesc(file_kellet_v1_verifier, 6);
 
 /**
+ * The leaves of one device in a batch of chain mode.
+ *
  * @generated from message kellet.v1.ChainSegment
  */
 export type ChainSegment = Message<"kellet.v1.ChainSegment"> & {
@@ -445,16 +471,22 @@ export type ChainSegment = Message<"kellet.v1.ChainSegment"> & {
   deviceId: string;
 
   /**
+   * The device's hash before the first of them; empty: its chain begins here.
+   *
    * @generated from field: string previous_head = 2;
    */
   previousHead: string;
 
   /**
+   * Place of the first of them in the tree, from 0.
+   *
    * @generated from field: uint32 first_leaf = 3;
    */
   firstLeaf: number;
 
   /**
+   * How many they are.
+   *
    * @generated from field: uint32 leaf_count = 4;
    */
   leafCount: number;
@@ -479,11 +511,15 @@ export type ListProofsRequest = Message<"kellet.v1.ListProofsRequest"> & {
   limit?: number | undefined;
 
   /**
+   * How many to leave out.
+   *
    * @generated from field: int32 offset = 2;
    */
   offset: number;
 
   /**
+   * Only proofs of this device.
+   *
    * @generated from field: string device_id = 3;
    */
   deviceId: string;
@@ -506,6 +542,8 @@ export type ListProofsResponse = Message<"kellet.v1.ListProofsResponse"> & {
   proofs: Proof[];
 
   /**
+   * All of them, beyond this page.
+   *
    * @generated from field: uint32 total = 2;
    */
   total: number;
@@ -555,11 +593,15 @@ export type ProofBundle = Message<"kellet.v1.ProofBundle"> & {
   dataHash: string;
 
   /**
+   * Place of the leaf in the tree, from 0.
+   *
    * @generated from field: uint32 leaf_index = 4;
    */
   leafIndex: number;
 
   /**
+   * Leaves of the tree.
+   *
    * @generated from field: uint32 count = 5;
    */
   count: number;
@@ -580,6 +622,8 @@ export type ProofBundle = Message<"kellet.v1.ProofBundle"> & {
   txid: string;
 
   /**
+   * The transaction in hex.
+   *
    * @generated from field: string raw_tx = 9;
    */
   rawTx: string;
@@ -604,6 +648,8 @@ export type ProofBundle = Message<"kellet.v1.ProofBundle"> & {
   blockHeaderChain: BlockHeader[];
 
   /**
+   * Blocks from its own to the tip.
+   *
    * @generated from field: uint32 confirmation_depth = 13;
    */
   confirmationDepth: number;
@@ -674,10 +720,14 @@ export const CanonicalHashInputsSchema: GenMessage<CanonicalHashInputs> = /*@__P
   messageDesc(file_kellet_v1_verifier, 12);
 
 /**
+ * A header of the chain.
+ *
  * @generated from message kellet.v1.BlockHeader
  */
 export type BlockHeader = Message<"kellet.v1.BlockHeader"> & {
   /**
+   * Of the block.
+   *
    * @generated from field: uint32 height = 1;
    */
   height: number;
@@ -732,6 +782,8 @@ export const VerifierService: GenService<{
     output: typeof BatchProofSchema;
   },
   /**
+   * ListProofs lists the tenant's confirmed proofs, newest first.
+   *
    * @generated from rpc kellet.v1.VerifierService.ListProofs
    */
   listProofs: {

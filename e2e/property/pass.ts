@@ -1,0 +1,77 @@
+// One caller's pass over the whole document.
+import type { Document, CallerName } from './callers.ts';
+import { isOpenTo, operationsOf } from './callers.ts';
+import type { Ids } from '../fuzz/corpus.ts';
+import { configuration, withIds } from './configuration.ts';
+import { isOwnError, judgePass, type Answers, type Pass } from './outcome.ts';
+import { runSchemathesis, type Account, type Run, type RunResult } from './schemathesis.ts';
+
+/** More errors of schemathesis's own than this are no accident. */
+const mostRepeated = 5;
+
+/** Names of operations that end what they are asked of. */
+const ends = /^(Delete|Cancel|Rollback|Disable|Remove|Rotate)/;
+
+export interface PassOptions {
+  readonly program: string;
+  readonly document: Document;
+  readonly name: CallerName;
+  readonly caller: Account;
+  readonly ids: Ids;
+  /** Of things that may be gone afterwards. */
+  readonly spare: Ids;
+  /** Generated requests to an operation that is open to the caller, and to one that is not. */
+  readonly examples: number;
+  readonly closedExamples: number;
+  readonly seed: number;
+  readonly url: string;
+  readonly folder: string;
+}
+
+/** Runs it; an operation that schemathesis itself failed on is run again alone, and must then be clean. */
+export async function runPass(options: PassOptions): Promise<Pass> {
+  const { program, name, examples, closedExamples } = options;
+  const started = performance.now();
+  const operations = operationsOf(options.document);
+  const open = operations.filter(({ operation }) => isOpenTo(name, operation));
+  const closed = operations.filter((one) => !open.includes(one)).map(({ id }) => id);
+  const ending = open.map(({ id }) => id).filter((id) => ends.test(id));
+  const run: Run = {
+    ...options,
+    configuration: configuration({ examples, closedExamples, closed, ending }, options.ids, options.spare),
+    document: JSON.stringify(withIds(options.document, ending, options.ids, options.spare)),
+  };
+  const first = await runSchemathesis(program, run);
+  const problems: string[] = [];
+  const repeated = ownErrors(first);
+  if (repeated.length === 0) {
+    problems.push(...problemsOf(first));
+  } else {
+    const again = await runSchemathesis(program, { ...run, name: `${name}-again` as CallerName, only: repeated });
+    problems.push(...problemsOf(again));
+    if (repeated.some((label) => again.answers[label] === undefined))
+      problems.push('not every operation was run again');
+  }
+  const answers: Answers = first.answers;
+  const labels = operations.map(({ label }) => label);
+  return judgePass({
+    ...{ caller: name, operations: labels, open: new Set(open.map(({ label }) => label)), answers, problems, repeated },
+    seconds: (performance.now() - started) / 1000,
+  });
+}
+
+/** The operations to run again: those of a run whose only complaints are a few errors of schemathesis's own. */
+function ownErrors({ succeeded, report }: RunResult): string[] {
+  if (succeeded || !report || report.failures.length > 0 || !report.errors.every(isOwnError)) return [];
+  const labels = [...new Set(report.errors.map(({ label }) => label))];
+  return labels.length <= mostRepeated ? labels : [];
+}
+
+function problemsOf({ succeeded, report }: RunResult): string[] {
+  if (!report) return ['schemathesis broke off'];
+  const found = [
+    ...report.failures.map((label) => `found: ${label}`),
+    ...report.errors.map(({ label, text }) => `error: ${label}: ${text.trim().split('\n').slice(0, 3).join(' ')}`),
+  ];
+  return succeeded || found.length > 0 ? found : ['schemathesis ended with an error'];
+}
