@@ -65,8 +65,8 @@ export class Authenticator {
     // Guesses and typing errors end here, without a query.
     if (!isWellFormedKey(credential)) return refused('unrecognized');
     const hash = credentialHash(credential);
-    // The tenant is not known before the key is: a system transaction.
-    const key = await this.database.system((tx) => keyState(tx, hash));
+    // The tenant is not known before the key is.
+    const key = await this.database.systemRead((tx) => keyState(tx, hash));
     if (!key || !timingSafeEqual(key.key_hash, hash)) return refused('unrecognized');
     const reason = keyRefusal(key, this.clock.now());
     if (reason) return refused(reason);
@@ -84,7 +84,7 @@ export class Authenticator {
     const token = await this.tokens.verify(credential);
     if (typeof token === 'string') return refused(token);
     if (!isId(token.sessionId)) return refused('unrecognized');
-    const session = await this.database.system((tx) => sessionState(tx, token.sessionId));
+    const session = await this.database.systemRead((tx) => sessionState(tx, token.sessionId));
     // A session that is gone was deleted with its user.
     if (!session) return refused('revoked');
     if (session.user_id !== token.userId || (session.tenant_id ?? '') !== token.tenantId)

@@ -83,7 +83,7 @@ export class KubernetesIdentities {
     if (!user?.username) return refused('unrecognized');
     const namespace = use.namespace || namespaceOfServiceAccount(user.username);
     const permission = parsePermission(use.permission);
-    const tenant = permission && (await this.database.system((tx) => tenantOfNamespace(tx, namespace)));
+    const tenant = permission && (await this.database.systemRead((tx) => tenantOfNamespace(tx, namespace)));
     const isGranted = tenant !== undefined && (await this.mayUse(user, namespace, permission!));
     const credentialId = user.extra?.[credentialIdExtra]?.[0] ?? '';
     if (permission && !isGranted) {

@@ -43,7 +43,7 @@ export class LoginThrottle {
 
   private async refuseBlocked(subjects: readonly Buffer[]): Promise<void> {
     const now = new Date(this.clock.now());
-    const { rows } = await this.database.system((tx) =>
+    const { rows } = await this.database.systemRead((tx) =>
       tx.query<{ blocked_until: Date }>(
         'SELECT blocked_until FROM login_failures WHERE subject = ANY($1) AND blocked_until > $2',
         [subjects, now],

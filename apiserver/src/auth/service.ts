@@ -101,7 +101,7 @@ export function createAuth(platform: AuthPlatform, kubernetes: AuthKubernetes): 
     const { platformAdminEmail: email, platformAdminPassword: password } = config;
     if (email === '' || password === '') return;
     checkNewPassword(password);
-    const existing = await database.system((tx) => findAccount(tx, email, ''));
+    const existing = await database.systemRead((tx) => findAccount(tx, email, ''));
     if (existing && existing.tenant_id === null) return;
     const passwordHash = await hashPassword(password);
     const user = { userId: newId(), tenantId: null, email, name: '', role: 'platform_admin', passwordHash } as const;

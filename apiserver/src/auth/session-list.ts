@@ -28,7 +28,7 @@ export function sessionHandlers(platform: AuthPlatform, lastUsed: LastUsed): Imp
       const scope = [caller.tenantId, 'sessions', caller.userId];
       const page = paging.open<string>(request, scope);
       await lastUsed.write();
-      const { rows } = await database.system((tx) =>
+      const { rows } = await database.systemRead((tx) =>
         tx.query<SessionRow>(
           `SELECT session_id, user_agent, ip, aal, created_at, last_used_at FROM sessions
            WHERE user_id = $1 AND revoked_at IS NULL AND expires_at > $4 AND ($2::uuid IS NULL OR session_id < $2)

@@ -37,7 +37,7 @@ export class SignIn {
     const tenantId = textField('tenant_id', credentials.tenantId, { maximum: 63 });
     // The tenant is left out of what is counted: naming tenants at will must not give more attempts.
     const account = await this.throttle.attempt(email.toLowerCase(), origin.address, async () => {
-      const found = await this.database.system((tx) => findAccount(tx, email, tenantId));
+      const found = await this.database.systemRead((tx) => findAccount(tx, email, tenantId));
       const matches = await verifyPassword(found?.password_hash, password);
       return matches && !found?.disabled ? found : undefined;
     });

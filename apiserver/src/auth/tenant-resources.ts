@@ -116,7 +116,7 @@ export class TenantResources {
   }
 
   private async refuseTaken(tenantId: string): Promise<void> {
-    const { rows } = await this.options.database.system((tx) =>
+    const { rows } = await this.options.database.systemRead((tx) =>
       tx.query<{ deleted: boolean }>('SELECT deleted_at IS NOT NULL AS deleted FROM tenants WHERE tenant_id = $1', [
         tenantId,
       ]),

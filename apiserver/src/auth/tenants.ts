@@ -53,12 +53,12 @@ export function tenantHandlers(platform: AuthPlatform, resources: TenantResource
     createTenant: async (request, { signal }) => {
       checkNewTenant(request);
       await resources.create(request, signal);
-      const row = await database.system((tx) => findTenant(tx, request.tenantId));
+      const row = await database.systemRead((tx) => findTenant(tx, request.tenantId));
       return toTenant(found(row));
     },
 
     deleteTenant: async ({ tenantId }, { signal }) => {
-      found(await database.system((tx) => findTenant(tx, tenantId)));
+      found(await database.systemRead((tx) => findTenant(tx, tenantId)));
       await resources.remove(tenantId, signal);
       return {};
     },
@@ -79,14 +79,14 @@ export function tenantHandlers(platform: AuthPlatform, resources: TenantResource
     },
 
     getTenant: async (request) => {
-      const row = await database.system((tx) => findTenant(tx, request.tenantId));
+      const row = await database.systemRead((tx) => findTenant(tx, request.tenantId));
       return toTenant(found(row));
     },
 
     listTenants: async (request) => {
       const scope = ['', 'tenants'];
       const page = paging.open<string>(request, scope);
-      const { rows } = await database.system((tx) =>
+      const { rows } = await database.systemRead((tx) =>
         tx.query<TenantRow>(
           `SELECT ${tenantColumns} FROM tenants
            WHERE deleted_at IS NULL AND ($1::text IS NULL OR tenant_id COLLATE "C" > $1)

@@ -93,7 +93,7 @@ export class Confirmations {
   }
 
   private async ownerOf(txid: string): Promise<{ tenantId: string; batchId: string } | undefined> {
-    const { rows } = await this.database.system((tx) =>
+    const { rows } = await this.database.systemRead((tx) =>
       tx.query<{ tenant_id: string | null; batch_id: string | null }>(
         `SELECT batch.tenant_id, made.batch_id FROM chain_transactions AS made LEFT JOIN anchor_batches AS batch USING (batch_id)
          WHERE made.txid = $1`,

@@ -133,7 +133,7 @@ export class HeaderChain {
   }
 
   private async stored(height: number): Promise<StoredHeader | undefined> {
-    const [first] = await this.database.system((tx) => storedHeaders(tx, height, 1));
+    const [first] = await this.database.systemRead((tx) => storedHeaders(tx, height, 1));
     return first?.height === height ? first : undefined;
   }
 

@@ -48,7 +48,7 @@ export class Tracker {
    * @throws when the database or the header source is away: the report is to be given again
    */
   async apply(report: StatusReport, isCurrent: boolean): Promise<Outcome> {
-    const known = await this.database.system((tx) => readTransaction(tx, report.txid));
+    const known = await this.database.systemRead((tx) => readTransaction(tx, report.txid));
     if (!known) return 'unknown';
     const judgement = judge(known, report, isCurrent);
     if (judgement === 'ignore') return 'ignored';

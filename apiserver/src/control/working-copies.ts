@@ -15,7 +15,7 @@ const unsigned = (digest: bigint): bigint => BigInt.asUintN(64, digest);
 export async function digestOf(database: Database, kind: Kind, tenantId: string, id: string): Promise<bigint> {
   if (kind !== 'Tenant' && !isId(id)) return 0n;
   const rowId = kind === 'Tenant' ? null : id;
-  const { rows } = await database.system((tx) =>
+  const { rows } = await database.systemRead((tx) =>
     tx.query<{ digest: bigint }>(
       `SELECT digest FROM working_copies WHERE kind = $1 AND tenant_id = $2 AND (id = $3 OR kind = 'Tenant')`,
       [kind, tenantId, rowId],

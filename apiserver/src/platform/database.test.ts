@@ -1,8 +1,9 @@
 // The database goes away at every moment of a transaction: its caller is told, and the process lives on.
 import { expect } from 'chai';
-import { Database, migrate } from './database.ts';
+import { Database } from './database.ts';
 import { KelletError } from './errors.ts';
 import { createLogger } from './logger.ts';
+import { migrate } from './migrate.ts';
 import { createTestDatabase, type TestDatabase } from './test-database.ts';
 
 describe('a database connection that is lost', () => {

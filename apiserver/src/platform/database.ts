@@ -1,12 +1,9 @@
-// PostgreSQL: one pool, transactions scoped to a tenant or to the system, migrations, and notifications.
-import { createHash } from 'node:crypto';
-import { readdir, readFile } from 'node:fs/promises';
-import path from 'node:path';
+// PostgreSQL: one pool, with reads and transactions scoped to a tenant or to the system, and notifications.
 import type { Attributes } from '@opentelemetry/api';
 import pg from 'pg';
-import { sleep } from './clock.ts';
 import { codes, KelletError, unavailable } from './errors.ts';
 import type { Logger } from './logger.ts';
+import { keepListening, type ListenerState } from './listen.ts';
 import type { SlowStatements } from './slow-statements.ts';
 import { isStale, sendBatch, StatementNames, StatementQueue, type Result, type Statement } from './statement-batch.ts';
 import { beginClientSpan, endTrace, inTrace } from './tracing.ts';
@@ -22,16 +19,10 @@ export interface Transaction {
   query<Row extends pg.QueryResultRow>(text: string, values?: readonly unknown[]): Promise<Result<Row>>;
 }
 
-/** Called when a listening connection was lost (true) and when it is back (false). */
-export type ListenerState = (lost: boolean) => void;
-
 /** A database that hangs must not hold a caller for ever: no statement of a request takes a fraction of this. */
 const defaultStatementMilliseconds = 15_000;
 
-/**
- * How often a listening connection is asked whether it is still there, and how long it may take to answer: a network that
- * swallows packets tells nobody that notifications do not arrive any more.
- */
+/** How often a listening connection is asked whether it is still there, and how long it may take to answer. */
 const defaultHeartbeatMilliseconds = 3_000;
 
 const begin: Statement = { name: 'begin', text: 'BEGIN' };
@@ -50,6 +41,8 @@ const readingScopeOf = (tenantId: string): Statement => ({
   text: `SELECT ${scopeColumns}, set_config('transaction_read_only', 'on', true)`,
   values: [tenantId],
 });
+
+const readOnly: Statement = { name: 'read-only', text: `SELECT set_config('transaction_read_only', 'on', true)` };
 
 function checkTenantId(tenantId: string): void {
   if (!/^[a-z0-9]([-a-z0-9]*[a-z0-9])?$/.test(tenantId)) throw new Error('not a tenant id');
@@ -72,7 +65,9 @@ export class Database {
   private readonly statementMilliseconds: number;
   private readonly heartbeatMilliseconds: number;
   private readonly slowStatements: SlowStatements | undefined;
-  private readonly names = new StatementNames();
+  // Apart, so that no plan is ever made for one role and asked for by another.
+  private readonly tenantNames = new StatementNames('tenant');
+  private readonly systemNames = new StatementNames('system');
   private attributes: Attributes | undefined;
   private readonly closing = new AbortController();
   private readonly listeners = new Set<Promise<void>>();
@@ -124,9 +119,20 @@ export class Database {
    */
   async read<T>(tenantId: string, work: (tx: Transaction) => Promise<T>): Promise<T> {
     checkTenantId(tenantId);
-    const scope = readingScopeOf(tenantId);
-    const queue = new StatementQueue(async (statements) => {
-      const named = statements.map((statement) => ({ ...statement, name: this.names.nameOf(statement.text) }));
+    return this.readIn(readingScopeOf(tenantId), this.tenantNames, work);
+  }
+
+  /**
+   * Reads across tenants, and otherwise as `read` does: for what a request needs before its tenant is known (whose credential
+   * it brings), for platform administrators, and for loops.
+   */
+  async systemRead<T>(work: (tx: Transaction) => Promise<T>): Promise<T> {
+    return this.readIn(readOnly, this.systemNames, work);
+  }
+
+  private readIn<T>(scope: Statement, names: StatementNames, work: (tx: Transaction) => Promise<T>): Promise<T> {
+    const queue = new StatementQueue((statements) => {
+      const named = statements.map((statement) => ({ ...statement, name: names.nameOf(statement.text) }));
       return this.sendAlone(scope, named);
     });
     return this.inSpan('read', async () => {
@@ -279,57 +285,11 @@ export class Database {
    * `state(true)` and `state(false)` notifications may have been missed.
    */
   listen(channels: readonly string[], receive: (channel: string, payload: string) => void, state: ListenerState): void {
-    const loop = this.listenLoop(channels, receive, state);
+    const connect = () => this.dedicated('listener');
+    const settings = { heartbeatMilliseconds: this.heartbeatMilliseconds, signal: this.closing.signal };
+    const loop = keepListening(connect, channels, receive, state, settings, this.logger);
     this.listeners.add(loop);
     void loop.finally(() => this.listeners.delete(loop));
-  }
-
-  private async listenLoop(
-    channels: readonly string[],
-    receive: (channel: string, payload: string) => void,
-    state: ListenerState,
-  ): Promise<void> {
-    const { signal } = this.closing;
-    for (let delay = 100; !signal.aborted; delay = Math.min(delay * 2, 5000)) {
-      const client = await this.dedicated('listener').catch(() => undefined);
-      if (client) {
-        const ended = new Promise<void>((resolve) => client.once('end', () => resolve()));
-        const stop = () => void client.end().catch(() => undefined);
-        client.on('notification', (message) => receive(message.channel, message.payload ?? ''));
-        signal.addEventListener('abort', stop, { once: true });
-        try {
-          for (const channel of channels) await client.query(`LISTEN ${client.escapeIdentifier(channel)}`);
-          delay = 100;
-          state(false);
-          await Promise.race([ended, this.heartbeatLost(client, ended)]);
-        } catch {
-          // Said below.
-        }
-        stop();
-        signal.removeEventListener('abort', stop);
-        if (!signal.aborted) state(true);
-      }
-      await sleep(delay, signal);
-    }
-  }
-
-  /** Resolves when a connection that has not ended does not answer in time; it is cut off then. */
-  private async heartbeatLost(client: pg.Client, ended: Promise<void>): Promise<void> {
-    const over = new AbortController();
-    void ended.then(() => over.abort());
-    while (!over.signal.aborted) {
-      await sleep(this.heartbeatMilliseconds, over.signal);
-      if (over.signal.aborted) return;
-      const answered = client.query('SELECT 1').then(
-        () => true,
-        () => true,
-      );
-      const silent = sleep(this.heartbeatMilliseconds, over.signal).then(() => over.signal.aborted);
-      if (await Promise.race([answered, silent])) continue;
-      this.logger.warn('a listening database connection does not answer');
-      client.connection.stream.destroy();
-      return;
-    }
   }
 
   /** Ends listeners and the pool, once running transactions have ended. */
@@ -365,44 +325,4 @@ export function isConnectionError(error: unknown): boolean {
       error.message,
     )
   );
-}
-
-const migrationsFolder = path.resolve(import.meta.dirname, '../../migrations');
-
-/**
- * Brings the schema up to date: every file of migrations/ in order of its name, each in one transaction, once. Processes that
- * start together wait for one another. Throws when a migration fails, what came before it stays; and when the database was
- * made by another version of a migration.
- */
-export async function migrate(database: Database, logger: Logger): Promise<void> {
-  const client = await database.dedicated('migrations');
-  try {
-    await client.query('SELECT pg_advisory_lock(6452817301)');
-    await client.query(
-      `CREATE TABLE IF NOT EXISTS schema_migrations
-         (name text PRIMARY KEY, checksum text NOT NULL, applied_at timestamptz NOT NULL DEFAULT now())`,
-    );
-    const applied = await client.query<{ name: string; checksum: string }>(
-      'SELECT name, checksum FROM schema_migrations',
-    );
-    const done = new Map(applied.rows.map((row) => [row.name, row.checksum]));
-    const names = (await readdir(migrationsFolder)).filter((name) => name.endsWith('.sql')).sort();
-    for (const name of names) {
-      const sql = await readFile(path.join(migrationsFolder, name), 'utf8');
-      const checksum = createHash('sha256').update(sql).digest('hex');
-      if (done.has(name) && done.get(name) !== checksum) {
-        throw new Error(
-          `the database was made by another version of migration ${name}: it cannot be brought up to date (a local one goes with make clean)`,
-        );
-      }
-      if (done.has(name)) continue;
-      await client.query('BEGIN');
-      await client.query(sql);
-      await client.query('INSERT INTO schema_migrations (name, checksum) VALUES ($1, $2)', [name, checksum]);
-      await client.query('COMMIT');
-      logger.info({ migration: name }, 'migration applied');
-    }
-  } finally {
-    await client.end();
-  }
 }

@@ -40,6 +40,7 @@ describe('reads', () => {
       const [own, foreign] = index % 2 === 0 ? ['acme', 'other'] : ['other', 'acme'];
       expect(await database.read(own, tenantsSeen)).to.deep.equal([own]);
       if (index % 3 === 0) expect(await database.system(tenantsSeen)).to.deep.equal(['acme', 'other']);
+      expect(await database.systemRead(tenantsSeen)).to.deep.equal(['acme', 'other']);
       if (index % 4 === 0) expect(await database.tenant(foreign, tenantsSeen)).to.deep.equal([foreign]);
       if (index % 5 === 0) await failureOf(database.read(foreign, (tx) => tx.query('SELECT 1 / 0')));
     }
@@ -97,8 +98,10 @@ describe('reads', () => {
       `INSERT INTO outbox (tenant_id, event_id, subject, payload) VALUES ('acme', gen_random_uuid(), 's', '')`,
       'SELECT FROM tenants FOR UPDATE',
     ]) {
-      const failed = await failureOf(database.read('acme', (tx) => tx.query(statement)));
-      expect(failed.message).to.contain('in a read-only transaction');
+      const work = (tx: Transaction) => tx.query(statement);
+      for (const read of [() => database.read('acme', work), () => database.systemRead(work)]) {
+        expect((await failureOf(read())).message).to.contain('in a read-only transaction');
+      }
     }
   });
 
@@ -236,15 +239,15 @@ describe('the statements of a transaction', () => {
 
 describe('names of statements', () => {
   it('go to what is asked for again and again, the same each time, and to no more than connections can keep', () => {
-    const names = new StatementNames();
+    const names = new StatementNames('a');
     const uses = Array.from({ length: 7 }, () => names.nameOf('SELECT 1'));
     expect(uses.slice(0, 4)).to.deep.equal([undefined, undefined, undefined, undefined]);
-    expect(new Set(uses.slice(4))).to.deep.equal(new Set(['s1']));
+    expect(new Set(uses.slice(4))).to.deep.equal(new Set(['a-1']));
     const given = new Set<string | undefined>();
     for (let text = 0; text < 2000; text += 1)
       for (let use = 0; use < 6; use += 1) given.add(names.nameOf(`SELECT ${text}`));
     given.delete(undefined);
     expect(given.size).to.equal(250);
-    expect(names.nameOf('SELECT 1')).to.equal('s1');
+    expect(names.nameOf('SELECT 1')).to.equal('a-1');
   });
 });

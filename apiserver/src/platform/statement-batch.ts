@@ -168,8 +168,13 @@ const mostCounted = 1000;
 
 /** Gives names to the statements that are used most: those that come first to a number of uses. */
 export class StatementNames {
+  private readonly prefix: string;
   private readonly names = new Map<string, string>();
   private readonly uses = new Map<string, number>();
+
+  constructor(prefix: string) {
+    this.prefix = prefix;
+  }
 
   /** The name of a text that has one, or has earned it now. */
   nameOf(text: string): string | undefined {
@@ -182,7 +187,7 @@ export class StatementNames {
       return undefined;
     }
     this.uses.delete(text);
-    const given = `s${this.names.size + 1}`;
+    const given = `${this.prefix}-${this.names.size + 1}`;
     this.names.set(text, given);
     return given;
   }

@@ -1,8 +1,9 @@
 // For tests: a fresh, migrated database on the server that KELLET_TEST_DATABASE_URL names.
 import pg from 'pg';
-import { Database, migrate } from './database.ts';
+import { Database } from './database.ts';
 import { newId } from './ids.ts';
 import { createLogger } from './logger.ts';
+import { migrate } from './migrate.ts';
 
 /** A database of a test's own. */
 export interface TestDatabase {
