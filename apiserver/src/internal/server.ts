@@ -35,8 +35,11 @@ export const internalOptions = {
   'grpc-node.flow_control_window': 4 * 1024 * 1024,
 } as const;
 
-/** A gateway sends all its calls through one connection, and may be without any for long. */
-const internalLimits = { streams: 1_000_000, idleTimeout: 24 * 60 * 60 * 1000 };
+/**
+ * A gateway sends all its calls through one connection to each process that it knows, and may be without any for long. There is
+ * nothing to choose anew.
+ */
+const internalLimits = { streams: 1_000_000, idleTimeout: 24 * 60 * 60 * 1000, connectionAge: Infinity };
 
 type Call = ServerDuplexStream<Message, Message>;
 

@@ -3,7 +3,15 @@ import { connect as connectHttp2, constants } from 'node:http2';
 import { connect, type Socket } from 'node:net';
 import type { Message } from '@bufbuild/protobuf';
 import { create } from '@bufbuild/protobuf';
-import { Client, credentials, Metadata, type sendUnaryData, type ServerUnaryCall } from '@grpc/grpc-js';
+import {
+  Client,
+  credentials,
+  Metadata,
+  status,
+  type sendUnaryData,
+  type ServerUnaryCall,
+  type ServiceError,
+} from '@grpc/grpc-js';
 import {
   DeviceRegistryService,
   DeviceSchema,
@@ -29,17 +37,20 @@ function frame(type: number, flags: number, stream: number, payload: Buffer): Bu
 
 /** A port of which `GetDevice` answers at once, or for the device `slow` once released. */
 async function start(limits: Partial<GrpcLimits> = {}) {
-  const port = new GrpcPort({}, limits);
+  const port = new GrpcPort({}, limits, () => 0);
   const waiting: (() => void)[] = [];
+  const peers = new Set<string>();
   port.addService(service, {
-    GetDevice: ({ request }: ServerUnaryCall<GetDeviceRequest, Message>, done: sendUnaryData<Message>) => {
+    GetDevice: (call: ServerUnaryCall<GetDeviceRequest, Message>, done: sendUnaryData<Message>) => {
+      const { request } = call;
+      peers.add(call.getPeer());
       const answer = () => done(null, create(DeviceSchema, { name: request.deviceId }));
       if (request.deviceId === 'slow') waiting.push(answer);
       else answer();
     },
   });
   const number = await port.listen('127.0.0.1', 0);
-  return { port, number, waiting };
+  return { port, number, waiting, peers };
 }
 
 describe('gRPC port', () => {
@@ -132,6 +143,46 @@ describe('gRPC port', () => {
       const first = await speak(preface);
       expect(await isClosed(await speak(preface), 5000)).to.equal(true);
       expect(first.readableEnded).to.equal(false);
+    });
+  });
+
+  describe('lets connections grow old', () => {
+    const young = { connectionAge: 150, lingerTimeout: 100 };
+
+    it('and its clients call on as if nothing had happened', async () => {
+      await begin({ ...young, ageGrace: 60_000 });
+      const call = grpcClient();
+      for (const end = Date.now() + 1000; Date.now() < end;) await Promise.all([call('a'), call('b'), call('c')]);
+      expect(running.peers.size).to.be.within(2, 12);
+    });
+
+    it('and takes no new calls on them, while those that run may finish', async () => {
+      await begin({ ...young, ageGrace: 60_000 });
+      const session = connectHttp2(`http://127.0.0.1:${running.number}`);
+      clients.push(session);
+      const goaway = once(session, 'goaway');
+      const headers = { ':method': 'POST', ':path': service['GetDevice']!.path, 'content-type': 'application/grpc' };
+      const slow = session.request(headers);
+      slow.end(Buffer.from([0, 0, 0, 0, 6, 10, 4, ...Buffer.from('slow')]));
+      expect((await goaway)[0]).to.equal(constants.NGHTTP2_NO_ERROR);
+      await new Promise((resolve) => setTimeout(resolve, 300));
+      const ended = once(slow.resume(), 'trailers');
+      running.waiting.forEach((answer) => answer());
+      expect(((await ended) as [Record<string, string>])[0]['grpc-status']).to.equal('0');
+      await once(session, 'close');
+    });
+
+    it('and ends what then runs for too long so that clients begin it again', async () => {
+      await begin({ ...young, ageGrace: 200 });
+      const started = performance.now();
+      const error = await grpcClient()('slow').catch((thrown: ServiceError) => thrown);
+      expect(error).to.include({
+        code: status.UNAVAILABLE,
+        details: 'the connection has reached its age: connect again',
+      });
+      // 150 and a tenth, 200 and half of it.
+      expect(performance.now() - started).to.be.within(365, 1000);
+      expect((await grpcClient()('d')).name).to.equal('d');
     });
   });
 

@@ -8,6 +8,7 @@ import {
   ServerInterceptingCall,
   status,
   type ConnectionInjector,
+  type ServerInterceptingCallInterface,
   type ServerInterceptor,
   type ServerOptions,
   type ServiceDefinition,
@@ -23,6 +24,13 @@ export interface GrpcLimits {
   readonly requestTimeout: number;
   /** How long a connection may be without a call; clients connect again by themselves. */
   readonly idleTimeout: number;
+  /**
+   * How old a connection gets, give or take a tenth, before it takes no further calls: its client connects again, and a load
+   * balancer chooses anew. Infinity: as old as it likes.
+   */
+  readonly connectionAge: number;
+  /** How long the calls of such a connection may still run, at least; half as long again by chance, so that not all end at once. */
+  readonly ageGrace: number;
   /** How often a client is asked whether it is still there, and how long it may take to say so. */
   readonly keepaliveTime: number;
   readonly keepaliveTimeout: number;
@@ -38,6 +46,8 @@ export const defaultGrpcLimits: GrpcLimits = {
   prefaceTimeout: 15_000,
   requestTimeout: 60_000,
   idleTimeout: 300_000,
+  connectionAge: 1_800_000,
+  ageGrace: 1_800_000,
   keepaliveTime: 60_000,
   keepaliveTimeout: 20_000,
   lingerTimeout: 1_000,
@@ -48,9 +58,12 @@ export const defaultGrpcLimits: GrpcLimits = {
 /** The preface and the header of the SETTINGS frame that belongs to it. */
 const prefaceBytes = 24 + 9;
 
+/** grpc-js takes this for no age at all. */
+const longestAge = 2 ** 31 - 1;
+
 interface Connection {
   /** Calls that have no status yet. */
-  calls: number;
+  readonly calls: Set<ServerInterceptingCallInterface>;
   /** Bytes moved either way when it was last looked at, and since when that has not changed. */
   moved: number;
   movedAt: number;
@@ -59,6 +72,7 @@ interface Connection {
 /** The port. Services are added first, then it listens. */
 export class GrpcPort implements ServiceHost {
   private readonly limits: GrpcLimits;
+  private readonly random: () => number;
   private readonly server: Server;
   private readonly listener: Listener;
   private readonly injector: ConnectionInjector;
@@ -66,11 +80,13 @@ export class GrpcPort implements ServiceHost {
   /** The same by `address:port` of the peer, which is how a call names its connection. */
   private readonly byPeer = new Map<string, Connection>();
 
-  constructor(options: ServerOptions = {}, limits: Partial<GrpcLimits> = {}) {
+  constructor(options: ServerOptions = {}, limits: Partial<GrpcLimits> = {}, random: () => number = Math.random) {
+    this.random = random;
     this.limits = { ...defaultGrpcLimits, ...limits };
     this.server = new Server({
       'grpc.max_concurrent_streams': this.limits.streams,
       'grpc.max_connection_idle_ms': this.limits.idleTimeout,
+      'grpc.max_connection_age_ms': Math.min(this.limits.connectionAge, longestAge),
       'grpc.keepalive_time_ms': this.limits.keepaliveTime,
       'grpc.keepalive_timeout_ms': this.limits.keepaliveTimeout,
       ...options,
@@ -109,21 +125,38 @@ export class GrpcPort implements ServiceHost {
   }
 
   private add(socket: Socket): void {
-    const connection: Connection = { calls: 0, moved: 0, movedAt: performance.now() };
+    const connection: Connection = { calls: new Set(), moved: 0, movedAt: performance.now() };
     const peer = `${socket.remoteAddress}:${socket.remotePort}`;
     this.open.set(socket, connection);
     this.byPeer.set(peer, connection);
     const preface = setTimeout(() => {
       if (socket.bytesRead < prefaceBytes) socket.destroy();
     }, this.limits.prefaceTimeout);
+    const old =
+      this.limits.connectionAge < longestAge ? setTimeout(() => this.endOld(socket), this.longestLife()) : undefined;
     // Our side is closed, all that was to be said is sent: a client that keeps its own side open is not waited for.
     socket.once('finish', () => setTimeout(() => socket.destroy(), this.limits.lingerTimeout).unref());
     socket.once('close', () => {
       clearTimeout(preface);
+      clearTimeout(old);
       this.open.delete(socket);
       if (this.byPeer.get(peer) === connection) this.byPeer.delete(peer);
     });
     this.injector.injectConnection(socket);
+  }
+
+  /** Milliseconds after which the calls of a connection end, whatever grpc-js has made of its age. */
+  private longestLife(): number {
+    const { connectionAge, ageGrace } = this.limits;
+    return connectionAge * 1.1 + ageGrace * (1 + this.random() / 2);
+  }
+
+  /** Ends what still runs on a connection that takes no calls any more: its client is to begin it again on another one. */
+  private endOld(socket: Socket): void {
+    for (const call of this.open.get(socket)?.calls ?? []) {
+      call.sendStatus({ code: status.UNAVAILABLE, details: 'the connection has reached its age: connect again' });
+    }
+    setTimeout(() => socket.destroy(), this.limits.lingerTimeout).unref();
   }
 
   /** Ends connections without a call on which nothing moves: those that have begun to send headers and not gone on. */
@@ -131,7 +164,7 @@ export class GrpcPort implements ServiceHost {
     const now = performance.now();
     for (const [socket, connection] of this.open) {
       const moved = socket.bytesRead + socket.bytesWritten;
-      if (connection.calls > 0 || moved !== connection.moved) {
+      if (connection.calls.size > 0 || moved !== connection.moved) {
         connection.moved = moved;
         connection.movedAt = now;
       } else if (now - connection.movedAt >= this.limits.lingerTimeout) {
@@ -144,8 +177,7 @@ export class GrpcPort implements ServiceHost {
   private interceptor(): ServerInterceptor {
     return (method, call) => {
       const connection = this.byPeer.get(call.getPeer());
-      if (connection) connection.calls += 1;
-      let isOver = false;
+      connection?.calls.add(call);
       const slow = method.requestStream
         ? undefined
         : setTimeout(
@@ -154,8 +186,7 @@ export class GrpcPort implements ServiceHost {
           );
       const end = (): void => {
         clearTimeout(slow);
-        if (connection && !isOver) connection.calls -= 1;
-        isOver = true;
+        connection?.calls.delete(call);
       };
       return new ServerInterceptingCall(call, {
         start: (next) =>
