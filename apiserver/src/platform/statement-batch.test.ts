@@ -247,7 +247,7 @@ describe('names of statements', () => {
     for (let text = 0; text < 2000; text += 1)
       for (let use = 0; use < 6; use += 1) given.add(names.nameOf(`SELECT ${text}`));
     given.delete(undefined);
-    expect(given.size).to.equal(250);
+    expect(given.size).to.equal(100);
     expect(names.nameOf('SELECT 1')).to.equal('a-1');
   });
 });

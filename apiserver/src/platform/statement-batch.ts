@@ -163,7 +163,7 @@ class StatementBatch implements pg.Submittable {
 
 /** Statements asked for again and again are worth a name: how often it takes, and how many at most. */
 const usesBeforeName = 5;
-const mostNames = 250;
+const mostNames = 100;
 const mostCounted = 1000;
 
 /** Gives names to the statements that are used most: those that come first to a number of uses. */
