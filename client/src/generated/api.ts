@@ -1457,7 +1457,7 @@ export interface paths {
         };
         /**
          * List pending RPCs
-         * @description `ListPendingRpcs` hands a device its commands, waiting for the first one as long as asked.
+         * @description `ListPendingRpcs` hands a device its commands, waiting for the first one as long as asked. Four polls of a device wait at a time; when one more comes, the one that came first is answered without commands.
          *
          *     Callers: device.
          */

@@ -3,11 +3,30 @@ import { sleep } from '../../platform/clock.ts';
 import type { Database } from '../../platform/database.ts';
 import { commandsChannel } from './commands.ts';
 
-/** Waiters by key (`tenant/device` or a correlation id). */
-export class CommandFeed {
-  private readonly waiters = new Map<string, Set<() => void>>();
+/** Somebody who waits. */
+interface Waiter {
+  wake: () => void;
+  /** Others have come for whom it makes room. */
+  isDismissed: boolean;
+}
 
-  constructor(database: Database) {
+/** What is waited for. */
+export interface Wait<T> {
+  /** `tenant/device`, or a correlation id. */
+  readonly key: string;
+  readonly milliseconds: number;
+  readonly signal: AbortSignal;
+  readonly look: () => Promise<T>;
+  readonly found: (result: T) => boolean;
+  /** How many may wait for the key at a time; one more dismisses the one that came first. Absent: any number. */
+  readonly most?: number;
+}
+
+/** Waiters by key, in the order in which they came. */
+export class CommandFeed {
+  private readonly waiters = new Map<string, Set<Waiter>>();
+
+  constructor(database: Pick<Database, 'listen'>) {
     database.listen(
       [commandsChannel],
       (_channel, key) => this.wake(key),
@@ -16,40 +35,51 @@ export class CommandFeed {
     );
   }
 
-  /** Wakes those who wait for the key. */
+  /** Wakes those who wait for the key: who came last first, whose connection is the most likely to be alive. */
   wake(key: string): void {
-    for (const run of this.waiters.get(key) ?? []) run();
+    for (const waiter of [...(this.waiters.get(key) ?? [])].reverse()) waiter.wake();
   }
 
   /**
    * Repeats `look` until it finds something, at most until the time is over: at once, after every wake, and every ten seconds
-   * for what becomes due by itself. Answers what the last look found.
+   * for what becomes due by itself. Answers what the last look found. Who is dismissed or aborted does not look again: what a
+   * look finds may be gone with it.
    */
-  async until<T>(
-    key: string,
-    milliseconds: number,
-    signal: AbortSignal,
-    look: () => Promise<T>,
-    found: (result: T) => boolean,
-  ): Promise<T> {
+  async until<T>({ key, milliseconds, signal, look, found, most }: Wait<T>): Promise<T> {
+    if (milliseconds <= 0) return look();
     const end = Date.now() + milliseconds;
-    for (;;) {
-      let wake: () => void = () => undefined;
-      // Registered before looking, so that nothing falls between the look and the wait.
-      const woken = new Promise<void>((resolve) => (wake = resolve));
-      const set = this.waiters.get(key) ?? new Set();
-      this.waiters.set(key, set.add(wake));
-      try {
+    const waiter: Waiter = { wake: () => undefined, isDismissed: false };
+    this.add(key, waiter, most);
+    try {
+      for (;;) {
+        // Made before looking, so that nothing falls between the look and the wait.
+        const woken = new Promise<void>((resolve) => (waiter.wake = resolve));
         const result = await look();
-        const left = end - Date.now();
-        if (found(result) || left <= 0 || signal.aborted) return result;
+        const isOver = (): boolean => waiter.isDismissed || signal.aborted || Date.now() >= end;
+        if (found(result) || isOver()) return result;
         const waiting = new AbortController();
-        await Promise.race([woken, sleep(Math.min(left, 10_000), AbortSignal.any([signal, waiting.signal]))]);
+        const pause = Math.min(end - Date.now(), 10_000);
+        await Promise.race([woken, sleep(pause, AbortSignal.any([signal, waiting.signal]))]);
         waiting.abort();
-      } finally {
-        set.delete(wake);
-        if (set.size === 0) this.waiters.delete(key);
+        if (waiter.isDismissed || signal.aborted) return result;
       }
+    } finally {
+      this.remove(key, waiter);
     }
+  }
+
+  private add(key: string, waiter: Waiter, most = Infinity): void {
+    const waiters = this.waiters.get(key) ?? new Set();
+    this.waiters.set(key, waiters.add(waiter));
+    if (waiters.size <= most) return;
+    const [first] = waiters;
+    waiters.delete(first!);
+    first!.isDismissed = true;
+    first!.wake();
+  }
+
+  private remove(key: string, waiter: Waiter): void {
+    const waiters = this.waiters.get(key);
+    if (waiters?.delete(waiter) && waiters.size === 0) this.waiters.delete(key);
   }
 }

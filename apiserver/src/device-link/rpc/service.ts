@@ -26,6 +26,11 @@ import { Delivery } from './delivery.ts';
 export type NoteAlive = (tenantId: string, deviceId: string, atMilliseconds: number) => void;
 
 const longestWaitSeconds = 60;
+/**
+ * Polls of one device that wait at a time, in this process. A device has one; those it had before its connection broke are held
+ * for as long as they asked for, and more than a few of them are a device that does nothing but reconnect.
+ */
+const mostPolls = 4;
 const longestMethod = 128;
 const longestIdempotencyKey = 255;
 const largestParams = 65_536;
@@ -47,9 +52,13 @@ export function createRpc(platform: Platform, profiles: ProfileReader, alive: No
         checkWait(request.waitSeconds);
         const read = () =>
           database.read(context.tenantId, (tx) => getCommand(tx, context.tenantId, request.correlationId));
-        const row = await feed.until(request.correlationId, request.waitSeconds * 1000, context.signal, read, (found) =>
-          finishedStatuses.includes(found.status),
-        );
+        const row = await feed.until({
+          key: request.correlationId,
+          milliseconds: request.waitSeconds * 1000,
+          signal: context.signal,
+          look: read,
+          found: ({ status }) => finishedStatuses.includes(status),
+        });
         return toRecord(row);
       },
 
@@ -74,13 +83,14 @@ export function createRpc(platform: Platform, profiles: ProfileReader, alive: No
         checkWait(request.waitSeconds);
         const { tenantId } = context;
         alive(tenantId, request.deviceId, clock.now());
-        const commands = await feed.until(
-          `${tenantId}/${request.deviceId}`,
-          request.waitSeconds * 1000,
-          context.signal,
-          () => delivery.take(tenantId, request.deviceId),
-          (found) => found.length > 0,
-        );
+        const commands = await feed.until({
+          key: `${tenantId}/${request.deviceId}`,
+          milliseconds: request.waitSeconds * 1000,
+          signal: context.signal,
+          look: () => delivery.take(tenantId, request.deviceId),
+          found: ({ length }) => length > 0,
+          most: mostPolls,
+        });
         return { commands: commands.map(toRecord) };
       },
 

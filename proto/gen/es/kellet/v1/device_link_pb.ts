@@ -802,7 +802,8 @@ export const DeviceLinkService: GenService<{
     output: typeof RpcRecordSchema;
   },
   /**
-   * ListPendingRpcs hands a device its commands, waiting for the first one as long as asked.
+   * ListPendingRpcs hands a device its commands, waiting for the first one as long as asked. Four polls of a device wait at a
+   * time; when one more comes, the one that came first is answered without commands.
    *
    * @generated from rpc kellet.v1.DeviceLinkService.ListPendingRpcs
    */

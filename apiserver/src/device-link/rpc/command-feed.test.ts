@@ -1,0 +1,102 @@
+import { expect } from 'chai';
+import { CommandFeed } from './command-feed.ts';
+
+const settled = () => new Promise((resolve) => setTimeout(resolve, 5));
+
+describe('command feed', () => {
+  /** Somebody who waits for a minute: how often they looked, and what came of it. */
+  interface Waiting {
+    readonly name: string;
+    looks: number;
+    result: string | undefined;
+    readonly leave: () => void;
+  }
+  let feed: CommandFeed;
+  let looked: string[];
+  /** What is there to be taken: whoever looks first has it. */
+  let commands: string[];
+
+  beforeEach(() => {
+    // What is announced is told by the test itself.
+    feed = new CommandFeed({ listen: () => undefined });
+    looked = [];
+    commands = [];
+  });
+
+  function wait(name: string, { key = 'acme/d1', most = 2, milliseconds = 60_000 } = {}): Waiting {
+    const leaving = new AbortController();
+    const waiting: Waiting = { name, looks: 0, result: undefined, leave: () => leaving.abort() };
+    const look = () => {
+      waiting.looks += 1;
+      looked.push(name);
+      return Promise.resolve(commands.shift() ?? '');
+    };
+    void feed
+      .until({ key, milliseconds, most, look, signal: leaving.signal, found: (command) => command !== '' })
+      .then((result) => (waiting.result = result));
+    return waiting;
+  }
+  const results = (...all: Waiting[]) => all.map(({ result }) => result);
+
+  it('answers who came first with nothing when too many wait, and lets it look no more', async () => {
+    const [a, b] = [wait('a'), wait('b')];
+    await settled();
+    expect(results(a, b)).to.deep.equal([undefined, undefined]);
+    const c = wait('c');
+    await settled();
+    expect(results(a, b, c)).to.deep.equal(['', undefined, undefined]);
+    expect(a.looks).to.equal(1);
+    const d = wait('d');
+    await settled();
+    expect(results(b, c, d)).to.deep.equal(['', undefined, undefined]);
+    for (const { leave } of [c, d]) leave();
+  });
+
+  it('does so by key', async () => {
+    const [a, b, other] = [wait('a'), wait('b'), wait('other', { key: 'acme/d2' })];
+    await settled();
+    expect(results(a, b, other)).to.deep.equal([undefined, undefined, undefined]);
+    for (const { leave } of [a, b, other]) leave();
+  });
+
+  it('does not do so for who only looks', async () => {
+    const [a, b] = [wait('a'), wait('b')];
+    const c = wait('c', { milliseconds: 0 });
+    await settled();
+    expect(results(a, b, c)).to.deep.equal([undefined, undefined, '']);
+    for (const { leave } of [a, b]) leave();
+  });
+
+  it('gives what comes to who came last', async () => {
+    const [a, b] = [wait('a'), wait('b')];
+    await settled();
+    looked = [];
+    commands = ['reboot'];
+    feed.wake('acme/d1');
+    await settled();
+    expect(looked).to.deep.equal(['b', 'a']);
+    expect(results(a, b)).to.deep.equal([undefined, 'reboot']);
+    a.leave();
+  });
+
+  it('takes nothing for who has left', async () => {
+    const a = wait('a');
+    await settled();
+    commands = ['reboot'];
+    a.leave();
+    await settled();
+    expect(a).to.include({ looks: 1, result: '' });
+    expect(commands).to.deep.equal(['reboot']);
+  });
+
+  it('has room again once somebody has left', async () => {
+    const [a, b] = [wait('a'), wait('b')];
+    await settled();
+    b.leave();
+    await settled();
+    const c = wait('c');
+    await settled();
+    expect(results(a, c)).to.deep.equal([undefined, undefined]);
+    for (const { leave } of [a, c]) leave();
+  });
+});
