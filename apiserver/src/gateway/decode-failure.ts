@@ -49,9 +49,9 @@ export function explainFailure(
   const field = fieldOf(schema, key);
   if (!field) return { path: [], reason: `unknown field ${JSON.stringify(key)}` };
   const value = object[key]!;
-  for (const { path, item, alone } of partsOf(field, value)) {
-    const said = fails(only(key, alone));
-    if (said === undefined) continue;
+  const part = failingPart(field, value, (some) => fails(only(key, some)));
+  if (part) {
+    const { path, item, said } = part;
     const inner = field.message && !isWellKnown(field.message) ? field.message : undefined;
     const saidWithin = inner && isObject(item) ? fails(item, inner) : undefined;
     if (inner && saidWithin !== undefined) {
@@ -63,16 +63,45 @@ export function explainFailure(
   return { path: [key], reason: leafReason(field, value, fails(only(key, value))!) };
 }
 
-/** The items of a list or a map, or the value itself, each also as a value of the field that holds nothing else. */
-function partsOf(field: DescField, value: JsonValue): { path: JsonPath; item: JsonValue; alone: JsonValue }[] {
+/**
+ * The first item of a list or a map that cannot be decoded, or the value itself when that cannot; undefined when every item is
+ * right by itself. Items are tried in halves, so that a long list costs as much as decoding it twice.
+ */
+function failingPart(
+  field: DescField,
+  value: JsonValue,
+  fails: (some: JsonValue) => string | undefined,
+): { path: JsonPath; item: JsonValue; said: string } | undefined {
+  const [items, together] = partsOf(field, value);
+  let first = 0;
+  let end = items.length;
+  if (end === 0) return undefined;
+  while (end - first > 1) {
+    const middle = (first + end) >> 1;
+    if (fails(together(items.slice(first, middle))) === undefined) first = middle;
+    else end = middle;
+  }
+  const found = items[first]!;
+  const said = fails(together([found]));
+  return said === undefined ? undefined : { ...found, said };
+}
+
+interface Part {
+  readonly path: JsonPath;
+  readonly item: JsonValue;
+}
+
+/** The items of a list or a map, or the value itself, and how to make a value of the field of some of them. */
+function partsOf(field: DescField, value: JsonValue): [Part[], (some: readonly Part[]) => JsonValue] {
   if (field.fieldKind === 'list') {
-    return Array.isArray(value) ? value.map((item, index) => ({ path: [index], item, alone: [item] })) : [];
+    const items = Array.isArray(value) ? value.map((item, index) => ({ path: [index], item })) : [];
+    return [items, (some) => some.map(({ item }) => item)];
   }
   if (field.fieldKind === 'map') {
-    if (!isObject(value)) return [];
-    return Object.entries(value).map(([name, item]) => ({ path: [name], item, alone: only(name, item) }));
+    const items = isObject(value) ? Object.entries(value).map(([name, item]) => ({ path: [name], item })) : [];
+    return [items, (some) => Object.fromEntries(some.map(({ path, item }) => [path[0], item])) as JsonObject];
   }
-  return [{ path: [], item: value, alone: value }];
+  return [[{ path: [], item: value }], () => value];
 }
 
 function leafReason(field: DescField, value: JsonValue, message: string): string {
