@@ -70,7 +70,7 @@ export async function runSchemathesis(program: string, run: Run): Promise<RunRes
   const args = [
     ...['--config-file', file('toml')],
     ...['run', file('openapi.json'), '--url', run.url, '--checks', checks.join(',')],
-    // One thread: the pool of earlier answers that the generator draws from is shared without a lock in places.
+    // Several workers have raced for what their generators share, and gain little: one interpreter runs one at a time.
     ...['--phases', 'examples,coverage,fuzzing', '--workers', '1'],
     ...['--seed', String(run.seed), '--request-timeout', '70', '--continue-on-failure', '--no-color'],
     ...['--warnings', 'off', '--report', 'junit', '--report-junit-path', file('xml')],

@@ -14,6 +14,7 @@ import { pathOf, summaryOf } from './operations.ts';
 
 interface Operation {
   operationId: string;
+  tags: string[];
   description: string;
   parameters?: {
     name: string;
@@ -29,6 +30,7 @@ interface Operation {
 }
 
 interface Document {
+  tags: { name: string }[];
   paths: Record<string, Record<string, Operation>>;
   components: {
     parameters: Record<string, JsonObject>;
@@ -250,6 +252,24 @@ describe('the OpenAPI document', () => {
   it('tells what a comment of the contract tells', () => {
     expect(operation('CreateRollout').description).to.match(/^`CreateRollout` schedules the canary share/);
     expect(operation('CreateRollout').description).to.match(/Scope: `ota:write`/);
+  });
+
+  it('puts each operation under one heading, and has no heading without operations', () => {
+    const used = [...operations.values()].map(({ tags }) => tags);
+    expect(used.every(({ length }) => length === 1)).to.equal(true);
+    expect([...new Set(used.flat())].sort()).to.deep.equal(document.tags.map(({ name }) => name).sort());
+    for (const [id, tag] of [
+      ['CreateUser', 'users'],
+      ['GetOwnTenant', 'tenants'],
+      ['DeleteSession', 'sign-in'],
+      ['UpdateDevice', 'devices'],
+      ['CreateAsset', 'entities'],
+      ['ClearAlarm', 'alarms'],
+      ['SendRpc', 'device link'],
+      ['GetChunk', 'ota'],
+    ] as const) {
+      expect(operation(id).tags, id).to.deep.equal([tag]);
+    }
   });
 
   describe('tells a reader', () => {

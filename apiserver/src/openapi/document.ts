@@ -8,22 +8,7 @@ import { gatewayPaths } from './gateway-operations.ts';
 import { answerHeaders, headerParameters } from './headers.ts';
 import { operationOf, pathOf } from './operations.ts';
 import { Schemas } from './schemas.ts';
-
-/** Tags in the order in which a newcomer reads them: the service's name in the contract, and what it is about. */
-const tags: Record<string, { readonly name: string; readonly description: string }> = {
-  AuthService: { name: 'auth', description: 'Sign-in, tokens, API keys, users and groups, tenants.' },
-  ProfileService: { name: 'profiles', description: 'The defaults that devices inherit.' },
-  ProvisioningService: { name: 'provisioning', description: 'Templates, their keys, and the claim of a device.' },
-  DeviceRegistryService: { name: 'devices', description: 'Devices, their groups, and what is attached to them.' },
-  TelemetryService: { name: 'telemetry', description: 'Points in; latest values and history out.' },
-  DeviceLinkService: { name: 'device link', description: 'Commands, attributes and gateways.' },
-  OtaService: { name: 'ota', description: 'Packages, rollouts, and what a device downloads and reports.' },
-  RulesService: { name: 'rules', description: 'Rules over points, in CEL.' },
-  AnchorService: { name: 'anchors', description: 'Batches of points on the chain.' },
-  VerifierService: { name: 'verify', description: 'Proofs that anyone can check.' },
-};
-
-const gatewayTag = { name: 'gateway', description: 'Health, this document, and the callback of the chain.' };
+import { documentTags, gatewayTag, tagOf } from './tags.ts';
 
 const introduction = `The REST API of Kellet. Every route is the JSON form of a gRPC method of the same contract, which is served
 on port 9090.
@@ -46,9 +31,9 @@ export function openapiDocument(contract: Contract, version: string): JsonObject
   );
   const paths: Record<string, JsonObject> = {};
   for (const route of routes) {
-    const tag = tags[route.method.parent.name];
-    if (!tag) throw new Error(`${route.method.parent.name} has no tag`);
-    (paths[pathOf(route)] ??= {})[route.verb.toLowerCase()] = operationOf(contract, schemas, route, tag.name);
+    const path = pathOf(route);
+    const tag = tagOf(route.method.parent.name, path);
+    (paths[path] ??= {})[route.verb.toLowerCase()] = operationOf(contract, schemas, route, tag);
   }
   return {
     openapi: '3.1.0',
@@ -59,9 +44,9 @@ export function openapiDocument(contract: Contract, version: string): JsonObject
       license: { name: 'Apache-2.0', identifier: 'Apache-2.0' },
     },
     servers: [{ url: '/' }],
-    tags: [...Object.values(tags), gatewayTag],
+    tags: documentTags,
     security: [{ accessToken: [] }, { apiKey: [] }, { apiKeyHeader: [] }],
-    paths: { ...paths, ...gatewayPaths(gatewayTag.name) },
+    paths: { ...paths, ...gatewayPaths(gatewayTag) },
     components: {
       securitySchemes,
       parameters: headerParameters,
