@@ -43,19 +43,4 @@ describe('what is wrong with the JSON of a request', () => {
     expect(explain(CreateDeviceRequestSchema, { tags: tags(100, [41, 42, 99]) })).to.match(/^tags\["k41"\]/);
     expect(explain(CreateDeviceRequestSchema, { group_ids: ['a', 1, 2] })).to.match(/^group_ids\[1\]/);
   });
-
-  it('is found about as fast as the request is read, however long it is', () => {
-    const time = (run: () => unknown) => {
-      const begin = process.cpuUsage();
-      run();
-      const { user, system } = process.cpuUsage(begin);
-      return user + system;
-    };
-    const right = tags(50_000, []);
-    const wrong = tags(50_000, [49_999]);
-    for (let round = 0; round < 2; round += 1) fromJson(CreateDeviceRequestSchema, { tags: right }, { registry });
-    const reading = time(() => fromJson(CreateDeviceRequestSchema, { tags: right }, { registry }));
-    const explaining = time(() => expect(explain(CreateDeviceRequestSchema, { tags: wrong })).to.contain('k49999'));
-    expect(explaining / reading).to.be.below(8);
-  });
 });
