@@ -89,12 +89,3 @@ export function toAnchorBatch(row: BatchRow, tip: number | undefined): MessageIn
     error: row.error,
   };
 }
-
-/** The name of an enum's number; undefined for 0, and for a filter that is not set. */
-export function enumName<Name extends string>(
-  values: Readonly<Record<Name, number>>,
-  value: number | undefined,
-): Name | undefined {
-  if (!value) return undefined;
-  return (Object.keys(values) as Name[]).find((name) => values[name] === value);
-}

@@ -1,17 +1,18 @@
 // chain-anchor: takes sealed batches to the chain and watches over them until they are proven; AnchorService shows them.
-import { AnchorBatch_Status, AnchorService } from '@kellet/proto/es/kellet/v1/anchor_pb.ts';
-import { AnchoringPolicy_Mode } from '@kellet/proto/es/kellet/v1/common_pb.ts';
+import { AnchorBatch_StatusSchema, AnchorService } from '@kellet/proto/es/kellet/v1/anchor_pb.ts';
+import { AnchoringPolicy_ModeSchema } from '@kellet/proto/es/kellet/v1/common_pb.ts';
+import { enumFilter } from '../platform/enums.ts';
 import { notFound } from '../platform/errors.ts';
 import { idField } from '../platform/fields.ts';
 import type { Platform, ServiceModule } from '../platform/module.ts';
 import type { Implementation } from '../platform/rpc.ts';
-import { enumName, findBatch, listBatches, toAnchorBatch, type BatchCursor } from './batches.ts';
+import { findBatch, listBatches, toAnchorBatch, type BatchCursor } from './batches.ts';
 import { Confirmations } from './confirmations.ts';
 import { storedTip } from './header-chain.ts';
 import { Loop } from './loop.ts';
 import { registerMetrics } from './metrics.ts';
 import { assembleParts } from './parts.ts';
-import { overtakenTransactions, settleDeep } from './store.ts';
+import { overtakenTransactions, settleDeep, type AnchorMode, type BatchStatus } from './store.ts';
 import { timingOf, type Timing } from './timing.ts';
 
 /** Sealed batches that one process takes to the processor at once. */
@@ -74,14 +75,11 @@ export function createChainAnchor(platform: Platform, timing: Partial<Timing> = 
 
   const handlers: Implementation<typeof AnchorService> = {
     async listBatches(request, { tenantId }) {
-      const status = enumName(AnchorBatch_Status, request.status);
-      const mode = enumName(AnchoringPolicy_Mode, request.anchorMode);
+      const status = enumFilter<BatchStatus>('status', AnchorBatch_StatusSchema, request.status);
+      const mode = enumFilter<AnchorMode>('anchor_mode', AnchoringPolicy_ModeSchema, request.anchorMode);
       const scope = [tenantId, 'anchors', status, mode];
       const page = platform.paging.open<BatchCursor>(request, scope);
-      const filters = {
-        status: status === 'status_unspecified' ? undefined : status,
-        mode: mode === 'mode_unspecified' ? undefined : mode,
-      };
+      const filters = { status, mode };
       const [rows, tip] = await database.read(tenantId, (tx) =>
         Promise.all([listBatches(tx, tenantId, filters, page.after, page.size + 1), storedTip(tx)]),
       );

@@ -9,7 +9,7 @@ import {
 } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { mintDeviceKey, revokeDeviceKeys, rotateDeviceKey } from '../auth/device-keys.ts';
 import type { Transaction } from '../platform/database.ts';
-import { enumName } from '../platform/enums.ts';
+import { enumFilter } from '../platform/enums.ts';
 import { alreadyExists, invalidArgument, KelletError, notFound, sqlState } from '../platform/errors.ts';
 import { freeJsonField, idField, textField, textMapField, updatedFields } from '../platform/fields.ts';
 import { isId, newId } from '../platform/ids.ts';
@@ -240,10 +240,7 @@ async function changeDevice(
 }
 
 function filtersOf(request: ListDevicesRequest): DeviceFilters {
-  const status = enumName(Device_StatusSchema, request.status);
-  if (status !== undefined && status !== 'online' && status !== 'offline') {
-    throw invalidArgument('status must be online or offline');
-  }
+  const status = enumFilter<'online' | 'offline'>('status', Device_StatusSchema, request.status);
   if (request.tag.length > 16) throw invalidArgument('tag may be given at most 16 times');
   for (const tag of request.tag) parseTag(textField('tag', tag, { maximum: 1200 }));
   return {

@@ -274,6 +274,9 @@ describe('TelemetryService', () => {
     expect(second.points.map((p) => [p.timestamp, p.numericValues.n])).to.deep.equal([[at(0), 1.5]]);
     expect(second.nextPageToken).to.equal('');
     expect(await codeOf(history({ aggregation: sum }))).to.equal('INVALID_ARGUMENT');
+    const unknown = 99 as GetHistoryRequest_Aggregation & GetHistoryRequest_Order;
+    expect(await codeOf(history({ aggregation: unknown, intervalSeconds: 60 }))).to.equal('INVALID_ARGUMENT');
+    expect(await codeOf(history({ order: unknown }))).to.equal('INVALID_ARGUMENT');
   });
 
   it('says that a point is anchored once its batch is confirmed', async () => {

@@ -2,8 +2,8 @@
 import { create } from '@bufbuild/protobuf';
 import type { Timestamp } from '@bufbuild/protobuf/wkt';
 import {
-  GetHistoryRequest_Aggregation,
-  GetHistoryRequest_Order,
+  GetHistoryRequest_AggregationSchema,
+  GetHistoryRequest_OrderSchema,
   HistoryPointSchema,
   IngestStreamResponseSchema,
   LatestTelemetrySchema,
@@ -17,6 +17,7 @@ import type {
   IngestStreamResponse,
   LatestTelemetry,
 } from '@kellet/proto/es/kellet/v1/telemetry_pb';
+import { enumFilter } from '../platform/enums.ts';
 import { invalidArgument, notFound } from '../platform/errors.ts';
 import { Counter, Histogram } from '../platform/metrics.ts';
 import type { Platform, ServiceModule } from '../platform/module.ts';
@@ -301,25 +302,17 @@ function historyPoint(range: HistoryRange, time: bigint, values: PointValues): H
   return point;
 }
 
-const aggregations: Partial<Record<GetHistoryRequest_Aggregation, Aggregation>> = {
-  [GetHistoryRequest_Aggregation.avg]: 'avg',
-  [GetHistoryRequest_Aggregation.min]: 'min',
-  [GetHistoryRequest_Aggregation.max]: 'max',
-  [GetHistoryRequest_Aggregation.sum]: 'sum',
-  [GetHistoryRequest_Aggregation.count]: 'count',
-  [GetHistoryRequest_Aggregation.last]: 'last',
-};
-
 function historyArguments(request: GetHistoryRequest) {
   const start = request.start ? nanosecondsOf(request.start) : 0n;
   const end = request.end ? nanosecondsOf(request.end) : mostNanoseconds;
-  const asked = aggregations[request.aggregation ?? GetHistoryRequest_Aggregation.aggregation_unspecified];
+  const asked = enumFilter<Aggregation>('aggregation', GetHistoryRequest_AggregationSchema, request.aggregation);
+  const order = enumFilter('order', GetHistoryRequest_OrderSchema, request.order);
   if (asked && request.intervalSeconds === 0) throw invalidArgument('aggregation needs interval_seconds');
   if (request.keys.length > 256) throw invalidArgument('keys: at most 256');
   if (request.keys.some((key) => key.includes('\0'))) throw invalidArgument('keys: NUL is not allowed');
   // Buckets without a word about how to fill them hold averages.
   const aggregation = request.intervalSeconds > 0 ? (asked ?? 'avg') : undefined;
-  return { start, end, aggregation, descending: request.order === GetHistoryRequest_Order.desc };
+  return { start, end, aggregation, descending: order === 'desc' };
 }
 
 function nanosecondsOf(time: Timestamp): bigint {

@@ -26,7 +26,7 @@ import { takeUp } from '../../control/applied-versions.ts';
 import { resourceName } from '../../control/resource-names.ts';
 import type { ResourceWriter } from '../../control/resource-writer.ts';
 import type { Database, Transaction } from '../../platform/database.ts';
-import { enumName } from '../../platform/enums.ts';
+import { enumFilter } from '../../platform/enums.ts';
 import { alreadyExists, failedPrecondition, invalidArgument } from '../../platform/errors.ts';
 import { namedId } from '../../platform/ids.ts';
 import type { Logger } from '../../platform/logger.ts';
@@ -148,8 +148,8 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
     tenantId: string,
   ): Promise<MessageInitShape<typeof ListPackagesResponseSchema>> {
     const filter = {
-      type: enumName(OtaPackage_TypeSchema, request.type),
-      status: enumName(OtaPackage_StatusSchema, request.status),
+      type: enumFilter('type', OtaPackage_TypeSchema, request.type),
+      status: enumFilter('status', OtaPackage_StatusSchema, request.status),
     };
     const scope = [tenantId, 'packages', filter];
     const page = this.paging.open<string>(request, scope);

@@ -23,7 +23,7 @@ import { checkWindow } from '../../device-registry/policies.ts';
 import type { ProfileReader } from '../../device-registry/profile-reader.ts';
 import type { Clock } from '../../platform/clock.ts';
 import type { Database, Transaction } from '../../platform/database.ts';
-import { enumName } from '../../platform/enums.ts';
+import { enumFilter } from '../../platform/enums.ts';
 import { failedPrecondition, invalidArgument, notFound } from '../../platform/errors.ts';
 import { isId, randomToken } from '../../platform/ids.ts';
 import type { Paging } from '../../platform/paging.ts';
@@ -174,7 +174,7 @@ export class Rollouts {
     tenantId: string,
   ): Promise<MessageInitShape<typeof ListRolloutsResponseSchema>> {
     const filter = {
-      phase: enumName(Rollout_StatusSchema, request.status),
+      phase: enumFilter('status', Rollout_StatusSchema, request.status),
       packageId: request.packageId || undefined,
       profileId: request.targetProfileId || undefined,
     };
@@ -205,8 +205,8 @@ export class Rollouts {
   ): Promise<MessageInitShape<typeof ListRolloutDevicesResponseSchema>> {
     return this.database.read(tenantId, async (tx) => {
       await getRollout(tx, tenantId, request.rolloutId);
-      const states =
-        request.state === undefined ? undefined : [enumName(RolloutDevice_StateSchema, request.state) as DeviceState];
+      const state = enumFilter<DeviceState>('state', RolloutDevice_StateSchema, request.state);
+      const states = state && [state];
       const scope = [tenantId, 'rollout devices', request.rolloutId, states];
       const page = this.paging.open<string>(request, scope);
       const found = await listRolloutDevices(tx, tenantId, request.rolloutId, { states }, page.after, page.size);

@@ -12,7 +12,7 @@ import {
 import { findDevice } from '../../device-registry/devices.ts';
 import type { ProfileReader } from '../../device-registry/profile-reader.ts';
 import type { Database, Transaction } from '../../platform/database.ts';
-import { enumName } from '../../platform/enums.ts';
+import { enumFilter } from '../../platform/enums.ts';
 import { failedPrecondition, invalidArgument, notFound, permissionDenied } from '../../platform/errors.ts';
 import { freeJsonField, textField } from '../../platform/fields.ts';
 import { isId } from '../../platform/ids.ts';
@@ -164,7 +164,7 @@ async function list(
   context: CallContext,
 ): Promise<{ commands: MessageInitShape<typeof RpcRecordSchema>[]; nextPageToken: string }> {
   const { tenantId } = context;
-  const status = enumName(RpcRecord_StatusSchema, request.status);
+  const status = enumFilter('status', RpcRecord_StatusSchema, request.status);
   const scope = [tenantId, 'commands', request.deviceId, status];
   const page = paging.open<string>(request, scope);
   const found = await database.read(tenantId, async (tx) => {
