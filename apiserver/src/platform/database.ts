@@ -213,16 +213,24 @@ export class Database {
   ): Promise<T> {
     const client = await this.connect();
     let isOpen = false;
+    let hasFailed = false;
     let broken: Error | undefined;
-    const queue = new StatementQueue((statements) => {
+    const queue = new StatementQueue(async (statements) => {
+      // What failed may be what opens the transaction: what came next would run outside of it, across tenants.
+      if (hasFailed) throw new Error('a statement of the transaction has failed: none can follow');
       const before = isOpen ? [] : opening;
       isOpen = true;
-      return this.send(client, before, statements, timeout);
+      try {
+        return await this.send(client, before, statements, timeout);
+      } catch (error) {
+        hasFailed = true;
+        throw error;
+      }
     });
     try {
       const result = await work(queue);
       queue.end();
-      if (isOpen) await this.send(client, [], [commit], timeout);
+      if (isOpen) await this.send(client, [], [hasFailed ? rollback : commit], timeout);
       return result;
     } catch (error) {
       queue.end();

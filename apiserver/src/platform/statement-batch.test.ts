@@ -4,7 +4,7 @@ import pg from 'pg';
 import { Database, type Transaction } from './database.ts';
 import type { KelletError } from './errors.ts';
 import { createLogger } from './logger.ts';
-import { StatementNames } from './statement-batch.ts';
+import { isStale, StatementNames } from './statement-batch.ts';
 import { createTestDatabase, type TestDatabase } from './test-database.ts';
 
 const failureOf = (work: Promise<unknown>): Promise<Error> =>
@@ -218,6 +218,29 @@ describe('the statements of a transaction', () => {
     expect(rowCount).to.equal(2);
   });
 
+  it('never run outside of it when what opens it has failed, and something else follows', async () => {
+    const where = 'SELECT current_user AS role';
+    const circular: { self?: unknown } = {};
+    circular.self = circular;
+    const failing: [string, () => Promise<unknown>, unknown][] = [
+      ['circular', () => Promise.resolve(), circular],
+      // Its name for BEGIN is lost to the connection.
+      ['prepared statement', () => database.pool.query('DEALLOCATE ALL'), {}],
+    ];
+    for (const [message, prepare, value] of failing) {
+      await database.tenant('acme', (tx) => tx.query('SELECT 1'));
+      await prepare();
+      const second = database.tenant('acme', async (tx) => {
+        const first = await failureOf(tx.query('SELECT $1::jsonb', [value]));
+        expect(first.message).to.contain(message);
+        return tx.query(where);
+      });
+      expect((await failureOf(second)).message).to.contain('none can follow');
+      const { rows } = await database.tenant('acme', (tx) => tx.query(where));
+      expect(rows).to.deep.equal([{ role: 'kellet_tenant' }]);
+    }
+  });
+
   it('are sent in it or never', async () => {
     let tx!: Transaction;
     await database.system(async (running) => {
@@ -234,6 +257,19 @@ describe('the statements of a transaction', () => {
     );
     await forgotten;
     expect(await kept()).to.deep.equal([]);
+  });
+});
+
+describe('a batch that failed', () => {
+  it('may be sent again when what was prepared is out of date, whatever language the server says so in', () => {
+    for (const [code, message, expected] of [
+      ['0A000', 'gecachter Plan darf den Ergebnistyp nicht ändern', true],
+      ['26000', 'vorbereitete Anweisung »scope« existiert nicht', true],
+      ['42P01', 'prepared, but the table is gone', false],
+    ] as const) {
+      const error = Object.assign(new pg.DatabaseError(message, 0, 'error'), { code });
+      expect(isStale(error)).to.equal(expected);
+    }
   });
 });
 

@@ -31,12 +31,15 @@ const noColumns: Columns = { names: [], parsers: [] };
 /** The statements that a connection knows by name. What a row of theirs looks like, the server need not say again. */
 const known = new WeakMap<pg.Connection, Map<string, Columns>>();
 
-/** The result of a prepared statement has changed its form (0A000), or the connection has lost it (26000). */
+/**
+ * The result of a prepared statement has changed its form (0A000), or the connection has lost it (26000). The code alone is asked:
+ * the message is in the server's language.
+ */
 const staleStates: ReadonlySet<string> = new Set(['0A000', '26000']);
 
-/** Whether a batch failed because of what a connection had prepared: it succeeds when it is sent again. */
+/** Whether a batch may have failed because of what a connection had prepared: then it succeeds when it is sent again. */
 export const isStale = (error: unknown): boolean =>
-  error instanceof pg.DatabaseError && staleStates.has(error.code ?? '') && /prepared|cached plan/.test(error.message);
+  error instanceof pg.DatabaseError && staleStates.has(error.code ?? '');
 
 /**
  * Sends statements in one write and resolves with their results once the server is ready for more. Outside a transaction
