@@ -1,6 +1,23 @@
 import { expect } from 'chai';
 import type { JsonObject } from '@bufbuild/protobuf';
-import { freeJsonField } from './fields.ts';
+import { freeJsonField, textField } from './fields.ts';
+
+describe('a text', () => {
+  for (const [what, value, message] of [
+    ['none where some is needed', '', 'password is required'],
+    ['too little', 'x'.repeat(11), 'password must have at least 12 characters'],
+    ['too little, in characters of two halves', '😀'.repeat(11), 'password must have at least 12 characters'],
+    ['too much', 'x'.repeat(101), 'password must have at most 100 characters'],
+    ['NUL', 'xxxxxxxxxxxxxxxx\0', 'password must not contain NUL'],
+  ] as const) {
+    it(`may not be ${what}`, () =>
+      expect(() => textField('password', value, { minimum: 12, maximum: 100 })).to.throw(message));
+  }
+
+  for (const value of ['x'.repeat(12), '😀'.repeat(12), 'x'.repeat(100)]) {
+    it(`may be ${value}`, () => expect(textField('password', value, { minimum: 12, maximum: 100 })).to.equal(value));
+  }
+});
 
 describe('free JSON', () => {
   const taken: [string, JsonObject][] = [

@@ -9,10 +9,11 @@ import { isId } from './ids.ts';
 export function textField(name: string, value: string, limits: { minimum?: number; maximum: number }): string {
   if (value.includes('\0')) throw invalidArgument(`${name} must not contain NUL`);
   const { minimum = 0, maximum } = limits;
-  if (value.length < minimum) {
+  if (value.length > maximum) throw invalidArgument(`${name} must have at most ${maximum} characters`);
+  // What is measured in pairs of surrogates is half as long.
+  if (value.length < minimum || (minimum > 1 && [...value].length < minimum)) {
     throw invalidArgument(value === '' ? `${name} is required` : `${name} must have at least ${minimum} characters`);
   }
-  if (value.length > maximum) throw invalidArgument(`${name} must have at most ${maximum} characters`);
   return value;
 }
 
