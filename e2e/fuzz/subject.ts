@@ -62,11 +62,15 @@ export async function makeSubject(
   const rolloutBody = { package_id, rollback_package_id, target_profile_id: profile_id, canary_percent: 100 };
   const { rollout_id } = await admin.post('/api/v1/ota/rollouts', { body: rolloutBody });
   const proof = isWhole ? await makeProof(admin, baseUrl, device) : undefined;
+  // A profile has one rollout at a time: a new one needs a profile of its own.
+  const { profile_id: free } = isWhole
+    ? await admin.post('/api/v1/profiles', { body: { name: 'free', type: 'fuzz' } })
+    : { profile_id };
   const ids = {
     device_id: [device.device_id, second.device?.device_id ?? '', 'unknown'],
     gateway_device_id: [device.device_id, 'unknown'],
     profile_id: [profile_id, 'unknown'],
-    target_profile_id: [profile_id],
+    target_profile_id: [free],
     template_id: [template.template_id, 'unknown'],
     group_id: [group.group_id, 'unknown'],
     correlation_id: [command.correlation_id, 'unknown'],

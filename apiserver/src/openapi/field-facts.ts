@@ -107,6 +107,7 @@ const required: Record<string, readonly string[]> = {
   DisconnectGatewayDeviceRequest: ['device_id'],
   SendRpcRequest: ['method'],
   IngestRequest: ['points'],
+  TelemetrySchemaKey: ['type'],
   VerifyRawRequest: ['device_id', 'timestamp'],
   CreatePackageRequest: ['type', 'version', 'artifact_uri', 'sha256'],
   CreateRolloutRequest: ['package_id', 'target_profile_id', 'canary_percent'],

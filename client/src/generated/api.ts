@@ -1610,7 +1610,7 @@ export interface paths {
         post?: never;
         /**
          * Delete package
-         * @description `DeletePackage` removes a package that no rollout or assignment uses.
+         * @description `DeletePackage` removes a package; it is refused while a rollout uses it.
          *
          *     Callers: user, service. Scope: `ota:write`.
          */
@@ -4826,7 +4826,7 @@ export interface components {
         };
         /** @description The rule for one value. */
         TelemetrySchemaKey: {
-            /** @description Unset: either. */
+            /** @description Must be given. */
             type?: components["schemas"]["TelemetrySchemaKeyType"];
             /** @description A point without it is rejected. */
             required: boolean;
@@ -4852,8 +4852,8 @@ export interface components {
         };
         /** @description The rule for one value. */
         TelemetrySchemaKeyInput: {
-            /** @description Unset: either. */
-            type?: components["schemas"]["TelemetrySchemaKeyType"];
+            /** @description Must be given. */
+            type: components["schemas"]["TelemetrySchemaKeyType"];
             /** @description A point without it is rejected. */
             required?: boolean;
             /**

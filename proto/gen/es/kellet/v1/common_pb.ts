@@ -127,7 +127,7 @@ export const TelemetrySchemaSchema: GenMessage<TelemetrySchema> = /*@__PURE__*/
  */
 export type TelemetrySchema_Key = Message<"kellet.v1.TelemetrySchema.Key"> & {
   /**
-   * Unset: either.
+   * Must be given.
    *
    * @generated from field: optional kellet.v1.TelemetrySchema.Key.Type type = 1;
    */

@@ -1979,7 +1979,7 @@ export const OtaService: GenService<{
     output: typeof OtaPackageSchema;
   },
   /**
-   * DeletePackage removes a package that no rollout or assignment uses.
+   * DeletePackage removes a package; it is refused while a rollout uses it.
    *
    * @generated from rpc kellet.v1.OtaService.DeletePackage
    */
