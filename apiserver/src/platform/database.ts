@@ -5,7 +5,15 @@ import { codes, KelletError, unavailable } from './errors.ts';
 import type { Logger } from './logger.ts';
 import { keepListening, type ListenerState } from './listen.ts';
 import type { SlowStatements } from './slow-statements.ts';
-import { isStale, sendBatch, StatementNames, StatementQueue, type Result, type Statement } from './statement-batch.ts';
+import {
+  isStale,
+  named,
+  sendBatch,
+  StatementNames,
+  StatementQueue,
+  type Result,
+  type Statement,
+} from './statement-batch.ts';
 import { beginClientSpan, endTrace, inTrace } from './tracing.ts';
 
 // int8 holds nanoseconds and sizes beyond 2^53; everything smaller is int4 in our tables.
@@ -25,24 +33,20 @@ const defaultStatementMilliseconds = 15_000;
 /** How often a listening connection is asked whether it is still there, and how long it may take to answer. */
 const defaultHeartbeatMilliseconds = 3_000;
 
-const begin: Statement = { name: 'begin', text: 'BEGIN' };
-const commit: Statement = { name: 'commit', text: 'COMMIT' };
-const rollback: Statement = { name: 'rollback', text: 'ROLLBACK' };
+// Without names: there is little to parse, and a connection that has lost what it had prepared must still be able to end what it
+// has begun.
+const begin: Statement = { text: 'BEGIN' };
+const commit: Statement = { text: 'COMMIT' };
+const rollback: Statement = { text: 'ROLLBACK' };
 
 // The role and the tenant hold until the transaction ends, as with SET LOCAL; a statement of this form is parsed only once.
 const scopeColumns = `set_config('role', 'kellet_tenant', true), set_config('kellet.tenant_id', $1, true)`;
-const scopeOf = (tenantId: string): Statement => ({
-  name: 'scope',
-  text: `SELECT ${scopeColumns}`,
-  values: [tenantId],
-});
-const readingScopeOf = (tenantId: string): Statement => ({
-  name: 'reading-scope',
-  text: `SELECT ${scopeColumns}, set_config('transaction_read_only', 'on', true)`,
-  values: [tenantId],
-});
+const scoping = named('scope', `SELECT ${scopeColumns}`);
+const scopeOf = (tenantId: string): Statement => ({ ...scoping, values: [tenantId] });
+const readingScoping = named('scope', `SELECT ${scopeColumns}, set_config('transaction_read_only', 'on', true)`);
+const readingScopeOf = (tenantId: string): Statement => ({ ...readingScoping, values: [tenantId] });
 
-const readOnly: Statement = { name: 'read-only', text: `SELECT set_config('transaction_read_only', 'on', true)` };
+const readOnly = named('scope', `SELECT set_config('transaction_read_only', 'on', true)`);
 
 function checkTenantId(tenantId: string): void {
   if (!/^[a-z0-9]([-a-z0-9]*[a-z0-9])?$/.test(tenantId)) throw new Error('not a tenant id');
@@ -218,10 +222,11 @@ export class Database {
     const queue = new StatementQueue(async (statements) => {
       // What failed may be what opens the transaction: what came next would run outside of it, across tenants.
       if (hasFailed) throw new Error('a statement of the transaction has failed: none can follow');
-      const before = isOpen ? [] : opening;
+      const wasOpen = isOpen;
       isOpen = true;
       try {
-        return await this.send(client, before, statements, timeout);
+        if (wasOpen) return await this.send(client, [], statements, timeout);
+        return await this.open(client, opening, statements, timeout);
       } catch (error) {
         hasFailed = true;
         throw error;
@@ -242,6 +247,22 @@ export class Database {
       throw error;
     } finally {
       client.release(broken);
+    }
+  }
+
+  /** Opens a transaction with its first statements; with another attempt when a connection has lost what it had prepared. */
+  private async open(
+    client: pg.PoolClient,
+    opening: readonly Statement[],
+    statements: readonly Statement[],
+    timeout: number,
+  ): Promise<Result<pg.QueryResultRow>[]> {
+    try {
+      return await this.send(client, opening, statements, timeout);
+    } catch (error) {
+      if (!isStale(error)) throw error;
+      await this.send(client, [], [rollback], timeout);
+      return this.send(client, opening, statements, timeout);
     }
   }
 

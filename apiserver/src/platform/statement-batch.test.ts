@@ -4,7 +4,7 @@ import pg from 'pg';
 import { Database, type Transaction } from './database.ts';
 import type { KelletError } from './errors.ts';
 import { createLogger } from './logger.ts';
-import { isStale, StatementNames } from './statement-batch.ts';
+import { isStale, named, StatementNames } from './statement-batch.ts';
 import { createTestDatabase, type TestDatabase } from './test-database.ts';
 
 const failureOf = (work: Promise<unknown>): Promise<Error> =>
@@ -163,6 +163,11 @@ describe('reads', () => {
     }
   });
 
+  it('leave what COPY sends aside', async () => {
+    await database.read('acme', (tx) => tx.query('COPY (SELECT 1) TO STDOUT'));
+    expect(await database.read('acme', tenantsSeen)).to.deep.equal(['acme']);
+  });
+
   it('are UNAVAILABLE when the connection is lost or nothing is answered in time', async () => {
     const hurried = new Database(test.url, createLogger('silent'), {
       maximumConnections: 1,
@@ -219,26 +224,24 @@ describe('the statements of a transaction', () => {
   });
 
   it('never run outside of it when what opens it has failed, and something else follows', async () => {
-    const where = 'SELECT current_user AS role';
     const circular: { self?: unknown } = {};
     circular.self = circular;
-    const failing: [string, () => Promise<unknown>, unknown][] = [
-      ['circular', () => Promise.resolve(), circular],
-      // Its name for BEGIN is lost to the connection.
-      ['prepared statement', () => database.pool.query('DEALLOCATE ALL'), {}],
-    ];
-    for (const [message, prepare, value] of failing) {
-      await database.tenant('acme', (tx) => tx.query('SELECT 1'));
-      await prepare();
-      const second = database.tenant('acme', async (tx) => {
-        const first = await failureOf(tx.query('SELECT $1::jsonb', [value]));
-        expect(first.message).to.contain(message);
-        return tx.query(where);
-      });
-      expect((await failureOf(second)).message).to.contain('none can follow');
-      const { rows } = await database.tenant('acme', (tx) => tx.query(where));
-      expect(rows).to.deep.equal([{ role: 'kellet_tenant' }]);
-    }
+    const work = database.tenant('acme', async (tx) => {
+      expect((await failureOf(tx.query('SELECT $1::jsonb', [circular]))).message).to.contain('circular');
+      return tx.query('SELECT current_user AS role');
+    });
+    expect((await failureOf(work)).message).to.contain('none can follow');
+    const { rows } = await database.tenant('acme', (tx) => tx.query('SELECT current_user AS role'));
+    expect(rows).to.deep.equal([{ role: 'kellet_tenant' }]);
+  });
+
+  it('are sent again when the connection has forgotten what it had prepared', async () => {
+    await database.tenant('acme', (tx) => tx.query('SELECT 1'));
+    await database.pool.query('DEALLOCATE ALL');
+    await database.tenant('acme', (tx) => tx.query('SELECT 1'));
+    await database.system((tx) => Promise.all([insert(tx, 1), tx.query('DEALLOCATE ALL')]));
+    expect((await database.tenant('acme', (tx) => tx.query('SELECT 1'))).rows).to.have.length(1);
+    expect((await database.system((tx) => tx.query('DELETE FROM kept'))).rowCount).to.equal(1);
   });
 
   it('are sent in it or never', async () => {
@@ -278,12 +281,23 @@ describe('names of statements', () => {
     const names = new StatementNames('a');
     const uses = Array.from({ length: 7 }, () => names.nameOf('SELECT 1'));
     expect(uses.slice(0, 4)).to.deep.equal([undefined, undefined, undefined, undefined]);
-    expect(new Set(uses.slice(4))).to.deep.equal(new Set(['a-1']));
+    expect(uses.slice(4)).to.deep.equal(Array.from({ length: 3 }, () => named('a', 'SELECT 1').name));
     const given = new Set<string | undefined>();
     for (let text = 0; text < 2000; text += 1)
       for (let use = 0; use < 6; use += 1) given.add(names.nameOf(`SELECT ${text}`));
     given.delete(undefined);
     expect(given.size).to.equal(100);
-    expect(names.nameOf('SELECT 1')).to.equal('a-1');
+    expect(names.nameOf('SELECT 1')).to.equal(uses[4]);
+  });
+
+  it('say of which text they are, in whichever process and order they are given', () => {
+    const texts = ['SELECT 1', 'SELECT 2'];
+    const given = (order: readonly string[]) => {
+      const names = new StatementNames('a');
+      for (let use = 0; use < 5; use += 1) for (const text of order) names.nameOf(text);
+      return texts.map((text) => names.nameOf(text));
+    };
+    expect(given(texts)).to.deep.equal(given(texts.toReversed()));
+    expect(new Set([...given(texts), named('b', 'SELECT 1').name]).size).to.equal(3);
   });
 });

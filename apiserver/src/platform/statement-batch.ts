@@ -1,5 +1,6 @@
 // Statements that travel together: one message to PostgreSQL with all of them, and one back with all answers.
 // https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-FLOW-PIPELINING
+import { createHash } from 'node:crypto';
 import pg from 'pg';
 import { prepareValue } from 'pg/lib/utils.js';
 
@@ -159,9 +160,20 @@ class StatementBatch implements pg.Submittable {
     this.callback(error);
   }
 
+  /** What COPY … TO STDOUT sends is nobody's: pg would throw at a reader that is not there. */
+  handleCopyData(): void {}
+
   handleCopyInResponse(connection: { sendCopyFail(reason: string): void }): void {
     connection.sendCopyFail('a batch of statements has no data to copy');
   }
+}
+
+/**
+ * A statement with a name that is its own in every process and version: a pooler that gives a connection of the server to several
+ * processes may so answer that a statement is not there, but not run one in place of another.
+ */
+export function named(prefix: string, text: string): Statement & { readonly name: string } {
+  return { text, name: `${prefix}-${createHash('sha256').update(text).digest('hex').slice(0, 16)}` };
 }
 
 /** Statements asked for again and again are worth a name: how often it takes, and how many at most. */
@@ -190,9 +202,9 @@ export class StatementNames {
       return undefined;
     }
     this.uses.delete(text);
-    const given = `${this.prefix}-${this.names.size + 1}`;
-    this.names.set(text, given);
-    return given;
+    const given = named(this.prefix, text);
+    this.names.set(text, given.name);
+    return given.name;
   }
 }
 
