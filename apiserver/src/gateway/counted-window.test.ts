@@ -26,10 +26,10 @@ describe('a counted window', () => {
 
   it('numbers its requests on from where it stands, whatever others have counted between', () => {
     const window = new CountedWindow();
-    window.add(counted(105), 5, 1, 1000);
+    window.add(counted(105), 5, 1, 1000, 1000);
     expect([1, 2, 3].map(() => window.take(1000).ordinal)).to.deep.equal([101, 102, 103]);
     // Others took 20; 2 of ours are left and 10 more are counted.
-    window.add(counted(135), 10, 0, 1010);
+    window.add(counted(135), 10, 0, 1010, 1010);
     const rest: number[] = [];
     while (window.hasAt(1011)) rest.push(window.take(1011).ordinal);
     expect(rest).to.deep.equal(Array.from({ length: 12 }, (_, index) => 124 + index));
@@ -37,15 +37,15 @@ describe('a counted window', () => {
 
   it('says when the window ends, and what time it is there', () => {
     const window = new CountedWindow();
-    window.add(counted(3), 3, 1, 1000);
+    window.add(counted(3), 3, 1, 1000, 1000);
     expect(window.take(3500)).to.deep.equal({ ordinal: 1, resetAt: 660, now: 632.5 });
   });
 
   it('has nothing once its minute is over, and not what was left of it in the next', () => {
     const window = new CountedWindow();
-    window.add(counted(50), 40, 10, 1000);
+    window.add(counted(50), 40, 10, 1000, 1000);
     expect([30_999, 31_000].map((now) => window.hasAt(now))).to.deep.equal([true, false]);
-    window.add(counted(2, 11, 660.1), 2, 2, 31_100);
+    window.add(counted(2, 11, 660.1), 2, 2, 31_100, 31_100);
     expect([window.take(31_100).ordinal, window.take(31_100).ordinal, window.hasAt(31_100)]).to.deep.equal([
       1,
       2,
@@ -56,24 +56,37 @@ describe('a counted window', () => {
   it('is counted ahead by what came since, less what is left', () => {
     const window = new CountedWindow();
     expect(window.wanted(50, limit, 0)).to.equal(0);
-    window.add(counted(50), 50, 50, 0);
+    window.add(counted(50), 50, 50, 0, 0);
     for (let request = 0; request < 50; request += 1) window.take(1);
     // Those who waited came before.
     expect(window.wanted(0, limit, 10)).to.equal(0);
     expect(window.wanted(30, limit, 10)).to.equal(60);
-    window.add(counted(140), 90, 30, 10);
+    window.add(counted(140), 90, 30, 10, 10);
     for (let request = 0; request < 70; request += 1) window.take(11);
     expect(window.isLow).to.equal(true);
     expect(window.wanted(0, limit, 20)).to.equal(80 - 20);
     expect(window.wanted(0, 9000, 20)).to.equal(0);
   });
 
-  it('is idle when it was not used between two looks', () => {
+  it('is spent when it was not used between two looks', () => {
     const window = new CountedWindow();
-    window.add(counted(50), 3, 1, 0);
-    expect([window.isIdle(), window.isIdle()]).to.deep.equal([false, true]);
-    window.take(1);
-    expect([window.isIdle(), window.isIdle()]).to.deep.equal([false, true]);
+    window.add(counted(50), 3, 1, 0, 0);
+    expect([window.isSpent(1), window.isSpent(2)]).to.deep.equal([false, true]);
+    window.take(3);
+    expect([window.isSpent(4), window.isSpent(5)]).to.deep.equal([false, true]);
     expect(window.unused).to.deep.equal({ windowMinute: 10, hits: 2 });
+  });
+
+  it('is spent a while after it was counted, however slowly it is used, and whatever the store took', () => {
+    const window = new CountedWindow();
+    window.add(counted(50), 50, 1, 0, 900);
+    for (const [now, isSpent] of [
+      [920, false],
+      [999, false],
+      [1000, true],
+    ] as const) {
+      window.take(now);
+      expect(window.isSpent(now)).to.equal(isSpent);
+    }
   });
 });

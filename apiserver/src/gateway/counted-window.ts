@@ -24,6 +24,9 @@ export interface Counted {
 /** For how long requests are counted ahead, and after how long without any they are given back. */
 export const aheadMilliseconds = 20;
 
+/** After how long they are given back although some come: fewer than there were, so that others wait for what is held here. */
+const longestMilliseconds = 5 * aheadMilliseconds;
+
 /** So many requests before its limit a window is counted request by request. */
 const countedSingly = 10_000;
 
@@ -49,6 +52,7 @@ export class CountedWindow {
   /** Requests since it was last counted. */
   private requests = 0;
   private isUsed = false;
+  private countedAt = 0;
 
   /** How many to count ahead when `waiting` requests are counted now. */
   wanted(waiting: number, limit: number, now: number): number {
@@ -57,11 +61,12 @@ export class CountedWindow {
     return Math.max(0, expected - this.left);
   }
 
-  /** The store was asked at `askedAt` and has counted `added` requests; `waiting` of them came before. */
-  add(counted: Counted, added: number, waiting: number, askedAt: number): void {
+  /** The store was asked at `askedAt` and has `now` counted `added` requests; `waiting` of them came before. */
+  add(counted: Counted, added: number, waiting: number, askedAt: number, now: number): void {
     if (counted.windowMinute !== this.counted?.windowMinute) this.left = 0;
     this.counted = counted;
     this.askedAt = askedAt;
+    this.countedAt = now;
     this.left += added;
     this.low = this.left / 4;
     this.requests = -waiting;
@@ -94,11 +99,11 @@ export class CountedWindow {
     return limit - this.counted!.hits >= countedSingly;
   }
 
-  /** Whether nothing was asked of it since the last time it was looked at. */
-  isIdle(): boolean {
+  /** Whether what it holds is to be given back: nothing was asked of it since it was last looked at, or it was counted long ago. */
+  isSpent(now: number): boolean {
     const wasUsed = this.isUsed;
     this.isUsed = false;
-    return !wasUsed;
+    return !wasUsed || now - this.countedAt >= longestMilliseconds;
   }
 
   /** What is counted and will not come. */

@@ -56,7 +56,8 @@ export class PostgresRateCounter extends CoalescingRateCounter {
       name: 'rate-windows-give-back',
       text: `UPDATE rate_windows SET hits = hits - $3 WHERE tenant_id = $1 AND window_minute = $2 AND hits >= $3`,
       values: [tenantId, windowMinute, hits],
-    });
+      query_timeout: queryMilliseconds,
+    } as QueryConfig);
   }
 
   protected onTimeout(): void {

@@ -37,7 +37,7 @@ export abstract class CoalescingRateCounter implements RateCounter {
   private readonly windows = new Map<string, CountedWindow>();
   private due = new Map<string, Due>();
   private isFlushing = false;
-  private idleCheck: NodeJS.Timeout | undefined;
+  private check: NodeJS.Timeout | undefined;
 
   /** `clock` is monotonic. */
   constructor(clock: Clock = performance) {
@@ -117,8 +117,8 @@ export abstract class CoalescingRateCounter implements RateCounter {
   private serve(counted: Counted, added: number, askedAt: number, { waiters, limit }: Due): void {
     const { tenantId } = counted;
     const window = this.windows.get(tenantId) ?? new CountedWindow();
-    window.add(counted, added, waiters.length, askedAt);
     const now = this.clock.now();
+    window.add(counted, added, waiters.length, askedAt, now);
     for (const waiter of waiters) waiter.resolve(window.take(now));
     const later = this.due.get(tenantId)?.waiters ?? [];
     while (later.length > 0 && window.hasAt(now)) later.shift()!.resolve(window.take(now));
@@ -127,20 +127,21 @@ export abstract class CoalescingRateCounter implements RateCounter {
 
   private keep(tenantId: string, window: CountedWindow): void {
     this.windows.set(tenantId, window);
-    this.idleCheck ??= setInterval(() => this.forgetIdle(), aheadMilliseconds).unref();
+    this.check ??= setInterval(() => this.forgetSpent(), aheadMilliseconds).unref();
   }
 
   /** Gives back what nobody has come for. */
-  private forgetIdle(): void {
+  private forgetSpent(): void {
+    const now = this.clock.now();
     for (const [tenantId, window] of this.windows) {
-      if (!window.isIdle()) continue;
+      if (!window.isSpent(now)) continue;
       this.windows.delete(tenantId);
       const { windowMinute, hits } = window.unused;
       // What cannot be given back is lost to the tenant until the minute ends.
       if (hits > 0) this.giveBack(tenantId, windowMinute, hits).catch(() => undefined);
     }
     if (this.windows.size > 0) return;
-    clearInterval(this.idleCheck);
-    this.idleCheck = undefined;
+    clearInterval(this.check);
+    this.check = undefined;
   }
 }
