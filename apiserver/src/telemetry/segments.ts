@@ -22,18 +22,20 @@ export function indexNextSegment(database: Database): Promise<boolean> {
   });
 }
 
-/** Indexes segments as they become complete, until the signal aborts. */
+/** Indexes segments as they become complete, until the signal aborts: looks for them after each interval. */
 export async function indexSegments(
   database: Database,
   logger: Logger,
   intervalMilliseconds: number,
   signal: AbortSignal,
 ): Promise<void> {
-  while (!signal.aborted) {
-    const more = await indexNextSegment(database).catch((error: unknown) => {
+  const next = () =>
+    indexNextSegment(database).catch((error: unknown) => {
       logger.warn({ err: error }, 'a segment could not be indexed');
       return false;
     });
-    if (!more) await sleep(intervalMilliseconds, signal);
+  while (!signal.aborted) {
+    await sleep(intervalMilliseconds, signal);
+    while (!signal.aborted && (await next()));
   }
 }
