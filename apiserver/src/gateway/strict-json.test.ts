@@ -1,5 +1,5 @@
 import { expect } from 'chai';
-import { JsonProblem, parseStrictJson } from './strict-json.ts';
+import { hasTooManyNodes, JsonProblem, maximumNodes, parseStrictJson } from './strict-json.ts';
 
 const parse = (text: string) => parseStrictJson(Buffer.from(text));
 
@@ -89,5 +89,18 @@ describe('strict JSON', () => {
         .to.throw(JsonProblem)
         .that.deep.includes({ path });
     });
+  }
+});
+
+describe('the number of objects and arrays in a body', () => {
+  for (const [what, text, isTooMany] of [
+    ['as many as allowed', `[${'{},'.repeat(maximumNodes - 2)}{}]`, false],
+    ['one more', `[${'[],'.repeat(maximumNodes - 1)}{}]`, true],
+    ['brackets in a string', `["${'[{'.repeat(maximumNodes)}"]`, false],
+    ['brackets after an escaped quote', `["\\"${'[{'.repeat(maximumNodes)}"]`, false],
+    ['brackets after an escaped backslash', `["\\\\",${'[],'.repeat(maximumNodes)}[]]`, true],
+    ['nothing but openings', '['.repeat(maximumNodes + 1), true],
+  ] as const) {
+    it(what, () => expect(hasTooManyNodes(Buffer.from(text))).to.equal(isTooMany));
   }
 });

@@ -369,6 +369,13 @@ export const bodyGroups: readonly Group[] = [
         fails: invalid('the body: must '),
       },
       {
+        what: 'more objects than make sense',
+        rule: choice,
+        send: post,
+        body: `{"name":[${'{},'.repeat(100_000)}{}]}`,
+        fails: invalid('the body: must not hold more than 100000 objects and arrays'),
+      },
+      {
         what: 'larger than a mebibyte',
         rule: choice,
         send: post,
