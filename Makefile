@@ -6,7 +6,7 @@ MAKEFLAGS += --no-print-directory
 # The workspace's own Node and tools come first, whatever the machine has.
 export PATH := $(CURDIR)/node_modules/.bin:$(PATH)
 
-.PHONY: help dev demo test fuzz property bench lint format generate clean install
+.PHONY: help dev demo test fuzz property bench client lint format generate clean install
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,6 +29,9 @@ property: install ## schemathesis over the OpenAPI document (ONLY=admin|viewer|d
 
 bench: install ## measurements beside their baselines (ONLY=prefix)
 	@exec node bench/src/main.ts
+
+client: install ## the TypeScript client as a package for other projects (client/dist)
+	@exec node client/pack.ts
 
 lint: install ## formatting, lint rules, contract, generated code, types
 	@exec node scripts/gate.ts --only lint

@@ -19,26 +19,22 @@ export interface ClientOptions {
 }
 
 /** What a call answers: the body of its success. */
-type Answer<Path extends keyof paths, Method extends HttpMethod, Init> = Method extends keyof paths[Path]
-  ? NonNullable<FetchResponse<paths[Path][Method] & Record<string, unknown>, Init, MediaType>['data']>
+type Answer<Path extends keyof paths, Method extends HttpMethod> = Method extends keyof paths[Path]
+  ? NonNullable<FetchResponse<paths[Path][Method] & Record<string, unknown>, unknown, MediaType>['data']>
   : never;
 
 /** The second argument, which may be left out when nothing in it is required. */
 type InitParam<Init> = RequiredKeysOf<Init> extends never ? [Init?] : [Init];
 
-type Call<Method extends HttpMethod> = <
-  Path extends PathsWithMethod<paths, Method>,
-  Init extends MaybeOptionalInit<paths[Path], Method>,
->(
+// No type parameter stands for the second argument: it would be inferred as it was written, misspelt fields and all.
+type Call<Method extends HttpMethod> = <Path extends PathsWithMethod<paths, Method>>(
   path: Path,
-  ...init: InitParam<Init>
-) => Promise<Answer<Path, Method, Init>>;
+  ...init: InitParam<MaybeOptionalInit<paths[Path], Method>>
+) => Promise<Answer<Path, Method>>;
 
 /** Paths of lists that page by `page_token`, and the fields of an answer that are lists. */
 type ListPath = {
-  [Path in PathsWithMethod<paths, 'get'>]: Answer<Path, 'get', unknown> extends { next_page_token: string }
-    ? Path
-    : never;
+  [Path in PathsWithMethod<paths, 'get'>]: Answer<Path, 'get'> extends { next_page_token: string } ? Path : never;
 }[PathsWithMethod<paths, 'get'>];
 type ListField<Body> = { [Key in keyof Body]: Body[Key] extends readonly unknown[] ? Key : never }[keyof Body];
 type Item<List> = List extends readonly (infer One)[] ? One : never;
@@ -103,17 +99,17 @@ export class KelletClient {
   }
 
   /** Every item of a list, page by page: `for await (const device of client.list('/api/v1/devices', 'devices'))`. */
-  async *list<Path extends ListPath, Field extends ListField<Answer<Path, 'get', unknown>>>(
+  async *list<Path extends ListPath, Field extends ListField<Answer<Path, 'get'>>>(
     path: Path,
     field: Field,
     init?: MaybeOptionalInit<paths[Path], 'get'>,
-  ): AsyncGenerator<Item<Answer<Path, 'get', unknown>[Field]>> {
+  ): AsyncGenerator<Item<Answer<Path, 'get'>[Field]>> {
     const given = (init ?? {}) as { params?: { query?: Record<string, unknown> } };
     const get = this.get as (path: string, init: unknown) => Promise<Record<string, unknown>>;
     for (let token = ''; ;) {
       const query = { ...given.params?.query, ...(token === '' ? {} : { page_token: token }) };
       const page = await get(path, { ...given, params: { ...given.params, query } });
-      yield* page[field as string] as Item<Answer<Path, 'get', unknown>[Field]>[];
+      yield* page[field as string] as Item<Answer<Path, 'get'>[Field]>[];
       token = page['next_page_token'] as string;
       if (token === '') return;
     }

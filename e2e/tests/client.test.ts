@@ -1,6 +1,8 @@
 // The published client against the real API: what its README shows, its session, its errors.
 import { execFile } from 'node:child_process';
-import { mkdir, readFile, writeFile } from 'node:fs/promises';
+import { existsSync } from 'node:fs';
+import { mkdir, mkdtemp, readFile, rm, symlink, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { ApiError, KelletClient } from '@kellet/client';
@@ -11,21 +13,68 @@ import { stack } from '../stack/test-stack.ts';
 
 const run = promisify(execFile);
 
+/** The program in the README, and what it is said to print. */
+async function readmeExample(): Promise<{ program: string; output: string }> {
+  const readme = await readFile(join(checkout, 'client/README.md'), 'utf8');
+  const [, program = ''] = /```ts\n([^]*?)```/.exec(readme) ?? [];
+  const [, output = ''] = /It prints:\n\n```text\n([^]*?)```/.exec(readme) ?? [];
+  return { program, output };
+}
+
+/** Runs a program against the stack; answers what it printed. */
+async function runProgram(path: string): Promise<string> {
+  const { rest, email, password } = stack().info;
+  const { stdout } = await run(process.execPath, [path], {
+    env: { ...process.env, KELLET_URL: rest, KELLET_EMAIL: email, KELLET_PASSWORD: password },
+  });
+  return stdout;
+}
+
 describe('@kellet/client', () => {
   const signIn = () => KelletClient.signIn({ baseUrl: stack().info.rest }, stack().info);
 
   it('does what its README shows', async () => {
-    const readme = await readFile(join(checkout, 'client/README.md'), 'utf8');
-    const [, program = ''] = /```ts\n([^]*?)```/.exec(readme) ?? [];
-    const [, output = ''] = /It prints:\n\n```text\n([^]*?)```/.exec(readme) ?? [];
+    const { program, output } = await readmeExample();
     const folder = join(checkout, '.kellet/test/client');
     await mkdir(folder, { recursive: true });
     await writeFile(join(folder, 'readme.ts'), program);
-    const { rest, email, password } = stack().info;
-    const { stdout } = await run(process.execPath, [join(folder, 'readme.ts')], {
-      env: { ...process.env, KELLET_URL: rest, KELLET_EMAIL: email, KELLET_PASSWORD: password },
-    });
-    expect(stdout).to.equal(output);
+    expect(await runProgram(join(folder, 'readme.ts'))).to.equal(output);
+  });
+
+  it('is a package that a project elsewhere compiles against, strictly, and runs', async () => {
+    const { program, output } = await readmeExample();
+    const { stdout: tarball } = await run(process.execPath, [join(checkout, 'client/pack.ts')]);
+    const project = await mkdtemp(join(tmpdir(), 'kellet-client-'));
+    try {
+      // As npm would install it, without asking a registry.
+      const modules = join(project, 'node_modules');
+      await mkdir(join(modules, '@kellet/client'), { recursive: true });
+      await run('tar', ['-xzf', tarball.trim(), '--strip-components=1', '-C', join(modules, '@kellet/client')]);
+      const { dependencies } = JSON.parse(await readFile(join(modules, '@kellet/client/package.json'), 'utf8')) as {
+        dependencies: Record<string, string>;
+      };
+      for (const name of [...Object.keys(dependencies), '@types/node', 'undici-types']) {
+        const places = ['client/node_modules', 'node_modules'].map((folder) => join(checkout, folder, name));
+        await mkdir(join(modules, name, '..'), { recursive: true });
+        await symlink(places.find((place) => existsSync(place)) ?? '', join(modules, name));
+      }
+      const options = { module: 'nodenext', strict: true, exactOptionalPropertyTypes: true, types: ['node'] };
+      await writeFile(join(project, 'package.json'), '{"type":"module"}');
+      await writeFile(join(project, 'tsconfig.json'), JSON.stringify({ compilerOptions: options }));
+      await writeFile(join(project, 'main.ts'), program);
+      await run('tsc', ['--project', project]).catch((error: Error & { stdout?: string }) => {
+        throw new Error(error.stdout);
+      });
+      expect(await runProgram(join(project, 'main.js'))).to.equal(output);
+
+      // A name that the contract does not have is found by the compiler, not by the API.
+      const misspelt = program.replace('device_name:', 'devicename:');
+      await writeFile(join(project, 'main.ts'), misspelt);
+      const refused = await run('tsc', ['--project', project, '--noEmit']).catch((error: { stdout?: string }) => error);
+      expect(refused.stdout).to.match(/main\.ts.*'devicename' does not exist/);
+    } finally {
+      await rm(project, { recursive: true });
+    }
   });
 
   it('goes on with a session after its access token is void', async () => {
