@@ -2,8 +2,17 @@
 # the addresses and passwords of the local stack (`make dev`); set KELLET_URL, KELLET_EMAIL and KELLET_PASSWORD for another.
 set -euo pipefail
 
-of_stack() { node -p "JSON.parse(require('fs').readFileSync('${KELLET_DEV_JSON:-.kellet/dev.json}', 'utf8')).$1"; }
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+# The Node of this checkout comes first: the machine's own may know no WebSocket.
+PATH=$root/node_modules/.bin:$PATH
 
+of_stack() { node -p "JSON.parse(require('fs').readFileSync('$stack', 'utf8')).$1"; }
+
+stack=${KELLET_DEV_JSON:-$root/.kellet/dev.json}
+if [ -z "${KELLET_URL:-}" ] && [ ! -e "$stack" ]; then
+  echo "there is no $stack: run 'make dev' first, or set KELLET_URL, KELLET_EMAIL and KELLET_PASSWORD" >&2
+  exit 1
+fi
 : "${KELLET_URL:=$(of_stack rest)}"
 : "${KELLET_EMAIL:=$(of_stack email)}"
 : "${KELLET_PASSWORD:=$(of_stack password)}"
@@ -11,29 +20,35 @@ of_stack() { node -p "JSON.parse(require('fs').readFileSync('${KELLET_DEV_JSON:-
 # A suffix for names, so that an example can run twice.
 RUN=$(date +%s)$$
 
-# api METHOD PATH [JSON]: calls the API with the credential in $TOKEN and prints the answer. An error ends the example.
+# api METHOD PATH [JSON]: calls the API with the credential in $TOKEN; shows the request, without passwords, and the answer,
+# which $ANSWER holds afterwards. An error ends the example.
 api() {
-  echo "> $1 /api/v1/$2" >&2
-  curl --silent --show-error --fail-with-body --request "$1" "$KELLET_URL/api/v1/$2" \
+  local result=0
+  echo "> $1 /api/v1/$2${3:+ $(sed -E 's/("(admin_)?password": ?)"[^"]*"/\1"…"/' <<< "$3")}"
+  ANSWER=$(curl --silent --show-error --fail-with-body --request "$1" "$KELLET_URL/api/v1/$2" \
     --header "authorization: Bearer ${TOKEN:-}" \
-    ${3:+--header 'content-type: application/json' --data "$3"} || { echo; return 1; }
-  echo
+    ${3:+--header 'content-type: application/json' --data "$3"}) || result=$?
+  echo "$ANSWER"
+  return $result
 }
 
-# field NAME: the first text of that name in the JSON on stdin.
-field() { grep -o "\"$1\":\"[^\"]*\"" | head -1 | cut -d '"' -f 4; }
+# field NAME: the first text of that name in $ANSWER.
+field() { grep -o "\"$1\":\"[^\"]*\"" <<< "$ANSWER" | head -1 | cut -d '"' -f 4; }
 
 # sign_in: sets $TOKEN to an access token of the administrator.
 sign_in() {
   TOKEN=
-  TOKEN=$(api POST auth/login "{\"email\":\"$KELLET_EMAIL\",\"password\":\"$KELLET_PASSWORD\"}" | field access_token)
+  api POST auth/login "{\"email\":\"$KELLET_EMAIL\",\"password\":\"$KELLET_PASSWORD\"}"
+  TOKEN=$(field access_token)
 }
 
 # claim_device: makes a profile and a claimed device; sets $PROFILE_ID, $DEVICE_ID and $DEVICE_KEY.
 claim_device() {
-  PROFILE_ID=$(api POST profiles "{\"name\":\"example-$RUN\",\"type\":\"example-$RUN\"}" | field profile_id)
-  key=$(api POST provisioning/templates "{\"name\":\"example-$RUN\",\"profile_id\":\"$PROFILE_ID\"}" | field provision_key)
-  claim=$(api POST provision "{\"provision_key\":\"$key\",\"device_name\":\"Example\",\"hardware_id\":\"ex-$RUN\"}")
-  DEVICE_ID=$(echo "$claim" | field device_id)
-  DEVICE_KEY=$(echo "$claim" | field api_key)
+  api POST profiles "{\"name\":\"example-$RUN\",\"type\":\"example-$RUN\"}"
+  PROFILE_ID=$(field profile_id)
+  api POST provisioning/templates "{\"name\":\"example-$RUN\",\"profile_id\":\"$PROFILE_ID\"}"
+  local key=$(field provision_key)
+  api POST provision "{\"provision_key\":\"$key\",\"device_name\":\"Example\",\"hardware_id\":\"ex-$RUN\"}"
+  DEVICE_ID=$(field device_id)
+  DEVICE_KEY=$(field api_key)
 }

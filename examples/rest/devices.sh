@@ -3,8 +3,10 @@
 . "$(dirname "$0")/common.sh"
 sign_in
 
-device_id=$(api POST devices '{"hardware_id":"hand-'"$RUN"'","name":"Roof","tags":{"run":"'"$RUN"'"}}' | field device_id)
-group_id=$(api POST device-groups "{\"name\":\"roofs-$RUN\"}" | field group_id)
+api POST devices '{"hardware_id":"hand-'"$RUN"'","name":"Roof","tags":{"run":"'"$RUN"'"}}'
+device_id=$(field device_id)
+api POST device-groups "{\"name\":\"roofs-$RUN\"}"
+group_id=$(field group_id)
 
 api POST "device-groups/$group_id/devices" "{\"device_ids\":[\"$device_id\"]}"
 api GET "devices?tag=run=$RUN&group_id=$group_id"

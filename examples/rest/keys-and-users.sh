@@ -4,21 +4,22 @@
 sign_in
 admin_token=$TOKEN
 
-key=$(api POST auth/api-keys '{"name":"reporting","scopes":["devices:read"],"expires_in_seconds":3600}')
-key_id=$(echo "$key" | field key_id)
+api POST auth/api-keys '{"name":"reporting","scopes":["devices:read"],"expires_in_seconds":3600}'
+key_id=$(field key_id)
 
-TOKEN=$(echo "$key" | field api_key)
+TOKEN=$(field api_key)
 api GET 'devices?page_size=1'
 # What its scopes do not allow is refused: 403, PERMISSION_DENIED.
 if api POST devices '{"hardware_id":"refused"}'; then exit 1; fi
 
 TOKEN=$admin_token
 api DELETE "auth/api-keys/$key_id"
-user_id=$(api POST auth/users '{
+api POST auth/users '{
   "email": "viewer-'"$RUN"'@demo.example",
   "name": "A viewer",
   "role": "viewer",
   "password": "correct horse battery staple"
-}' | field user_id)
+}'
+user_id=$(field user_id)
 api GET "auth/users/$user_id"
 api DELETE "auth/users/$user_id"

@@ -9,20 +9,22 @@ user_token=$TOKEN
 file=$(mktemp)
 trap 'rm -f "$file"' EXIT
 head -c 100000 /dev/urandom > "$file"
-package_id=$(api POST ota/packages '{
+api POST ota/packages '{
   "type": "fw",
   "version": "1.2.0",
   "name": "example-'"$RUN"'",
   "artifact_uri": "upload://",
   "sha256": "'"$(sha256sum "$file" | cut -d ' ' -f 1)"'",
   "size_bytes": 100000
-}' | field package_id)
+}'
+package_id=$(field package_id)
 curl --silent --show-error --fail-with-body --upload-file "$file" --header "authorization: Bearer $TOKEN" \
   "$KELLET_URL/api/v1/ota/packages/$package_id/artifact"; echo
 
 rollout='"package_id":"'"$package_id"'","target_profile_id":"'"$PROFILE_ID"'","canary_percent":100'
 api POST ota/rollouts/plan "{$rollout}"
-rollout_id=$(api POST ota/rollouts "{$rollout}" | field rollout_id)
+api POST ota/rollouts "{$rollout}"
+rollout_id=$(field rollout_id)
 api POST "ota/rollouts/$rollout_id/pause"
 api POST "ota/rollouts/$rollout_id/resume"
 

@@ -3,13 +3,14 @@
 . "$(dirname "$0")/common.sh"
 sign_in
 
-profile_id=$(api POST profiles '{
+api POST profiles '{
   "name": "weather-station-'"$RUN"'",
   "type": "weather-station",
   "default_tags": {"site": "harbour"},
   "anchoring_policy": {"mode": "merkle"},
   "telemetry_schema": {"keys": {"temperature": {"type": "number", "required": true, "min": -40, "max": 85}}}
-}' | field profile_id)
+}'
+profile_id=$(field profile_id)
 
 api PATCH "profiles/$profile_id" '{"default_tags": {"site": "pier"}}'
 api GET "profiles/$profile_id"

@@ -3,15 +3,16 @@
 . "$(dirname "$0")/common.sh"
 sign_in
 
-profile_id=$(api POST profiles "{\"name\":\"claims-$RUN\",\"type\":\"sensor\"}" | field profile_id)
-template=$(api POST provisioning/templates '{
+api POST profiles "{\"name\":\"claims-$RUN\",\"type\":\"sensor\"}"
+profile_id=$(field profile_id)
+api POST provisioning/templates '{
   "name": "claims-'"$RUN"'",
   "profile_id": "'"$profile_id"'",
   "hardware_id_pattern": "ws-*",
   "expires_in_seconds": 3600
-}')
-template_id=$(echo "$template" | field template_id)
-provision_key=$(echo "$template" | field provision_key)
+}'
+template_id=$(field template_id)
+provision_key=$(field provision_key)
 
 # The device: no Authorization header, the key is in the body. The API key is shown this once.
 TOKEN=

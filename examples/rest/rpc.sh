@@ -5,8 +5,8 @@ sign_in
 claim_device
 user_token=$TOKEN
 
-correlation_id=$(api POST "devices/$DEVICE_ID/rpc" \
-  '{"method":"set_interval","params":{"seconds":30},"persistent":true}' | field correlation_id)
+api POST "devices/$DEVICE_ID/rpc" '{"method":"set_interval","params":{"seconds":30},"persistent":true}'
+correlation_id=$(field correlation_id)
 
 TOKEN=$DEVICE_KEY
 api GET "devices/$DEVICE_ID/rpc/pending?wait_seconds=10"

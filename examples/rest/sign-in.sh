@@ -2,12 +2,12 @@
 # Signs in, refreshes the tokens, looks at the sessions, and signs out.
 . "$(dirname "$0")/common.sh"
 
-tokens=$(api POST auth/login "{\"email\":\"$KELLET_EMAIL\",\"password\":\"$KELLET_PASSWORD\"}")
-refresh_token=$(echo "$tokens" | field refresh_token)
+api POST auth/login "{\"email\":\"$KELLET_EMAIL\",\"password\":\"$KELLET_PASSWORD\"}"
+refresh_token=$(field refresh_token)
 
 # A refresh token works once; the answer brings the next one.
-tokens=$(api POST auth/refresh "{\"refresh_token\":\"$refresh_token\"}")
-TOKEN=$(echo "$tokens" | field access_token)
+api POST auth/refresh "{\"refresh_token\":\"$refresh_token\"}"
+TOKEN=$(field access_token)
 
 api GET auth/sessions
 api POST auth/validate "{\"token\":\"$TOKEN\"}"

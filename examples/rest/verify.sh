@@ -11,10 +11,12 @@ api POST telemetry "{\"points\":[{$point}]}"
 
 # There is no proof (404) until the batch is sealed, sent and mined.
 TOKEN=$user_token
-until proof=$(api POST verify/raw "{$point}"); do sleep 1; done
-echo "$proof"
-data_hash=$(echo "$proof" | field data_hash)
-batch_id=$(echo "$proof" | field batch_id)
+echo 'waiting for the proof: a batch is sealed after 30 seconds, then mined'
+until api POST verify/raw "{$point}" > /dev/null 2>&1; do sleep 1; done
+echo "> POST /api/v1/verify/raw {$point}"
+echo "$ANSWER"
+data_hash=$(field data_hash)
+batch_id=$(field batch_id)
 
 api GET "verify/hash/$data_hash?include_bundle=true" | cut -c 1-600
 api GET "verify/batch/$batch_id?page_size=10" | cut -c 1-600
