@@ -126,7 +126,7 @@ export const requestExamples: Record<string, JsonObject> = {
   ValidateRule: { expression: 'numeric.temperature < 0.0' },
   TestRule: { expression: 'numeric.temperature < 0.0', point },
   UpdateTenant: { rate_limit_per_minute: 5000, quotas: { devices: 10_000, points_per_day: 50_000_000 } },
-  UpdateOwnTenant: { ip_allowlist: ['203.0.113.0/24'], defaults: { tags: { site: 'harbour' } } },
+  UpdateOwnTenant: { name: 'Harbour authority', defaults: { tags: { site: 'harbour' } } },
   CreateTenant: {
     tenant_id: 'acme',
     name: 'Acme',

@@ -8406,9 +8406,7 @@ export interface operations {
             content: {
                 /**
                  * @example {
-                 *       "ip_allowlist": [
-                 *         "203.0.113.0/24"
-                 *       ],
+                 *       "name": "Harbour authority",
                  *       "defaults": {
                  *         "tags": {
                  *           "site": "harbour"
