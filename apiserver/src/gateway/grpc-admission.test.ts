@@ -7,6 +7,7 @@ import { ValidateTokenResponse_Kind as Kind } from '@kellet/proto/es/kellet/v1/a
 import { CallKindsService, PieceSchema } from '@kellet/proto/es/kellet/testing/v1/call_kinds_pb';
 import { expect } from 'chai';
 import { eventually } from '../auth/test-fixtures.ts';
+import { TcpProxy } from '../platform/test-tcp-proxy.ts';
 import { startTestGateway, type TestGateway } from './test-gateway.ts';
 import { frame, frames } from './test-grpc.ts';
 
@@ -18,7 +19,7 @@ describe('the admission of gRPC calls', () => {
   let session: ClientHttp2Session;
   const lines: string[] = [];
   let handled = 0;
-  /** Streams of requests of which a handler has seen the end. */
+  /** Streams of requests of which a handler has seen the end, and streams of answers that it has ended. */
   let ended = 0;
 
   before(async () => {
@@ -30,9 +31,15 @@ describe('the admission of gRPC calls', () => {
             if (request.text === 'slow') await once(context.signal, 'abort');
             return { text: `${request.text.length}` };
           },
-          async *serverStreaming(request) {
+          async *serverStreaming(request, context) {
             handled += 1;
-            yield { text: `${request.text.length}` };
+            const isEndless = request.text === 'endless';
+            try {
+              do yield { text: isEndless ? 'x'.repeat(1000) : `${request.text.length}` };
+              while (isEndless && !context.signal.aborted);
+            } finally {
+              ended += 1;
+            }
           },
           clientStreaming: async (requests) => {
             handled += 1;
@@ -293,6 +300,33 @@ describe('the admission of gRPC calls', () => {
           expect(lines.filter((line) => !line.includes('"log":"access"'))).to.deep.equal([]);
         });
       }
+    }
+
+    for (const [what, name, more] of [
+      ['a client that takes no answers, and loses its connection', 'CANCELLED', {}],
+      ['a client that takes no answers, until the deadline passes', 'DEADLINE_EXCEEDED', { 'grpc-timeout': '200m' }],
+    ] as const) {
+      it(what, async () => {
+        const { token } = caller();
+        await endsOnce('ServerStreaming', name, async () => {
+          const proxy = await TcpProxy.before(`http://${server.grpc}`);
+          try {
+            const own = connect(proxy.through(`http://${server.grpc}`));
+            own.on('error', () => undefined);
+            const call = open('ServerStreaming', token, more, own);
+            call.stream.pause();
+            call.stream.end(piece('endless'));
+            await eventually(() => handled === 1);
+            await new Promise((resolve) => setTimeout(resolve, 100));
+            expect(ended).to.equal(0);
+            if (name === 'CANCELLED') proxy.cut();
+            await eventually(() => ended === 1);
+            return call;
+          } finally {
+            await proxy.close();
+          }
+        });
+      });
     }
 
     for (const [what, name, more] of [

@@ -1,7 +1,14 @@
 // A gRPC call from its metadata to its status. Who calls, and whether they may, is decided before a byte of a message is asked
 // for; what becomes of the call is counted, logged and traced once, whoever says it: the handler, grpc-js, or a client that goes.
+import type { ServerHttp2Stream } from 'node:http2';
 import type { DescMethod, DescService } from '@bufbuild/protobuf';
-import { ServerInterceptingCall, status, type Metadata, type ServerInterceptor } from '@grpc/grpc-js';
+import {
+  ServerInterceptingCall,
+  status,
+  type Metadata,
+  type ServerInterceptingCallInterface,
+  type ServerInterceptor,
+} from '@grpc/grpc-js';
 import { codeNames, KelletError } from '../platform/errors.ts';
 import { metadataText, type GrpcCall } from '../platform/grpc-context.ts';
 import type { Logger } from '../platform/logger.ts';
@@ -43,8 +50,9 @@ export class RunningCall {
   readonly headers: Map<string, string>;
   private readonly method: DescMethod;
   private readonly parts: GrpcAdmissionParts;
-  private isOver = false;
-  private readonly afterwards: (() => void)[] = [];
+  /** Its status, once it is over. */
+  private code: status | undefined;
+  private readonly afterwards: ((code: status) => void)[] = [];
 
   constructor(parts: GrpcAdmissionParts, method: DescMethod, metadata: Metadata, peer: string) {
     this.parts = parts;
@@ -68,16 +76,16 @@ export class RunningCall {
     this.caller = await this.parts.admission.admit(access, credential, entry.address, headers, namespace, entry);
   }
 
-  /** Runs once the call has its status, or its client is gone. */
-  whenOver(run: () => void): void {
-    if (this.isOver) run();
-    else this.afterwards.push(run);
+  /** Runs once the call has its status, or its client is gone (CANCELLED). */
+  whenOver(run: (code: status) => void): void {
+    if (this.code === undefined) this.afterwards.push(run);
+    else run(this.code);
   }
 
   /** The call is over; what comes afterwards is not heard. */
   end(code: status): void {
-    if (this.isOver) return;
-    this.isOver = true;
+    if (this.code !== undefined) return;
+    this.code = code;
     const { entry, method, parts } = this;
     const name = code === status.OK ? 'OK' : (codeNames.get(code) ?? 'UNKNOWN');
     parts.metrics.observe(method, 'grpc', name, entry.started);
@@ -85,7 +93,7 @@ export class RunningCall {
     entry.status = code;
     parts.accessLog.end(entry);
     endCall(this.trace, name);
-    for (const run of this.afterwards) run();
+    for (const run of this.afterwards) run(code);
   }
 }
 
@@ -115,8 +123,10 @@ export class GrpcAdmission {
     // Not all statuses come through interceptors: grpc-js itself ends calls whose deadline has passed or whose message is too
     // large, and does it by this method.
     call.sendStatus = (outcome) => {
+      // A message that cannot be written is a fault of ours to grpc-js, also where the client is gone.
+      const code = isLeft(call) ? status.CANCELLED : outcome.code;
       sendStatus(running ? completed(outcome, running.headers) : outcome);
-      running?.end(outcome.code);
+      running?.end(code);
     };
     const onReceiveMetadata: MetadataListener = (metadata, proceed) => {
       const opened = (running = new RunningCall(this.parts, method, metadata, call.getPeer()));
@@ -151,6 +161,11 @@ export class GrpcAdmission {
     if (!running) throw new Error('a call that was not admitted');
     return running;
   }
+}
+
+/** Whether the client has ended the call's stream, or lost it; grpc-js looks at the same and does not say. */
+function isLeft(call: ServerInterceptingCallInterface & { readonly stream?: ServerHttp2Stream }): boolean {
+  return call.stream !== undefined && (call.stream.destroyed || call.stream.closed);
 }
 
 /** A failure that grpc-js has found says as much of the call as one of ours. */

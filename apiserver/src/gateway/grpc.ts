@@ -2,6 +2,7 @@
 import type { Readable } from 'node:stream';
 import { create, type DescMethod, type DescService, type Message } from '@bufbuild/protobuf';
 import {
+  status,
   type ServerDuplexStream,
   type ServerReadableStream,
   type ServerUnaryCall,
@@ -78,7 +79,11 @@ function contextOf(call: GrpcCall, running: RunningCall): GrpcContext {
     metadata: requestMetadata(metadataEntries(call.metadata)),
     responseMetadata: headers,
   });
-  running.whenOver(() => context.finish());
+  running.whenOver((code) => {
+    context.finish();
+    // grpc-js tells a handler of its deadline once the client has taken what was sent before: it may never do so.
+    if (code !== status.OK) context.abort();
+  });
   return context;
 }
 
@@ -115,9 +120,9 @@ async function answerStream(
     const context = contextOf(call, running);
     await whileAllowed(parts, method, running, context, () => run(parts, method, call, done, context));
   } catch (thrown) {
-    const status = toStatus(thrown, running.headers, parts.logger);
-    if (done) done(status);
-    else call.emit('error', status);
+    const outcome = toStatus(thrown, running.headers, parts.logger);
+    if (done) done(outcome);
+    else call.emit('error', outcome);
   }
 }
 

@@ -53,7 +53,7 @@ export class TcpProxy {
     this.isOpen = false;
     for (const [near, far] of this.pairs) {
       near.resetAndDestroy();
-      far.destroy();
+      far.resetAndDestroy();
     }
   }
 
