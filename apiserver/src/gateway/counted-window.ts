@@ -94,9 +94,9 @@ export class CountedWindow {
     return this.left < this.low;
   }
 
-  /** Whether it is worth keeping: its tenant may be counted ahead. */
-  isWide(limit: number): boolean {
-    return limit - this.counted!.hits >= countedSingly;
+  /** Whether its tenant may be counted ahead, or has been and is to be given back what does not come. */
+  isWorthKeeping(limit: number): boolean {
+    return this.left > 0 || limit - this.counted!.hits >= countedSingly;
   }
 
   /** Whether what it holds is to be given back: nothing was asked of it since it was last looked at, or it was counted long ago. */

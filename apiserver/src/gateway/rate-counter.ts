@@ -122,7 +122,7 @@ export abstract class CoalescingRateCounter implements RateCounter {
     for (const waiter of waiters) waiter.resolve(window.take(now));
     const later = this.due.get(tenantId)?.waiters ?? [];
     while (later.length > 0 && window.hasAt(now)) later.shift()!.resolve(window.take(now));
-    if (window.isWide(limit)) this.keep(tenantId, window);
+    if (window.isWorthKeeping(limit)) this.keep(tenantId, window);
   }
 
   private keep(tenantId: string, window: CountedWindow): void {
