@@ -189,8 +189,11 @@ export function readConfig(environment: Record<string, string | undefined>, flag
 export function configHelp(): string {
   return Object.entries<Setting>(settings)
     .map(([key, setting]) => {
-      const fallback = setting.fallback ? ` (default ${setting.fallback})` : '';
-      return `  ${(setting.secret ? '' : flagName(key)).padEnd(28)} ${environmentName(key).padEnd(34)} ${setting.help}${fallback}`;
+      const choices = Array.isArray(setting.type) ? setting.type.join(', ') : '';
+      const fallback = setting.fallback ? `default ${setting.fallback}` : '';
+      const values = [choices, fallback].filter(Boolean).join('; ');
+      const flag = setting.secret ? '' : flagName(key);
+      return `  ${flag.padEnd(30)} ${environmentName(key).padEnd(34)} ${setting.help}${values ? ` (${values})` : ''}`;
     })
     .join('\n');
 }

@@ -11,7 +11,7 @@ import { mintKey } from './api-key-format.ts';
 import { checkAllowlist } from './ip-allowlist.ts';
 import type { LastUsed } from './last-used.ts';
 import { notifyRevoked } from './revocations.ts';
-import { scopesBeyond, unknownScopes } from './roles.ts';
+import { scopeAreas, scopesBeyond, unknownScopes } from './roles.ts';
 
 interface KeyRow {
   key_id: string;
@@ -31,7 +31,12 @@ const keyColumns = 'key_id, name, prefix, last4, scopes, ip_allowlist, created_a
 export function checkGrantedScopes(asked: readonly string[], held: ReadonlySet<string>): void {
   if (asked.length === 0) throw invalidArgument('scopes must name at least one scope');
   const unknown = unknownScopes(asked);
-  if (unknown.length > 0) throw invalidArgument(`scopes: ${unknown.map((s) => JSON.stringify(s)).join(', ')} unknown`);
+  if (unknown.length > 0) {
+    const said = unknown.map((scope) => JSON.stringify(scope)).join(', ');
+    throw invalidArgument(
+      `scopes: there is no ${said}; a scope is area:read or area:write, of ${scopeAreas.join(', ')}`,
+    );
+  }
   const beyond = scopesBeyond(asked, held);
   if (beyond.length > 0) throw permissionDenied(`nobody can grant a scope they do not hold: ${beyond.join(', ')}`);
 }

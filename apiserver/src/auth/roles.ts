@@ -1,7 +1,7 @@
 // Scopes, and the roles that are sets of them (API.md, Callers). Pure: what a role may do is decided here and nowhere else.
 
 /** What scopes are over. `entities` covers customers, assets and entity views. */
-const areas = [
+export const scopeAreas = [
   'devices',
   'profiles',
   'provisioning',
@@ -20,7 +20,7 @@ const areas = [
 ] as const;
 
 /** The scopes that a credential of a person or a service account can hold. */
-export const allScopes: readonly string[] = areas.flatMap((area) => [`${area}:read`, `${area}:write`]);
+export const allScopes: readonly string[] = scopeAreas.flatMap((area) => [`${area}:read`, `${area}:write`]);
 
 /** A role as it is stored and named in the API. */
 export type Role = 'platform_admin' | 'tenant_admin' | 'operator' | 'viewer';

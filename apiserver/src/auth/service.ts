@@ -65,7 +65,7 @@ export function createAuth(platform: AuthPlatform, kubernetes: AuthKubernetes): 
   });
   const logins = new Counter({
     name: 'kellet_auth_logins_total',
-    help: 'Sign-ins by outcome',
+    help: 'Sign-ins by outcome.',
     labelNames: ['outcome'] as const,
     registers: [metrics],
   });

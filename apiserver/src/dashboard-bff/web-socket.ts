@@ -52,7 +52,7 @@ export function attachWebSocket(server: HttpServer, parts: WebSocketParts): Live
   const sockets = new WebSocketServer({ noServer: true, maxPayload: mostMessageBytes, perMessageDeflate: false });
   const gauge: Gauge = new Gauge({
     name: 'kellet_websocket_connections',
-    help: 'open connections of /ws',
+    help: 'Open connections of /ws.',
     registers: [parts.metrics],
     collect: () => gauge.set(sockets.clients.size),
   });
@@ -75,7 +75,11 @@ export function attachWebSocket(server: HttpServer, parts: WebSocketParts): Live
       return refuse('403 Forbidden', 'PERMISSION_DENIED', 'the origin is not allowed');
     }
     if (!url.searchParams.get('token')) {
-      return refuse('401 Unauthorized', 'UNAUTHENTICATED', 'a credential is required');
+      return refuse(
+        '401 Unauthorized',
+        'UNAUTHENTICATED',
+        'a credential is required: an access token in the query parameter token',
+      );
     }
     // A handshake that is wrong is said at once, by an event.
     const onBroken = (error: Error): void => refuse('400 Bad Request', 'INVALID_ARGUMENT', error.message);

@@ -28,6 +28,9 @@ const maximumRemembered = 50_000;
 const maximumChecks = 16;
 const recheckMilliseconds = 1_000;
 
+/** How a credential is sent, for who sent none, or one of another scheme. */
+const howToSend = 'send Authorization: Bearer <access token or API key>, or X-API-Key: <API key>';
+
 /** A caller, and the limits that come with its tenant. */
 export interface Identity {
   readonly caller: Caller;
@@ -210,8 +213,9 @@ export class Authenticator {
    * missing or does not hold, and whatever the auth service throws when it cannot tell.
    */
   async authenticate(credential: string | undefined, address: string, use: TokenUse = noUse): Promise<Identity> {
-    if (credential === undefined) throw unauthenticated('a credential is required');
-    if (credential === '' || credential.length > 8192) throw unauthenticated();
+    if (credential === undefined) throw unauthenticated(`a credential is required: ${howToSend}`);
+    if (credential === '') throw unauthenticated(`a valid credential is required: ${howToSend}`);
+    if (credential.length > 8192) throw unauthenticated();
     const credentialHash = hash('sha256', credential, 'hex');
     let key = credentialHash;
     let known = this.remembered.get(key);

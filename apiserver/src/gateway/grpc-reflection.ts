@@ -8,6 +8,7 @@ import {
   type ServerReflectionRequest,
   type ServerReflectionResponse,
 } from '@kellet/proto/es/grpc/reflection/v1/reflection_pb';
+import { file_google_rpc_error_details } from '@kellet/proto/es/google/rpc/error_details_pb';
 import type { ServiceHost } from '../platform/grpc-health.ts';
 import { grpcService } from '../platform/grpc-service.ts';
 
@@ -29,6 +30,8 @@ export function addReflection(server: ServiceHost, offered: readonly DescService
   const symbols = new Map<string, DescFile>();
   const extensions = new Map<string, Map<number, DescFile>>();
   for (const service of services) collect(service.file, files, symbols, extensions);
+  // What errors carry in grpc-status-details-bin; no service names it.
+  collect(file_google_rpc_error_details, files, symbols, extensions);
 
   const answer = (request: ServerReflectionRequest): ServerReflectionResponse['messageResponse'] => {
     const { messageRequest } = request;

@@ -290,12 +290,13 @@ for (const split of [false, true])
         { case: 'fileContainingSymbol', value: 'kellet.v1.DeviceRegistryService.GetDevice' },
         { case: 'fileByFilename', value: 'google/api/http.proto' },
         { case: 'fileContainingSymbol', value: 'kellet.control.v1.ControlService' },
+        { case: 'fileContainingSymbol', value: 'google.rpc.RequestInfo' },
       ] as const) {
         stream.write(create(ServerReflectionRequestSchema, { messageRequest }));
       }
       stream.end();
       await once(stream, 'end');
-      const [list, bySymbol, byName, internal] = answers;
+      const [list, bySymbol, byName, internal, details] = answers;
       const names = list?.case === 'listServicesResponse' ? list.value.service.map(({ name }) => name) : [];
       expect(names).to.include.members(['kellet.v1.OtaService', 'grpc.health.v1.Health']);
       const fileName = (answer: typeof list) =>
@@ -305,5 +306,6 @@ for (const split of [false, true])
       expect(fileName(bySymbol)).to.equal('kellet/v1/device_registry.proto');
       expect(fileName(byName)).to.equal('google/api/http.proto');
       expect(fileName(internal)).to.equal('errorResponse');
+      expect(fileName(details)).to.equal('google/rpc/error_details.proto');
     });
   });

@@ -123,7 +123,7 @@ describe('REST server', () => {
     ['another method', 'PUT', '/api/v1/devices/d1', { token: 'viewer' }, 404, 'NOT_FOUND', 'route not found'],
     ['another method of a cold route', 'GET', '/api/v1/callbacks/arc', {}, 404, 'NOT_FOUND', 'route not found'],
     ['OPTIONS that is no preflight', 'OPTIONS', '/api/v1/devices', {}, 404, 'NOT_FOUND', 'route not found'],
-    ['no credential', 'GET', '/api/v1/devices/d1', {}, 401, 'UNAUTHENTICATED', 'credential is required'],
+    ['no credential', 'GET', '/api/v1/devices/d1', {}, 401, 'UNAUTHENTICATED', 'required: send Authorization: Bearer'],
     [
       'an unknown credential',
       'GET',

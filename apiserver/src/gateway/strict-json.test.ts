@@ -25,12 +25,14 @@ describe('strict JSON', () => {
   });
 
   for (const [text, why] of [
-    ['', 'must be valid JSON'],
-    ['{', 'must be valid JSON'],
-    ["{'a':1}", 'must be valid JSON'],
-    ['{"a":1,}', 'must be valid JSON'],
-    ['{"a":NaN}', 'must be valid JSON'],
-    ['{} {}', 'must be valid JSON'],
+    ['', 'must be valid JSON: unexpected end'],
+    ['{', "must be valid JSON: expected property name or '}', line 1 column 2"],
+    ["{'a':1}", "must be valid JSON: expected property name or '}', line 1 column 2"],
+    ['{"a":1,}', 'must be valid JSON: expected double-quoted property name, line 1 column 8'],
+    ['{"a":1\n "b":2}', "must be valid JSON: expected ',' or '}' after property value, line 2 column 2"],
+    ['{"a":NaN}', "must be valid JSON: unexpected token 'N'"],
+    ['{"a":"sk_live_1" x}', "must be valid JSON: expected ',' or '}' after property value, line 1 column 18"],
+    ['{} {}', 'must be valid JSON: unexpected non-whitespace character, line 1 column 4'],
     ['\ufeff{}', 'must be valid JSON'],
     ['{"a":"\0"}', 'must be valid JSON'],
     ['{"a":1,"a":1}', 'must not be given twice'],

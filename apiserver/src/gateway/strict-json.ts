@@ -60,12 +60,23 @@ export function parseStrictJson(body: Uint8Array): JsonValue {
   let value: JsonValue;
   try {
     value = JSON.parse(text) as JsonValue;
-  } catch {
-    throw new JsonProblem([], 'must be valid JSON');
+  } catch (error) {
+    throw new JsonProblem([], `must be valid JSON${syntaxProblem((error as Error).message)}`);
   }
   // Measured on telemetry (100 points, 23 kB): 1 µs a point this way, 15 µs when every token is looked at.
   if (text.includes('\\') || countKeyTokens(text) !== countKeys(value, maximumDepth)) checkTokens(text);
   return value;
+}
+
+/**
+ * What JSON.parse says of a text, without what it quotes of it: `: expected double-quoted property name, line 1 column 12`.
+ * Nothing when it is said in other words than V8's.
+ */
+function syntaxProblem(message: string): string {
+  const [, what] = /^(Unexpected token '.+?'|.+?(?= in JSON| of JSON| after JSON))/su.exec(message) ?? [];
+  const [, place] = /\((line \d+ column \d+)\)$/.exec(message) ?? [];
+  if (what === undefined) return '';
+  return `: ${what[0]!.toLowerCase()}${what.slice(1)}${place === undefined ? '' : `, ${place}`}`;
 }
 
 function isJson(text: string): boolean {

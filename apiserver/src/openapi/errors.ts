@@ -27,7 +27,7 @@ const answers = {
     status: 401,
     description:
       'The credential is missing, expired or void. An expired access token is refreshed at /api/v1/auth/refresh.',
-    example: ['UNAUTHENTICATED', 'a credential is required'],
+    example: ['UNAUTHENTICATED', 'a valid credential is required'],
     headers: ['WWW-Authenticate'],
     isUncounted: true,
   },

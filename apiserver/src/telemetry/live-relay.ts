@@ -50,7 +50,7 @@ export class LiveRelay implements LiveElsewhere {
     this.clock = clock;
     this.points = new Counter({
       name: 'kellet_live_relay_messages_total',
-      help: 'messages of live points to other processes',
+      help: 'Messages of live points to other processes.',
       labelNames: ['result'],
       registers: [metrics],
     });

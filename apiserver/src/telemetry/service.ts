@@ -98,13 +98,13 @@ class Telemetry implements TelemetryModule {
     this.writer = new TelemetryWriter(platform, writerOptions, (points) => this.committed(points));
     this.pointsTotal = new Counter({
       name: 'kellet_telemetry_points_total',
-      help: 'points by result',
+      help: 'Points by result.',
       labelNames: ['result'],
       registers: [platform.metrics],
     });
     this.ingestSeconds = new Histogram({
       name: 'kellet_telemetry_ingest_seconds',
-      help: 'time from a request to its durable answer',
+      help: 'Time from a request to its durable answer.',
       buckets: [0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5],
       registers: [platform.metrics],
     });

@@ -53,7 +53,7 @@ describe('validatePoint', () => {
     ['NUL in text', { stringValues: { s: 'a\0b' } }, open, 's contains NUL'],
     ['NUL in a key', { numericValues: { 'a\0': 1 } }, open, 'a key contains NUL'],
     ['a lone surrogate', { stringValues: { s: '\ud800' } }, open, 's is not well-formed Unicode'],
-    ['no timestamp', { timestamp: '' }, open, 'timestamp is not RFC 3339'],
+    ['no timestamp', { timestamp: '' }, open, 'timestamp is not RFC 3339, such as 2026-01-31T12:00:00Z'],
     ['a time before 1970', { timestamp: '1969-12-31T23:59:59.9Z' }, open, 'timestamp is before 1970'],
     ['the first second', { timestamp: '1970-01-01T00:00:00Z' }, open, undefined],
     ['ten minutes ahead', { timestamp: '2026-11-21T12:10:00Z' }, open, undefined],

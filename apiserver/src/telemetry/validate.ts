@@ -46,7 +46,7 @@ export function validatePoint(
   if (!device) return { code: 'NOT_FOUND', message: 'device_id: device not found' };
   if (!mayWrite(caller, device)) return { code: 'PERMISSION_DENIED', message: 'device_id: not a device of this key' };
   const time = parseTimestamp(point.timestamp);
-  if (!time) return invalid('timestamp is not RFC 3339');
+  if (!time) return invalid('timestamp is not RFC 3339, such as 2026-01-31T12:00:00Z');
   if (time.seconds < 0) return invalid('timestamp is before 1970');
   if (time.seconds * 1000 > nowMilliseconds + pointLimits.secondsAhead * 1000) {
     return invalid('timestamp is more than ten minutes ahead');

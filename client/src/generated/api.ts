@@ -5685,7 +5685,7 @@ export interface components {
                 /**
                  * @example {
                  *       "code": "UNAUTHENTICATED",
-                 *       "message": "a credential is required",
+                 *       "message": "a valid credential is required",
                  *       "request_id": "0199f3c2-7f1e-7c2a-9c55-0c9d8e1f2a3b"
                  *     }
                  */
