@@ -182,6 +182,23 @@ describe('the admission of gRPC calls', () => {
     });
   }
 
+  it('prints nothing of a credential that is no text', async () => {
+    const printed: unknown[] = [];
+    const { error } = console;
+    console.error = (...line: unknown[]) => void printed.push(...line);
+    try {
+      await endsOnce('Unary', 'UNAUTHENTICATED', async () => {
+        const call = open('Unary', 's\xe9cret');
+        await call.end;
+        return call;
+      });
+    } finally {
+      console.error = error;
+    }
+    expect(printed).to.deep.equal([]);
+    expect(lines.filter((line) => line.includes('cret'))).to.deep.equal([]);
+  });
+
   describe('while it takes time', () => {
     /** Runs while requests cannot be counted, for less than the second after which nobody waits for the counter. */
     async function whilePending(work: () => Promise<void>): Promise<void> {
@@ -328,6 +345,16 @@ describe('the admission of gRPC calls', () => {
         });
       });
     }
+
+    it('a deadline that passes while answers are written, which the client is told', async () => {
+      const { token } = caller();
+      await endsOnce('ServerStreaming', 'DEADLINE_EXCEEDED', async () => {
+        const call = open('ServerStreaming', token, { 'grpc-timeout': '100m' });
+        call.stream.end(piece('endless'));
+        expect(await call.end).to.include({ 'grpc-status': '4' });
+        return call;
+      });
+    });
 
     for (const [what, name, more] of [
       ['a client that leaves before the answer', 'CANCELLED', {}],

@@ -119,12 +119,19 @@ export class GrpcAdmission {
     if (!method) return new ServerInterceptingCall(call);
     let running: RunningCall | undefined;
     let isWhole = false;
+    let hasStatus = false;
     const sendStatus = call.sendStatus.bind(call);
+    const sendMessage = call.sendMessage.bind(call);
+    // What a handler has written before it hears of the status must not follow it: that would reset the stream, status and all.
+    call.sendMessage = (message, sent) => {
+      if (!hasStatus) sendMessage(message, sent);
+    };
     // Not all statuses come through interceptors: grpc-js itself ends calls whose deadline has passed or whose message is too
     // large, and does it by this method.
     call.sendStatus = (outcome) => {
       // A message that cannot be written is a fault of ours to grpc-js, also where the client is gone.
       const code = isLeft(call) ? status.CANCELLED : outcome.code;
+      hasStatus = true;
       sendStatus(running ? completed(outcome, running.headers) : outcome);
       running?.end(code);
     };

@@ -3,9 +3,11 @@
 import { once } from 'node:events';
 import { createServer, type AddressInfo, type Server as Listener, type Socket } from 'node:net';
 import {
+  logVerbosity,
   Server,
   ServerCredentials,
   ServerInterceptingCall,
+  setLogVerbosity,
   status,
   type ConnectionInjector,
   type ServerInterceptingCallInterface,
@@ -54,6 +56,9 @@ export const defaultGrpcLimits: GrpcLimits = {
   connections: 10_000,
   streams: 1_000,
 };
+
+// grpc-js writes metadata that it cannot take to stderr as they are: the credential of whoever got a character of it wrong.
+setLogVerbosity(logVerbosity.NONE);
 
 /** The preface and the header of the SETTINGS frame that belongs to it. */
 const prefaceBytes = 24 + 9;
