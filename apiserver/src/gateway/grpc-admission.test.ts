@@ -3,6 +3,7 @@
 import { once } from 'node:events';
 import { connect, constants, type ClientHttp2Session, type ClientHttp2Stream } from 'node:http2';
 import { fromBinary } from '@bufbuild/protobuf';
+import { setLogger } from '@grpc/grpc-js';
 import { ValidateTokenResponse_Kind as Kind } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { CallKindsService, PieceSchema } from '@kellet/proto/es/kellet/testing/v1/call_kinds_pb';
 import { expect } from 'chai';
@@ -184,8 +185,7 @@ describe('the admission of gRPC calls', () => {
 
   it('prints nothing of a credential that is no text', async () => {
     const printed: unknown[] = [];
-    const { error } = console;
-    console.error = (...line: unknown[]) => void printed.push(...line);
+    setLogger({ error: (...line: unknown[]) => void printed.push(...line) });
     try {
       await endsOnce('Unary', 'UNAUTHENTICATED', async () => {
         const call = open('Unary', 's\xe9cret');
@@ -193,7 +193,7 @@ describe('the admission of gRPC calls', () => {
         return call;
       });
     } finally {
-      console.error = error;
+      setLogger(console);
     }
     expect(printed).to.deep.equal([]);
     expect(lines.filter((line) => line.includes('cret'))).to.deep.equal([]);
