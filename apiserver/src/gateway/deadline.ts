@@ -13,11 +13,13 @@ const unitMilliseconds: Readonly<Record<string, number>> = {
 /** A timer cannot wait longer. */
 const mostMilliseconds = 2 ** 31 - 1;
 
+/** What a header that is none is told. */
+export const timeoutForm = 'grpc-timeout must be one to eight digits and a unit of H, M, S, m, u, n';
+
 /** The milliseconds of a timeout: one to eight digits and a unit. Throws INVALID_ARGUMENT. */
 export function timeoutMilliseconds(header: string): number {
   const [, digits, unit] = /^(\d{1,8})([HMSmun])$/.exec(header) ?? [];
-  if (digits === undefined)
-    throw invalidArgument('grpc-timeout must be one to eight digits and a unit of H, M, S, m, u, n');
+  if (digits === undefined) throw invalidArgument(timeoutForm);
   return Number(digits) * unitMilliseconds[unit!]!;
 }
 

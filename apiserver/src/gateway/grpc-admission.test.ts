@@ -2,15 +2,17 @@
 // logged once, however it ends.
 import { once } from 'node:events';
 import { connect, constants, type ClientHttp2Session, type ClientHttp2Stream } from 'node:http2';
+import { deflateSync } from 'node:zlib';
 import { fromBinary } from '@bufbuild/protobuf';
 import { setLogger } from '@grpc/grpc-js';
 import { ValidateTokenResponse_Kind as Kind } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { CallKindsService, PieceSchema } from '@kellet/proto/es/kellet/testing/v1/call_kinds_pb';
 import { expect } from 'chai';
 import { eventually } from '../auth/test-fixtures.ts';
+import { codes } from '../platform/errors.ts';
 import { TcpProxy } from '../platform/test-tcp-proxy.ts';
 import { startTestGateway, type TestGateway } from './test-gateway.ts';
-import { frame, frames } from './test-grpc.ts';
+import { frame, framed, frames } from './test-grpc.ts';
 
 type Headers = Record<string, string | undefined>;
 const kinds = CallKindsService.methods.map(({ name }) => name);
@@ -265,24 +267,89 @@ describe('the admission of gRPC calls', () => {
   });
 
   describe('lets in what then comes to nothing:', () => {
-    for (const [what, code, name, bytes] of [
-      ['a message that is too large', '8', 'RESOURCE_EXHAUSTED', piece('x'.repeat(5 * 1024 * 1024))],
-      ['a message that is none', '13', 'INTERNAL', Buffer.from([0, 0, 0, 0, 1, 0xff])],
-      ['no message', '12', 'UNIMPLEMENTED', Buffer.alloc(0)],
-      ['a text that the contract does not take', '3', 'INVALID_ARGUMENT', piece('a\0')],
+    const two = Buffer.concat([piece('a'), piece('b')]);
+    const squeezed = framed(deflateSync(Buffer.alloc(5 * 1024 * 1024)), true);
+    for (const [what, name, bytes, message, more] of [
+      [
+        'a message that is too large',
+        'INVALID_ARGUMENT',
+        piece('x'.repeat(5 * 1024 * 1024)),
+        'larger than 4259840 bytes',
+      ],
+      [
+        'one that is too large once inflated',
+        'INVALID_ARGUMENT',
+        squeezed,
+        'larger than',
+        { 'grpc-encoding': 'deflate' },
+      ],
+      ['a message that is none', 'INVALID_ARGUMENT', framed(Buffer.from([0])), 'the message: cannot be decoded'],
+      ['a message that ends early', 'INVALID_ARGUMENT', framed(Buffer.from([0x0a, 0xff, 0xff])), 'text: '],
+      [
+        'a text that is no UTF-8',
+        'INVALID_ARGUMENT',
+        framed(Buffer.from([0x0a, 1, 0xff])),
+        'text: must be valid UTF-8',
+      ],
+      ['a text that the contract does not take', 'INVALID_ARGUMENT', piece('a\0'), 'text: must not contain NUL'],
+      ['no message', 'UNIMPLEMENTED', Buffer.alloc(0), 'the request has no message'],
+      ['two messages', 'UNIMPLEMENTED', two, 'the request has more than one message'],
+      [
+        'an unknown compression',
+        'UNIMPLEMENTED',
+        framed(Buffer.from('?'), true),
+        '"snappy"',
+        { 'grpc-encoding': 'snappy' },
+      ],
+      ['a deadline that is none', 'INVALID_ARGUMENT', piece('a'), 'grpc-timeout must be', { 'grpc-timeout': 'abc' }],
     ] as const) {
-      it(what, async () => {
-        const { token } = caller();
-        await endsOnce('Unary', name, async () => {
-          const call = open('Unary', token);
-          call.stream.end(bytes);
-          const answered = await call.end;
-          expect(answered).to.include({ 'grpc-status': code, 'x-request-id': call.requestId });
-          expect(answered).to.have.property('x-ratelimit-limit');
-          return call;
+      for (const method of ['Unary', 'ServerStreaming']) {
+        it(`${what}, to ${method}`, async () => {
+          const { token } = caller();
+          await endsOnce(method, name, async () => {
+            // Node's client counts what it has not got rid of of a message against its connection.
+            const own = connect(`http://${server.grpc}`);
+            const call = open(method, token, more, own);
+            call.stream.once('close', () => own.close());
+            call.stream.end(bytes);
+            const answered = await call.end;
+            const code = String(codes[name].grpc);
+            expect(answered).to.include({ 'grpc-status': code, 'x-request-id': call.requestId });
+            expect(answered).to.have.property('grpc-status-details-bin');
+            expect(decodeURIComponent(answered['grpc-message']!)).to.contain(message);
+            const isCompression = what === 'an unknown compression';
+            expect(answered['grpc-accept-encoding']).to.equal(isCompression ? 'identity,deflate,gzip' : undefined);
+            // What is wrong with the metadata is said before anybody is asked.
+            expect('x-ratelimit-limit' in answered).to.equal(what !== 'a deadline that is none');
+            return call;
+          });
+          expect(handled).to.equal(0);
         });
-        expect(handled).to.equal(0);
-      });
+      }
+    }
+
+    for (const method of ['ClientStreaming', 'Bidirectional']) {
+      for (const [what, bytes, message] of [
+        ['is none', framed(Buffer.from([0x0a, 0xff, 0xff])), 'text: '],
+        ['holds no UTF-8', framed(Buffer.from([0x0a, 1, 0xff])), 'text: must be valid UTF-8'],
+      ] as const) {
+        it(`a message that ${what} in the middle of ${method}, behind which nothing is read`, async () => {
+          const { token } = caller();
+          await endsOnce(method, 'INVALID_ARGUMENT', async () => {
+            const call = open(method, token);
+            call.stream.end(Buffer.concat([piece('four'), piece(''), bytes, piece('more')]));
+            const answered = await call.end;
+            expect(answered).to.include({ 'grpc-status': '3' });
+            expect(decodeURIComponent(answered['grpc-message']!)).to.contain(message);
+            // What came before it has been heard; what another process has answered of it may not be here yet.
+            const answers = method === 'Bidirectional' ? ['4', '0'] : [];
+            expect(call.messages()).to.deep.equal(answers.slice(0, call.messages().length));
+            return call;
+          });
+          expect(handled).to.equal(1);
+          expect(ended).to.equal(0);
+        });
+      }
     }
 
     it('a client that leaves in the middle of its message', async () => {

@@ -20,9 +20,12 @@ import { credentialOf } from './authenticate.ts';
 import type { CallMetrics } from './call-metrics.ts';
 import { endCall, traceCall } from './call-trace.ts';
 import type { AddressOf } from './client-address.ts';
-import { addressOfCall, grpcRequestId, statusOf, toStatus } from './grpc-call.ts';
+import { timeoutForm } from './deadline.ts';
+import { addressOfCall, grpcRequestId, maximumMessageBytes, statusOf, toStatus } from './grpc-call.ts';
 import { namespaceHeader } from './metadata.ts';
 import { accessOf } from './routes.ts';
+
+const tooLarge = `the message must not be larger than ${maximumMessageBytes} bytes`;
 
 type MetadataListener = (metadata: Metadata, proceed: (metadata: Metadata) => void) => void;
 type Outcome = Parameters<ServerInterceptingCall['sendStatus']>[0];
@@ -118,8 +121,10 @@ export class GrpcAdmission {
     const method = this.methods.get(path);
     if (!method) return new ServerInterceptingCall(call);
     let running: RunningCall | undefined;
+    let isAdmitted = false;
     let isWhole = false;
     let hasStatus = false;
+    let isFromWithin = false;
     const sendStatus = call.sendStatus.bind(call);
     const sendMessage = call.sendMessage.bind(call);
     // What a handler has written before it hears of the status must not follow it: that would reset the stream, status and all.
@@ -129,11 +134,13 @@ export class GrpcAdmission {
     // Not all statuses come through interceptors: grpc-js itself ends calls whose deadline has passed or whose message is too
     // large, and does it by this method.
     call.sendStatus = (outcome) => {
+      if (!running) return sendStatus(outcome);
       // A message that cannot be written is a fault of ours to grpc-js, also where the client is gone.
-      const code = isLeft(call) ? status.CANCELLED : outcome.code;
+      const isGone = isLeft(call);
       hasStatus = true;
-      sendStatus(running ? completed(outcome, running.headers) : outcome);
-      running?.end(code);
+      const said = isFromWithin || outcome.metadata ? outcome : foundFailure(outcome, running.headers, isAdmitted);
+      sendStatus(completed(said, running.headers));
+      running.end(isGone ? status.CANCELLED : said.code);
     };
     const onReceiveMetadata: MetadataListener = (metadata, proceed) => {
       const opened = (running = new RunningCall(this.parts, method, metadata, call.getPeer()));
@@ -141,7 +148,10 @@ export class GrpcAdmission {
       inTrace(opened.trace, () => {
         opened.admit().then(
           // A call that was cancelled meanwhile goes no further.
-          () => proceed(metadata),
+          () => {
+            isAdmitted = true;
+            proceed(metadata);
+          },
           (thrown: unknown) => call.sendStatus(toStatus(thrown, opened.headers, this.parts.logger)),
         );
       });
@@ -159,6 +169,10 @@ export class GrpcAdmission {
           onReceiveHalfClose: (proceed) => (isWhole ? proceed() : void setImmediate(proceed)),
           onCancel: () => running?.end(status.CANCELLED),
         }),
+      sendStatus: (outcome, next) => {
+        isFromWithin = true;
+        next(outcome);
+      },
     });
   };
 
@@ -173,6 +187,17 @@ export class GrpcAdmission {
 /** Whether the client has ended the call's stream, or lost it; grpc-js looks at the same and does not say. */
 function isLeft(call: ServerInterceptingCallInterface & { readonly stream?: ServerHttp2Stream }): boolean {
   return call.stream !== undefined && (call.stream.destroyed || call.stream.closed);
+}
+
+/** What grpc-js itself has found wrong with a call, by the codes of the contract; may add to the answer's metadata. */
+function foundFailure({ code, details }: Outcome, headers: Map<string, string>, isAdmitted: boolean): Outcome {
+  // Not a limit of the tenant, after which the same call may succeed.
+  if (code === status.RESOURCE_EXHAUSTED) return { code: status.INVALID_ARGUMENT, details: tooLarge };
+  // Before anything of a message is read, it is the deadline that has no form.
+  if (code === status.INTERNAL && !isAdmitted) return { code: status.INVALID_ARGUMENT, details: timeoutForm };
+  // A message is compressed in a way that it does not know.
+  if (code === status.UNIMPLEMENTED) headers.set('grpc-accept-encoding', 'identity,deflate,gzip');
+  return { code, details };
 }
 
 /** A failure that grpc-js has found says as much of the call as one of ours. */

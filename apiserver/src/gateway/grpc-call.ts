@@ -1,14 +1,5 @@
-// One gRPC call as a call of the data plane: its metadata, its context, its errors.
-import {
-  create,
-  isMessage,
-  toBinary,
-  toJson,
-  type DescMessage,
-  type DescMethod,
-  type JsonValue,
-  type Message,
-} from '@bufbuild/protobuf';
+// One gRPC call as a call of the data plane: its metadata, its request, its errors.
+import { create, fromBinary, toBinary, type DescMessage, type DescMethod, type Message } from '@bufbuild/protobuf';
 import { anyPack, DurationSchema, type FieldMask } from '@bufbuild/protobuf/wkt';
 import type { Metadata, StatusObject } from '@grpc/grpc-js';
 import { RequestInfoSchema, RetryInfoSchema } from '@kellet/proto/es/google/rpc/error_details_pb';
@@ -19,9 +10,11 @@ import { newRequestId } from '../platform/ids.ts';
 import type { Logger } from '../platform/logger.ts';
 import type { AddressOf } from './client-address.ts';
 import { requestIdOf } from './metadata.ts';
-import { showProblem, type JsonPath } from './field-path.ts';
-import { textProblem } from './strict-json.ts';
 import { checkMask, hasUpdateMask } from './update-mask.ts';
+import { wireProblem } from './wire-problem.ts';
+
+/** A message of 4 MiB, which is what a request of telemetry may have, and what is around it. */
+export const maximumMessageBytes = 4 * 1024 * 1024 + 64 * 1024;
 
 /** From where a call comes, through trusted proxies. */
 export const addressOfCall = (addressOf: AddressOf, peer: string, metadata: Metadata): string =>
@@ -62,59 +55,22 @@ function statusDetails(error: KelletError, requestId: string): Buffer {
   return Buffer.from(toBinary(StatusSchema, status));
 }
 
-/**
- * What protobuf lets pass and the contract does not: NUL in text, and an update that does not say what it changes. Throws
- * INVALID_ARGUMENT.
- */
-export function checkRequest(method: DescMethod, message: Message): void {
-  checkTexts(method.input, message);
-  if (!hasUpdateMask(method.input)) return;
+/** The request of a call, from its binary form. Throws INVALID_ARGUMENT, naming the field, for what the contract does not take. */
+export function readRequest(method: DescMethod, bytes: Uint8Array): Message {
+  const problem = wireProblem(method.input, bytes);
+  if (problem !== undefined) throw invalidArgument(problem);
+  const message = decoded(method.input, bytes);
+  if (!hasUpdateMask(method.input)) return message;
   const mask = (message as Message & { updateMask?: FieldMask }).updateMask;
   if (!mask || mask.paths.length === 0) throw invalidArgument('update_mask is required');
   mask.paths = checkMask(method.input, mask.paths);
+  return message;
 }
 
-/** Throws INVALID_ARGUMENT for text that the contract does not take, naming its field. */
-function checkTexts(schema: DescMessage, message: Message): void {
-  const problem = badText(message);
-  if (problem === undefined) return;
-  let path: JsonPath | undefined;
+function decoded(schema: DescMessage, bytes: Uint8Array): Message {
   try {
-    path = pathOfBadText(toJson(schema, message, { useProtoFieldName: true }));
+    return fromBinary(schema, bytes);
   } catch {
-    // Another part of the message has no JSON; what is wrong with the text can be said all the same.
+    throw invalidArgument('the message: cannot be decoded');
   }
-  throw invalidArgument(path ? showProblem(schema, path, problem) : `text ${problem}`);
-}
-
-/** What is wrong with some text within a message's field, or undefined. */
-function badText(value: unknown): string | undefined {
-  if (typeof value === 'string') return textProblem(value);
-  if (typeof value !== 'object' || value === null || value instanceof Uint8Array) return undefined;
-  if (!Array.isArray(value) && !isMessage(value)) {
-    // A map field or a oneof: its keys are text of the client too.
-    for (const key of Object.keys(value)) {
-      const problem = textProblem(key);
-      if (problem !== undefined) return problem;
-    }
-  }
-  for (const item of Object.values(value)) {
-    const problem = badText(item);
-    if (problem !== undefined) return problem;
-  }
-  return undefined;
-}
-
-function pathOfBadText(value: JsonValue): JsonPath | undefined {
-  if (typeof value === 'string') return textProblem(value) === undefined ? undefined : [];
-  if (typeof value !== 'object' || value === null) return undefined;
-  const entries: Iterable<[string | number, JsonValue]> = Array.isArray(value)
-    ? value.entries()
-    : Object.entries(value);
-  for (const [key, item] of entries) {
-    if (typeof key === 'string' && textProblem(key) !== undefined) return [key];
-    const path = pathOfBadText(item);
-    if (path) return [key, ...path];
-  }
-  return undefined;
 }

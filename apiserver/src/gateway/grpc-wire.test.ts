@@ -1,7 +1,7 @@
 // gRPC as it is on the wire, by an HTTP/2 client that knows nothing of any gRPC library, and the deadline of REST.
 import { once } from 'node:events';
 import { connect, constants, type ClientHttp2Session, type IncomingHttpHeaders } from 'node:http2';
-import { fromBinary } from '@bufbuild/protobuf';
+import { fromBinary, type JsonObject, type JsonValue, type MessageInitShape } from '@bufbuild/protobuf';
 import { anyUnpack } from '@bufbuild/protobuf/wkt';
 import { RequestInfoSchema, RetryInfoSchema } from '@kellet/proto/es/google/rpc/error_details_pb';
 import { StatusSchema } from '@kellet/proto/es/google/rpc/status_pb';
@@ -15,16 +15,23 @@ import {
   ServerReflectionResponseSchema,
 } from '@kellet/proto/es/grpc/reflection/v1/reflection_pb';
 import {
+  ConnectRequestSchema,
+  ConnectResponseSchema,
+  DeviceLinkService,
+  SendRpcRequestSchema,
+} from '@kellet/proto/es/kellet/v1/device_link_pb';
+import {
   DeviceRegistryService,
   DeviceSchema,
   GetDeviceRequestSchema,
 } from '@kellet/proto/es/kellet/v1/device_registry_pb';
+import { GetHistoryRequestSchema } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { expect } from 'chai';
 import { eventually } from '../auth/test-fixtures.ts';
 import { KelletError } from '../platform/errors.ts';
 import type { CallContext } from '../platform/rpc.ts';
 import { startTestGateway, type TestGateway } from './test-gateway.ts';
-import { frame, frames } from './test-grpc.ts';
+import { frame, framed, frames } from './test-grpc.ts';
 
 const getDevice = '/kellet.v1.DeviceRegistryService/GetDevice';
 
@@ -36,7 +43,15 @@ for (const split of [false, true]) {
 
     before(async () => {
       server = await startTestGateway(
-        (registry) =>
+        (registry) => {
+          registry.register(DeviceLinkService, {
+            async *connect(requests) {
+              for await (const { event } of requests) {
+                const correlationId = event.case === 'response' ? event.value.correlationId : '';
+                yield { event: { case: 'acknowledgement', value: { correlationId } } };
+              }
+            },
+          });
           registry.register(DeviceRegistryService, {
             getDevice: async ({ deviceId }, context) => {
               last = context;
@@ -45,7 +60,8 @@ for (const split of [false, true]) {
               context.responseMetadata.set('x-bytes-bin', 'AP8=');
               return { deviceId: deviceId.slice(0, 10), name: 'n'.repeat(deviceId.length) };
             },
-          }),
+          });
+        },
         { split },
       );
       session = connect(`http://${server.grpc}`);
@@ -127,7 +143,75 @@ for (const split of [false, true]) {
       const { messages } = await send(getDevice, request('x'.repeat(4 * 1024 * 1024)));
       expect(fromBinary(DeviceSchema, messages[0]!).name).to.have.length(4 * 1024 * 1024);
       const { headers, trailers } = await send(getDevice, request('x'.repeat(5 * 1024 * 1024)));
-      expect({ ...headers, ...trailers }['grpc-status']).to.equal('8');
+      expect({ ...headers, ...trailers }['grpc-status']).to.equal('3');
+    });
+
+    const deep = (depth: number): JsonValue => (depth === 0 ? 0 : [deep(depth - 1)]);
+    const history = (init: MessageInitShape<typeof GetHistoryRequestSchema>) =>
+      ['TelemetryService/GetHistory', frame(GetHistoryRequestSchema, { deviceId: 'd', ...init })] as const;
+    const command = (params: JsonObject) =>
+      ['DeviceLinkService/SendRpc', frame(SendRpcRequestSchema, { deviceId: 'd', method: 'm', params })] as const;
+    for (const [what, field, [method, bytes], [path, body]] of [
+      ['a text with NUL', 'page_token', history({ pageToken: 'a\0' }), ['telemetry/d?page_token=a%00']],
+      ['an enum value that nobody knows', 'order', history({ order: 7 as 1 }), ['telemetry/d?order=7']],
+      [
+        'a time that is none',
+        'start',
+        history({ start: { seconds: 0n, nanos: -1 } }),
+        ['telemetry/d?start=1970-01-01T00:00:00.-1Z'],
+      ],
+      [
+        'a time out of range',
+        'end',
+        history({ end: { seconds: 253_402_300_800n } }),
+        ['telemetry/d?end=10000-01-01T00:00:00Z'],
+      ],
+      [
+        'a number that JSON cannot say',
+        'params["a"][0]',
+        command({ a: [Infinity] }),
+        ['devices/d/rpc', '{"method":"m","params":{"a":[1e999]}}'],
+      ],
+      [
+        'a text with NUL in free JSON',
+        'params["a"]["b"]',
+        command({ a: { b: '\0' } }),
+        ['devices/d/rpc', '{"method":"m","params":{"a":{"b":"\\u0000"}}}'],
+      ],
+      ['too deep a value', 'params', command({ a: deep(60) }), ['devices/d/rpc', JSON.stringify({ a: deep(60) })]],
+    ] as const) {
+      it(`refuses ${what}, as REST does`, async () => {
+        server.tokens.set('caller', { ...server.tokens.get('viewer')!, scopes: ['telemetry:read', 'rpc:write'] });
+        const authorization = 'Bearer caller';
+        const { headers, trailers } = await send(`/kellet.v1.${method}`, bytes, { authorization });
+        const end = { ...headers, ...trailers };
+        expect(end['grpc-status']).to.equal('3');
+        expect(decodeURIComponent(end['grpc-message'] as string)).to.match(/^\S+: must /);
+        expect(decodeURIComponent(end['grpc-message'] as string).startsWith(`${field}: `)).to.equal(true);
+        const answer = await fetch(`${server.rest}/api/v1/${path}`, {
+          headers: { authorization },
+          ...(body && { method: 'POST', body }),
+        });
+        expect(answer.status).to.equal(400);
+        // JSON that is too deep is not looked at any further.
+        const place = field === 'params' ? 'the body' : field;
+        expect(((await answer.json()) as { message: string }).message.startsWith(`${place}: must `)).to.equal(true);
+      });
+    }
+
+    it('ends a stream at a message that cannot be decoded, behind what came before it', async () => {
+      const acknowledged = frame(ConnectRequestSchema, { event: { case: 'response', value: { correlationId: 'c' } } });
+      const { headers, trailers, messages } = await send(
+        '/kellet.v1.DeviceLinkService/Connect',
+        Buffer.concat([acknowledged, framed(Buffer.from([0x0a, 0xff, 0xff])), acknowledged]),
+        { authorization: 'Bearer device' },
+      );
+      const end = { ...headers, ...trailers };
+      expect(end['grpc-status']).to.equal('3');
+      expect(decodeURIComponent(end['grpc-message'] as string)).to.equal('hello: is cut off');
+      // What another process has answered meanwhile may not be here yet.
+      const events = messages.map((bytes) => fromBinary(ConnectResponseSchema, bytes).event.case);
+      expect(events).to.deep.equal(split ? events.slice(0, 1) : ['acknowledgement']);
     });
 
     for (const path of [
@@ -189,6 +273,9 @@ for (const split of [false, true]) {
       expect(await ask('100m')).to.include({ status: 504, code: 'DEADLINE_EXCEEDED' });
       await eventually(() => last!.signal.aborted);
       expect(await ask('soon')).to.include({ status: 400, code: 'INVALID_ARGUMENT' });
+      const { headers } = await send(getDevice, request('d'), { 'grpc-timeout': 'soon' });
+      expect(headers['grpc-status']).to.equal('3');
+      expect(decodeURIComponent(headers['grpc-message'] as string)).to.equal((await ask('soon')).message);
     });
   });
 }

@@ -14,11 +14,11 @@ import { KelletError } from '../platform/errors.ts';
 import { writeAnswers } from '../platform/grpc-answers.ts';
 import { GrpcContext, metadataEntries, toMetadata, type GrpcCall } from '../platform/grpc-context.ts';
 import { GrpcPort, type GrpcLimits } from '../platform/grpc-port.ts';
-import { grpcService } from '../platform/grpc-service.ts';
+import { grpcService, withBinaryRequests } from '../platform/grpc-service.ts';
 import type { CallContext, Invoker } from '../platform/rpc.ts';
 import { inTrace } from '../platform/tracing.ts';
 import { GrpcAdmission, type GrpcAdmissionParts, type RunningCall } from './grpc-admission.ts';
-import { checkRequest, toStatus } from './grpc-call.ts';
+import { maximumMessageBytes, readRequest, toStatus } from './grpc-call.ts';
 import { requestMetadata } from './metadata.ts';
 import { whileAllowed, type OpenCallParts } from './open-call.ts';
 import { accessOf } from './routes.ts';
@@ -33,20 +33,18 @@ export interface GrpcParts extends GrpcAdmissionParts, OpenCallParts {
 export function createGrpcPort(parts: GrpcParts): GrpcPort {
   const admission = new GrpcAdmission(parts);
   const port = new GrpcPort(
-    { 'grpc.max_receive_message_length': 4 * 1024 * 1024 + 64 * 1024, interceptors: [admission.interceptor] },
+    { 'grpc.max_receive_message_length': maximumMessageBytes, interceptors: [admission.interceptor] },
     parts.limits,
   );
   for (const service of parts.services) {
-    port.addService(grpcService(service), implementationOf(parts, admission, service));
+    port.addService(withBinaryRequests(grpcService(service)), implementationOf(parts, admission, service));
   }
   return port;
 }
 
-type UnaryCall = ServerUnaryCall<Message, Message>;
+type UnaryCall = ServerUnaryCall<Buffer, Message>;
 type StreamCall =
-  | ServerReadableStream<Message, Message>
-  | ServerWritableStream<Message, Message>
-  | ServerDuplexStream<Message, Message>;
+  ServerReadableStream<Buffer, Message> | ServerWritableStream<Buffer, Message> | ServerDuplexStream<Buffer, Message>;
 
 function implementationOf(
   parts: GrpcParts,
@@ -96,11 +94,11 @@ async function answerUnary(
 ): Promise<void> {
   const { caller, headers } = running;
   try {
-    checkRequest(method, call.request);
-    await parts.admission.admitDevice(accessOf(method), method, call.request, caller);
+    const request = readRequest(method, call.request);
+    await parts.admission.admitDevice(accessOf(method), method, request, caller);
     const context = contextOf(call, running);
     const result = await whileAllowed(parts, method, running, context, () =>
-      parts.invoker.unary(method, call.request, context),
+      parts.invoker.unary(method, request, context),
     );
     call.sendMetadata(toMetadata(headers));
     done(null, result);
@@ -134,8 +132,7 @@ async function run(
   context: CallContext,
 ): Promise<void> {
   const handler = parts.invoker.stream(method);
-  const requests = 'request' in call ? call.request : checkedRequests(method, call);
-  if ('request' in call) checkRequest(method, call.request);
+  const requests = 'request' in call ? readRequest(method, call.request) : readRequests(method, call);
   const result = handler(requests, context);
   if (done) {
     const answer = create(method.output, await (result as Promise<Message>));
@@ -143,16 +140,15 @@ async function run(
     done(null, answer);
     return;
   }
-  const writable = call as ServerWritableStream<Message, Message>;
+  const writable = call as ServerWritableStream<Buffer, Message>;
   await writeAnswers(writable, method.output, result as AsyncIterable<Message>, context);
 }
 
-async function* checkedRequests(method: DescMethod, call: Readable): AsyncIterable<Message> {
+async function* readRequests(method: DescMethod, call: Readable): AsyncIterable<Message> {
   try {
     // Leaving an ordinary loop over a stream destroys it, and with it the answer that is still to come.
-    for await (const message of call.iterator({ destroyOnReturn: false }) as AsyncIterable<Message>) {
-      checkRequest(method, message);
-      yield message;
+    for await (const bytes of call.iterator({ destroyOnReturn: false }) as AsyncIterable<Buffer>) {
+      yield readRequest(method, bytes);
     }
   } catch (thrown) {
     // grpc-js destroys the stream of a client that is gone.

@@ -3,9 +3,13 @@ import { create, toBinary, type DescMessage, type MessageInitShape } from '@bufb
 import { expect } from 'chai';
 
 /** A message with its prefix: not compressed, four bytes of length. */
-export function frame<S extends DescMessage>(schema: S, init: MessageInitShape<S>): Buffer {
-  const bytes = toBinary(schema, create(schema, init));
+export const frame = <S extends DescMessage>(schema: S, init: MessageInitShape<S>): Buffer =>
+  framed(toBinary(schema, create(schema, init)));
+
+/** Bytes with the prefix of a message. */
+export function framed(bytes: Uint8Array, isCompressed = false): Buffer {
   const prefix = Buffer.alloc(5);
+  prefix.writeUInt8(isCompressed ? 1 : 0);
   prefix.writeUInt32BE(bytes.length, 1);
   return Buffer.concat([prefix, bytes]);
 }

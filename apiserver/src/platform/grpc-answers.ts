@@ -4,7 +4,7 @@ import type { ServerDuplexStream, ServerWritableStream } from '@grpc/grpc-js';
 import type { CallContext } from './rpc.ts';
 import { toMetadata } from './grpc-context.ts';
 
-type Writable = ServerWritableStream<Message, Message> | ServerDuplexStream<Message, Message>;
+type Writable = ServerWritableStream<unknown, Message> | ServerDuplexStream<unknown, Message>;
 
 /**
  * Writes every answer, waits for a slow reader, and ends the stream. Response metadata that is there when the first answer

@@ -178,9 +178,12 @@ export class GrpcPort implements ServiceHost {
     }
   }
 
-  /** Counts the calls of each connection, and ends those whose one message does not come. */
+  /** Counts the calls of each connection, and ends those whose one message does not come, or is not the only one. */
   private interceptor(): ServerInterceptor {
     return (method, call) => {
+      let messages = 0;
+      // gRPC's status codes, UNIMPLEMENTED: a request of another number of messages than its method takes.
+      const refuse = (details: string): void => call.sendStatus({ code: status.UNIMPLEMENTED, details });
       const connection = this.byPeer.get(call.getPeer());
       connection?.calls.add(call);
       const slow = method.requestStream
@@ -196,9 +199,15 @@ export class GrpcPort implements ServiceHost {
       return new ServerInterceptingCall(call, {
         start: (next) =>
           next({
+            onReceiveMessage: (message, proceed) => {
+              messages += 1;
+              if (method.requestStream || messages === 1) proceed(message);
+              else refuse('the request has more than one message: the method takes exactly one');
+            },
             onReceiveHalfClose: (proceed) => {
               clearTimeout(slow);
-              proceed();
+              if (method.requestStream || messages === 1) proceed();
+              else refuse('the request has no message: the method takes exactly one');
             },
             onCancel: end,
           }),

@@ -29,3 +29,9 @@ export function grpcService(service: DescService): ServiceDefinition {
     ]),
   );
 }
+
+/** The same with requests as their bytes, for a server that says itself what is wrong with them. */
+export function withBinaryRequests(service: ServiceDefinition): ServiceDefinition {
+  const requestDeserialize = (bytes: Buffer): Buffer => bytes;
+  return Object.fromEntries(Object.entries(service).map(([name, method]) => [name, { ...method, requestDeserialize }]));
+}

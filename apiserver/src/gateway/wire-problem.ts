@@ -1,0 +1,268 @@
+// What is wrong with a message in its binary form: bytes that are none, and what protobuf lets pass and the contract does not.
+// One walk over the bytes, before they are decoded: only they tell where something stands that cannot be decoded at all.
+import { isUtf8 } from 'node:buffer';
+import { ScalarType, type DescField, type DescMessage } from '@bufbuild/protobuf';
+import { BinaryReader, WireType } from '@bufbuild/protobuf/wire';
+import { isWellKnown, showPath } from './field-path.ts';
+import { enumNames } from './values.ts';
+
+/** Messages within one another, as many as the decoder takes. */
+const maximumDepth = 100;
+
+/** google.protobuf.Timestamp and Duration: seconds of the years 1 to 9999, and of 10,000 years. */
+const firstSecond = -62_135_596_800n;
+const lastSecond = 253_402_300_799n;
+const longestDuration = 315_576_000_000n;
+const lastNano = 999_999_999;
+
+const valueType = 'google.protobuf.Value';
+
+const wireTypes: ReadonlyMap<ScalarType, WireType> = new Map([
+  [ScalarType.STRING, WireType.LengthDelimited],
+  [ScalarType.BYTES, WireType.LengthDelimited],
+  [ScalarType.DOUBLE, WireType.Bit64],
+  [ScalarType.FIXED64, WireType.Bit64],
+  [ScalarType.SFIXED64, WireType.Bit64],
+  [ScalarType.FLOAT, WireType.Bit32],
+  [ScalarType.FIXED32, WireType.Bit32],
+  [ScalarType.SFIXED32, WireType.Bit32],
+]);
+
+/** How one value of a field (an item of a list, the value of a map's entry) is written. */
+function wireTypeOf(field: DescField): WireType {
+  if (field.message) return WireType.LengthDelimited;
+  return (field.scalar !== undefined && wireTypes.get(field.scalar)) || WireType.Varint;
+}
+
+interface Known {
+  readonly field: DescField;
+  readonly wireType: WireType;
+}
+
+const known = new WeakMap<DescMessage, ReadonlyMap<number, Known>>();
+
+/** The fields of a message by their number. */
+function fieldsOf(schema: DescMessage): ReadonlyMap<number, Known> {
+  let fields = known.get(schema);
+  if (!fields) {
+    fields = new Map(schema.fields.map((field) => [field.number, { field, wireType: wireTypeOf(field) }]));
+    known.set(schema, fields);
+  }
+  return fields;
+}
+
+interface Span {
+  readonly start: number;
+  readonly end: number;
+}
+
+/** Something is wrong at the place where the walk is. */
+class Problem extends Error {}
+
+const cutOff = (): Problem => new Problem('is cut off');
+const ofAnotherType = (): Problem => new Problem('is not of the type that the contract has');
+
+/** `<field>: <what is wrong with it>` for the first thing that is wrong with a message, or undefined. */
+export function wireProblem(schema: DescMessage, bytes: Uint8Array): string | undefined {
+  const walk = new Walk(bytes);
+  try {
+    walk.message(schema, bytes.length, 1);
+    return undefined;
+  } catch (error) {
+    const place = showPath(schema, walk.place());
+    const reason = reasonOf(error);
+    return `${place === '' ? 'the message' : place}: ${reason}`;
+  }
+}
+
+/** What the reader itself refuses is of bytes that no writer of protobuf makes. */
+function reasonOf(error: unknown): string {
+  if (error instanceof Problem) return error.message;
+  return error instanceof RangeError ? cutOff().message : 'cannot be decoded';
+}
+
+class Walk {
+  private readonly bytes: Uint8Array;
+  private readonly reader: BinaryReader;
+  /** Where the walk is; the key of a map is where its text stands. Stays as it is when a problem is thrown. */
+  private readonly path: (string | number | Span)[] = [];
+
+  constructor(bytes: Uint8Array) {
+    this.bytes = bytes;
+    this.reader = new BinaryReader(bytes);
+  }
+
+  place(): (string | number)[] {
+    return this.path.map((part) => (typeof part === 'object' ? this.textOf(part) : part));
+  }
+
+  /** The fields of a message up to `end`. */
+  message(schema: DescMessage, end: number, depth: number): void {
+    if (depth > maximumDepth) {
+      this.path.length = 1;
+      throw new Problem(`must not be nested deeper than ${maximumDepth}`);
+    }
+    const { typeName } = schema;
+    if (typeName === 'google.protobuf.Timestamp') return this.timestamp(end);
+    if (typeName === 'google.protobuf.Duration') return this.duration(end);
+    const { reader, path } = this;
+    const fields = fieldsOf(schema);
+    // In JSON these have no fields of their own.
+    const hasNames = !isWellKnown(schema);
+    let lengths: Map<DescField, number> | undefined;
+    let isEmpty = true;
+    while (reader.pos < end) {
+      const [number, wireType] = reader.tag();
+      const entry = fields.get(number);
+      if (!entry) {
+        this.skip(wireType, number, end);
+        continue;
+      }
+      isEmpty = false;
+      const { field } = entry;
+      if (hasNames) path.push(field.name);
+      if (field.fieldKind === 'list') {
+        const items = (lengths ??= new Map<DescField, number>());
+        items.set(field, this.items(entry, items.get(field) ?? 0, wireType, end, depth));
+      } else if (field.fieldKind === 'map') {
+        this.entry(entry, this.end(wireType, end), depth);
+      } else {
+        this.value(entry, wireType, end, depth);
+      }
+      if (hasNames) path.pop();
+    }
+    if (isEmpty && typeName === valueType) throw new Problem('must have a value');
+  }
+
+  /** One item of a list, or several that are packed; `index` is the first one's, the answer the next one's. */
+  private items(entry: Known, index: number, wireType: WireType, end: number, depth: number): number {
+    const isPacked = wireType === WireType.LengthDelimited && entry.wireType !== wireType;
+    const last = isPacked ? this.end(wireType, end) : this.reader.pos + 1;
+    while (this.reader.pos < last) {
+      this.path.push(index);
+      this.value(entry, isPacked ? entry.wireType : wireType, isPacked ? last : end, depth);
+      this.path.pop();
+      index += 1;
+    }
+    return index;
+  }
+
+  /** One entry of a map, up to `end`. */
+  private entry(entry: Known, end: number, depth: number): void {
+    const { reader, path } = this;
+    const field = entry.field as DescField & { fieldKind: 'map' };
+    const isNamed = field.mapKey === ScalarType.STRING;
+    if (isNamed) path.push('');
+    let hasValue = false;
+    while (reader.pos < end) {
+      const [number, wireType] = reader.tag();
+      if (number === 1 && isNamed) {
+        const keyEnd = this.end(wireType, end);
+        path[path.length - 1] = { start: reader.pos, end: keyEnd };
+        this.text(keyEnd);
+      } else if (number === 2) {
+        hasValue = true;
+        this.value(entry, wireType, end, depth);
+      } else {
+        this.skip(wireType, number, end);
+      }
+    }
+    if (!hasValue && field.message?.typeName === valueType) throw new Problem('must have a value');
+    if (isNamed) path.pop();
+  }
+
+  /** One value of a field. */
+  private value({ field, wireType: expected }: Known, wireType: WireType, end: number, depth: number): void {
+    const { reader } = this;
+    if (wireType !== expected) throw ofAnotherType();
+    if (field.message) {
+      this.message(field.message, this.end(wireType, end), depth + 1);
+    } else if (field.scalar === ScalarType.STRING) {
+      this.text(this.end(wireType, end));
+    } else if (field.enum) {
+      const isUnknown = field.enum.value[reader.int32()] === undefined;
+      if (isUnknown && field.enum.typeName !== 'google.protobuf.NullValue') throw new Problem(enumNames(field));
+    } else {
+      const at = reader.pos;
+      this.skip(wireType, field.number, end);
+      // JSON has no such number, so what free JSON is made of has none.
+      const isFinite = field.parent.typeName !== valueType || wireType !== WireType.Bit64 || this.isFiniteAt(at);
+      if (!isFinite) throw new Problem('must be a finite number');
+    }
+    if (reader.pos > end) throw cutOff();
+  }
+
+  private textOf({ start, end }: Span): string {
+    return Buffer.from(this.bytes.subarray(start, end)).toString();
+  }
+
+  private isFiniteAt(at: number): boolean {
+    const { buffer, byteOffset } = this.bytes;
+    return Number.isFinite(new DataView(buffer, byteOffset + at, 8).getFloat64(0, true));
+  }
+
+  /** Where something of a length ends. */
+  private end(wireType: WireType, outer: number): number {
+    if (wireType !== WireType.LengthDelimited) throw ofAnotherType();
+    const length = this.reader.uint32();
+    const end = this.reader.pos + length;
+    if (end > outer) throw cutOff();
+    return end;
+  }
+
+  private skip(wireType: WireType, number: number, end: number): void {
+    const { reader } = this;
+    if (wireType === WireType.LengthDelimited) reader.pos = this.end(wireType, end);
+    else if (wireType === WireType.Bit64) reader.pos += 8;
+    else if (wireType === WireType.Bit32) reader.pos += 4;
+    else reader.skip(wireType, number, maximumDepth);
+    if (reader.pos > end) throw cutOff();
+  }
+
+  /** A text up to `end`: UTF-8 without NUL, which PostgreSQL cannot hold. */
+  private text(end: number): void {
+    const { bytes, reader } = this;
+    let all = 0;
+    for (let at = reader.pos; at < end; at += 1) {
+      const byte = bytes[at]!;
+      if (byte === 0) throw new Problem('must not contain NUL');
+      all |= byte;
+    }
+    if (all >= 0x80 && !isUtf8(bytes.subarray(reader.pos, end))) throw new Problem('must be valid UTF-8');
+    reader.pos = end;
+  }
+
+  private timestamp(end: number): void {
+    const { seconds, nanos } = this.secondsAndNanos(end);
+    if (seconds < firstSecond || seconds > lastSecond || nanos < 0 || nanos > lastNano) {
+      throw new Problem('must be an RFC 3339 timestamp: of the years 1 to 9999, with nanos from 0 to 999999999');
+    }
+  }
+
+  private duration(end: number): void {
+    const { seconds, nanos } = this.secondsAndNanos(end);
+    const isLong = seconds < -longestDuration || seconds > longestDuration;
+    const hasTwoSigns = (seconds < 0n && nanos > 0) || (seconds > 0n && nanos < 0);
+    if (isLong || hasTwoSigns || nanos < -lastNano || nanos > lastNano) {
+      throw new Problem(
+        'must be at most 315576000000 seconds, either way, with nanos below a second and of the same sign',
+      );
+    }
+  }
+
+  private secondsAndNanos(end: number): { seconds: bigint; nanos: number } {
+    const { reader } = this;
+    let seconds = 0n;
+    let nanos = 0;
+    while (reader.pos < end) {
+      const [number, wireType] = reader.tag();
+      const isKnown = number === 1 || number === 2;
+      if (isKnown && wireType !== WireType.Varint) throw ofAnotherType();
+      if (number === 1) seconds = BigInt(reader.int64());
+      else if (number === 2) nanos = reader.int32();
+      else this.skip(wireType, number, end);
+    }
+    if (reader.pos > end) throw cutOff();
+    return { seconds, nanos };
+  }
+}
