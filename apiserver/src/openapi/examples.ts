@@ -8,6 +8,7 @@ const {
   customer_id: customerId,
   asset_id: assetId,
   profile_id: profileId,
+  target_profile_id: targetProfileId,
   package_id: packageId,
   rollout_id: rolloutId,
 } = sampleIds;
@@ -23,7 +24,7 @@ const point = {
 
 const rollout = {
   package_id: packageId,
-  target_profile_id: profileId,
+  target_profile_id: targetProfileId,
   canary_percent: 10,
   failure_threshold_percent: 10,
   steps: [{ percent: 100, soak_seconds: 3600, approval: true }],

@@ -16,7 +16,7 @@ export const sampleIds = {
   correlation_id: '0199f3c2-d7b4-7c08-9e6d-2f8a4c1b0e35',
   batch_id: '0199f3c2-e01d-7f5c-8a7b-6c3e9d0f1b28',
   profile_id: '6f1b6f9e-5c0b-5a55-9b3e-0d6c3c1f4a10',
-  target_profile_id: '6f1b6f9e-5c0b-5a55-9b3e-0d6c3c1f4a10',
+  target_profile_id: '83d05e7b-4f16-5c92-a0e8-1b7d9c3f6e25',
   template_id: '2e8d4c7a-91f3-5b06-8c2d-7a5f0e1b3c94',
   package_id: '1c2f9a54-66a1-5d0c-8f0a-4f4b8b1f6f21',
   rollback_package_id: '9b7e3d15-2c48-5f6a-a1d0-8e4c6b2f7035',

@@ -3223,7 +3223,7 @@ export interface components {
             package_id: string;
             /**
              * @description The profile whose devices get the package.
-             * @example 6f1b6f9e-5c0b-5a55-9b3e-0d6c3c1f4a10
+             * @example 83d05e7b-4f16-5c92-a0e8-1b7d9c3f6e25
              */
             target_profile_id: string;
             /**
@@ -4283,7 +4283,7 @@ export interface components {
             package_id: string;
             /**
              * @description The profile whose devices get the package.
-             * @example 6f1b6f9e-5c0b-5a55-9b3e-0d6c3c1f4a10
+             * @example 83d05e7b-4f16-5c92-a0e8-1b7d9c3f6e25
              */
             target_profile_id: string;
             /**
@@ -12493,7 +12493,7 @@ export interface operations {
                 /**
                  * @example {
                  *       "package_id": "1c2f9a54-66a1-5d0c-8f0a-4f4b8b1f6f21",
-                 *       "target_profile_id": "6f1b6f9e-5c0b-5a55-9b3e-0d6c3c1f4a10",
+                 *       "target_profile_id": "83d05e7b-4f16-5c92-a0e8-1b7d9c3f6e25",
                  *       "canary_percent": 10,
                  *       "failure_threshold_percent": 10,
                  *       "steps": [
@@ -12570,7 +12570,7 @@ export interface operations {
                 /**
                  * @example {
                  *       "package_id": "1c2f9a54-66a1-5d0c-8f0a-4f4b8b1f6f21",
-                 *       "target_profile_id": "6f1b6f9e-5c0b-5a55-9b3e-0d6c3c1f4a10",
+                 *       "target_profile_id": "83d05e7b-4f16-5c92-a0e8-1b7d9c3f6e25",
                  *       "canary_percent": 10,
                  *       "failure_threshold_percent": 10,
                  *       "steps": [
