@@ -24,7 +24,7 @@ const shows: Record<string, RegExp> = {
   'sign-in.sh': /"current":true[^]*"valid":true/,
   'telemetry.sh': /"accepted":1[^]*"data_hash":"[0-9a-f]{64}"/,
   'tenants.sh': /"rate_limit_per_minute":1200[^]*"offline_after_seconds":120/,
-  'verify.sh': /"verified":true[^]*"proofs":\[/,
+  'verify.sh': /"verified":true[^]*\nproven\n[^]*"proofs":\[/,
 };
 
 describe('examples of the REST API', () => {

@@ -18,6 +18,14 @@ echo "$ANSWER"
 data_hash=$(field data_hash)
 batch_id=$(field batch_id)
 
-api GET "verify/hash/$data_hash?include_bundle=true" | cut -c 1-600
+api GET "verify/hash/$data_hash?include_bundle=true" > /dev/null
+echo "> GET /api/v1/verify/hash/$data_hash?include_bundle=true"
+echo "$ANSWER" | cut -c 1-600
+# What anyone does with the bundle, who trusts a header source and not Kellet (here: that of the local stack).
+if [ -e "$stack" ] && [ "$KELLET_URL" = "$(of_stack rest)" ]; then : "${KELLET_HEADERS_URL:=$(of_stack devchain)}"; fi
+if [ -n "${KELLET_HEADERS_URL:-}" ]; then
+  echo "\$ kellet-verify - --headers-url $KELLET_HEADERS_URL"
+  echo "$ANSWER" | kellet-verify - --headers-url "$KELLET_HEADERS_URL"
+fi
 api GET "verify/batch/$batch_id?page_size=10" | cut -c 1-600
 api GET 'verify/proofs?limit=1' | cut -c 1-600

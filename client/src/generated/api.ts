@@ -4760,12 +4760,12 @@ export interface components {
             device_id: string;
             /**
              * Format: double
-             * @description Points taken.
+             * @description Points taken; counted about a second after their answer.
              */
             accepted: number;
             /**
              * Format: double
-             * @description Points rejected.
+             * @description Points rejected; counted likewise.
              */
             rejected: number;
             /**

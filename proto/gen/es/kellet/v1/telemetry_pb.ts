@@ -198,14 +198,14 @@ export type TelemetryMetrics = Message<"kellet.v1.TelemetryMetrics"> & {
   deviceId: string;
 
   /**
-   * Points taken.
+   * Points taken; counted about a second after their answer.
    *
    * @generated from field: double accepted = 2;
    */
   accepted: number;
 
   /**
-   * Points rejected.
+   * Points rejected; counted likewise.
    *
    * @generated from field: double rejected = 3;
    */
