@@ -40,6 +40,7 @@ export class Broker {
 
   private async connectLoop(): Promise<void> {
     const { signal } = this.closing;
+    let isAway = false;
     for (let delay = 100; !signal.aborted; delay = Math.min(delay * 2, 5000)) {
       try {
         // The URL's user and password are options of the client, so that they never stand in a log line.
@@ -61,10 +62,12 @@ export class Broker {
         this.isOnline = true;
         void this.follow(connection);
         this.jetStream = connection.jetstream();
+        if (isAway) this.logger.info('the broker is there');
         for (const run of this.onConnect) run(connection);
         return;
       } catch (error) {
-        this.logger.warn({ err: error }, 'broker is not reachable, trying again');
+        if (!isAway) this.logger.warn({ err: error }, 'the broker is not reachable; trying until it is');
+        isAway = true;
         await sleep(delay, signal);
       }
     }
@@ -73,10 +76,18 @@ export class Broker {
   /** Knows when the connection is lost and when it is back. */
   private async follow(connection: NatsConnection): Promise<void> {
     for await (const { type } of connection.status()) {
-      if (type === Events.Disconnect) this.isOnline = false;
-      if (type === Events.Reconnect) this.isOnline = true;
+      if (type === Events.Disconnect) this.setOnline(false);
+      if (type === Events.Reconnect) this.setOnline(true);
     }
     this.isOnline = false;
+  }
+
+  private setOnline(isOnline: boolean): void {
+    if (this.isOnline !== isOnline && !this.closing.signal.aborted) {
+      if (isOnline) this.logger.info('the broker is back');
+      else this.logger.warn('the broker is gone; what is to be published waits in the database');
+    }
+    this.isOnline = isOnline;
   }
 
   private async ensureStream(connection: NatsConnection): Promise<void> {
