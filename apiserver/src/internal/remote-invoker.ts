@@ -22,7 +22,8 @@ import { grpcService } from '../platform/grpc-service.ts';
 import type { CallContext, Invoker, StreamHandler } from '../platform/rpc.ts';
 import { fromInternalStatus } from './call-error.ts';
 import { callHeader, encodeContext } from './call-header.ts';
-import { bidirectional, internalOptions } from './server.ts';
+import { endOfRequests, internalService } from './end-of-requests.ts';
+import { internalOptions } from './server.ts';
 
 type Call = ClientDuplexStream<Message, Message>;
 type Definition = MethodDefinition<Message, Message>;
@@ -76,7 +77,7 @@ export class RemoteInvoker implements Invoker {
       const refused: { error?: unknown } = {};
       if (method.methodKind === 'server_streaming') call.end(input as Message);
       else
-        send(call, input as AsyncIterable<Message>).catch((error: unknown) => {
+        send(call, input as AsyncIterable<Message>, context.signal).catch((error: unknown) => {
           refused.error = error;
           call.cancel();
         });
@@ -137,7 +138,7 @@ export class RemoteInvoker implements Invoker {
   private definition(method: DescMethod): Definition {
     let methods = this.definitions.get(method.parent);
     if (!methods) {
-      methods = bidirectional(method.parent);
+      methods = internalService(method.parent);
       this.definitions.set(method.parent, methods);
     }
     return methods[method.name]!;
@@ -162,11 +163,14 @@ export class RemoteInvoker implements Invoker {
   }
 }
 
-async function send(call: Call, requests: AsyncIterable<Message>): Promise<void> {
+async function send(call: Call, requests: AsyncIterable<Message>, signal: AbortSignal): Promise<void> {
   for await (const request of requests) {
     if (call.destroyed || call.writableEnded) return;
     if (!call.write(request)) await drained(call);
   }
+  // A caller that has left may look like one that has said everything.
+  if (signal.aborted || call.destroyed || call.writableEnded) return;
+  call.write(endOfRequests);
   call.end();
 }
 

@@ -7,7 +7,6 @@ import {
   ServerInterceptingCall,
   status,
   type Metadata,
-  type MethodDefinition,
   type ServerDuplexStream,
   type ServerInterceptor,
   type ServiceDefinition,
@@ -17,13 +16,13 @@ import { codes, unavailable } from '../platform/errors.ts';
 import { writeAnswers } from '../platform/grpc-answers.ts';
 import { GrpcContext, toMetadata } from '../platform/grpc-context.ts';
 import { GrpcPort } from '../platform/grpc-port.ts';
-import { grpcService } from '../platform/grpc-service.ts';
 import type { Logger } from '../platform/logger.ts';
 import { isOpenEnded, type ServiceRegistry } from '../platform/rpc.ts';
 import { readTraceContext } from '../platform/trace-context.ts';
 import { beginTrace, endTrace, inTrace, type Trace, rpcAttributes } from '../platform/tracing.ts';
 import { toInternalStatus } from './call-error.ts';
 import { callHeader, decodeContext } from './call-header.ts';
+import { internalService, wholeRequests } from './end-of-requests.ts';
 
 /** Milliseconds that running calls get to finish when the process stops. */
 const drainMilliseconds = 10_000;
@@ -67,7 +66,7 @@ export class InternalServer {
   /** Adds every service of the registry, for the RemoteInvoker of another process. */
   addServicesOf(registry: ServiceRegistry): void {
     for (const service of registry.services()) {
-      this.port.addService(bidirectional(service), this.handlersOf(service, registry));
+      this.port.addService(internalService(service), this.handlersOf(service, registry));
     }
   }
 
@@ -163,7 +162,7 @@ async function runStream(method: DescMethod, call: Call, registry: ServiceRegist
     }
     return;
   }
-  const result = handler(requests, context);
+  const result = handler(wholeRequests(requests), context);
   if (method.methodKind === 'bidi_streaming') {
     return writeAnswers(call, method.output, answersOf(result), context);
   }
@@ -174,16 +173,6 @@ async function runStream(method: DescMethod, call: Call, registry: ServiceRegist
 }
 
 const answersOf = (result: unknown) => result as AsyncIterable<MessageInitShape<DescMessage>>;
-
-/** On the wire a unary call is a stream of one message: taken as a stream, its end is seen. */
-export function bidirectional(service: DescService): ServiceDefinition {
-  return Object.fromEntries(
-    Object.entries(grpcService(service)).map(([name, method]) => [
-      name,
-      { ...(method as MethodDefinition<Message, Message>), requestStream: true, responseStream: true },
-    ]),
-  );
-}
 
 const digest = (text: string): Buffer => createHash('sha256').update(text).digest();
 
