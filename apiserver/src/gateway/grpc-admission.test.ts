@@ -17,10 +17,9 @@ import { frame, framed, frames } from './test-grpc.ts';
 type Headers = Record<string, string | undefined>;
 const kinds = CallKindsService.methods.map(({ name }) => name);
 
-for (const split of [false, true]) {
-  describe(
-    split ? 'the admission of gRPC calls, before services of another process' : 'the admission of gRPC calls',
-    () => {
+describe('the admission of gRPC calls', () => {
+  for (const split of [false, true]) {
+    describe(split ? 'before services of another process' : 'before services of its own', () => {
       let server: TestGateway;
       let session: ClientHttp2Session;
       const lines: string[] = [];
@@ -454,6 +453,6 @@ for (const split of [false, true]) {
           });
         }
       });
-    },
-  );
-}
+    });
+  }
+});
