@@ -13,7 +13,13 @@ export function cpuMicroseconds(pid: number): number {
   const add = (process: number): void => {
     const { ticks } = readStat(process);
     sum += ticks * microsecondsPerTick;
-    for (const child of children.get(process) ?? []) add(child);
+    for (const child of children.get(process) ?? []) {
+      try {
+        add(child);
+      } catch {
+        // It has ended meanwhile: its parent has its time now, or will when it is looked at again.
+      }
+    }
   };
   const children = childrenByParent();
   add(pid);

@@ -3,7 +3,7 @@ import { countAhead, CountedWindow } from './counted-window.ts';
 
 describe('counting ahead', () => {
   for (const [requests, milliseconds, remaining, ahead, why] of [
-    [40, 10, 1_000_000, 80, 'what the next 20 ms bring at this rate'],
+    [40, 10, 1_000_000, 200, 'what the next 50 ms bring at this rate'],
     [4000, 10, 1_000_000, 1000, 'a thousandth of what remains'],
     [4000, 10, 10_000, 10, 'still'],
     [4000, 10, 9_999, 0, 'the end of a window is counted request by request'],
@@ -11,8 +11,8 @@ describe('counting ahead', () => {
     [1, 60_000, 1_000_000, 0, 'who asks seldom is not counted ahead'],
     [100, 60_000, 1_000_000, 0, 'nor who asks after a long pause'],
     [0, 5, 1_000_000, 0, 'nobody asks'],
-    [-3, 5, 1_000_000, -12, 'nobody has asked since'],
-    [10, 0, 1_000_000, 200, 'no time is taken for a millisecond'],
+    [-3, 5, 1_000_000, -30, 'nobody has asked since'],
+    [10, 0, 1_000_000, 500, 'no time is taken for a millisecond'],
   ] as const) {
     it(`${requests} in ${milliseconds} ms, ${remaining} remain: ${ahead}, ${why}`, () => {
       expect(countAhead(requests, milliseconds, remaining)).to.equal(ahead);
@@ -60,11 +60,11 @@ describe('a counted window', () => {
     for (let request = 0; request < 50; request += 1) window.take(1);
     // Those who waited came before.
     expect(window.wanted(0, limit, 10)).to.equal(0);
-    expect(window.wanted(30, limit, 10)).to.equal(60);
+    expect(window.wanted(30, limit, 10)).to.equal(150);
     window.add(counted(140), 90, 30, 10, 10);
     for (let request = 0; request < 70; request += 1) window.take(11);
     expect(window.isLow).to.equal(true);
-    expect(window.wanted(0, limit, 20)).to.equal(80 - 20);
+    expect(window.wanted(0, limit, 20)).to.equal(200 - 20);
     expect(window.wanted(0, 9000, 20)).to.equal(0);
   });
 

@@ -21,18 +21,21 @@ export interface Counted {
   readonly now: number;
 }
 
-/** For how long requests are counted ahead, and after how long without any they are given back. */
-export const aheadMilliseconds = 20;
+/** For how long requests are counted ahead. */
+const aheadMilliseconds = 50;
 
-/** After how long they are given back although some come: fewer than there were, so that others wait for what is held here. */
-const longestMilliseconds = 5 * aheadMilliseconds;
+/** After how long without any request what was counted ahead is given back. */
+export const idleMilliseconds = 20;
+
+/** After how long it is given back although some come: fewer than there were, so that others wait for what is held here. */
+const longestMilliseconds = 2 * aheadMilliseconds;
 
 /** So many requests before its limit a window is counted request by request. */
 const countedSingly = 10_000;
 
 /**
  * How many requests to count ahead for a tenant that made `requests` in `milliseconds` and may make `remaining` more: those of
- * the next 20 ms at this rate, and at most a thousandth of what remains. What was counted ahead is used or given back long
+ * the next 50 ms at this rate, and at most a thousandth of what remains. What was counted ahead is used or given back long
  * before the limit is reached, so that a limit is neither exceeded nor missed.
  */
 export function countAhead(requests: number, milliseconds: number, remaining: number): number {

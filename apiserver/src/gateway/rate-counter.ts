@@ -1,6 +1,6 @@
 // Counts requests per tenant and minute, exactly, across all gateways: what the stores have in common.
 import { sleep, type Clock } from '../platform/clock.ts';
-import { aheadMilliseconds, CountedWindow, type Counted, type Hit } from './counted-window.ts';
+import { idleMilliseconds, CountedWindow, type Counted, type Hit } from './counted-window.ts';
 
 /** Something that counts. Rejects when it cannot; the caller then decides without it. */
 export interface RateCounter {
@@ -127,7 +127,7 @@ export abstract class CoalescingRateCounter implements RateCounter {
 
   private keep(tenantId: string, window: CountedWindow): void {
     this.windows.set(tenantId, window);
-    this.check ??= setInterval(() => this.forgetSpent(), aheadMilliseconds).unref();
+    this.check ??= setInterval(() => this.forgetSpent(), idleMilliseconds).unref();
   }
 
   /** Gives back what nobody has come for. */

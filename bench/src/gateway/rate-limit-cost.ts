@@ -13,7 +13,7 @@ export const rateLimitCost: Benchmark = {
   name: 'rate-limit-cost',
   unit: 'µs CPU',
   baseline: 'the request without it',
-  rounds: 7,
+  rounds: 9,
   prepare: async () => {
     const generator = new HttpLoad();
     const environment = await startEnvironment((line) => console.error(line), 1);
