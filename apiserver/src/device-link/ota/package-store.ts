@@ -141,16 +141,20 @@ export interface PackageManifest {
   readonly releaseNotes: string;
 }
 
-/** Writes what the manifest says; a deleted package of the same id comes back. */
+/** Writes what the manifest says, if it says anything new; a deleted package of the same id comes back. */
 export async function upsertPackage(tx: Transaction, tenantId: string, manifest: PackageManifest): Promise<void> {
   await tx.query(
-    `INSERT INTO ota_packages (tenant_id, package_id, name, display_name, type, version, artifact_uri, sha256, signature,
+    `INSERT INTO ota_packages AS held (tenant_id, package_id, name, display_name, type, version, artifact_uri, sha256, signature,
        size_bytes, compatibility, release_notes, status)
      VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, 'uploading')
      ON CONFLICT (tenant_id, package_id) DO UPDATE SET
        display_name = EXCLUDED.display_name, artifact_uri = EXCLUDED.artifact_uri, signature = EXCLUDED.signature,
        compatibility = EXCLUDED.compatibility, release_notes = EXCLUDED.release_notes, deleted_at = NULL,
-       updated_at = now()`,
+       updated_at = now()
+     WHERE (held.display_name, held.artifact_uri, held.signature, held.compatibility, held.release_notes, held.deleted_at)
+           IS DISTINCT FROM
+           (EXCLUDED.display_name, EXCLUDED.artifact_uri, EXCLUDED.signature, EXCLUDED.compatibility,
+            EXCLUDED.release_notes, NULL)`,
     [
       tenantId,
       manifest.packageId,

@@ -86,4 +86,21 @@ describe('the artifact of a manifest', () => {
     await packages.remove(meta('sized'), false);
     expect(await settled('sized', '/right', artifact.length)).to.include({ status: 'available' });
   });
+
+  it('does not look changed when its package is applied again', async () => {
+    served.set('/right', artifact);
+    await settled('steady', '/right');
+    const changedAt = async () => {
+      const { rows } = await test.database.system((tx) =>
+        tx.query<{ at: Date }>(`SELECT updated_at AS at FROM ota_packages WHERE name = 'steady'`),
+      );
+      return rows[0]!.at.getTime();
+    };
+    const before = await changedAt();
+    await new Promise((resolve) => setTimeout(resolve, 5));
+    await apply('steady', '/right');
+    expect(await changedAt()).to.equal(before);
+    await apply('steady', '/elsewhere');
+    expect(await changedAt()).to.be.above(before);
+  });
 });
