@@ -12,6 +12,7 @@ import { readConfig as readApiserverConfig } from '../apiserver/src/config.ts';
 import { createTestDatabase, type TestDatabase } from '../apiserver/src/platform/test-database.ts';
 import { readConfig as readOperatorConfig } from '../operator/src/config.ts';
 import type { RegisteredMetric } from './report-metrics.ts';
+import { absentCluster } from '../apiserver/src/platform/test-kubeconfig.ts';
 
 const root = path.dirname(import.meta.dirname);
 const read = (file: string): string => readFileSync(path.join(root, file), 'utf8');
@@ -135,16 +136,8 @@ describe('docs/operations.md', function () {
 
   before(async () => {
     folder = mkdtempSync(path.join(tmpdir(), 'kellet-operations-test-'));
-    // Nobody answers there: a process has its metrics before it has met the Kubernetes API.
-    const kubeconfig = {
-      apiVersion: 'v1',
-      kind: 'Config',
-      clusters: [{ name: 'none', cluster: { server: 'http://127.0.0.1:1' } }],
-      users: [{ name: 'none', user: {} }],
-      contexts: [{ name: 'none', context: { cluster: 'none', user: 'none' } }],
-      'current-context': 'none',
-    };
-    writeFileSync(path.join(folder, 'kubeconfig'), JSON.stringify(kubeconfig));
+    // A process has its metrics before it has met the Kubernetes API.
+    writeFileSync(path.join(folder, 'kubeconfig'), absentCluster);
     test = await createTestDatabase();
     const ports = ['REST', 'GRPC', 'CONTROL', 'DASHBOARD'].map((name) => [`KELLET_${name}_PORT`, '0'] as const);
     registered.apiserver = await metricsOf('apiserver', {

@@ -16,6 +16,7 @@ import { newSigningKey } from './auth/test-platform.ts';
 import { grpcService } from './platform/grpc-service.ts';
 import { newId } from './platform/ids.ts';
 import { createTestDatabase, type TestDatabase } from './platform/test-database.ts';
+import { absentCluster } from './platform/test-kubeconfig.ts';
 
 const tenant = 'acme';
 const sleep = (milliseconds: number) => new Promise((resolve) => setTimeout(resolve, milliseconds));
@@ -41,16 +42,8 @@ describe('kellet-apiserver, told to stop', function () {
   before(async () => {
     test = await createTestDatabase();
     folder = await mkdtemp(path.join(tmpdir(), 'kellet-main-test-'));
-    // Nobody answers there: nothing that is done here needs the Kubernetes API.
-    const kubeconfig = {
-      apiVersion: 'v1',
-      kind: 'Config',
-      clusters: [{ name: 'none', cluster: { server: 'http://127.0.0.1:1' } }],
-      users: [{ name: 'none', user: {} }],
-      contexts: [{ name: 'none', context: { cluster: 'none', user: 'none' } }],
-      'current-context': 'none',
-    };
-    await writeFile(path.join(folder, 'kubeconfig'), JSON.stringify(kubeconfig));
+    // Nothing that is done here needs the Kubernetes API.
+    await writeFile(path.join(folder, 'kubeconfig'), absentCluster);
     await insertTenant(test.database, tenant);
     deviceId = newId();
     key = await test.database.tenant(tenant, async (tx) => {

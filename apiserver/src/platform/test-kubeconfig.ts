@@ -1,0 +1,11 @@
+// A kubeconfig for tests of processes that need no Kubernetes API, but want to be told of one.
+
+/** Nobody answers there. */
+export const absentCluster = JSON.stringify({
+  apiVersion: 'v1',
+  kind: 'Config',
+  clusters: [{ name: 'none', cluster: { server: 'http://127.0.0.1:1' } }],
+  users: [{ name: 'none', user: {} }],
+  contexts: [{ name: 'none', context: { cluster: 'none', user: 'none' } }],
+  'current-context': 'none',
+});
