@@ -1,4 +1,5 @@
 // The catalogue of errors: every refusal of the data plane is a KelletError with one of these codes (SPEC, Errors).
+import { shorten } from './shorten.ts';
 
 /** A gRPC status name as it stands in the error body. */
 export type ErrorCode = keyof typeof codes;
@@ -34,9 +35,6 @@ export const codeNames: ReadonlyMap<number, ErrorCode> = new Map(
  */
 const mostCharacters = 500;
 
-const shorten = (text: string): string =>
-  text.length > mostCharacters ? `${text.slice(0, mostCharacters).toWellFormed()}…` : text;
-
 /** An error that a caller may see: the message is part of the answer and holds no internals. */
 export class KelletError extends Error {
   readonly code: ErrorCode;
@@ -44,7 +42,7 @@ export class KelletError extends Error {
   readonly retryAfterSeconds: number | undefined;
 
   constructor(code: ErrorCode, message: string, options: { cause?: unknown; retryAfterSeconds?: number } = {}) {
-    super(shorten(message), { cause: options.cause });
+    super(shorten(message, mostCharacters), { cause: options.cause });
     this.name = 'KelletError';
     this.code = code;
     this.retryAfterSeconds = options.retryAfterSeconds;

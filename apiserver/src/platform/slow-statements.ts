@@ -1,6 +1,7 @@
 // Statements that PostgreSQL took long to answer: a line in the log, and a metric.
 import type { Logger } from './logger.ts';
 import { Histogram, type Registry } from './metrics.ts';
+import { shorten } from './shorten.ts';
 import type { Statement } from './statement-batch.ts';
 
 const longestText = 500;
@@ -31,15 +32,10 @@ export class SlowStatements {
   judge(statements: readonly Statement[], milliseconds: number, hasFailed: boolean): void {
     if (this.milliseconds === 0 || milliseconds < this.milliseconds) return;
     this.seconds.observe(milliseconds / 1000);
-    const texts = statements.slice(0, mostTexts).map(({ text }) => shorten(text));
+    const texts = statements.slice(0, mostTexts).map(({ text }) => shorten(text.replace(/\s+/g, ' ').trim(), longestText));
     this.logger.warn(
       { statements: texts, count: statements.length, milliseconds: Math.round(milliseconds), failed: hasFailed },
       'slow database statements',
     );
   }
 }
-
-const shorten = (text: string): string => {
-  const line = text.replace(/\s+/g, ' ').trim();
-  return line.length > longestText ? `${line.slice(0, longestText)}…` : line;
-};
