@@ -32,7 +32,9 @@ export class SlowStatements {
   judge(statements: readonly Statement[], milliseconds: number, hasFailed: boolean): void {
     if (this.milliseconds === 0 || milliseconds < this.milliseconds) return;
     this.seconds.observe(milliseconds / 1000);
-    const texts = statements.slice(0, mostTexts).map(({ text }) => shorten(text.replace(/\s+/g, ' ').trim(), longestText));
+    const texts = statements
+      .slice(0, mostTexts)
+      .map(({ text }) => shorten(text.replace(/\s+/g, ' ').trim(), longestText));
     this.logger.warn(
       { statements: texts, count: statements.length, milliseconds: Math.round(milliseconds), failed: hasFailed },
       'slow database statements',
