@@ -1,6 +1,7 @@
 import { readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
-import { fromJson, type JsonObject } from '@bufbuild/protobuf';
+import { fromJson, getOption, hasOption, type JsonObject } from '@bufbuild/protobuf';
+import { access } from '@kellet/proto/es/kellet/v1/options_pb';
 import { Validator } from '@seriousme/openapi-schema-validator';
 import { expect } from 'chai';
 import { preflightHeaders } from '../gateway/cors.ts';
@@ -14,6 +15,7 @@ import { pathOf, summaryOf } from './operations.ts';
 
 interface Operation {
   operationId: string;
+  'x-kellet-status': 'available' | 'planned';
   tags: string[];
   description: string;
   parameters?: {
@@ -55,6 +57,17 @@ const schema = (name: string) => document.components.schemas[name]!;
 const ownRoutes = ['GET /healthz', 'GET /readyz', 'POST /api/v1/callbacks/arc', 'GET /api/v1/openapi.json'];
 
 describe('the OpenAPI document', () => {
+  it('marks operations without a handler as planned, and no others', () => {
+    const planned = publicServices
+      .flatMap((service) => service.methods)
+      .filter((method) => hasOption(method, access) && getOption(method, access).planned)
+      .map((method) => method.name);
+    const marked = [...operations.values()].filter((one) => one['x-kellet-status'] === 'planned');
+    const routed = planned.filter((name) => operations.has(name));
+    expect(marked.map((one) => one.operationId)).to.have.members(routed);
+    for (const one of marked) expect(one.description).to.include('Planned: not implemented yet');
+  });
+
   it('is valid OpenAPI 3.1 to an independent validator', async () => {
     const result = await new Validator().validate(structuredClone(raw));
     expect(result.errors ?? []).to.deep.equal([]);

@@ -74,7 +74,11 @@ export function operationOf(contract: Contract, schemas: Schemas, route: Route, 
     operationId: method.name,
     tags: [tag],
     summary: summaryOf(method.name),
-    description: [comment.replace(`${method.name} `, (name) => `\`${name.trim()}\` `), who]
+    description: [
+      comment.replace(`${method.name} `, (name) => `\`${name.trim()}\` `),
+      access.planned ? 'Planned: not implemented yet, returns 501.' : '',
+      who,
+    ]
       .filter(Boolean)
       .join('\n\n'),
     parameters,
@@ -86,6 +90,7 @@ export function operationOf(contract: Contract, schemas: Schemas, route: Route, 
     },
     security: [...securityOf(access.callers, access.scope), ...(permission ? [{ kubernetesToken: [permission] }] : [])],
     'x-kellet-callers': callers,
+    'x-kellet-status': access.planned ? 'planned' : 'available',
     ...(access.scope ? { 'x-kellet-scope': access.scope } : {}),
     ...(permission ? { 'x-kellet-kubernetes-permission': permission } : {}),
   };

@@ -141,6 +141,11 @@ export class ServiceRegistry implements Invoker {
     return [...this.registered];
   }
 
+  /** Whether a handler of the method is registered. */
+  has(method: DescMethod): boolean {
+    return this.handlers.has(method);
+  }
+
   /** Calls a unary method in this process. Throws KelletError, UNIMPLEMENTED when there is no handler. */
   async unary<M extends DescMethod>(
     method: M,

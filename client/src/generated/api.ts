@@ -259,6 +259,8 @@ export interface paths {
          * List groups
          * @description `ListGroups` lists the groups of people.
          *
+         *     Planned: not implemented yet, returns 501.
+         *
          *     Callers: user, service. Scope: `users:read`.
          */
         get: operations["ListGroups"];
@@ -266,6 +268,8 @@ export interface paths {
         /**
          * Create group
          * @description `CreateGroup` makes a group of people, whose members hold its scopes beside those of their role.
+         *
+         *     Planned: not implemented yet, returns 501.
          *
          *     Callers: user, service. Scope: `users:write`.
          */
@@ -287,6 +291,8 @@ export interface paths {
          * Get group
          * @description `GetGroup` answers one group of people.
          *
+         *     Planned: not implemented yet, returns 501.
+         *
          *     Callers: user, service. Scope: `users:read`.
          */
         get: operations["GetGroup"];
@@ -296,6 +302,8 @@ export interface paths {
          * Delete group
          * @description `DeleteGroup` removes a group; its members keep what their roles give them.
          *
+         *     Planned: not implemented yet, returns 501.
+         *
          *     Callers: user, service. Scope: `users:write`.
          */
         delete: operations["DeleteGroup"];
@@ -304,6 +312,8 @@ export interface paths {
         /**
          * Update group
          * @description `UpdateGroup` changes what the body names; `user_ids` replaces all members.
+         *
+         *     Planned: not implemented yet, returns 501.
          *
          *     Callers: user, service. Scope: `users:write`.
          */
@@ -322,6 +332,8 @@ export interface paths {
         /**
          * Add group members
          * @description `AddGroupMembers` adds people to a group; who is a member already stays one.
+         *
+         *     Planned: not implemented yet, returns 501.
          *
          *     Callers: user, service. Scope: `users:write`.
          */
@@ -346,6 +358,8 @@ export interface paths {
          * Remove group member
          * @description `RemoveGroupMember` takes one person out of a group.
          *
+         *     Planned: not implemented yet, returns 501.
+         *
          *     Callers: user, service. Scope: `users:write`.
          */
         delete: operations["RemoveGroupMember"];
@@ -366,6 +380,8 @@ export interface paths {
         /**
          * Enroll TOTP
          * @description `EnrollTotp` begins the enrolment of an authenticator application.
+         *
+         *     Planned: not implemented yet, returns 501.
          *
          *     Callers: user, platform administrator.
          */
@@ -389,6 +405,8 @@ export interface paths {
          * Confirm TOTP
          * @description `ConfirmTotp` completes it with a first code and answers the recovery codes once.
          *
+         *     Planned: not implemented yet, returns 501.
+         *
          *     Callers: user, platform administrator.
          */
         post: operations["ConfirmTotp"];
@@ -410,6 +428,8 @@ export interface paths {
         /**
          * Begin WebAuthn registration
          * @description `BeginWebauthnRegistration` begins the enrolment of a security key or passkey.
+         *
+         *     Planned: not implemented yet, returns 501.
          *
          *     Callers: user, platform administrator.
          */
@@ -433,6 +453,8 @@ export interface paths {
          * Finish WebAuthn registration
          * @description `FinishWebauthnRegistration` completes it with the authenticator's answer, and answers recovery codes once when it is the first factor.
          *
+         *     Planned: not implemented yet, returns 501.
+         *
          *     Callers: user, platform administrator.
          */
         post: operations["FinishWebauthnRegistration"];
@@ -454,6 +476,8 @@ export interface paths {
         /**
          * Begin WebAuthn login
          * @description `BeginWebauthnLogin` asks the authenticator of a sign-in that waits for its second factor.
+         *
+         *     Planned: not implemented yet, returns 501.
          *
          *     Callers: anyone.
          */
@@ -477,6 +501,8 @@ export interface paths {
          * Finish WebAuthn login
          * @description `FinishWebauthnLogin` completes that sign-in with the authenticator's answer.
          *
+         *     Planned: not implemented yet, returns 501.
+         *
          *     Callers: anyone.
          */
         post: operations["FinishWebauthnLogin"];
@@ -499,6 +525,8 @@ export interface paths {
          * Verify MFA
          * @description `VerifyMfa` completes a sign-in with a code of the authenticator or a recovery code, each of which works once.
          *
+         *     Planned: not implemented yet, returns 501.
+         *
          *     Callers: anyone.
          */
         post: operations["VerifyMfa"];
@@ -519,6 +547,8 @@ export interface paths {
          * List SSO providers
          * @description `ListSsoProviders` lists the tenant's providers, without their client secrets.
          *
+         *     Planned: not implemented yet, returns 501.
+         *
          *     Callers: user, service. Scope: `tenant:read`.
          */
         get: operations["ListSsoProviders"];
@@ -526,6 +556,8 @@ export interface paths {
         /**
          * Create SSO provider
          * @description `CreateSsoProvider` lets people of the tenant sign in at an OpenID Connect provider.
+         *
+         *     Planned: not implemented yet, returns 501.
          *
          *     Callers: user, service. Scope: `tenant:write`.
          */
@@ -547,6 +579,8 @@ export interface paths {
          * Get SSO provider
          * @description `GetSsoProvider` answers one provider, without its client secret.
          *
+         *     Planned: not implemented yet, returns 501.
+         *
          *     Callers: user, service. Scope: `tenant:read`.
          */
         get: operations["GetSsoProvider"];
@@ -556,6 +590,8 @@ export interface paths {
          * Delete SSO provider
          * @description `DeleteSsoProvider` ends sign-ins at a provider; sessions that exist go on.
          *
+         *     Planned: not implemented yet, returns 501.
+         *
          *     Callers: user, service. Scope: `tenant:write`.
          */
         delete: operations["DeleteSsoProvider"];
@@ -564,6 +600,8 @@ export interface paths {
         /**
          * Update SSO provider
          * @description `UpdateSsoProvider` changes what the body names.
+         *
+         *     Planned: not implemented yet, returns 501.
          *
          *     Callers: user, service. Scope: `tenant:write`.
          */
@@ -580,6 +618,8 @@ export interface paths {
         /**
          * Start SSO
          * @description `StartSso` begins a sign-in at a provider (OpenID Connect, authorization code with PKCE).
+         *
+         *     Planned: not implemented yet, returns 501.
          *
          *     Callers: anyone.
          */
@@ -602,6 +642,8 @@ export interface paths {
         /**
          * Finish SSO
          * @description `FinishSso` is where the provider sends the browser back to.
+         *
+         *     Planned: not implemented yet, returns 501.
          *
          *     Callers: anyone.
          */
@@ -905,6 +947,8 @@ export interface paths {
          * List customers
          * @description `ListCustomers` lists the customers.
          *
+         *     Planned: not implemented yet, returns 501.
+         *
          *     Callers: user, service. Scope: `entities:read`.
          */
         get: operations["ListCustomers"];
@@ -912,6 +956,8 @@ export interface paths {
         /**
          * Create customer
          * @description `CreateCustomer` makes a customer, whose assets, devices and views can then be named as theirs.
+         *
+         *     Planned: not implemented yet, returns 501.
          *
          *     Callers: user, service. Scope: `entities:write`.
          */
@@ -933,6 +979,8 @@ export interface paths {
          * Get customer
          * @description `GetCustomer` answers one customer.
          *
+         *     Planned: not implemented yet, returns 501.
+         *
          *     Callers: user, service. Scope: `entities:read`.
          */
         get: operations["GetCustomer"];
@@ -942,6 +990,8 @@ export interface paths {
          * Delete customer
          * @description `DeleteCustomer` removes a customer.
          *
+         *     Planned: not implemented yet, returns 501.
+         *
          *     Callers: user, service. Scope: `entities:write`.
          */
         delete: operations["DeleteCustomer"];
@@ -950,6 +1000,8 @@ export interface paths {
         /**
          * Update customer
          * @description `UpdateCustomer` changes what the body names.
+         *
+         *     Planned: not implemented yet, returns 501.
          *
          *     Callers: user, service. Scope: `entities:write`.
          */
@@ -967,6 +1019,8 @@ export interface paths {
          * List assets
          * @description `ListAssets` lists the assets; all filters that are given must hold.
          *
+         *     Planned: not implemented yet, returns 501.
+         *
          *     Callers: user, service. Scope: `entities:read`.
          */
         get: operations["ListAssets"];
@@ -974,6 +1028,8 @@ export interface paths {
         /**
          * Create asset
          * @description `CreateAsset` makes an asset: a building, a vehicle, a line, whatever devices belong to.
+         *
+         *     Planned: not implemented yet, returns 501.
          *
          *     Callers: user, service. Scope: `entities:write`.
          */
@@ -995,6 +1051,8 @@ export interface paths {
          * Get asset
          * @description `GetAsset` answers one asset.
          *
+         *     Planned: not implemented yet, returns 501.
+         *
          *     Callers: user, service. Scope: `entities:read`.
          */
         get: operations["GetAsset"];
@@ -1004,6 +1062,8 @@ export interface paths {
          * Delete asset
          * @description `DeleteAsset` removes an asset.
          *
+         *     Planned: not implemented yet, returns 501.
+         *
          *     Callers: user, service. Scope: `entities:write`.
          */
         delete: operations["DeleteAsset"];
@@ -1012,6 +1072,8 @@ export interface paths {
         /**
          * Update asset
          * @description `UpdateAsset` changes what the body names.
+         *
+         *     Planned: not implemented yet, returns 501.
          *
          *     Callers: user, service. Scope: `entities:write`.
          */
@@ -1029,6 +1091,8 @@ export interface paths {
          * List entity views
          * @description `ListEntityViews` lists the views.
          *
+         *     Planned: not implemented yet, returns 501.
+         *
          *     Callers: user, service. Scope: `entities:read`.
          */
         get: operations["ListEntityViews"];
@@ -1036,6 +1100,8 @@ export interface paths {
         /**
          * Create entity view
          * @description `CreateEntityView` makes a view: a window on a device or an asset that a customer's people may read.
+         *
+         *     Planned: not implemented yet, returns 501.
          *
          *     Callers: user, service. Scope: `entities:write`.
          */
@@ -1057,6 +1123,8 @@ export interface paths {
          * Get entity view
          * @description `GetEntityView` answers one view.
          *
+         *     Planned: not implemented yet, returns 501.
+         *
          *     Callers: user, service. Scope: `entities:read`.
          */
         get: operations["GetEntityView"];
@@ -1066,6 +1134,8 @@ export interface paths {
          * Delete entity view
          * @description `DeleteEntityView` removes a view; what it showed stays.
          *
+         *     Planned: not implemented yet, returns 501.
+         *
          *     Callers: user, service. Scope: `entities:write`.
          */
         delete: operations["DeleteEntityView"];
@@ -1074,6 +1144,8 @@ export interface paths {
         /**
          * Update entity view
          * @description `UpdateEntityView` changes what the body names.
+         *
+         *     Planned: not implemented yet, returns 501.
          *
          *     Callers: user, service. Scope: `entities:write`.
          */
@@ -1091,6 +1163,8 @@ export interface paths {
          * List alarms
          * @description `ListAlarms` lists the alarms; all filters that are given must hold.
          *
+         *     Planned: not implemented yet, returns 501.
+         *
          *     Callers: user, service. Scope: `alarms:read`.
          */
         get: operations["ListAlarms"];
@@ -1098,6 +1172,8 @@ export interface paths {
         /**
          * Create alarm
          * @description `CreateAlarm` raises an alarm by hand; rules raise the others.
+         *
+         *     Planned: not implemented yet, returns 501.
          *
          *     Callers: user, service. Scope: `alarms:write`.
          */
@@ -1119,6 +1195,8 @@ export interface paths {
          * Get alarm
          * @description `GetAlarm` answers one alarm.
          *
+         *     Planned: not implemented yet, returns 501.
+         *
          *     Callers: user, service. Scope: `alarms:read`.
          */
         get: operations["GetAlarm"];
@@ -1128,6 +1206,8 @@ export interface paths {
          * Delete alarm
          * @description `DeleteAlarm` removes an alarm.
          *
+         *     Planned: not implemented yet, returns 501.
+         *
          *     Callers: user, service. Scope: `alarms:write`.
          */
         delete: operations["DeleteAlarm"];
@@ -1136,6 +1216,8 @@ export interface paths {
         /**
          * Update alarm
          * @description `UpdateAlarm` changes what the body names.
+         *
+         *     Planned: not implemented yet, returns 501.
          *
          *     Callers: user, service. Scope: `alarms:write`.
          */
@@ -1154,6 +1236,8 @@ export interface paths {
         /**
          * Acknowledge alarm
          * @description `AcknowledgeAlarm` says that somebody has seen an active alarm and takes care of it.
+         *
+         *     Planned: not implemented yet, returns 501.
          *
          *     Callers: user, service. Scope: `alarms:write`.
          */
@@ -1176,6 +1260,8 @@ export interface paths {
         /**
          * Clear alarm
          * @description `ClearAlarm` ends an alarm whose cause is gone.
+         *
+         *     Planned: not implemented yet, returns 501.
          *
          *     Callers: user, service. Scope: `alarms:write`.
          */
@@ -1503,6 +1589,8 @@ export interface paths {
          * Get attributes
          * @description `GetAttributes` answers what is known of a device beside its telemetry; a device sees `client` and `shared`.
          *
+         *     Planned: not implemented yet, returns 501.
+         *
          *     Callers: user, service, device. Scope: `devices:read`.
          */
         get: operations["GetAttributes"];
@@ -1514,6 +1602,8 @@ export interface paths {
         /**
          * Update attributes
          * @description `UpdateAttributes` writes the values named; null removes one.
+         *
+         *     Planned: not implemented yet, returns 501.
          *
          *     Callers: user, service, device. Scope: `devices:write`.
          */
@@ -1532,6 +1622,8 @@ export interface paths {
         /**
          * Connect gateway device
          * @description `ConnectGatewayDevice` lets a gateway speak for a child from now on.
+         *
+         *     Planned: not implemented yet, returns 501.
          *
          *     Callers: device.
          */
@@ -1554,6 +1646,8 @@ export interface paths {
         /**
          * Disconnect gateway device
          * @description `DisconnectGatewayDevice` ends that: the child may speak for itself again, or through another gateway.
+         *
+         *     Planned: not implemented yet, returns 501.
          *
          *     Callers: device.
          */
@@ -2101,6 +2195,8 @@ export interface paths {
          * List rules
          * @description `ListRules` lists the tenant's rules.
          *
+         *     Planned: not implemented yet, returns 501.
+         *
          *     Callers: user, service. Scope: `rules:read`.
          */
         get: operations["ListRules"];
@@ -2108,6 +2204,8 @@ export interface paths {
         /**
          * Create rule
          * @description `CreateRule` makes a rule, which looks at every accepted point of the devices that it is for.
+         *
+         *     Planned: not implemented yet, returns 501.
          *
          *     Callers: user, service. Scope: `rules:write`.
          */
@@ -2129,6 +2227,8 @@ export interface paths {
          * Get rule
          * @description `GetRule` answers one rule.
          *
+         *     Planned: not implemented yet, returns 501.
+         *
          *     Callers: user, service. Scope: `rules:read`.
          */
         get: operations["GetRule"];
@@ -2138,6 +2238,8 @@ export interface paths {
          * Delete rule
          * @description `DeleteRule` removes a rule; alarms that it has raised stay.
          *
+         *     Planned: not implemented yet, returns 501.
+         *
          *     Callers: user, service. Scope: `rules:write`.
          */
         delete: operations["DeleteRule"];
@@ -2146,6 +2248,8 @@ export interface paths {
         /**
          * Update rule
          * @description `UpdateRule` changes what the body names.
+         *
+         *     Planned: not implemented yet, returns 501.
          *
          *     Callers: user, service. Scope: `rules:write`.
          */
@@ -2164,6 +2268,8 @@ export interface paths {
         /**
          * Enable rule
          * @description `EnableRule` lets a rule look at points again.
+         *
+         *     Planned: not implemented yet, returns 501.
          *
          *     Callers: user, service. Scope: `rules:write`.
          */
@@ -2187,6 +2293,8 @@ export interface paths {
          * Disable rule
          * @description `DisableRule` makes a rule rest; its alarms stay.
          *
+         *     Planned: not implemented yet, returns 501.
+         *
          *     Callers: user, service. Scope: `rules:write`.
          */
         post: operations["DisableRule"];
@@ -2209,6 +2317,8 @@ export interface paths {
          * Validate rule
          * @description `ValidateRule` says where an expression is wrong.
          *
+         *     Planned: not implemented yet, returns 501.
+         *
          *     Callers: user, service. Scope: `rules:read`.
          */
         post: operations["ValidateRule"];
@@ -2230,6 +2340,8 @@ export interface paths {
         /**
          * Test rule
          * @description `TestRule` evaluates an expression on one point and changes nothing.
+         *
+         *     Planned: not implemented yet, returns 501.
          *
          *     Callers: user, service. Scope: `rules:read`.
          */

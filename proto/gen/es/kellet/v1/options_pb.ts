@@ -14,7 +14,7 @@ import type { Message, UnknownEnum } from "@bufbuild/protobuf";
  * Describes the file kellet/v1/options.proto.
  */
 export const file_kellet_v1_options: GenFile = /*@__PURE__*/
-  fileDesc("ChdrZWxsZXQvdjEvb3B0aW9ucy5wcm90bxIJa2VsbGV0LnYxIosDCgZBY2Nlc3MSKQoHY2FsbGVycxgBIAMoDjIYLmtlbGxldC52MS5BY2Nlc3MuQ2FsbGVyEg0KBXNjb3BlGAIgASgJEhQKDGRldmljZV9maWVsZBgDIAEoCRIvCgpyYXRlX2xpbWl0GAQgASgOMhsua2VsbGV0LnYxLkFjY2Vzcy5SYXRlTGltaXQSHQoVa3ViZXJuZXRlc19wZXJtaXNzaW9uGAUgASgJIoABCgZDYWxsZXISFgoSQ0FMTEVSX1VOU1BFQ0lGSUVEEAASEQoNQ0FMTEVSX1BVQkxJQxABEg8KC0NBTExFUl9VU0VSEAISEgoOQ0FMTEVSX1NFUlZJQ0UQAxIRCg1DQUxMRVJfREVWSUNFEAQSEwoPQ0FMTEVSX1BMQVRGT1JNEAUiXgoJUmF0ZUxpbWl0EhoKFlJBVEVfTElNSVRfVU5TUEVDSUZJRUQQABIaChZSQVRFX0xJTUlUX1BFUl9BRERSRVNTEAESGQoVUkFURV9MSU1JVF9QRVJfREVWSUNFEAI6SwoGYWNjZXNzEh4uZ29vZ2xlLnByb3RvYnVmLk1ldGhvZE9wdGlvbnMY8YwDIAEoCzIRLmtlbGxldC52MS5BY2Nlc3NSBmFjY2Vzc2IGcHJvdG8z", [file_google_protobuf_descriptor]);
+  fileDesc("ChdrZWxsZXQvdjEvb3B0aW9ucy5wcm90bxIJa2VsbGV0LnYxIpwDCgZBY2Nlc3MSKQoHY2FsbGVycxgBIAMoDjIYLmtlbGxldC52MS5BY2Nlc3MuQ2FsbGVyEg0KBXNjb3BlGAIgASgJEhQKDGRldmljZV9maWVsZBgDIAEoCRIvCgpyYXRlX2xpbWl0GAQgASgOMhsua2VsbGV0LnYxLkFjY2Vzcy5SYXRlTGltaXQSHQoVa3ViZXJuZXRlc19wZXJtaXNzaW9uGAUgASgJEg8KB3BsYW5uZWQYBiABKAgigAEKBkNhbGxlchIWChJDQUxMRVJfVU5TUEVDSUZJRUQQABIRCg1DQUxMRVJfUFVCTElDEAESDwoLQ0FMTEVSX1VTRVIQAhISCg5DQUxMRVJfU0VSVklDRRADEhEKDUNBTExFUl9ERVZJQ0UQBBITCg9DQUxMRVJfUExBVEZPUk0QBSJeCglSYXRlTGltaXQSGgoWUkFURV9MSU1JVF9VTlNQRUNJRklFRBAAEhoKFlJBVEVfTElNSVRfUEVSX0FERFJFU1MQARIZChVSQVRFX0xJTUlUX1BFUl9ERVZJQ0UQAjpLCgZhY2Nlc3MSHi5nb29nbGUucHJvdG9idWYuTWV0aG9kT3B0aW9ucxjxjAMgASgLMhEua2VsbGV0LnYxLkFjY2Vzc1IGYWNjZXNzYgZwcm90bzM", [file_google_protobuf_descriptor]);
 
 /**
  * Access says who may call a method.
@@ -57,6 +57,14 @@ export type Access = Message<"kellet.v1.Access"> & {
    * @generated from field: string kubernetes_permission = 5;
    */
   kubernetesPermission: string;
+
+  /**
+   * Whether the method is part of the contract but has no handler yet: calls return UNIMPLEMENTED (501). Documents and
+   * clients show it as planned.
+   *
+   * @generated from field: bool planned = 6;
+   */
+  planned: boolean;
 };
 
 /**

@@ -1,0 +1,59 @@
+import { getOption, hasOption } from '@bufbuild/protobuf';
+import { access } from '@kellet/proto/es/kellet/v1/options_pb';
+import { expect } from 'chai';
+import { mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
+import { MovableClock, testPlatform } from './auth/test-platform.ts';
+import { createServices } from './create-services.ts';
+import { publicServices } from './gateway/services.ts';
+import { InternalServer } from './internal/server.ts';
+import { Broker } from './platform/broker.ts';
+import { OutboxRelay } from './platform/outbox.ts';
+import type { ServiceModule } from './platform/module.ts';
+import type { ServiceRegistry } from './platform/rpc.ts';
+import { createTestDatabase, type TestDatabase } from './platform/test-database.ts';
+import { absentCluster } from './platform/test-kubeconfig.ts';
+import { allTargets } from './targets.ts';
+import { LiveHub } from './telemetry/live.ts';
+
+describe('the services of a process', () => {
+  let test: TestDatabase;
+  let broker: Broker;
+  let folder: string;
+  let registry: ServiceRegistry;
+  let modules: readonly ServiceModule[];
+  const kubeconfig = process.env['KUBECONFIG'];
+
+  before(async () => {
+    test = await createTestDatabase();
+    folder = await mkdtemp(path.join(tmpdir(), 'kellet-create-services-'));
+    process.env['KUBECONFIG'] = path.join(folder, 'kubeconfig');
+    await writeFile(process.env['KUBECONFIG'], absentCluster);
+    const platform = testPlatform(test.database, new MovableClock());
+    broker = new Broker(process.env['KELLET_TEST_NATS_URL']!, platform.logger);
+    const outbox = new OutboxRelay(test.database, broker, platform.logger);
+    const internal = new InternalServer(platform.config.controlSecret, platform.logger);
+    ({ registry, modules } = createServices(
+      { ...platform, broker, outbox },
+      new Set(allTargets),
+      internal,
+      new LiveHub(),
+    ));
+  });
+  after(async () => {
+    if (kubeconfig === undefined) delete process.env['KUBECONFIG'];
+    else process.env['KUBECONFIG'] = kubeconfig;
+    for (const module of modules) await module.stop?.();
+    await broker.close();
+    await test.drop();
+    await rm(folder, { recursive: true, force: true });
+  });
+
+  for (const method of publicServices.flatMap((service) => service.methods)) {
+    const isPlanned = hasOption(method, access) && getOption(method, access).planned;
+    it(`${isPlanned ? 'have no handler of the planned' : 'handle'} ${method.parent.name}/${method.name}`, () => {
+      expect(registry.has(method)).to.equal(!isPlanned);
+    });
+  }
+});
