@@ -23,8 +23,6 @@ import { rolloutAhead } from './rollout-precedence.ts';
 type Status = NonNullable<OtaRollout['status']>;
 type PauseReason = NonNullable<Status['pauseConditions']>[number]['reason'];
 
-/** How often an active rollout looks over its fleet for devices that joined. */
-const refreshMs = 60_000;
 /** Calls to the data plane in one reconcile; a larger fleet goes on in the next, after its status was written. */
 const callsPerReconcile = 20;
 /** Wait when the data plane would not carry a decision out although nothing had changed. */
@@ -162,8 +160,6 @@ export class OtaRolloutReconciler implements KindReconciler<'OtaRollout'> {
   readonly aspects = ['Accepted', 'ReferencesResolved', 'Synced'];
   readonly happenings = rolloutHappenings;
   readonly #environment: Environment;
-  /** When each rollout's fleet was looked over last, by rollout id. */
-  readonly #refreshed = new Map<string, number>();
 
   constructor(environment: Environment) {
     this.#environment = environment;
@@ -208,36 +204,20 @@ export class OtaRolloutReconciler implements KindReconciler<'OtaRollout'> {
     first: OtaRolloutObserved,
     { logger, signal }: ReconcileContext,
   ): Promise<{ observed: OtaRolloutObserved; requeueAfterMs?: number }> {
-    const { clock, dataPlane } = this.#environment;
+    const { dataPlane } = this.#environment;
     const { steps } = toRolloutMessage(rollout.spec);
     let observed = first;
     for (let calls = 0; calls < callsPerReconcile && !signal.aborted; calls += 1) {
-      const refreshDue = clock.monotonic() - (this.#refreshed.get(rolloutId) ?? -Infinity) >= refreshMs;
-      const { action, requeueAfterMs } = decideRollout({ steps, refreshDue }, observed);
-      if (observed.phase === 'completed') this.#refreshed.delete(rolloutId);
-      if (!action) return { observed, requeueAfterMs: this.#untilRefresh(rolloutId, observed, requeueAfterMs) };
+      const { action, requeueAfterMs } = decideRollout(steps, observed);
+      if (!action) return { observed, requeueAfterMs };
       const answer = await dataPlane.advanceRollout(toAdvanceRequest(tenantId, rolloutId, observed.revision, action));
       if (!answer.observed) throw new Error('the data plane answered nothing about the rollout');
       logger.info({ action, applied: answer.applied, phase: answer.observed.phase }, 'advanced the rollout');
-      if (action === 'schedule_devices' && answer.applied) this.#refreshed.set(rolloutId, clock.monotonic());
       const moved = answer.observed.revision !== observed.revision;
       observed = answer.observed;
       // What was carried out and changed nothing would be decided again and again.
-      if (!moved && (action !== 'schedule_devices' || isShort(observed))) {
-        return { observed, requeueAfterMs: disagreementMs };
-      }
+      if (!moved) return { observed, requeueAfterMs: disagreementMs };
     }
     return { observed, requeueAfterMs: 0 };
   }
-
-  #untilRefresh(rolloutId: string, observed: OtaRolloutObserved, requeueAfterMs?: number): number | undefined {
-    if (observed.phase !== 'active') return requeueAfterMs;
-    const due = (this.#refreshed.get(rolloutId) ?? 0) + refreshMs - this.#environment.clock.monotonic();
-    return Math.min(requeueAfterMs ?? Infinity, Math.max(1000, due));
-  }
-}
-
-/** Whether fewer devices are scheduled than the share in force covers. */
-function isShort({ counts, covered }: OtaRolloutObserved): boolean {
-  return (counts?.scheduled ?? 0) < covered;
 }

@@ -24,18 +24,11 @@ export interface RolloutDecision {
   requeueAfterMs?: number;
 }
 
-/** What the decision looks at beside the observation. */
-export interface RolloutFacts {
-  steps: readonly RolloutStep[];
-  /** The fleet has not been looked over for new devices for a while. */
-  refreshDue: boolean;
-}
-
 /** A timer that lies in the past is looked at again after this, so that a disagreement of clocks never spins. */
 const shortestWaitMs = 1000;
 
-/** Decides the next thing to do for a rollout. */
-export function decideRollout(facts: RolloutFacts, observed: OtaRolloutObserved): RolloutDecision {
+/** Decides the next thing to do for a rollout whose manifest has these steps. */
+export function decideRollout(steps: readonly RolloutStep[], observed: OtaRolloutObserved): RolloutDecision {
   const now = toMilliseconds(observed.now) ?? 0;
   if (observed.phase === 'completed') return {};
   const nextTimeout = toMilliseconds(observed.next_timeout_at);
@@ -45,23 +38,22 @@ export function decideRollout(facts: RolloutFacts, observed: OtaRolloutObserved)
     return observed.rollback_pending === 0 ? { action: 'finish_rollback' } : { requeueAfterMs: untilTimeout };
   }
   if (observed.phase !== 'active') return { requeueAfterMs: untilTimeout };
-  const action = nextAction(facts, observed, now);
+  const action = nextAction(steps, observed, now);
   if (typeof action === 'number') return { requeueAfterMs: Math.min(action, untilTimeout ?? action) };
   return action ? { action } : { requeueAfterMs: untilTimeout };
 }
 
 /** @returns what an active rollout does, or the milliseconds until its next step, or undefined */
 function nextAction(
-  facts: RolloutFacts,
+  steps: readonly RolloutStep[],
   observed: OtaRolloutObserved,
   now: number,
 ): RolloutAction | number | undefined {
   const scheduled = observed.counts?.scheduled ?? 0;
-  // Completion is for good, so the fleet is looked over once more before it.
-  if (scheduled < observed.covered || facts.refreshDue) return 'schedule_devices';
+  if (scheduled < observed.covered || observed.scheduling_due) return 'schedule_devices';
   if (everyTargetSucceeded(observed)) return 'complete';
   const index = observed.step_index + 1;
-  const step = facts.steps[index];
+  const step = steps[index];
   if (!step) return undefined;
   // A verb has raised the rollout past the step already: nothing is left to soak or to approve.
   if (step.percent <= observed.effective_percent && !step.approval) return { begin_step: index };

@@ -38,6 +38,12 @@ export interface RolloutState {
   stageFailed: number;
   lastTerminalAt: Date | undefined;
   nextSendAt: Date | undefined;
+  /** Devices on their way back that have neither reported nor timed out. */
+  rollbackPending: number;
+  /** A device that the covered share contains may not be scheduled yet, or the eligible devices must be counted anew. */
+  schedulingDue: boolean;
+  /** Place in the cohort's order up to which every eligible device has been scheduled; undefined: nobody has. */
+  coveredRank: Buffer | undefined;
   revision: bigint;
   createdAt: Date;
   updatedAt: Date;
@@ -77,6 +83,16 @@ export function addPauseCondition(state: RolloutState, reason: PauseReason, by: 
   state.pauseConditions.push({ reason, start_time: now.toISOString(), by });
   settlePhase(state);
   return true;
+}
+
+/** Who holds a rollout whose package lacks the signature that the profile has come to require. */
+const signatureGuard = 'require_signature';
+
+/** Holds an active or paused rollout because its package lacks a signature. Answers whether that paused it. */
+export function holdForSignature(state: RolloutState, now: Date): boolean {
+  if (state.phase !== 'active' && state.phase !== 'paused') return false;
+  const wasActive = state.phase === 'active';
+  return addPauseCondition(state, 'OperatorPause', signatureGuard, now) && wasActive;
 }
 
 const dropPauseConditions = (state: RolloutState, reasons: readonly PauseReason[]): void => {
@@ -214,6 +230,10 @@ export function countMove(
   if (to !== 'sent' && to !== 'downloading' && to !== 'scheduled') state.lastTerminalAt = now;
 }
 
+/** Whether a device in this state has still to report. */
+export const isRunning = (device: DeviceState): boolean =>
+  device === 'scheduled' || device === 'sent' || device === 'downloading';
+
 /** Whether a device in this state counts as failed. */
 export const isFailure = (device: DeviceState): boolean => device === 'failure' || device === 'timed_out';
 
@@ -236,8 +256,21 @@ function leaveFailures(state: RolloutState, { inCurrentStage, acknowledged }: De
   if (inCurrentStage) state.stageScheduled += 1;
 }
 
-/** Takes a deleted device out of every count. */
-export function countRemoval(state: RolloutState, from: DeviceState, place: DevicePlace): void {
+/** A device on its way back has reported or timed out. */
+export function countReturn(state: RolloutState, from: DeviceState): void {
+  if (isRunning(from)) state.rollbackPending -= 1;
+}
+
+/**
+ * Takes a device that leaves the rollout out of every count. The counts of the update stay as they were when a way back began:
+ * the rows of devices that are sent back no longer say what the update came to.
+ */
+export function countRemoval(state: RolloutState, from: DeviceState, place: DevicePlace, rollingBack: boolean): void {
+  if (rollingBack) {
+    countReturn(state, from);
+    state.removed += 1;
+    return;
+  }
   count(state, from, -1);
   if (isFailure(from)) leaveFailures(state, place);
   state.scheduled -= 1;
@@ -270,6 +303,7 @@ export function allSucceeded(state: RolloutState): boolean {
     effectivePercent(state) === 100 &&
     state.succeeded > 0 &&
     state.scheduled >= state.eligible &&
+    !state.schedulingDue &&
     state.succeeded + state.skipped === state.scheduled
   );
 }
@@ -292,6 +326,9 @@ export function describe(state: RolloutState): string {
     return `${stageFailed} of ${stageScheduled} devices of this stage failed: ${more}`;
   }
   if (state.spec.paused) return 'held by spec.paused';
+  if (state.pauseConditions.some(({ by }) => by === signatureGuard)) {
+    return 'paused: the profile requires a signature, and the package has no verified one';
+  }
   if (reasons.includes('OperatorPause')) return 'paused by an operator';
   if (reasons.includes('StepApproval')) return `waits for approval of step ${state.stepIndex + 2}`;
   if (state.eligible === 0) return 'no device is eligible';
