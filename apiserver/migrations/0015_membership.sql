@@ -6,7 +6,9 @@ ALTER TABLE ota_rollouts
   -- A device that the covered share contains may not be scheduled yet, or the eligible devices must be counted anew. True to
   -- begin with: of rollouts that run already nobody has kept count.
   ADD COLUMN scheduling_due boolean NOT NULL DEFAULT true,
-  -- Place in the cohort's order up to which every eligible device has been scheduled; NULL: nobody has.
+  -- What the last look over the fleet covered and scheduled in full: how many of the eligible devices, and the place of the last
+  -- of them in the cohort's order; NULL: none.
+  ADD COLUMN covered_count int4 NOT NULL DEFAULT 0,
   ADD COLUMN covered_rank bytea;
 -- The device has got another profile or an assignment of its own: it is in no count any more, and its row is kept for its late
 -- reports.

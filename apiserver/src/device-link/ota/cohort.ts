@@ -57,7 +57,7 @@ export function rank(packageId: string, deviceId: string): Buffer {
   return createHash('sha256').update(packageId).update('\0').update(deviceId).digest();
 }
 
-/** Whether a device's place is among those up to which everybody eligible has been scheduled. */
+/** Whether a device's place comes before the last that is covered, or is that one's. */
 export function isCovered(coveredRank: Buffer | undefined, packageId: string, deviceId: string): boolean {
   return coveredRank !== undefined && Buffer.compare(rank(packageId, deviceId), coveredRank) <= 0;
 }

@@ -137,9 +137,9 @@ export class RolloutMembership implements MembershipListener {
       if (was !== is) {
         state.eligible = Math.max(0, state.eligible + (is ? 1 : -1));
         changed = true;
-      }
-      if (is && !was && isCovered(state.coveredRank, rollout.target.packageId, after!.deviceId)) {
-        state.schedulingDue = true;
+        // It comes or goes before the last that is covered: another one may be covered now.
+        const { deviceId } = (before ?? after)!;
+        if (isCovered(state.coveredRank, rollout.target.packageId, deviceId)) state.schedulingDue = true;
       }
     }
     if (!changed && leaving.length === 0) return;

@@ -4,9 +4,15 @@ import { timestampFromDate, timestampFromMs } from '@bufbuild/protobuf/wkt';
 import type { OtaRolloutObservedSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import { Rollout_Outcome, Rollout_PauseReason, Rollout_Status, RolloutSchema } from '@kellet/proto/es/kellet/v1/ota_pb';
 import type { Transaction } from '../../platform/database.ts';
-import { coverage } from './cohort.ts';
 import { failurePercent, type PauseReason } from './progress.ts';
-import { describe, effectivePercent, pendingDevices, type RolloutState } from './rollout-state.ts';
+import {
+  coveredNow,
+  describe,
+  effectivePercent,
+  isSchedulingDue,
+  pendingDevices,
+  type RolloutState,
+} from './rollout-state.ts';
 
 const countsOf = (state: RolloutState) => ({
   eligible: state.eligible,
@@ -36,7 +42,7 @@ export async function observe(
   now: Date,
 ): Promise<MessageInitShape<typeof OtaRolloutObservedSchema>> {
   const nextTimeoutAt = state.phase === 'completed' ? undefined : await nextDeadline(tx, state);
-  const covered = coverage(state.eligible, effectivePercent(state));
+  const covered = coveredNow(state);
   return {
     phase: state.phase,
     outcome: state.outcome,
@@ -61,7 +67,7 @@ export async function observe(
     nextStepApproved: state.approvedStepIndex > state.stepIndex,
     // Every device on its way back has a deadline: without one none is left, whatever an earlier release has counted.
     rollbackPending: nextTimeoutAt ? Math.max(1, state.rollbackPending) : 0,
-    schedulingDue: state.schedulingDue,
+    schedulingDue: isSchedulingDue(state),
     now: timestampFromDate(now),
     nextTimeoutAt: nextTimeoutAt && timestampFromDate(nextTimeoutAt),
     createdAt: timestampFromDate(state.createdAt),

@@ -246,14 +246,22 @@ export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
   }
 
   /**
-   * Schedules one transaction's worth of devices, when the rollout is active; answers how many wait. Looks over the fleet, so
-   * that members that are gone leave, and pauses instead when that crosses the threshold.
+   * Looks over the fleet: counts the eligible devices anew, takes out members that are gone, pauses when that crosses the
+   * threshold, and, while the rollout is active, schedules one transaction's worth of devices. Returns how many wait.
    */
   async scheduleOnce(tx: Transaction, state: RolloutState, profile: ProfileFacts): Promise<number> {
-    if (state.phase !== 'active') return 0;
+    if (state.phase !== 'active' && state.phase !== 'paused') return 0;
     const package_ = await findPackage(tx, state.tenantId, state.packageId);
     if (!package_) return 0;
-    const facts = () => [state.eligible, state.scheduled, state.removed, state.schedulingDue, state.coveredRank].join();
+    const facts = () =>
+      [
+        state.eligible,
+        state.scheduled,
+        state.removed,
+        state.schedulingDue,
+        state.coveredCount,
+        state.coveredRank?.toString('hex'),
+      ].join();
     const before = facts();
     const now = new Date(this.clock.now());
     if (lacksSignature(profile.otaPolicy?.requireSignature, package_)) {
@@ -264,7 +272,7 @@ export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
     await takeOutDeparted(tx, state, cohort.departed);
     state.eligible = cohort.devices.length;
     const paused = pauseIfExceeded(state, now);
-    const left = paused ? 0 : await scheduleDevices(tx, state, cohort, package_, now);
+    const left = state.phase === 'active' ? await scheduleDevices(tx, state, cohort, package_, now) : 0;
     if (paused || before !== facts()) await saveRollout(tx, state, this.clock, paused);
     return left;
   }

@@ -2,6 +2,7 @@
 // and say what they caused. Whoever calls them holds the row's lock and saves the state afterwards (rollout-store.ts).
 import type { OtaRolloutSpec } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import { failedPrecondition, invalidArgument } from '../../platform/errors.ts';
+import { coverage } from './cohort.ts';
 import { exceedsThreshold, phaseOf, type PauseCondition, type PauseReason, type Phase } from './progress.ts';
 
 /** The row of a rollout. */
@@ -42,7 +43,9 @@ export interface RolloutState {
   rollbackPending: number;
   /** A device that the covered share contains may not be scheduled yet, or the eligible devices must be counted anew. */
   schedulingDue: boolean;
-  /** Place in the cohort's order up to which every eligible device has been scheduled; undefined: nobody has. */
+  /** How many eligible devices the last look over the fleet covered; all of them were scheduled. */
+  coveredCount: number;
+  /** Place of the last of them in the cohort's order; undefined: there was none. */
   coveredRank: Buffer | undefined;
   revision: bigint;
   createdAt: Date;
@@ -297,13 +300,20 @@ export function pauseIfExceeded(state: RolloutState, now: Date): RolloutEvent | 
   return addPauseCondition(state, 'FailureThresholdExceeded', 'kellet', now) ? 'paused' : undefined;
 }
 
+/** How many of the eligible devices the share in force covers. */
+export const coveredNow = (state: RolloutState): number => coverage(state.eligible, effectivePercent(state));
+
+/** Whether a device that the share in force covers may not be scheduled yet. */
+export const isSchedulingDue = (state: RolloutState): boolean =>
+  state.schedulingDue || coveredNow(state) > state.coveredCount;
+
 /** Whether every target device has succeeded (skipped ones are no targets any more); never of an empty fleet. */
 export function allSucceeded(state: RolloutState): boolean {
   return (
     effectivePercent(state) === 100 &&
     state.succeeded > 0 &&
     state.scheduled >= state.eligible &&
-    !state.schedulingDue &&
+    !isSchedulingDue(state) &&
     state.succeeded + state.skipped === state.scheduled
   );
 }

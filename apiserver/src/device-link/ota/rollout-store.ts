@@ -45,6 +45,7 @@ interface RolloutRow {
   next_send_at: Date | null;
   rollback_pending: number;
   scheduling_due: boolean;
+  covered_count: number;
   covered_rank: Buffer | null;
   revision: bigint;
   created_at: Date;
@@ -87,6 +88,7 @@ function toState(row: RolloutRow): RolloutState {
     nextSendAt: row.next_send_at ?? undefined,
     rollbackPending: row.rollback_pending,
     schedulingDue: row.scheduling_due,
+    coveredCount: row.covered_count,
     coveredRank: row.covered_rank ?? undefined,
     revision: row.revision,
     createdAt: row.created_at,
@@ -261,7 +263,7 @@ export async function saveRollout(
        step_index = $13, approved_step_index = $14, eligible = $15, scheduled = $16, sent = $17, succeeded = $18,
        failed = $19, timed_out = $20, skipped = $21, removed = $22, stage_scheduled = $23, stage_failed = $24,
        last_terminal_at = $25, next_send_at = $26, scheduled_initially = $27, rollback_pending = $28,
-       scheduling_due = $29, covered_rank = $30, revision = revision + 1, updated_at = now()
+       scheduling_due = $29, covered_rank = $30, covered_count = $31, revision = revision + 1, updated_at = now()
      WHERE tenant_id = $1 AND rollout_id = $2`,
     [
       state.tenantId,
@@ -294,6 +296,7 @@ export async function saveRollout(
       state.rollbackPending,
       state.schedulingDue,
       state.coveredRank,
+      state.coveredCount,
     ],
   );
   state.revision += 1n;

@@ -4,16 +4,7 @@ import { newId } from '../../platform/ids.ts';
 import { listFleet } from '../../device-registry/fleet.ts';
 import { enqueueRolloutCommands } from '../rpc/commands.ts';
 import { assign } from './assignments.ts';
-import {
-  coverage,
-  exclusion,
-  inCohortOrder,
-  isCovered,
-  rank,
-  type Exclusion,
-  type FleetDevice,
-  type Target,
-} from './cohort.ts';
+import { coverage, exclusion, inCohortOrder, rank, type Exclusion, type FleetDevice, type Target } from './cohort.ts';
 import type { PackageRow } from './package-store.ts';
 import { effectivePercent, type DevicePlace, type RolloutState } from './rollout-state.ts';
 
@@ -111,8 +102,12 @@ export async function scheduleDevices(
   const covered = coveredDevices(state, cohort);
   const all = covered.filter((device) => !device.member);
   const chosen = all.slice(0, devicesPerTransaction);
-  if (chosen.length === all.length) state.schedulingDue = false;
-  coverUpTo(state, chosen.length === all.length ? covered.at(-1) : chosen.at(-1));
+  state.schedulingDue = chosen.length < all.length;
+  if (!state.schedulingDue) {
+    const last = covered.at(-1);
+    state.coveredCount = covered.length;
+    state.coveredRank = last && rank(state.packageId, last.deviceId);
+  }
   if (chosen.length === 0) return 0;
   const times = sendTimes(state, chosen.length, now);
   const commands = chosen.map((device, index) => ({
@@ -157,13 +152,6 @@ export async function scheduleDevices(
   state.scheduled += chosen.length;
   state.stageScheduled += chosen.length;
   return all.length - chosen.length;
-}
-
-/** Notes that every eligible device up to this one's place has been scheduled. */
-function coverUpTo(state: RolloutState, device: FleetDevice | undefined): void {
-  if (device && !isCovered(state.coveredRank, state.packageId, device.deviceId)) {
-    state.coveredRank = rank(state.packageId, device.deviceId);
-  }
 }
 
 /**

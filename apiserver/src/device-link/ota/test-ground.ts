@@ -40,6 +40,8 @@ import { Overrides } from './overrides.ts';
 import { Reports } from './reports.ts';
 import { RolloutApplier } from './rollout-applier.ts';
 import { RolloutDriver } from './rollout-driver.ts';
+import { isSchedulingDue } from './rollout-state.ts';
+import { getRollout } from './rollout-store.ts';
 import { Rollouts } from './rollouts.ts';
 
 type Manifest = Exclude<MessageInitShape<typeof OtaRolloutSpecSchema>, { $typeName: string }>;
@@ -58,8 +60,8 @@ export interface Ground {
   readonly reports: Reports;
   readonly profiles: ReturnType<typeof createProfileReader>;
   readonly context: ReturnType<typeof internalContext>;
-  /** Applies a profile of the type `sensor`; answers its id. */
-  profile(name: string, requireSignature?: boolean): Promise<string>;
+  /** Applies a profile, of the type `sensor` unless it is said otherwise; answers its id. */
+  profile(name: string, options?: { type?: string; requireSignature?: boolean }): Promise<string>;
   /** Makes an available package; answers its id. */
   package(
     name: string,
@@ -152,8 +154,8 @@ export async function openGround(): Promise<Ground> {
   const ground: Ground = {
     ...{ test, clock, liveness, rollouts, reports, profiles, context, rows, row },
     overrides: new Overrides(database, membership),
-    profile: async (name, requireSignature = false) => {
-      const spec = { type: 'sensor', otaPolicy: { requireSignature } };
+    profile: async (name, { type = 'sensor', requireSignature = false } = {}) => {
+      const spec = { type, otaPolicy: { requireSignature } };
       return (await applyProfile(dispatcher, { tenantId: tenant, name }, spec)).id;
     },
     package: async (name, version, { type = 'fw', signed = false, minVersion = '' } = {}) => {
@@ -207,10 +209,8 @@ export async function openGround(): Promise<Ground> {
     advance: async (rolloutId, action) => (await advance(rolloutId, action)).applied === true,
     schedule: async (rolloutId) => {
       for (;;) {
-        const { phase, scheduling_due: due, scheduled, eligible, spec } = await row(rolloutId);
-        const { canaryPercent } = spec as { canaryPercent: number };
-        const covered = Math.ceil(((eligible as number) * canaryPercent) / 100);
-        if (phase !== 'active' || (!due && (scheduled as number) >= covered)) return;
+        const state = await database.tenant(tenant, (tx) => getRollout(tx, tenant, rolloutId));
+        if (state.phase !== 'active' || !isSchedulingDue(state)) return;
         await advance(rolloutId, { case: 'scheduleDevices', value: {} });
       }
     },
