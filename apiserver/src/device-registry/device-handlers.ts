@@ -179,25 +179,27 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
           [tenantId, deviceId],
         );
         const before = found(rows.find((row) => row.device_id === deviceId.toLowerCase()));
-        await tx.query(
-          `UPDATE devices SET deleted_at = now(), updated_at = now(), status = 'offline'
-           WHERE tenant_id = $1 AND device_id = $2`,
-          [tenantId, deviceId],
-        );
-        await revokeDeviceKeys(tx, tenantId, deviceId);
-        await tx.query('DELETE FROM device_group_members WHERE tenant_id = $1 AND device_id = $2', [
-          tenantId,
-          deviceId,
+        const children = rows.flatMap((row) => (row === before ? [] : [row.device_id]));
+        await Promise.all([
+          tx.query(
+            `UPDATE devices SET deleted_at = now(), updated_at = now(), status = 'offline'
+             WHERE tenant_id = $1 AND device_id = $2`,
+            [tenantId, before.device_id],
+          ),
+          revokeDeviceKeys(tx, tenantId, before.device_id),
+          tx.query('DELETE FROM device_group_members WHERE tenant_id = $1 AND device_id = $2', [
+            tenantId,
+            before.device_id,
+          ]),
+          // The children of a gateway that is gone speak through nobody.
+          children.length > 0 &&
+            tx.query(
+              `UPDATE devices SET gateway_device_id = NULL, updated_at = now()
+               WHERE tenant_id = $1 AND device_id = ANY($2::uuid[])`,
+              [tenantId, children],
+            ),
+          ...[before.device_id, ...children].map((id) => notifyDeviceChanged(tx, tenantId, id)),
         ]);
-        // The children of a gateway that is gone speak through nobody.
-        const children = await tx.query<{ device_id: string }>(
-          `UPDATE devices SET gateway_device_id = NULL, updated_at = now()
-           WHERE tenant_id = $1 AND gateway_device_id = $2 RETURNING device_id`,
-          [tenantId, deviceId],
-        );
-        for (const id of [deviceId, ...children.rows.map((row) => row.device_id)]) {
-          await notifyDeviceChanged(tx, tenantId, id);
-        }
         await membership.devicesChanged(tx, tenantId, [{ before: fleetFacts(before) }]);
       });
       return {};

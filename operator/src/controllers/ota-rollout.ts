@@ -27,6 +27,8 @@ type PauseReason = NonNullable<Status['pauseConditions']>[number]['reason'];
 const callsPerReconcile = 20;
 /** Wait when the data plane would not carry a decision out although nothing had changed. */
 const disagreementMs = 5000;
+/** How much longer than a look over the fleet it is left alone afterwards, however many devices join it meanwhile. */
+const restFactor = 9;
 /** How often a rollout that waits for another looks again. */
 const aheadRetryMs = 30_000;
 
@@ -160,6 +162,8 @@ export class OtaRolloutReconciler implements KindReconciler<'OtaRollout'> {
   readonly aspects = ['Accepted', 'ReferencesResolved', 'Synced'];
   readonly happenings = rolloutHappenings;
   readonly #environment: Environment;
+  /** The last look over each rollout's fleet that found nobody left to schedule, by rollout id. */
+  readonly #looks = new Map<string, { percent: number; restUntil: number }>();
 
   constructor(environment: Environment) {
     this.#environment = environment;
@@ -204,20 +208,34 @@ export class OtaRolloutReconciler implements KindReconciler<'OtaRollout'> {
     first: OtaRolloutObserved,
     { logger, signal }: ReconcileContext,
   ): Promise<{ observed: OtaRolloutObserved; requeueAfterMs?: number }> {
-    const { dataPlane } = this.#environment;
+    const { clock, dataPlane } = this.#environment;
     const { steps } = toRolloutMessage(rollout.spec);
     let observed = first;
     for (let calls = 0; calls < callsPerReconcile && !signal.aborted; calls += 1) {
-      const { action, requeueAfterMs } = decideRollout(steps, observed);
+      if (observed.phase === 'completed') this.#looks.delete(rolloutId);
+      const { action, requeueAfterMs } = decideRollout({ steps, restMs: this.#restMs(rolloutId, observed) }, observed);
       if (!action) return { observed, requeueAfterMs };
+      const asked = clock.monotonic();
       const answer = await dataPlane.advanceRollout(toAdvanceRequest(tenantId, rolloutId, observed.revision, action));
       if (!answer.observed) throw new Error('the data plane answered nothing about the rollout');
       logger.info({ action, applied: answer.applied, phase: answer.observed.phase }, 'advanced the rollout');
+      if (action === 'schedule_devices' && answer.applied && !answer.observed.scheduling_due) {
+        const now = clock.monotonic();
+        const percent = answer.observed.effective_percent;
+        this.#looks.set(rolloutId, { percent, restUntil: now + restFactor * (now - asked) });
+      }
       const moved = answer.observed.revision !== observed.revision;
       observed = answer.observed;
       // What was carried out and changed nothing would be decided again and again.
       if (!moved) return { observed, requeueAfterMs: disagreementMs };
     }
     return { observed, requeueAfterMs: 0 };
+  }
+
+  /** Milliseconds until the fleet may be looked over again; a share that has grown does not wait. */
+  #restMs(rolloutId: string, { effective_percent: percent }: OtaRolloutObserved): number {
+    const look = this.#looks.get(rolloutId);
+    if (look?.percent !== percent) return 0;
+    return Math.max(0, look.restUntil - this.#environment.clock.monotonic());
   }
 }

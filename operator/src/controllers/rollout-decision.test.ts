@@ -1,6 +1,6 @@
 import { expect } from 'chai';
-import type { OtaRolloutObserved, RolloutStep } from '@kellet/proto/ts/kellet/control/v1/control';
-import { decideRollout, toAdvanceRequest, type RolloutDecision } from './rollout-decision.ts';
+import type { OtaRolloutObserved } from '@kellet/proto/ts/kellet/control/v1/control';
+import { decideRollout, toAdvanceRequest, type RolloutDecision, type RolloutFacts } from './rollout-decision.ts';
 import { makeObserved, type ObservedFields } from './test-observed.ts';
 
 const at = (milliseconds: number) => ({
@@ -27,115 +27,137 @@ const step = (percent: number, soak_seconds = 0, approval = false) => ({ percent
 const everyone = { eligible: 100, scheduled: 100, sent: 100, succeeded: 100 };
 
 describe('decideRollout', () => {
-  const cases: [string, readonly RolloutStep[], OtaRolloutObserved, RolloutDecision][] = [
-    ['completed: nothing', [], observe({ phase: 'completed', next_timeout_at: at(now - 1) }), {}],
-    ['no steps: a healthy canary stays what it is', [], observe(), { requeueAfterMs: undefined }],
-    ['covered but not scheduled', [], observe({ covered: 21 }), { action: 'schedule_devices' }],
-    ['a device that is covered may wait', [], observe({ scheduling_due: true }), { action: 'schedule_devices' }],
+  const cases: [string, Partial<RolloutFacts>, OtaRolloutObserved, RolloutDecision][] = [
+    ['completed: nothing', {}, observe({ phase: 'completed', next_timeout_at: at(now - 1) }), {}],
+    ['no steps: a healthy canary stays what it is', {}, observe(), { requeueAfterMs: undefined }],
+    ['covered but not scheduled', {}, observe({ covered: 21 }), { action: 'schedule_devices' }],
+    ['a device that is covered may wait', {}, observe({ scheduling_due: true }), { action: 'schedule_devices' }],
+    [
+      'the fleet was looked over just now',
+      { restMs: 4000 },
+      observe({ scheduling_due: true }),
+      { requeueAfterMs: 4000 },
+    ],
+    [
+      'the fleet was looked over just now, and a deadline comes first',
+      { restMs: 4000 },
+      observe({ scheduling_due: true, next_timeout_at: at(now + 2000) }),
+      { requeueAfterMs: 2000 },
+    ],
     [
       'a deadline has passed, whatever else there is to do',
-      [],
+      {},
       observe({ next_timeout_at: at(now), scheduling_due: true }),
       { action: 'expire_devices' },
     ],
     [
       'a deadline has passed while paused',
-      [],
+      {},
       observe({ phase: 'paused', next_timeout_at: at(now - 1) }),
       { action: 'expire_devices' },
     ],
-    ['a deadline to come', [], observe({ next_timeout_at: at(now + 5000) }), { requeueAfterMs: 5000 }],
+    ['a deadline to come', {}, observe({ next_timeout_at: at(now + 5000) }), { requeueAfterMs: 5000 }],
     [
       'a deadline at hand is never waited for less than a second',
-      [],
+      {},
       observe({ next_timeout_at: at(now + 1) }),
       { requeueAfterMs: 1000 },
     ],
     [
       'paused: nothing begins',
-      [step(50)],
+      { steps: [step(50)] },
       observe({ phase: 'paused', covered: 50, scheduling_due: true }),
       { requeueAfterMs: undefined },
     ],
     [
       'rolling back, devices on their way',
-      [],
+      {},
       observe({ phase: 'rolling_back', rollback_pending: 3, next_timeout_at: at(now + 9000) }),
       { requeueAfterMs: 9000 },
     ],
-    ['rolled back', [], observe({ phase: 'rolling_back', rollback_pending: 0 }), { action: 'finish_rollback' }],
+    ['rolled back', {}, observe({ phase: 'rolling_back', rollback_pending: 0 }), { action: 'finish_rollback' }],
     [
       'rolling back, a device is overdue',
-      [],
+      {},
       observe({ phase: 'rolling_back', rollback_pending: 1, next_timeout_at: at(now - 1) }),
       { action: 'expire_devices' },
     ],
     [
       'everyone succeeded',
-      [],
+      {},
       observe({ counts: everyone, effective_percent: 100, covered: 100 }),
       { action: 'complete' },
     ],
     [
       'everyone succeeded or was skipped',
-      [],
+      {},
       observe({ counts: { ...everyone, succeeded: 98, skipped: 2 }, effective_percent: 100, covered: 100 }),
       { action: 'complete' },
     ],
     [
       'a device that is covered may wait: not the end',
-      [],
+      {},
       observe({ counts: everyone, effective_percent: 100, covered: 100, scheduling_due: true }),
       { action: 'schedule_devices' },
     ],
     [
       'a tolerated failure keeps it open',
-      [],
+      {},
       observe({ counts: { ...everyone, succeeded: 99, failed: 1 }, effective_percent: 100, covered: 100 }),
       { requeueAfterMs: undefined },
     ],
     [
       'nobody is eligible: never vacuously complete',
-      [step(100)],
+      { steps: [step(100)] },
       observe({ counts: {}, effective_percent: 20, covered: 0, stage_finished: false, last_terminal_at: undefined }),
       { requeueAfterMs: undefined },
     ],
     [
       'nobody is eligible at 100 %',
-      [],
+      {},
       observe({ counts: {}, effective_percent: 100, covered: 0 }),
       { requeueAfterMs: undefined },
     ],
-    ['the stage is not finished', [step(50)], observe({ stage_finished: false }), { requeueAfterMs: undefined }],
-    ['the next step begins', [step(50)], observe(), { action: { begin_step: 0 } }],
-    ['the step after it', [step(20), step(100)], observe({ step_index: 0 }), { action: { begin_step: 1 } }],
-    ['no step is left', [step(20)], observe({ step_index: 0 }), { requeueAfterMs: undefined }],
-    ['soaking', [step(50, 30)], observe(), { requeueAfterMs: 20_000 }],
+    [
+      'the stage is not finished',
+      { steps: [step(50)] },
+      observe({ stage_finished: false }),
+      { requeueAfterMs: undefined },
+    ],
+    ['the next step begins', { steps: [step(50)] }, observe(), { action: { begin_step: 0 } }],
+    ['the step after it', { steps: [step(20), step(100)] }, observe({ step_index: 0 }), { action: { begin_step: 1 } }],
+    ['no step is left', { steps: [step(20)] }, observe({ step_index: 0 }), { requeueAfterMs: undefined }],
+    ['soaking', { steps: [step(50, 30)] }, observe(), { requeueAfterMs: 20_000 }],
     [
       'soaking, with a deadline before its end',
-      [step(50, 30)],
+      { steps: [step(50, 30)] },
       observe({ next_timeout_at: at(now + 4000) }),
       { requeueAfterMs: 4000 },
     ],
-    ['soaked to the moment', [step(50, 10)], observe(), { action: { begin_step: 0 } }],
-    ['soaked, approval is missing', [step(50, 10, true)], observe(), { action: { request_approval: 0 } }],
-    ['approval is not asked for before the soak ends', [step(50, 30, true)], observe(), { requeueAfterMs: 20_000 }],
-    ['approved', [step(50, 10, true)], observe({ next_step_approved: true }), { action: { begin_step: 0 } }],
+    ['soaked to the moment', { steps: [step(50, 10)] }, observe(), { action: { begin_step: 0 } }],
+    ['soaked, approval is missing', { steps: [step(50, 10, true)] }, observe(), { action: { request_approval: 0 } }],
+    [
+      'approval is not asked for before the soak ends',
+      { steps: [step(50, 30, true)] },
+      observe(),
+      { requeueAfterMs: 20_000 },
+    ],
+    ['approved', { steps: [step(50, 10, true)] }, observe({ next_step_approved: true }), { action: { begin_step: 0 } }],
     [
       'approved early, still soaking',
-      [step(50, 30, true)],
+      { steps: [step(50, 30, true)] },
       observe({ next_step_approved: true }),
       { requeueAfterMs: 20_000 },
     ],
     [
       'raised past a step by a verb',
-      [step(50, 3600)],
+      { steps: [step(50, 3600)] },
       observe({ effective_percent: 60, covered: 20, stage_finished: false }),
       { action: { begin_step: 0 } },
     ],
   ];
-  for (const [name, steps, observed, want] of cases) {
-    it(name, () => expect(decideRollout(steps, observed)).to.deep.equal(want));
+  for (const [name, facts, observed, want] of cases) {
+    it(name, () => expect(decideRollout({ steps: [], restMs: 0, ...facts }, observed)).to.deep.equal(want));
   }
 });
 

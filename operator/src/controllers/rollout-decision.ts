@@ -27,8 +27,15 @@ export interface RolloutDecision {
 /** A timer that lies in the past is looked at again after this, so that a disagreement of clocks never spins. */
 const shortestWaitMs = 1000;
 
-/** Decides the next thing to do for a rollout whose manifest has these steps. */
-export function decideRollout(steps: readonly RolloutStep[], observed: OtaRolloutObserved): RolloutDecision {
+/** What the decision looks at beside the observation. */
+export interface RolloutFacts {
+  steps: readonly RolloutStep[];
+  /** Milliseconds for which the fleet is not looked over again: each look costs the data plane time that grows with it. */
+  restMs: number;
+}
+
+/** Decides the next thing to do for a rollout. */
+export function decideRollout(facts: RolloutFacts, observed: OtaRolloutObserved): RolloutDecision {
   const now = toMilliseconds(observed.now) ?? 0;
   if (observed.phase === 'completed') return {};
   const nextTimeout = toMilliseconds(observed.next_timeout_at);
@@ -38,19 +45,19 @@ export function decideRollout(steps: readonly RolloutStep[], observed: OtaRollou
     return observed.rollback_pending === 0 ? { action: 'finish_rollback' } : { requeueAfterMs: untilTimeout };
   }
   if (observed.phase !== 'active') return { requeueAfterMs: untilTimeout };
-  const action = nextAction(steps, observed, now);
+  const action = nextAction(facts, observed, now);
   if (typeof action === 'number') return { requeueAfterMs: Math.min(action, untilTimeout ?? action) };
   return action ? { action } : { requeueAfterMs: untilTimeout };
 }
 
 /** @returns what an active rollout does, or the milliseconds until its next step, or undefined */
 function nextAction(
-  steps: readonly RolloutStep[],
+  { steps, restMs }: RolloutFacts,
   observed: OtaRolloutObserved,
   now: number,
 ): RolloutAction | number | undefined {
   const scheduled = observed.counts?.scheduled ?? 0;
-  if (scheduled < observed.covered || observed.scheduling_due) return 'schedule_devices';
+  if (scheduled < observed.covered || observed.scheduling_due) return restMs > 0 ? restMs : 'schedule_devices';
   if (everyTargetSucceeded(observed)) return 'complete';
   const index = observed.step_index + 1;
   const step = steps[index];

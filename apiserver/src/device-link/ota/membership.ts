@@ -54,8 +54,10 @@ export class RolloutMembership implements MembershipListener {
     const standing = (device: FleetFacts | undefined): Standing | undefined =>
       device && { ...device, override: overrides.get(device.deviceId) };
     const standings = real.map(({ before, after }) => ({ before: standing(before), after: standing(after) }));
-    await this.apply(tx, tenantId, found, standings);
-    if (deleted.length > 0) await dropAssignments(tx, tenantId, deleted);
+    await Promise.all([
+      deleted.length > 0 && dropAssignments(tx, tenantId, deleted),
+      this.apply(tx, tenantId, found, standings),
+    ]);
   }
 
   /** Takes note that a device has got or lost an assignment of its own. Its row is locked by the transaction. */
@@ -126,7 +128,7 @@ export class RolloutMembership implements MembershipListener {
     changes: readonly StandingChange[],
     members: ReadonlyMap<string, RolloutDeviceRow>,
   ): Promise<void> {
-    const leaving: { row: RolloutDeviceRow; why: Departure }[] = [];
+    const leaving: Leaving[] = [];
     let changed = false;
     for (const { before, after } of changes) {
       const row = members.get((before ?? after)!.deviceId);
@@ -143,8 +145,9 @@ export class RolloutMembership implements MembershipListener {
       }
     }
     if (!changed && leaving.length === 0) return;
-    await takeOut(tx, state, leaving);
-    await saveRollout(tx, state, this.clock, pauseIfExceeded(state, new Date(this.clock.now())));
+    countOut(state, leaving);
+    const paused = pauseIfExceeded(state, new Date(this.clock.now()));
+    await Promise.all([writeOut(tx, state, leaving), saveRollout(tx, state, this.clock, paused)]);
   }
 }
 
@@ -154,28 +157,30 @@ const differs = (before: FleetFacts, after: FleetFacts): boolean =>
   before.firmwareVersion !== after.firmwareVersion ||
   before.softwareVersion !== after.softwareVersion;
 
-/** Takes members out of a locked rollout: their counts, commands and assignments. The caller pauses and saves. */
-export async function takeOut(
-  tx: Transaction,
-  state: RolloutState,
-  leaving: readonly { row: RolloutDeviceRow; why: Departure }[],
-): Promise<void> {
+interface Leaving {
+  readonly row: RolloutDeviceRow;
+  readonly why: Departure;
+}
+
+/** Takes members out of the counts of a locked rollout. */
+function countOut(state: RolloutState, leaving: readonly Leaving[]): void {
+  for (const { row } of leaving) countRemoval(state, row.state, placeOf(state, row), row.rolling_back);
+}
+
+/** Takes members out of a locked rollout: their rows, commands and assignments. */
+async function writeOut(tx: Transaction, state: RolloutState, leaving: readonly Leaving[]): Promise<void> {
   if (leaving.length === 0) return;
   const { tenantId, rolloutId } = state;
-  for (const { row } of leaving) countRemoval(state, row.state, placeOf(state, row), row.rolling_back);
-  const idsOf = (why: Departure) => leaving.flatMap((one) => (one.why === why ? [one.row.device_id] : []));
-  await removeRolloutDevices(tx, tenantId, rolloutId, idsOf('deleted'));
-  for (const why of ['moved', 'overridden'] as const) {
-    await markLeft(tx, tenantId, rolloutId, idsOf(why), departureTexts[why]);
-  }
+  const idsOf = (...reasons: Departure[]) =>
+    leaving.flatMap(({ row, why }) => (reasons.includes(why) ? [row.device_id] : []));
   const running = leaving.flatMap(({ row }) => (isRunning(row.state) ? [row.correlation_id] : []));
-  if (running.length > 0) await finishRolloutCommands(tx, tenantId, running, 'cancelled');
-  await unassign(
-    tx,
-    tenantId,
-    leaving.map(({ row }) => row.device_id),
-    rolloutId,
-  );
+  await Promise.all([
+    removeRolloutDevices(tx, tenantId, rolloutId, idsOf('deleted')),
+    markLeft(tx, tenantId, rolloutId, idsOf('moved'), departureTexts.moved),
+    markLeft(tx, tenantId, rolloutId, idsOf('overridden'), departureTexts.overridden),
+    running.length > 0 && finishRolloutCommands(tx, tenantId, running, 'cancelled'),
+    unassign(tx, tenantId, idsOf('deleted', 'moved', 'overridden'), rolloutId),
+  ]);
 }
 
 /**
@@ -194,11 +199,9 @@ export async function takeOutDeparted(tx: Transaction, state: RolloutState, depa
     if (departed.get(row.device_id) === 'overridden') return 'overridden';
     return row.lives ? 'moved' : 'deleted';
   };
-  await takeOut(
-    tx,
-    state,
-    rows.map((row) => ({ row, why: why(row) })),
-  );
+  const leaving = rows.map((row) => ({ row, why: why(row) }));
+  countOut(state, leaving);
+  await writeOut(tx, state, leaving);
 }
 
 type ConcernedRow = Pick<PackageRow, 'package_id' | 'type' | 'version' | 'compatibility'> & {

@@ -4,7 +4,7 @@ import type { OtaReport, ReportOtaResponseSchema } from '@kellet/proto/es/kellet
 import { OtaReport_Status, RolloutDevice_State } from '@kellet/proto/es/kellet/v1/ota_pb';
 import type { MessageInitShape } from '@bufbuild/protobuf';
 import { setVersions } from '../../device-registry/devices.ts';
-import type { FleetFacts, MembershipListener } from '../../device-registry/membership.ts';
+import type { MembershipListener } from '../../device-registry/membership.ts';
 import type { Clock } from '../../platform/clock.ts';
 import type { Database, Transaction } from '../../platform/database.ts';
 import { invalidArgument, notFound } from '../../platform/errors.ts';
@@ -107,18 +107,29 @@ export class Reports {
     batch: readonly WaitingReport[],
   ): Promise<(ReportAnswer | Error)[]> {
     const work = async (tx: Transaction): Promise<(ReportAnswer | Error)[]> => {
-      const { profileId, packageId, rollbackPackageId, phase } = await getRollout(tx, tenantId, rolloutId);
-      const update = await findPackage(tx, tenantId, packageId);
+      const [{ profileId, packageId, rollbackPackageId, phase }, known] = await Promise.all([
+        getRollout(tx, tenantId, rolloutId),
+        knownDevices(tx, tenantId, rolloutId, [...new Set(batch.map(({ deviceId }) => deviceId.toLowerCase()))]),
+      ]);
+      const [update, back] = await Promise.all([
+        findPackage(tx, tenantId, packageId),
+        rollbackPackageId ? findPackage(tx, tenantId, rollbackPackageId) : undefined,
+      ]);
       // Devices before rollouts (device-registry/membership.ts), and all of them in one statement.
-      const { changes, members } = await this.writeVersions(tx, tenantId, rolloutId, update?.type ?? 'fw', batch);
+      const changes = await setVersions(tx, tenantId, update?.type ?? 'fw', versionsOf(batch, known));
       // A version makes a device eligible or not for a rollout that it is not in: not for this one, which it is in, nor for
       // another one of its profile and type while this one runs, because there is none.
+      const members = new Set(known.flatMap((row) => (row.has_left ? [] : [row.device_id])));
       const elsewhere = changes.filter(
         ({ after }) => phase === 'completed' || after.profileId !== profileId || !members.has(after.deviceId),
       );
       await this.membership.devicesChanged(tx, tenantId, elsewhere);
       const state = await lockRollout(tx, tenantId, rolloutId);
-      const back = rollbackPackageId ? await findPackage(tx, tenantId, rollbackPackageId) : undefined;
+      // It may have been changed for another until the lock was there.
+      const wayBack =
+        state.rollbackPackageId && state.rollbackPackageId !== rollbackPackageId
+          ? await findPackage(tx, tenantId, state.rollbackPackageId)
+          : back;
       const answers: (ReportAnswer | Error)[] = [];
       const revision = snapshot(state);
       for (const { deviceId, report } of batch) {
@@ -127,7 +138,7 @@ export class Reports {
           answers.push(notFound('rollout_id'));
           continue;
         }
-        const next = await this.applyOne(tx, state, device, report, update?.version ?? '', back?.version ?? '');
+        const next = await this.applyOne(tx, state, device, report, update?.version ?? '', wayBack?.version ?? '');
         answers.push({ deviceId, rolloutId, state: RolloutDevice_State[next] });
       }
       const event = pauseIfExceeded(state, new Date(this.clock.now()));
@@ -135,29 +146,6 @@ export class Reports {
       return answers;
     };
     return retryConflicts(() => this.database.tenant(tenantId, work));
-  }
-
-  /**
-   * Writes the versions that devices of the rollout report: of several reports of a device the last one's. Answers what changed,
-   * and who has not left the rollout.
-   */
-  private async writeVersions(
-    tx: Transaction,
-    tenantId: string,
-    rolloutId: string,
-    type: 'fw' | 'sw',
-    batch: readonly WaitingReport[],
-  ): Promise<{ changes: { before: FleetFacts; after: FleetFacts }[]; members: ReadonlySet<string> }> {
-    const versions = new Map(
-      batch.flatMap(({ deviceId, report }) =>
-        report.firmwareVersion === '' ? [] : [[deviceId.toLowerCase(), report.firmwareVersion] as const],
-      ),
-    );
-    if (versions.size === 0) return { changes: [], members: new Set() };
-    const known = await knownDevices(tx, tenantId, rolloutId, [...versions.keys()]);
-    const reported = new Map(known.map(({ device_id: deviceId }) => [deviceId, versions.get(deviceId)!]));
-    const members = new Set(known.flatMap((row) => (row.has_left ? [] : [row.device_id])));
-    return { changes: await setVersions(tx, tenantId, type, reported), members };
   }
 
   /** Applies one report to the device's row and the counters; answers the device's state after it. */
@@ -234,6 +222,20 @@ export class Reports {
     };
     return retryConflicts(() => this.database.tenant(tenantId, work));
   }
+}
+
+/** The versions that devices of the rollout report: of several reports of a device the last one's. */
+function versionsOf(
+  batch: readonly WaitingReport[],
+  known: readonly { readonly device_id: string }[],
+): Map<string, string> {
+  const ids = new Set(known.map((row) => row.device_id));
+  return new Map(
+    batch.flatMap(({ deviceId, report: { firmwareVersion } }) => {
+      const id = deviceId.toLowerCase();
+      return firmwareVersion !== '' && ids.has(id) ? [[id, firmwareVersion] as const] : [];
+    }),
+  );
 }
 
 /** What of a rollout a report can change, for telling whether it did. */

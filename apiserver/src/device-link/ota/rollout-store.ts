@@ -256,7 +256,7 @@ export async function saveRollout(
   clock: Clock,
   ...events: (RolloutEvent | undefined)[]
 ): Promise<void> {
-  await tx.query(
+  const written = tx.query(
     `UPDATE ota_rollouts SET
        rollback_package_id = $3, spec = $4, phase = $5, outcome = $6, pause_conditions = $7, expanded_to_percent = $8,
        acknowledged_failures = $9, acknowledged_scheduled = $10, rollback_requested_at = $11, rollback_requested_by = $12,
@@ -300,8 +300,9 @@ export async function saveRollout(
     ],
   );
   state.revision += 1n;
-  await notifyChanged(tx, 'OtaRollout', state.tenantId, state.namespace, state.name);
-  for (const event of events) if (event) await publishRolloutEvent(tx, state, event, clock);
+  const notified = notifyChanged(tx, 'OtaRollout', state.tenantId, state.namespace, state.name);
+  const published = events.map((event) => event && publishRolloutEvent(tx, state, event, clock));
+  await Promise.all([written, notified, ...published]);
 }
 
 /** Has the eligible devices of a package's running rollouts counted anew: it may be installed on others now. */
