@@ -1,7 +1,7 @@
 // What the registry tells of its devices to whoever keeps groups of them, in the transaction that changes them.
 //
 // Lock order, for every transaction of the data plane that locks several of these rows:
-//   1. one row of profiles, provisioning_templates, provision_keys or ota_packages
+//   1. one row of applied_versions, then one of profiles, provisioning_templates, provision_keys or ota_packages
 //   2. devices, in order of tenant_id and device_id
 //   3. advisory locks of profiles, in order of profile id (device-link/ota/rollout-store.ts, profileLockKey)
 //   4. ota_rollouts, in order of rollout_id

@@ -27,6 +27,8 @@ type PauseReason = NonNullable<Status['pauseConditions']>[number]['reason'];
 const callsPerReconcile = 20;
 /** Wait when the data plane would not carry a decision out although nothing had changed. */
 const disagreementMs = 5000;
+/** A rollout's fleet is looked over after this long even if nothing has called for it, when the rollout is reconciled anyway. */
+const longestWithoutLookMs = 10 * 3_600_000;
 /** How much longer than a look over the fleet it is left alone afterwards, however many devices join it meanwhile. */
 const restFactor = 9;
 /** How often a rollout that waits for another looks again. */
@@ -163,7 +165,7 @@ export class OtaRolloutReconciler implements KindReconciler<'OtaRollout'> {
   readonly happenings = rolloutHappenings;
   readonly #environment: Environment;
   /** The last look over each rollout's fleet that found nobody left to schedule, by rollout id. */
-  readonly #looks = new Map<string, { percent: number; restUntil: number }>();
+  readonly #looks = new Map<string, { at: number; percent: number; restUntil: number }>();
 
   constructor(environment: Environment) {
     this.#environment = environment;
@@ -213,7 +215,8 @@ export class OtaRolloutReconciler implements KindReconciler<'OtaRollout'> {
     let observed = first;
     for (let calls = 0; calls < callsPerReconcile && !signal.aborted; calls += 1) {
       if (observed.phase === 'completed') this.#looks.delete(rolloutId);
-      const { action, requeueAfterMs } = decideRollout({ steps, restMs: this.#restMs(rolloutId, observed) }, observed);
+      const facts = { steps, lookDue: this.#lookDue(rolloutId), restMs: this.#restMs(rolloutId, observed) };
+      const { action, requeueAfterMs } = decideRollout(facts, observed);
       if (!action) return { observed, requeueAfterMs };
       const asked = clock.monotonic();
       const answer = await dataPlane.advanceRollout(toAdvanceRequest(tenantId, rolloutId, observed.revision, action));
@@ -222,14 +225,20 @@ export class OtaRolloutReconciler implements KindReconciler<'OtaRollout'> {
       if (action === 'schedule_devices' && answer.applied && !answer.observed.scheduling_due) {
         const now = clock.monotonic();
         const percent = answer.observed.effective_percent;
-        this.#looks.set(rolloutId, { percent, restUntil: now + restFactor * (now - asked) });
+        this.#looks.set(rolloutId, { at: now, percent, restUntil: now + restFactor * (now - asked) });
       }
       const moved = answer.observed.revision !== observed.revision;
       observed = answer.observed;
-      // What was carried out and changed nothing would be decided again and again.
-      if (!moved) return { observed, requeueAfterMs: disagreementMs };
+      // What was carried out and changed nothing would be decided again and again, but for a look that found nothing to do.
+      const looked = action === 'schedule_devices' && !this.#lookDue(rolloutId) && !observed.scheduling_due;
+      if (!moved && !looked) return { observed, requeueAfterMs: disagreementMs };
     }
     return { observed, requeueAfterMs: 0 };
+  }
+
+  #lookDue(rolloutId: string): boolean {
+    const look = this.#looks.get(rolloutId);
+    return !look || this.#environment.clock.monotonic() - look.at >= longestWithoutLookMs;
   }
 
   /** Milliseconds until the fleet may be looked over again; a share that has grown does not wait. */

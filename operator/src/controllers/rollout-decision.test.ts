@@ -32,6 +32,8 @@ describe('decideRollout', () => {
     ['no steps: a healthy canary stays what it is', {}, observe(), { requeueAfterMs: undefined }],
     ['covered but not scheduled', {}, observe({ covered: 21 }), { action: 'schedule_devices' }],
     ['a device that is covered may wait', {}, observe({ scheduling_due: true }), { action: 'schedule_devices' }],
+    ['the fleet has not been looked over for hours', { lookDue: true }, observe(), { action: 'schedule_devices' }],
+    ['nor while it was paused', { lookDue: true }, observe({ phase: 'paused' }), { requeueAfterMs: undefined }],
     [
       'the fleet was looked over just now',
       { restMs: 4000 },
@@ -157,7 +159,9 @@ describe('decideRollout', () => {
     ],
   ];
   for (const [name, facts, observed, want] of cases) {
-    it(name, () => expect(decideRollout({ steps: [], restMs: 0, ...facts }, observed)).to.deep.equal(want));
+    it(name, () =>
+      expect(decideRollout({ steps: [], lookDue: false, restMs: 0, ...facts }, observed)).to.deep.equal(want),
+    );
   }
 });
 

@@ -30,6 +30,8 @@ const shortestWaitMs = 1000;
 /** What the decision looks at beside the observation. */
 export interface RolloutFacts {
   steps: readonly RolloutStep[];
+  /** The fleet has not been looked over for hours, or never by this operator: nothing calls for it, but nothing is taken for granted. */
+  lookDue: boolean;
   /** Milliseconds for which the fleet is not looked over again: each look costs the data plane time that grows with it. */
   restMs: number;
 }
@@ -52,12 +54,14 @@ export function decideRollout(facts: RolloutFacts, observed: OtaRolloutObserved)
 
 /** @returns what an active rollout does, or the milliseconds until its next step, or undefined */
 function nextAction(
-  { steps, restMs }: RolloutFacts,
+  { steps, lookDue, restMs }: RolloutFacts,
   observed: OtaRolloutObserved,
   now: number,
 ): RolloutAction | number | undefined {
   const scheduled = observed.counts?.scheduled ?? 0;
-  if (scheduled < observed.covered || observed.scheduling_due) return restMs > 0 ? restMs : 'schedule_devices';
+  if (scheduled < observed.covered || observed.scheduling_due || lookDue) {
+    return restMs > 0 ? restMs : 'schedule_devices';
+  }
   if (everyTargetSucceeded(observed)) return 'complete';
   const index = observed.step_index + 1;
   const step = steps[index];

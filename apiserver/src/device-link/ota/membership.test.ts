@@ -160,11 +160,23 @@ describe('membership of a rollout', () => {
     )) as [{ firmware_version: string }];
     expect(version).to.equal('1.5.0');
     await ground.overrides.remove(tenant, device);
-    expect(await expectExact(id)).to.include({ eligible: 4, scheduled: 3 });
+    expect(await expectExact(id), 'nobody is scheduled while it is paused').to.include({ eligible: 4, scheduled: 3 });
     expect(await refusal(ground.chunk(device, two))).to.equal('PERMISSION_DENIED');
     await ground.rollouts.resume(ground.context, id, undefined);
     await ground.schedule(id);
     expect(await expectExact(id)).to.include({ eligible: 4, scheduled: 4 });
+    // While it is active the device goes on at once.
+    await ground.overrides.set(tenant, device, one);
+    expect(await expectExact(id)).to.include({ eligible: 3, scheduled: 3 });
+    await ground.overrides.remove(tenant, device);
+    expect(await expectExact(id)).to.include({ eligible: 4, scheduled: 4 });
+    expect(await ground.metadata(device)).to.include({ packageId: two, rolloutId: id });
+    const commands = await ground.rows(
+      `SELECT FROM device_commands WHERE device_id = $1 AND rollout_id = $2 AND status = 'scheduled'`,
+      device,
+      id,
+    );
+    expect(commands).to.have.length(1);
     expect(await refusal(ground.chunk(device, two))).to.equal('nothing');
     expect(await refusal(ground.chunk(device, one))).to.equal('PERMISSION_DENIED');
     await ground.report(device, id, '2.0.0');
@@ -182,7 +194,7 @@ describe('membership of a rollout', () => {
     expect(await refusal(ground.chunk(device, app))).to.equal('nothing');
     expect(await refusal(ground.chunk(device, two))).to.equal('PERMISSION_DENIED');
     await ground.overrides.set(tenant, device, app);
-    expect(await expectExact(firmware)).to.include({ eligible: 1, scheduled: 0 });
+    expect(await expectExact(firmware)).to.include({ eligible: 1, scheduled: 1 });
     expect(await expectExact(software)).to.include({ eligible: 0, scheduled: 0 });
   });
 

@@ -15,12 +15,12 @@ import {
   type Membership,
   type Standing,
 } from './membership-change.ts';
-import type { PackageRow } from './package-store.ts';
+import { findPackage, type PackageRow } from './package-store.ts';
 import type { Phase } from './progress.ts';
 import { markLeft, removeRolloutDevices, type RolloutDeviceRow } from './rollout-devices.ts';
 import { countRemoval, holdForSignature, isRunning, pauseIfExceeded, type RolloutState } from './rollout-state.ts';
 import { lockRollouts, profileLockKey, saveRollout } from './rollout-store.ts';
-import { placeOf, targetOf, type Departed } from './scheduling.ts';
+import { enroll, placeOf, targetOf, type Departed } from './scheduling.ts';
 import { lacksSignature } from './signature-policy.ts';
 
 interface StandingChange {
@@ -113,7 +113,7 @@ export class RolloutMembership implements MembershipListener {
     // Who is a member is read once the rollouts are locked: until then they may be scheduling.
     const [states, members] = await Promise.all([
       lockRollouts(tx, tenantId, rolloutIds),
-      readMemberRows(tx, tenantId, rolloutIds, deviceIds),
+      readRows(tx, tenantId, rolloutIds, deviceIds),
     ]);
     for (const state of states) {
       const rollout = { ...found.get(state.rolloutId)!, phase: state.phase };
@@ -129,9 +129,11 @@ export class RolloutMembership implements MembershipListener {
     members: ReadonlyMap<string, RolloutDeviceRow>,
   ): Promise<void> {
     const leaving: Leaving[] = [];
+    const returning: string[] = [];
     let changed = false;
     for (const { before, after } of changes) {
-      const row = members.get((before ?? after)!.deviceId);
+      const known = members.get((before ?? after)!.deviceId);
+      const row = known?.has_left ? undefined : known;
       const why = row && departure(rollout, before, after);
       if (row && why) leaving.push({ row, why });
       const was = isEligible(rollout, before, row !== undefined);
@@ -139,14 +141,20 @@ export class RolloutMembership implements MembershipListener {
       if (was !== is) {
         state.eligible = Math.max(0, state.eligible + (is ? 1 : -1));
         changed = true;
-        // It comes or goes before the last that is covered: another one may be covered now.
         const { deviceId } = (before ?? after)!;
-        if (isCovered(state.coveredRank, rollout.target.packageId, deviceId)) state.schedulingDue = true;
+        // A device that was scheduled before it got an assignment of its own goes on at once without it.
+        if (is && known && before?.override === rollout.packageType && state.phase === 'active')
+          returning.push(deviceId);
+        // It comes or goes before the last that is covered: another one may be covered now.
+        else if (isCovered(state.coveredRank, rollout.target.packageId, deviceId)) state.schedulingDue = true;
       }
     }
     if (!changed && leaving.length === 0) return;
+    const now = new Date(this.clock.now());
     countOut(state, leaving);
-    const paused = pauseIfExceeded(state, new Date(this.clock.now()));
+    const package_ = returning.length > 0 ? await findPackage(tx, state.tenantId, state.packageId) : undefined;
+    if (package_) await enroll(tx, state, returning, package_, now);
+    const paused = pauseIfExceeded(state, now);
     await Promise.all([writeOut(tx, state, leaving), saveRollout(tx, state, this.clock, paused)]);
   }
 }
@@ -274,7 +282,8 @@ async function shareProfiles(tx: Transaction, tenantId: string, profileIds: read
   ]);
 }
 
-async function readMemberRows(
+/** The rows of these devices, also of those that have left, by rollout and device. */
+async function readRows(
   tx: Transaction,
   tenantId: string,
   rolloutIds: readonly string[],
@@ -282,7 +291,7 @@ async function readMemberRows(
 ): Promise<Map<string, Map<string, RolloutDeviceRow>>> {
   const { rows } = await tx.query<RolloutDeviceRow & { rollout_id: string }>(
     `SELECT * FROM ota_rollout_devices
-     WHERE tenant_id = $1 AND rollout_id = ANY($2::uuid[]) AND device_id = ANY($3::uuid[]) AND NOT has_left`,
+     WHERE tenant_id = $1 AND rollout_id = ANY($2::uuid[]) AND device_id = ANY($3::uuid[])`,
     [tenantId, rolloutIds, deviceIds],
   );
   const found = Map.groupBy(rows, (row) => row.rollout_id);

@@ -108,13 +108,23 @@ export async function scheduleDevices(
     state.coveredCount = covered.length;
     state.coveredRank = last && rank(state.packageId, last.deviceId);
   }
-  if (chosen.length === 0) return 0;
-  const times = sendTimes(state, chosen.length, now);
-  const commands = chosen.map((device, index) => ({
-    deviceId: device.deviceId,
-    correlationId: newId(),
-    notBefore: times[index]!,
-  }));
+  if (chosen.length > 0) {
+    const deviceIds = chosen.map((device) => device.deviceId);
+    await enroll(tx, state, deviceIds, package_, now);
+  }
+  return all.length - chosen.length;
+}
+
+/** Makes devices members of a locked rollout, with their commands and assignments. The caller saves the state. */
+export async function enroll(
+  tx: Transaction,
+  state: RolloutState,
+  deviceIds: readonly string[],
+  package_: PackageRow,
+  now: Date,
+): Promise<void> {
+  const times = sendTimes(state, deviceIds.length, now);
+  const commands = deviceIds.map((deviceId, index) => ({ deviceId, correlationId: newId(), notBefore: times[index]! }));
   await tx.query(
     `INSERT INTO ota_rollout_devices (tenant_id, rollout_id, device_id, state, stage_percent, correlation_id)
      SELECT $1, $2, device_id, 'scheduled', $3, correlation_id
@@ -148,10 +158,9 @@ export async function scheduleDevices(
     state.rolloutId,
   );
   // Nobody was scheduled in an earlier stage: this is the one with which the rollout began.
-  if (state.stageScheduled === state.scheduled) state.scheduledInitially += chosen.length;
-  state.scheduled += chosen.length;
-  state.stageScheduled += chosen.length;
-  return all.length - chosen.length;
+  if (state.stageScheduled === state.scheduled) state.scheduledInitially += deviceIds.length;
+  state.scheduled += deviceIds.length;
+  state.stageScheduled += deviceIds.length;
 }
 
 /**

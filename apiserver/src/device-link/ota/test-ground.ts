@@ -183,7 +183,7 @@ export async function openGround(): Promise<Ground> {
       if (refused) throw new Error(refused.message);
       return async () => {
         const request = { provisionKey: key, hardwareId: newId(), deviceName: 'claimed' };
-        const answer = await claimDevice!(create(ClaimDeviceRequestSchema, request), internalContext(publicCaller));
+        const answer = await claimDevice(create(ClaimDeviceRequestSchema, request), internalContext(publicCaller));
         return answer.deviceId!;
       };
     },
