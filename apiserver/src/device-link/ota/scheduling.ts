@@ -90,7 +90,7 @@ export function coveredDevices(state: RolloutState, cohort: Cohort): FleetDevice
 
 /**
  * Schedules the next devices that the percentage covers, at most 500: member rows, commands and assignments. The row of the
- * rollout is locked by the transaction and its eligible devices are counted; the caller saves the state. Answers how many are left for another transaction.
+ * rollout is locked by the transaction; the caller saves the state. Answers how many are left for another transaction.
  */
 export async function scheduleDevices(
   tx: Transaction,
@@ -99,6 +99,7 @@ export async function scheduleDevices(
   package_: PackageRow,
   now: Date,
 ): Promise<number> {
+  state.eligible = cohort.devices.length;
   const covered = coveredDevices(state, cohort);
   const all = covered.filter((device) => !device.member);
   const chosen = all.slice(0, devicesPerTransaction);

@@ -3879,7 +3879,7 @@ export const OtaRolloutObserved: MessageFns<OtaRolloutObserved> = {
       Timestamp.encode(message.created_at, writer.uint32(170).fork()).join();
     }
     if (message.scheduling_due !== false) {
-      writer.uint32(176).bool(message.scheduling_due);
+      writer.uint32(184).bool(message.scheduling_due);
     }
     return writer;
   },
@@ -4065,8 +4065,8 @@ export const OtaRolloutObserved: MessageFns<OtaRolloutObserved> = {
             message.created_at = Timestamp.decode(reader, reader.uint32());
             continue;
           }
-          case 22: {
-            if (tag !== 176) {
+          case 23: {
+            if (tag !== 184) {
               break;
             }
 
