@@ -4,6 +4,7 @@ import { createAuth } from './auth/service.ts';
 import { TenantApplier } from './auth/tenant-applier.ts';
 import { createChainAnchor } from './chain-anchor/service.ts';
 import { createControl } from './control/service.ts';
+import { RolloutMembership } from './device-link/ota/membership.ts';
 import { createOta } from './device-link/ota/service.ts';
 import { countRolloutsOfProfile } from './device-link/ota/usage.ts';
 import { createProfileReader } from './device-link/provisioning/profiles.ts';
@@ -51,7 +52,9 @@ export function createServices(
   if (targets.has('auth')) serve(createAuth(platform, openKubernetes()));
 
   const profiles = createProfileReader(database);
-  const deviceRegistry = createDeviceRegistry(platform, profiles);
+  // Whatever process changes a device changes the rollouts that it is in, in the same transaction.
+  const membership = new RolloutMembership(platform.clock);
+  const deviceRegistry = createDeviceRegistry(platform, profiles, membership);
   const { directory, liveness } = deviceRegistry;
   if (targets.has('device-registry')) serve(deviceRegistry);
   // Who hears devices writes down that they live.
@@ -61,12 +64,17 @@ export function createServices(
     const kubernetes = openKubernetes();
     const control = createControl(platform, kubernetes, internal);
     serve(
-      createProvisioning(platform, control, async (tx, tenantId, profileId) => ({
-        devices: await countDevicesOfProfile(tx, tenantId, profileId),
-        rollouts: await countRolloutsOfProfile(tx, tenantId, profileId),
-      })),
+      createProvisioning(
+        platform,
+        control,
+        async (tx, tenantId, profileId) => ({
+          devices: await countDevicesOfProfile(tx, tenantId, profileId),
+          rollouts: await countRolloutsOfProfile(tx, tenantId, profileId),
+        }),
+        membership,
+      ),
     );
-    const ota = serve(createOta(platform, profiles, control.writer));
+    const ota = serve(createOta(platform, profiles, control.writer, membership));
     control.addApplier('tenant', new TenantApplier(platform));
     control.addApplier('otaPackage', ota.packages);
     control.addApplier('otaRollout', ota.rolloutApplier);

@@ -25,6 +25,7 @@ import type { Applier } from '../../apiserver/src/control/applier.ts';
 import { Dispatcher } from '../../apiserver/src/control/dispatcher.ts';
 import { applyRequest } from '../../apiserver/src/control/manifest.ts';
 import { ResourceWriter } from '../../apiserver/src/control/resource-writer.ts';
+import { RolloutMembership } from '../../apiserver/src/device-link/ota/membership.ts';
 import { ProfileApplier } from '../../apiserver/src/device-link/provisioning/profile-applier.ts';
 import { profileService } from '../../apiserver/src/device-link/provisioning/profiles.ts';
 import { TemplateApplier } from '../../apiserver/src/device-link/provisioning/template-applier.ts';
@@ -32,6 +33,7 @@ import { templateMethods } from '../../apiserver/src/device-link/provisioning/te
 import { registryUsage } from '../../apiserver/src/device-link/provisioning/test-fixtures.ts';
 import { provisionKeyHash } from '../../apiserver/src/device-link/provisioning/provision-key.ts';
 import { createDevice } from '../../apiserver/src/device-registry/devices.ts';
+import { systemClock } from '../../apiserver/src/platform/clock.ts';
 import { KelletError } from '../../apiserver/src/platform/errors.ts';
 import { newId } from '../../apiserver/src/platform/ids.ts';
 import { KubernetesApi, loadKubeConfig, type KubernetesObject } from '../../apiserver/src/platform/kubernetes.ts';
@@ -78,7 +80,7 @@ describe('custom resources written for REST callers', function () {
     await test.database.system((tx) => tx.query('UPDATE tenants SET namespace = $1', [namespace]));
     const { database } = test;
     dispatcher = new Dispatcher(database);
-    const profileApplier = new ProfileApplier(database, registryUsage);
+    const profileApplier = new ProfileApplier(database, registryUsage, new RolloutMembership(systemClock));
     const templateApplier = new TemplateApplier(database);
     dispatcher.addApplier('deviceProfile', profileApplier);
     dispatcher.addApplier('provisioningTemplate', templateApplier);
@@ -388,7 +390,7 @@ describe('custom resources written for REST callers', function () {
     const slow = () => {
       let let_go: () => void = () => undefined;
       const gate = new Promise<void>((resolve) => (let_go = resolve));
-      const real = new ProfileApplier(test.database, registryUsage);
+      const real = new ProfileApplier(test.database, registryUsage, new RolloutMembership(systemClock));
       const applier: Applier<never, never> = {
         apply: async (meta, spec) => {
           await gate;

@@ -1,5 +1,6 @@
 // Sign-in, keys, users and devices over the real REST port: what the transport adds to the handlers' own tests.
 import { expect } from 'chai';
+import { RolloutMembership } from '../device-link/ota/membership.ts';
 import { createDeviceRegistry } from '../device-registry/service.ts';
 import { Gateway } from '../gateway/gateway.ts';
 import { Health } from '../gateway/health.ts';
@@ -46,7 +47,8 @@ describe('auth and devices over REST', () => {
     const broker = new Broker(natsUrl, platform.logger);
     const registry = new ServiceRegistry();
     const auth = createAuth(platform, clusterAway);
-    const devices = createDeviceRegistry(platform, { get: async () => undefined, list: async () => [] });
+    const noProfiles = { get: async () => undefined, list: async () => [] };
+    const devices = createDeviceRegistry(platform, noProfiles, new RolloutMembership(platform.clock));
     for (const module of [auth, devices]) {
       module.register(registry);
       await module.start?.();

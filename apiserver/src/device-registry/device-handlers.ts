@@ -13,6 +13,7 @@ import { enumFilter } from '../platform/enums.ts';
 import { alreadyExists, invalidArgument, KelletError, notFound, sqlState } from '../platform/errors.ts';
 import { freeJsonField, idField, textField, textMapField, updatedFields } from '../platform/fields.ts';
 import { isId, newId } from '../platform/ids.ts';
+import { retryConflicts } from '../platform/retry-conflicts.ts';
 import type { Implementation } from '../platform/rpc.ts';
 import { filterConditions, parseTag, type DeviceFilters } from './device-filters.ts';
 import { groupsOf, tenantDefaults, toDevice } from './device-view.ts';
@@ -26,6 +27,7 @@ import {
   type DeviceRow,
 } from './devices.ts';
 import type { TenantDefaultFacts } from './inheritance.ts';
+import { fleetFacts } from './membership.ts';
 import type { RegistryParts } from './registry-parts.ts';
 
 const updatable = ['name', 'profile_id', 'tags', 'group_ids', 'customer_id', 'metadata', 'hardware_id'] as const;
@@ -34,7 +36,11 @@ const maximumMetadataBytes = 16_384;
 
 /** The handlers. */
 export function deviceHandlers(parts: RegistryParts): Implementation<typeof DeviceRegistryService> {
-  const { database, paging, profiles, liveness } = parts;
+  const { database, paging, profiles, liveness, membership } = parts;
+
+  /** Changes of devices lock rows of several: whoever loses to another change begins again. */
+  const transaction = <T>(tenantId: string, work: (tx: Transaction) => Promise<T>): Promise<T> =>
+    retryConflicts(() => database.tenant(tenantId, work));
 
   /** The views of gathered rows. Profiles are read outside the transaction: they may take a connection of their own. */
   const view = async (tenantId: string, gathered: Gathered): Promise<MessageInitShape<typeof DeviceSchema>[]> => {
@@ -68,7 +74,7 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
       checkCredentialType(request.credentialType);
       await checkProfile(tenantId, request.profileId);
       const device = { tenantId, deviceId: newId(), name, hardwareId, profileId: request.profileId } as const;
-      const { gathered, apiKey } = await database.tenant(tenantId, async (tx) => {
+      const { gathered, apiKey } = await transaction(tenantId, async (tx) => {
         await checkGroups(tx, tenantId, request.groupIds);
         const row = await createDevice(tx, {
           ...device,
@@ -77,7 +83,10 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
           tags: request.tags,
           metadata: request.metadata,
         });
-        const key = await mintDeviceKey(tx, tenantId, device.deviceId);
+        const [key] = await Promise.all([
+          mintDeviceKey(tx, tenantId, device.deviceId),
+          membership.devicesChanged(tx, tenantId, [{ after: fleetFacts(row) }]),
+        ]);
         return { gathered: await gather(tx, tenantId, [row]), apiKey: key };
       });
       return { device: await viewOne(tenantId, gathered), apiKey };
@@ -138,7 +147,7 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
       if (fields.has('profile_id')) changes.set('profile_id', profileId || null);
       if (fields.has('tags')) changes.set('tags', JSON.stringify(request.tags));
       if (fields.has('metadata')) changes.set('metadata', request.metadata ? JSON.stringify(request.metadata) : null);
-      const gathered = await database.tenant(tenantId, async (tx) => {
+      const gathered = await transaction(tenantId, async (tx) => {
         const before = found(await findDevice(tx, tenantId, deviceId, 'FOR UPDATE'));
         if (fields.size === 0) return gather(tx, tenantId, [before]);
         if (fields.has('group_ids')) {
@@ -150,7 +159,10 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
           await joinGroups(tx, tenantId, deviceId, request.groupIds);
         }
         const row = await changeDevice(tx, tenantId, deviceId, changes);
-        await notifyDeviceChanged(tx, tenantId, deviceId);
+        await Promise.all([
+          notifyDeviceChanged(tx, tenantId, deviceId),
+          membership.devicesChanged(tx, tenantId, [{ before: fleetFacts(before), after: fleetFacts(row) }]),
+        ]);
         return gather(tx, tenantId, [row]);
       });
       return viewOne(tenantId, gathered);
@@ -158,27 +170,37 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
 
     deleteDevice: async (request, { tenantId }) => {
       const deviceId = idField('device', request.deviceId);
-      await database.tenant(tenantId, async (tx) => {
-        const { rowCount } = await tx.query(
-          `UPDATE devices SET deleted_at = now(), updated_at = now(), status = 'offline'
-           WHERE tenant_id = $1 AND device_id = $2 AND deleted_at IS NULL`,
+      await transaction(tenantId, async (tx) => {
+        // Also the children, whose rows are written below: all in order of their ids.
+        const { rows } = await tx.query<DeviceRow>(
+          `SELECT ${deviceColumns} FROM devices
+           WHERE tenant_id = $1 AND deleted_at IS NULL AND (device_id = $2 OR gateway_device_id = $2)
+           ORDER BY device_id FOR NO KEY UPDATE`,
           [tenantId, deviceId],
         );
-        if (rowCount === 0) throw notFound('device');
-        await revokeDeviceKeys(tx, tenantId, deviceId);
-        await tx.query('DELETE FROM device_group_members WHERE tenant_id = $1 AND device_id = $2', [
-          tenantId,
-          deviceId,
+        const before = found(rows.find((row) => row.device_id === deviceId.toLowerCase()));
+        const children = rows.flatMap((row) => (row === before ? [] : [row.device_id]));
+        await Promise.all([
+          tx.query(
+            `UPDATE devices SET deleted_at = now(), updated_at = now(), status = 'offline'
+             WHERE tenant_id = $1 AND device_id = $2`,
+            [tenantId, before.device_id],
+          ),
+          revokeDeviceKeys(tx, tenantId, before.device_id),
+          tx.query('DELETE FROM device_group_members WHERE tenant_id = $1 AND device_id = $2', [
+            tenantId,
+            before.device_id,
+          ]),
+          // The children of a gateway that is gone speak through nobody.
+          children.length > 0 &&
+            tx.query(
+              `UPDATE devices SET gateway_device_id = NULL, updated_at = now()
+               WHERE tenant_id = $1 AND device_id = ANY($2::uuid[])`,
+              [tenantId, children],
+            ),
+          ...[before.device_id, ...children].map((id) => notifyDeviceChanged(tx, tenantId, id)),
         ]);
-        // The children of a gateway that is gone speak through nobody.
-        const children = await tx.query<{ device_id: string }>(
-          `UPDATE devices SET gateway_device_id = NULL, updated_at = now()
-           WHERE tenant_id = $1 AND gateway_device_id = $2 RETURNING device_id`,
-          [tenantId, deviceId],
-        );
-        for (const id of [deviceId, ...children.rows.map((row) => row.device_id)]) {
-          await notifyDeviceChanged(tx, tenantId, id);
-        }
+        await membership.devicesChanged(tx, tenantId, [{ before: fleetFacts(before) }]);
       });
       return {};
     },

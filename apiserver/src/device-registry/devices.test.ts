@@ -6,7 +6,7 @@ import { eventually, insertTenant } from '../auth/test-fixtures.ts';
 import { KelletError } from '../platform/errors.ts';
 import { newId } from '../platform/ids.ts';
 import { createTestDatabase, type TestDatabase } from '../platform/test-database.ts';
-import { createDevice, findByHardwareId, setFirmwareVersion, unknownGroups, type NewDevice } from './devices.ts';
+import { createDevice, findByHardwareId, setVersions, unknownGroups, type NewDevice } from './devices.ts';
 
 describe('devices in the database', () => {
   let test: TestDatabase;
@@ -99,8 +99,11 @@ describe('devices in the database', () => {
   it('keeps versions of firmware and software apart', async () => {
     const made = await make();
     const found = await test.database.tenant('acme', async (tx) => {
-      await setFirmwareVersion(tx, 'acme', made.device_id, 'fw', '1.2.0');
-      await setFirmwareVersion(tx, 'acme', made.device_id, 'sw', '7.0.1');
+      await setVersions(tx, 'acme', 'fw', new Map([[made.device_id, '1.2.0']]));
+      await setVersions(tx, 'acme', 'sw', new Map([[made.device_id, '7.0.1']]));
+      // The same again changes nothing, nor does it for a device of another tenant.
+      expect(await setVersions(tx, 'acme', 'fw', new Map([[made.device_id, '1.2.0']]))).to.deep.equal([]);
+      expect(await setVersions(tx, 'other', 'fw', new Map([[made.device_id, '3.0.0']]))).to.deep.equal([]);
       return findByHardwareId(tx, 'acme', made.hardware_id);
     });
     expect(found).to.include({ firmware_version: '1.2.0', software_version: '7.0.1' });

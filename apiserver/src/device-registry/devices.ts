@@ -1,6 +1,7 @@
 // Devices as other services make and find them. Every function works inside the caller's transaction.
 import type { Transaction } from '../platform/database.ts';
 import { alreadyExists, resourceExhausted } from '../platform/errors.ts';
+import { fleetFacts, type FleetFacts } from './membership.ts';
 
 /** How a device proves who it is. */
 export type CredentialType = 'api_key' | 'psk' | 'certificate';
@@ -136,7 +137,7 @@ export async function findDevice(
   tx: Transaction,
   tenantId: string,
   deviceId: string,
-  lock: '' | 'FOR UPDATE' | 'FOR SHARE' = '',
+  lock: '' | 'FOR UPDATE' | 'FOR NO KEY UPDATE' | 'FOR SHARE' = '',
 ): Promise<DeviceRow | undefined> {
   const { rows } = await tx.query<DeviceRow>(
     `SELECT ${deviceColumns} FROM devices WHERE tenant_id = $1 AND device_id = $2 AND deleted_at IS NULL ${lock}`,
@@ -145,21 +146,41 @@ export async function findDevice(
   return rows[0];
 }
 
-/** Records the version that a device reported after an update of its firmware (fw) or software (sw). */
-export async function setFirmwareVersion(
+/**
+ * Records the versions that devices reported after an update of their firmware (fw) or software (sw). Answers the devices whose
+ * version was another one, as they were and as they are; their rows are locked in order of their ids.
+ */
+export async function setVersions(
   tx: Transaction,
   tenantId: string,
-  deviceId: string,
   type: 'fw' | 'sw',
-  version: string,
-): Promise<void> {
+  versions: ReadonlyMap<string, string>,
+): Promise<{ before: FleetFacts; after: FleetFacts }[]> {
+  if (versions.size === 0) return [];
   const column = type === 'fw' ? 'firmware_version' : 'software_version';
-  await tx.query(
-    `UPDATE devices SET ${column} = $3, updated_at = now()
-     WHERE tenant_id = $1 AND device_id = $2 AND deleted_at IS NULL`,
-    [tenantId, deviceId, version],
+  const { rows } = await tx.query<FleetRow & { version: string }>(
+    `WITH given AS (
+       SELECT * FROM unnest($2::uuid[], $3::text[]) AS g (device_id, version)
+     ), held AS (
+       SELECT ${fleetColumns}, g.version FROM devices d JOIN given g USING (device_id)
+       WHERE d.tenant_id = $1 AND d.deleted_at IS NULL AND d.${column} <> g.version
+       ORDER BY d.device_id FOR NO KEY UPDATE OF d
+     )
+     UPDATE devices d SET ${column} = h.version, updated_at = now() FROM held h
+     WHERE d.tenant_id = $1 AND d.device_id = h.device_id
+     RETURNING h.*`,
+    [tenantId, [...versions.keys()], [...versions.values()]],
   );
+  return rows.map((row) => {
+    const before = fleetFacts(row);
+    const after = { ...before, [type === 'fw' ? 'firmwareVersion' : 'softwareVersion']: row.version };
+    return { before, after };
+  });
 }
+
+type FleetRow = Pick<DeviceRow, 'device_id' | 'hardware_id' | 'profile_id' | 'firmware_version' | 'software_version'>;
+
+const fleetColumns = 'd.device_id, d.hardware_id, d.profile_id, d.firmware_version, d.software_version';
 
 /** How many living devices use a profile. */
 export async function countDevicesOfProfile(tx: Transaction, tenantId: string, profileId: string): Promise<number> {

@@ -204,7 +204,7 @@ export class Liveness {
            AS g (tenant_id, device_id, seen, alive, ends, closed)
        ), held AS (
          SELECT d.tenant_id, d.device_id, d.status AS before FROM devices d JOIN given USING (tenant_id, device_id)
-         WHERE d.deleted_at IS NULL ORDER BY d.tenant_id, d.device_id FOR UPDATE OF d
+         WHERE d.deleted_at IS NULL ORDER BY d.tenant_id, d.device_id FOR NO KEY UPDATE OF d
        )
        UPDATE devices d SET
          last_seen = greatest(d.last_seen, g.seen),
@@ -241,7 +241,7 @@ export class Liveness {
       const { rows } = await tx.query<WrittenRow>(
         `WITH silent AS (
            SELECT tenant_id, device_id FROM devices WHERE status = 'online' AND offline_at <= $1 AND deleted_at IS NULL
-           ORDER BY tenant_id, device_id LIMIT $2 FOR UPDATE SKIP LOCKED
+           ORDER BY tenant_id, device_id LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED
          )
          UPDATE devices d SET status = 'offline' FROM silent s
          WHERE d.tenant_id = s.tenant_id AND d.device_id = s.device_id

@@ -1,10 +1,12 @@
 // What the handlers of the device registry work with.
 import type { Platform } from '../platform/module.ts';
 import type { Liveness } from './liveness.ts';
+import type { MembershipListener } from './membership.ts';
 import type { ProfileReader } from './profile-reader.ts';
 
 /** The parts. */
 export type RegistryParts = Pick<Platform, 'database' | 'paging'> & {
   readonly profiles: ProfileReader;
   readonly liveness: Liveness;
+  readonly membership: MembershipListener;
 };

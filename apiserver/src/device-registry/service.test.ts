@@ -10,6 +10,7 @@ import { newId } from '../platform/ids.ts';
 import { internalContext, publicCaller, ServiceRegistry } from '../platform/rpc.ts';
 import { createTestDatabase, type TestDatabase } from '../platform/test-database.ts';
 import type { ProfileFacts, ProfileReader } from './profile-reader.ts';
+import { RolloutMembership } from '../device-link/ota/membership.ts';
 import { createDeviceRegistry, type DeviceRegistryModule } from './service.ts';
 
 const { method } = DeviceRegistryService;
@@ -42,7 +43,7 @@ describe('device registry service', () => {
     await insertTenant(test.database, 'other');
     const platform = testPlatform(test.database, clock);
     auth = createAuth(platform, clusterAway);
-    devices = createDeviceRegistry(platform, profiles);
+    devices = createDeviceRegistry(platform, profiles, new RolloutMembership(platform.clock));
     devices.register(registry);
     await devices.start?.();
   });

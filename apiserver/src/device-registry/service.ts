@@ -5,6 +5,7 @@ import { deviceHandlers } from './device-handlers.ts';
 import { DeviceDirectory } from './directory.ts';
 import { groupHandlers } from './group-handlers.ts';
 import { Liveness } from './liveness.ts';
+import type { MembershipListener } from './membership.ts';
 import type { ProfileReader } from './profile-reader.ts';
 
 /** The device registry as the rest of the process sees it. */
@@ -15,15 +16,16 @@ export interface DeviceRegistryModule extends ServiceModule {
   readonly liveness: Liveness;
 }
 
-/** Builds the registry on top of the profiles, which provisioning owns. */
+/** Builds the registry on top of the profiles, which provisioning owns; `membership` is told of every changed device. */
 export function createDeviceRegistry(
   platform: Pick<Platform, 'database' | 'paging' | 'clock' | 'logger'>,
   profiles: ProfileReader,
+  membership: MembershipListener,
 ): DeviceRegistryModule {
   const { database, paging, clock, logger } = platform;
   const directory = new DeviceDirectory(database, profiles);
   const liveness = new Liveness(database, directory, clock, logger);
-  const parts = { database, paging, profiles, liveness };
+  const parts = { database, paging, profiles, liveness, membership };
   return {
     directory,
     liveness,

@@ -23,12 +23,14 @@ import { rolloutAhead } from './rollout-precedence.ts';
 type Status = NonNullable<OtaRollout['status']>;
 type PauseReason = NonNullable<Status['pauseConditions']>[number]['reason'];
 
-/** How often an active rollout looks over its fleet for devices that joined. */
-const refreshMs = 60_000;
 /** Calls to the data plane in one reconcile; a larger fleet goes on in the next, after its status was written. */
 const callsPerReconcile = 20;
 /** Wait when the data plane would not carry a decision out although nothing had changed. */
 const disagreementMs = 5000;
+/** A rollout's fleet is looked over after this long even if nothing has called for it, when the rollout is reconciled anyway. */
+const longestWithoutLookMs = 10 * 3_600_000;
+/** How much longer than a look over the fleet it is left alone afterwards, however many devices join it meanwhile. */
+const restFactor = 9;
 /** How often a rollout that waits for another looks again. */
 const aheadRetryMs = 30_000;
 
@@ -162,8 +164,8 @@ export class OtaRolloutReconciler implements KindReconciler<'OtaRollout'> {
   readonly aspects = ['Accepted', 'ReferencesResolved', 'Synced'];
   readonly happenings = rolloutHappenings;
   readonly #environment: Environment;
-  /** When each rollout's fleet was looked over last, by rollout id. */
-  readonly #refreshed = new Map<string, number>();
+  /** The last look over each rollout's fleet that found nobody left to schedule, by rollout id. */
+  readonly #looks = new Map<string, { at: number; percent: number; restUntil: number }>();
 
   constructor(environment: Environment) {
     this.#environment = environment;
@@ -212,32 +214,37 @@ export class OtaRolloutReconciler implements KindReconciler<'OtaRollout'> {
     const { steps } = toRolloutMessage(rollout.spec);
     let observed = first;
     for (let calls = 0; calls < callsPerReconcile && !signal.aborted; calls += 1) {
-      const refreshDue = clock.monotonic() - (this.#refreshed.get(rolloutId) ?? -Infinity) >= refreshMs;
-      const { action, requeueAfterMs } = decideRollout({ steps, refreshDue }, observed);
-      if (observed.phase === 'completed') this.#refreshed.delete(rolloutId);
-      if (!action) return { observed, requeueAfterMs: this.#untilRefresh(rolloutId, observed, requeueAfterMs) };
+      if (observed.phase === 'completed') this.#looks.delete(rolloutId);
+      const facts = { steps, lookDue: this.#lookDue(rolloutId), restMs: this.#restMs(rolloutId, observed) };
+      const { action, requeueAfterMs } = decideRollout(facts, observed);
+      if (!action) return { observed, requeueAfterMs };
+      const asked = clock.monotonic();
       const answer = await dataPlane.advanceRollout(toAdvanceRequest(tenantId, rolloutId, observed.revision, action));
       if (!answer.observed) throw new Error('the data plane answered nothing about the rollout');
       logger.info({ action, applied: answer.applied, phase: answer.observed.phase }, 'advanced the rollout');
-      if (action === 'schedule_devices' && answer.applied) this.#refreshed.set(rolloutId, clock.monotonic());
+      if (action === 'schedule_devices' && answer.applied && !answer.observed.scheduling_due) {
+        const now = clock.monotonic();
+        const percent = answer.observed.effective_percent;
+        this.#looks.set(rolloutId, { at: now, percent, restUntil: now + restFactor * (now - asked) });
+      }
       const moved = answer.observed.revision !== observed.revision;
       observed = answer.observed;
-      // What was carried out and changed nothing would be decided again and again.
-      if (!moved && (action !== 'schedule_devices' || isShort(observed))) {
-        return { observed, requeueAfterMs: disagreementMs };
-      }
+      // What was carried out and changed nothing would be decided again and again, but for a look that found nothing to do.
+      const looked = action === 'schedule_devices' && !this.#lookDue(rolloutId) && !observed.scheduling_due;
+      if (!moved && !looked) return { observed, requeueAfterMs: disagreementMs };
     }
     return { observed, requeueAfterMs: 0 };
   }
 
-  #untilRefresh(rolloutId: string, observed: OtaRolloutObserved, requeueAfterMs?: number): number | undefined {
-    if (observed.phase !== 'active') return requeueAfterMs;
-    const due = (this.#refreshed.get(rolloutId) ?? 0) + refreshMs - this.#environment.clock.monotonic();
-    return Math.min(requeueAfterMs ?? Infinity, Math.max(1000, due));
+  #lookDue(rolloutId: string): boolean {
+    const look = this.#looks.get(rolloutId);
+    return !look || this.#environment.clock.monotonic() - look.at >= longestWithoutLookMs;
   }
-}
 
-/** Whether fewer devices are scheduled than the share in force covers. */
-function isShort({ counts, covered }: OtaRolloutObserved): boolean {
-  return (counts?.scheduled ?? 0) < covered;
+  /** Milliseconds until the fleet may be looked over again; a share that has grown does not wait. */
+  #restMs(rolloutId: string, { effective_percent: percent }: OtaRolloutObserved): number {
+    const look = this.#looks.get(rolloutId);
+    if (look?.percent !== percent) return 0;
+    return Math.max(0, look.restUntil - this.#environment.clock.monotonic());
+  }
 }

@@ -1,5 +1,5 @@
-import type { OtaRolloutObserved } from '@kellet/proto/ts/kellet/control/v1/control';
 import { expect } from 'chai';
+import type { OtaRolloutObserved } from '@kellet/proto/ts/kellet/control/v1/control';
 import { decideRollout, toAdvanceRequest, type RolloutDecision, type RolloutFacts } from './rollout-decision.ts';
 import { makeObserved, type ObservedFields } from './test-observed.ts';
 
@@ -31,11 +31,25 @@ describe('decideRollout', () => {
     ['completed: nothing', {}, observe({ phase: 'completed', next_timeout_at: at(now - 1) }), {}],
     ['no steps: a healthy canary stays what it is', {}, observe(), { requeueAfterMs: undefined }],
     ['covered but not scheduled', {}, observe({ covered: 21 }), { action: 'schedule_devices' }],
-    ['the fleet is to be looked over', { refreshDue: true }, observe(), { action: 'schedule_devices' }],
+    ['a device that is covered may wait', {}, observe({ scheduling_due: true }), { action: 'schedule_devices' }],
+    ['the fleet has not been looked over for hours', { lookDue: true }, observe(), { action: 'schedule_devices' }],
+    ['nor while it was paused', { lookDue: true }, observe({ phase: 'paused' }), { requeueAfterMs: undefined }],
+    [
+      'the fleet was looked over just now',
+      { restMs: 4000 },
+      observe({ scheduling_due: true }),
+      { requeueAfterMs: 4000 },
+    ],
+    [
+      'the fleet was looked over just now, and a deadline comes first',
+      { restMs: 4000 },
+      observe({ scheduling_due: true, next_timeout_at: at(now + 2000) }),
+      { requeueAfterMs: 2000 },
+    ],
     [
       'a deadline has passed, whatever else there is to do',
-      { refreshDue: true },
-      observe({ next_timeout_at: at(now) }),
+      {},
+      observe({ next_timeout_at: at(now), scheduling_due: true }),
       { action: 'expire_devices' },
     ],
     [
@@ -53,8 +67,8 @@ describe('decideRollout', () => {
     ],
     [
       'paused: nothing begins',
-      { steps: [step(50)], refreshDue: true },
-      observe({ phase: 'paused', covered: 50 }),
+      { steps: [step(50)] },
+      observe({ phase: 'paused', covered: 50, scheduling_due: true }),
       { requeueAfterMs: undefined },
     ],
     [
@@ -83,9 +97,9 @@ describe('decideRollout', () => {
       { action: 'complete' },
     ],
     [
-      'the fleet is looked over before the end',
-      { refreshDue: true },
-      observe({ counts: everyone, effective_percent: 100, covered: 100 }),
+      'a device that is covered may wait: not the end',
+      {},
+      observe({ counts: everyone, effective_percent: 100, covered: 100, scheduling_due: true }),
       { action: 'schedule_devices' },
     ],
     [
@@ -145,7 +159,9 @@ describe('decideRollout', () => {
     ],
   ];
   for (const [name, facts, observed, want] of cases) {
-    it(name, () => expect(decideRollout({ steps: [], refreshDue: false, ...facts }, observed)).to.deep.equal(want));
+    it(name, () =>
+      expect(decideRollout({ steps: [], lookDue: false, restMs: 0, ...facts }, observed)).to.deep.equal(want),
+    );
   }
 });
 

@@ -24,15 +24,17 @@ export interface RolloutDecision {
   requeueAfterMs?: number;
 }
 
+/** A timer that lies in the past is looked at again after this, so that a disagreement of clocks never spins. */
+const shortestWaitMs = 1000;
+
 /** What the decision looks at beside the observation. */
 export interface RolloutFacts {
   steps: readonly RolloutStep[];
-  /** The fleet has not been looked over for new devices for a while. */
-  refreshDue: boolean;
+  /** The fleet has not been looked over for hours, or never by this operator: nothing calls for it, but nothing is taken for granted. */
+  lookDue: boolean;
+  /** Milliseconds for which the fleet is not looked over again: each look costs the data plane time that grows with it. */
+  restMs: number;
 }
-
-/** A timer that lies in the past is looked at again after this, so that a disagreement of clocks never spins. */
-const shortestWaitMs = 1000;
 
 /** Decides the next thing to do for a rollout. */
 export function decideRollout(facts: RolloutFacts, observed: OtaRolloutObserved): RolloutDecision {
@@ -52,16 +54,17 @@ export function decideRollout(facts: RolloutFacts, observed: OtaRolloutObserved)
 
 /** @returns what an active rollout does, or the milliseconds until its next step, or undefined */
 function nextAction(
-  facts: RolloutFacts,
+  { steps, lookDue, restMs }: RolloutFacts,
   observed: OtaRolloutObserved,
   now: number,
 ): RolloutAction | number | undefined {
   const scheduled = observed.counts?.scheduled ?? 0;
-  // Completion is for good, so the fleet is looked over once more before it.
-  if (scheduled < observed.covered || facts.refreshDue) return 'schedule_devices';
+  if (scheduled < observed.covered || observed.scheduling_due || lookDue) {
+    return restMs > 0 ? restMs : 'schedule_devices';
+  }
   if (everyTargetSucceeded(observed)) return 'complete';
   const index = observed.step_index + 1;
-  const step = facts.steps[index];
+  const step = steps[index];
   if (!step) return undefined;
   // A verb has raised the rollout past the step already: nothing is left to soak or to approve.
   if (step.percent <= observed.effective_percent && !step.approval) return { begin_step: index };

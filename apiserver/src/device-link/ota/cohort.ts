@@ -52,8 +52,14 @@ export function inCohortOrder<D extends { readonly deviceId: string }>(devices: 
     .map(({ device }) => device);
 }
 
-function rank(packageId: string, deviceId: string): Buffer {
+/** A device's place in the package's order. */
+export function rank(packageId: string, deviceId: string): Buffer {
   return createHash('sha256').update(packageId).update('\0').update(deviceId).digest();
+}
+
+/** Whether a device's place comes before the last that is covered, or is that one's. */
+export function isCovered(coveredRank: Buffer | undefined, packageId: string, deviceId: string): boolean {
+  return coveredRank !== undefined && Buffer.compare(rank(packageId, deviceId), coveredRank) <= 0;
 }
 
 /** How many of the eligible devices a percentage covers: rounded up, so that a small fleet has a canary of at least one. */

@@ -4,9 +4,15 @@ import { timestampFromDate, timestampFromMs } from '@bufbuild/protobuf/wkt';
 import type { OtaRolloutObservedSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import { Rollout_Outcome, Rollout_PauseReason, Rollout_Status, RolloutSchema } from '@kellet/proto/es/kellet/v1/ota_pb';
 import type { Transaction } from '../../platform/database.ts';
-import { coverage } from './cohort.ts';
 import { failurePercent, type PauseReason } from './progress.ts';
-import { describe, effectivePercent, pendingDevices, type RolloutState } from './rollout-state.ts';
+import {
+  coveredNow,
+  describe,
+  effectivePercent,
+  isSchedulingDue,
+  pendingDevices,
+  type RolloutState,
+} from './rollout-state.ts';
 
 const countsOf = (state: RolloutState) => ({
   eligible: state.eligible,
@@ -19,20 +25,24 @@ const countsOf = (state: RolloutState) => ({
   removed: state.removed,
 });
 
-/** Everything the operator decides on (control.proto). Reads what the row does not hold: the next timeout, the way back. */
+/** When the first of a rollout's running devices times out: the first entry of the index by deadline. */
+export async function nextDeadline(tx: Transaction, state: RolloutState): Promise<Date | undefined> {
+  const { rows } = await tx.query<{ deadline_at: Date }>(
+    `SELECT deadline_at FROM ota_rollout_devices
+     WHERE tenant_id = $1 AND rollout_id = $2 AND deadline_at IS NOT NULL ORDER BY deadline_at LIMIT 1`,
+    [state.tenantId, state.rolloutId],
+  );
+  return rows[0]?.deadline_at;
+}
+
+/** Everything the operator decides on (control.proto). Reads what the row does not hold: the next timeout. */
 export async function observe(
   tx: Transaction,
   state: RolloutState,
   now: Date,
 ): Promise<MessageInitShape<typeof OtaRolloutObservedSchema>> {
-  const { rows } = await tx.query<{ next_timeout_at: Date | null; rollback_pending: number }>(
-    `SELECT min(deadline_at) FILTER (WHERE state IN ('sent', 'downloading') OR rolling_back) AS next_timeout_at,
-            (count(*) FILTER (WHERE rolling_back AND state IN ('scheduled', 'sent', 'downloading')))::int4 AS rollback_pending
-     FROM ota_rollout_devices WHERE tenant_id = $1 AND rollout_id = $2`,
-    [state.tenantId, state.rolloutId],
-  );
-  const more = rows[0]!;
-  const covered = coverage(state.eligible, effectivePercent(state));
+  const nextTimeoutAt = state.phase === 'completed' ? undefined : await nextDeadline(tx, state);
+  const covered = coveredNow(state);
   return {
     phase: state.phase,
     outcome: state.outcome,
@@ -55,9 +65,11 @@ export async function observe(
     stageFinished: state.scheduled > 0 && state.scheduled >= covered && pendingDevices(state) === 0,
     lastTerminalAt: state.lastTerminalAt && timestampFromDate(state.lastTerminalAt),
     nextStepApproved: state.approvedStepIndex > state.stepIndex,
-    rollbackPending: more.rollback_pending,
+    // Every device on its way back has a deadline: without one none is left, whatever an earlier release has counted.
+    rollbackPending: nextTimeoutAt ? Math.max(1, state.rollbackPending) : 0,
+    schedulingDue: isSchedulingDue(state),
     now: timestampFromDate(now),
-    nextTimeoutAt: more.next_timeout_at ? timestampFromDate(more.next_timeout_at) : undefined,
+    nextTimeoutAt: nextTimeoutAt && timestampFromDate(nextTimeoutAt),
     createdAt: timestampFromDate(state.createdAt),
   };
 }

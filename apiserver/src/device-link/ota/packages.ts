@@ -1,5 +1,6 @@
 // Packages: checked into the content store before they can be used, through REST before the resource is made, through a
 // manifest in the background.
+import { isDeepStrictEqual } from 'node:util';
 import type { MessageInitShape } from '@bufbuild/protobuf';
 import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import type {
@@ -50,6 +51,7 @@ import {
   type PackageRow,
 } from './package-store.ts';
 import { manifestCompatibility, updatePackage } from './package-update.ts';
+import { recountRollouts } from './rollout-store.ts';
 import { verifySignature } from './signature.ts';
 import { Uploads } from './uploads.ts';
 import { packageProblem } from './validation.ts';
@@ -218,6 +220,12 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
       if (before && (before.type !== spec.type || before.version !== spec.version)) {
         throw new RefusalError('Immutable', `a package of this name is ${before.type} ${before.version}`);
       }
+      const compatibility = {
+        device_type: spec.compatibility?.deviceType ?? '',
+        min_version: spec.compatibility?.minVersion ?? '',
+        max_version: spec.compatibility?.maxVersion ?? '',
+        hardware_id_pattern: spec.compatibility?.hardwareIdPattern ?? '',
+      };
       await upsertPackage(tx, tenantId, {
         packageId,
         name: meta.name,
@@ -228,14 +236,11 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
         sha256,
         signature: spec.signature,
         sizeBytes: spec.sizeBytes,
-        compatibility: {
-          device_type: spec.compatibility?.deviceType ?? '',
-          min_version: spec.compatibility?.minVersion ?? '',
-          max_version: spec.compatibility?.maxVersion ?? '',
-          hardware_id_pattern: spec.compatibility?.hardwareIdPattern ?? '',
-        },
+        compatibility,
         releaseNotes: spec.releaseNotes,
       });
+      if (before && !isDeepStrictEqual(before.compatibility, compatibility))
+        await recountRollouts(tx, tenantId, packageId);
       if (before?.deleted_at) await beginAnew(tx, tenantId, packageId, spec.sizeBytes);
       await this.judge(tx, tenantId, packageId);
       return getPackage(tx, tenantId, packageId);

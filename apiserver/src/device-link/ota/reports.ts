@@ -3,24 +3,27 @@
 import type { OtaReport, ReportOtaResponseSchema } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { OtaReport_Status, RolloutDevice_State } from '@kellet/proto/es/kellet/v1/ota_pb';
 import type { MessageInitShape } from '@bufbuild/protobuf';
-import { setFirmwareVersion } from '../../device-registry/devices.ts';
+import { setVersions } from '../../device-registry/devices.ts';
+import type { MembershipListener } from '../../device-registry/membership.ts';
 import type { Clock } from '../../platform/clock.ts';
 import type { Database, Transaction } from '../../platform/database.ts';
 import { invalidArgument, notFound } from '../../platform/errors.ts';
+import { retryConflicts } from '../../platform/retry-conflicts.ts';
 import { finishRolloutCommands } from '../rpc/commands.ts';
 import { listAssignments } from './assignments.ts';
 import { findPackage } from './package-store.ts';
 import { mayMove, reportedState, stateOnWayBack } from './progress.ts';
-import { findRolloutDevice, updateRolloutDevice, type RolloutDeviceRow } from './rollout-devices.ts';
+import { findRolloutDevice, knownDevices, updateRolloutDevice, type RolloutDeviceRow } from './rollout-devices.ts';
 import {
   countMove,
+  countReturn,
   noPlace,
   pauseIfExceeded,
   settlePhase,
   type DeviceState,
   type RolloutState,
 } from './rollout-state.ts';
-import { lockRollout, saveRollout } from './rollout-store.ts';
+import { getRollout, lockRollout, saveRollout } from './rollout-store.ts';
 import { placeOf } from './scheduling.ts';
 
 type ReportAnswer = MessageInitShape<typeof ReportOtaResponseSchema>;
@@ -38,11 +41,13 @@ const reportsPerTransaction = 200;
 /** Takes reports in and answers each once its transaction has committed. */
 export class Reports {
   private readonly database: Database;
+  private readonly membership: MembershipListener;
   private readonly clock: Clock;
   private readonly waiting = new Map<string, WaitingReport[]>();
 
-  constructor(database: Database, clock: Clock) {
+  constructor(database: Database, membership: MembershipListener, clock: Clock) {
     this.database = database;
+    this.membership = membership;
     this.clock = clock;
   }
 
@@ -101,10 +106,30 @@ export class Reports {
     rolloutId: string,
     batch: readonly WaitingReport[],
   ): Promise<(ReportAnswer | Error)[]> {
-    return this.database.tenant(tenantId, async (tx) => {
+    const work = async (tx: Transaction): Promise<(ReportAnswer | Error)[]> => {
+      const [{ profileId, packageId, rollbackPackageId, phase }, known] = await Promise.all([
+        getRollout(tx, tenantId, rolloutId),
+        knownDevices(tx, tenantId, rolloutId, [...new Set(batch.map(({ deviceId }) => deviceId.toLowerCase()))]),
+      ]);
+      const [update, back] = await Promise.all([
+        findPackage(tx, tenantId, packageId),
+        rollbackPackageId ? findPackage(tx, tenantId, rollbackPackageId) : undefined,
+      ]);
+      // Devices before rollouts (device-registry/membership.ts), and all of them in one statement.
+      const changes = await setVersions(tx, tenantId, update?.type ?? 'fw', versionsOf(batch, known));
+      // A version makes a device eligible or not for a rollout that it is not in: not for this one, which it is in, nor for
+      // another one of its profile and type while this one runs, because there is none.
+      const members = new Set(known.flatMap((row) => (row.has_left ? [] : [row.device_id])));
+      const elsewhere = changes.filter(
+        ({ after }) => phase === 'completed' || after.profileId !== profileId || !members.has(after.deviceId),
+      );
+      await this.membership.devicesChanged(tx, tenantId, elsewhere);
       const state = await lockRollout(tx, tenantId, rolloutId);
-      const update = await findPackage(tx, tenantId, state.packageId);
-      const back = state.rollbackPackageId ? await findPackage(tx, tenantId, state.rollbackPackageId) : undefined;
+      // It may have been changed for another until the lock was there.
+      const wayBack =
+        state.rollbackPackageId && state.rollbackPackageId !== rollbackPackageId
+          ? await findPackage(tx, tenantId, state.rollbackPackageId)
+          : back;
       const answers: (ReportAnswer | Error)[] = [];
       const revision = snapshot(state);
       for (const { deviceId, report } of batch) {
@@ -113,16 +138,14 @@ export class Reports {
           answers.push(notFound('rollout_id'));
           continue;
         }
-        const next = await this.applyOne(tx, state, device, report, update?.version ?? '', back?.version ?? '');
-        if (report.firmwareVersion !== '') {
-          await setFirmwareVersion(tx, tenantId, deviceId, update?.type ?? 'fw', report.firmwareVersion);
-        }
+        const next = await this.applyOne(tx, state, device, report, update?.version ?? '', wayBack?.version ?? '');
         answers.push({ deviceId, rolloutId, state: RolloutDevice_State[next] });
       }
       const event = pauseIfExceeded(state, new Date(this.clock.now()));
       if (snapshot(state) !== revision) await saveRollout(tx, state, this.clock, event);
       return answers;
-    });
+    };
+    return retryConflicts(() => this.database.tenant(tenantId, work));
   }
 
   /** Applies one report to the device's row and the counters; answers the device's state after it. */
@@ -157,6 +180,7 @@ export class Reports {
         [device.correlation_id],
         next === 'failure' ? 'failure' : 'successful',
       );
+      countReturn(state, device.state);
       // Not a count of the update, but the operator waits for it.
       state.lastTerminalAt = now;
       settlePhase(state);
@@ -178,24 +202,40 @@ export class Reports {
 
   /** A report on a device-level assignment: only the device's version changes. */
   private reportOverride(tenantId: string, deviceId: string, report: OtaReport): Promise<ReportAnswer> {
-    return this.database.tenant(tenantId, async (tx) => {
+    const work = async (tx: Transaction): Promise<ReportAnswer> => {
       const assignment = (await listAssignments(tx, tenantId, deviceId)).find((row) => row.slot === 'override');
       if (!assignment) throw invalidArgument('rollout_id is required: the device has no assignment of its own');
-      const package_ = await findPackage(tx, tenantId, assignment.package_id);
-      if (report.firmwareVersion !== '') {
-        await setFirmwareVersion(tx, tenantId, deviceId, package_?.type ?? 'fw', report.firmwareVersion);
+      const { firmwareVersion } = report;
+      if (firmwareVersion !== '') {
+        const versions = new Map([[deviceId.toLowerCase(), firmwareVersion]]);
+        await this.membership.devicesChanged(tx, tenantId, await setVersions(tx, tenantId, assignment.type, versions));
       }
       const state =
         report.status === undefined
           ? 'downloading'
           : reportedState({
               success: report.status === OtaReport_Status.success,
-              firmwareVersion: report.firmwareVersion,
-              expectedVersion: package_?.version ?? '',
+              firmwareVersion,
+              expectedVersion: assignment.version,
             }).state;
       return { deviceId, rolloutId: '', state: RolloutDevice_State[state] };
-    });
+    };
+    return retryConflicts(() => this.database.tenant(tenantId, work));
   }
+}
+
+/** The versions that devices of the rollout report: of several reports of a device the last one's. */
+function versionsOf(
+  batch: readonly WaitingReport[],
+  known: readonly { readonly device_id: string }[],
+): Map<string, string> {
+  const ids = new Set(known.map((row) => row.device_id));
+  return new Map(
+    batch.flatMap(({ deviceId, report: { firmwareVersion } }) => {
+      const id = deviceId.toLowerCase();
+      return firmwareVersion !== '' && ids.has(id) ? [[id, firmwareVersion] as const] : [];
+    }),
+  );
 }
 
 /** What of a rollout a report can change, for telling whether it did. */
@@ -206,6 +246,7 @@ const snapshot = (state: RolloutState): string =>
     state.failed,
     state.timedOut,
     state.stageFailed,
+    state.rollbackPending,
     state.pauseConditions.length,
     state.lastTerminalAt?.getTime(),
   ].join();

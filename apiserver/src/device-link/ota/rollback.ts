@@ -55,6 +55,7 @@ export async function beginRollback(
     settled.map((member) => member.device_id),
   );
   const back = reached.filter((member) => !already.has(member.device_id));
+  state.rollbackPending = back.length;
   const commands = back.map((member) => ({ deviceId: member.device_id, correlationId: newId(), notBefore: now }));
   await enqueueRolloutCommands(tx, tenantId, rolloutId, 'ota_start', startParams(state, rollback), commands);
   await tx.query(

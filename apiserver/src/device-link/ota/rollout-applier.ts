@@ -15,6 +15,7 @@ import type { Database, Transaction } from '../../platform/database.ts';
 import { namedId, rolloutId } from '../../platform/ids.ts';
 import { cancelUndelivered } from '../rpc/commands.ts';
 import { unassignUndelivered } from './assignments.ts';
+import { takeOutDeparted } from './membership.ts';
 import { observe } from './observed.ts';
 import { findPackage, type PackageRow } from './package-store.ts';
 import { phaseOf } from './progress.ts';
@@ -24,6 +25,7 @@ import {
   beginStage,
   complete,
   effectivePercent,
+  holdForSignature,
   pauseIfExceeded,
   requestRollback,
   settlePhase,
@@ -35,11 +37,13 @@ import {
   insertRollout,
   lockRollout,
   otherRunningRollout,
+  profileLockKey,
   publishRolloutEvent,
   saveRollout,
   updateIdentity,
 } from './rollout-store.ts';
-import { readCohort, removeDeletedDevices, scheduleDevices } from './scheduling.ts';
+import { readCohort, scheduleDevices } from './scheduling.ts';
+import { lacksSignature } from './signature-policy.ts';
 
 type Observed = MessageInitShape<typeof OtaRolloutObservedSchema>;
 
@@ -104,7 +108,7 @@ export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
     const { package_, profile: target, rollback } = await this.resolve(tx, meta.tenantId, spec, profile);
     // One creation at a time per profile: whoever comes second sees the first.
     await tx.query(`SELECT pg_advisory_xact_lock(hashtextextended($1, 0))`, [
-      `rollout/${meta.tenantId}/${target.profileId}`,
+      profileLockKey(meta.tenantId, target.profileId),
     ]);
     const other = await otherRunningRollout(tx, meta.tenantId, target.profileId, package_.type, id);
     if (other) {
@@ -164,12 +168,8 @@ export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
         `packageRef: the package is for devices of type ${deviceType}, not ${profile.type}`,
       );
     }
-    if (profile.otaPolicy?.requireSignature && !package_.signature_verified) {
-      throw new RefusalError(
-        'SignatureRequired',
-        'packageRef: the profile requires a package with a verified signature',
-      );
-    }
+    requireSigned('packageRef', package_, profile);
+    if (rollback) requireSigned('rollbackPackageRef', rollback, profile);
     return { package_, profile, rollback };
   }
 
@@ -182,7 +182,7 @@ export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
   ): Promise<number> {
     if (state.phase === 'completed') return 0;
     const events: (RolloutEvent | undefined)[] = [];
-    let changed = await removeDeletedDevices(tx, state);
+    let changed = false;
     if (!equals(OtaRolloutSpecSchema, state.spec, spec)) {
       const wasHeld = state.spec.paused;
       const covered = effectivePercent(state);
@@ -192,7 +192,7 @@ export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
       settlePhase(state);
       if (wasHeld && state.phase === 'active') events.push('resumed');
     }
-    if (await this.takeRollbackPackage(tx, state, spec)) changed = true;
+    if (await this.takeRollbackPackage(tx, state, spec, profile)) changed = true;
     if (spec.rolledBack && state.phase !== 'rolling_back') {
       if (!state.rollbackPackageId) {
         throw new RefusalError('InvalidSpec', 'desiredState: RolledBack needs a rollbackPackageRef');
@@ -206,14 +206,21 @@ export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
   }
 
   /** Takes over the manifest's way back, unless devices are on it already. Answers whether it is another one. */
-  private async takeRollbackPackage(tx: Transaction, state: RolloutState, spec: OtaRolloutSpec): Promise<boolean> {
+  private async takeRollbackPackage(
+    tx: Transaction,
+    state: RolloutState,
+    spec: OtaRolloutSpec,
+    profile: ProfileFacts | undefined,
+  ): Promise<boolean> {
     if (!spec.rollbackPackageName || state.phase === 'rolling_back') return false;
     const packageId = namedId(state.tenantId, 'package', spec.rollbackPackageName);
     if (state.rollbackPackageId === packageId) return false;
-    if (!(await findPackage(tx, state.tenantId, packageId))) {
+    const rollback = await findPackage(tx, state.tenantId, packageId);
+    if (!rollback) {
       const message = `rollbackPackageRef: OtaPackage ${spec.rollbackPackageName} not found`;
       throw new RefusalError('ReferenceNotFound', message);
     }
+    requireSigned('rollbackPackageRef', rollback, profile);
     state.rollbackPackageId = packageId;
     return true;
   }
@@ -233,20 +240,40 @@ export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
     if (!event) return undefined;
     const rollback = await findPackage(tx, state.tenantId, state.rollbackPackageId!);
     if (!rollback) throw new RefusalError('ReferenceNotFound', 'the rollback package has been deleted');
+    requireSigned('the rollback package', rollback, profile);
     await beginRollback(tx, state, rollback, deviceTimeout(state.spec, profile?.otaPolicy), now);
     return event;
   }
 
-  /** Schedules one transaction's worth of devices, when the rollout is active; answers how many wait. */
+  /**
+   * Looks over the fleet: counts the eligible devices anew, takes out members that are gone, pauses when that crosses the
+   * threshold, and, while the rollout is active, schedules one transaction's worth of devices. Returns how many wait.
+   */
   async scheduleOnce(tx: Transaction, state: RolloutState, profile: ProfileFacts): Promise<number> {
-    if (state.phase !== 'active') return 0;
+    if (state.phase !== 'active' && state.phase !== 'paused') return 0;
     const package_ = await findPackage(tx, state.tenantId, state.packageId);
     if (!package_) return 0;
-    const before = `${state.eligible}/${state.scheduled}`;
-    const removed = await removeDeletedDevices(tx, state);
+    const facts = () =>
+      [
+        state.eligible,
+        state.scheduled,
+        state.removed,
+        state.schedulingDue,
+        state.coveredCount,
+        state.coveredRank?.toString('hex'),
+      ].join();
+    const before = facts();
+    const now = new Date(this.clock.now());
+    if (lacksSignature(profile.otaPolicy?.requireSignature, package_)) {
+      if (holdForSignature(state, now)) await saveRollout(tx, state, this.clock, 'paused');
+      return 0;
+    }
     const cohort = await readCohort(tx, state.tenantId, profile, package_, state.rolloutId);
-    const left = await scheduleDevices(tx, state, cohort, package_, new Date(this.clock.now()));
-    if (removed || before !== `${state.eligible}/${state.scheduled}`) await saveRollout(tx, state, this.clock);
+    await takeOutDeparted(tx, state, cohort.departed);
+    state.eligible = cohort.devices.length;
+    const paused = pauseIfExceeded(state, now);
+    const left = state.phase === 'active' ? await scheduleDevices(tx, state, cohort, package_, now) : 0;
+    if (paused || before !== facts()) await saveRollout(tx, state, this.clock, paused);
     return left;
   }
 
@@ -279,6 +306,12 @@ async function restoreIdentity(tx: Transaction, meta: ObjectMeta, spec: OtaRollo
     packageId: namedId(tenantId, 'package', spec.packageName),
     profileId: namedId(tenantId, 'profile', spec.profileName),
   });
+}
+
+/** Refuses a package that lacks the signature that the profile requires. */
+function requireSigned(field: string, package_: PackageRow, profile: ProfileFacts | undefined): void {
+  if (!lacksSignature(profile?.otaPolicy?.requireSignature, package_)) return;
+  throw new RefusalError('SignatureRequired', `${field}: the profile requires a package with a verified signature`);
 }
 
 function requireAvailable(field: string, package_: PackageRow): void {

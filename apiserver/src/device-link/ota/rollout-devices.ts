@@ -16,6 +16,8 @@ export interface RolloutDeviceRow {
   /** A resume has acknowledged its failure. */
   readonly acknowledged: boolean;
   readonly correlation_id: string;
+  /** No longer in the rollout; the row is kept for late reports. */
+  readonly has_left: boolean;
   readonly updated_at: Date;
 }
 
@@ -35,6 +37,21 @@ export async function findRolloutDevice(
   return rows[0];
 }
 
+/** Those of the devices that are in the rollout or have been. */
+export async function knownDevices(
+  tx: Transaction,
+  tenantId: string,
+  rolloutId: string,
+  deviceIds: readonly string[],
+): Promise<{ device_id: string; has_left: boolean }[]> {
+  const { rows } = await tx.query<{ device_id: string; has_left: boolean }>(
+    `SELECT device_id, has_left FROM ota_rollout_devices
+     WHERE tenant_id = $1 AND rollout_id = $2 AND device_id = ANY($3::uuid[])`,
+    [tenantId, rolloutId, deviceIds],
+  );
+  return rows;
+}
+
 /** Devices of a rollout in order of their ids, one more than the page; of these states, when any are named. */
 export async function listRolloutDevices(
   tx: Transaction,
@@ -51,6 +68,23 @@ export async function listRolloutDevices(
        AND ($5::uuid IS NULL OR device_id > $5)
      ORDER BY device_id LIMIT $6`,
     [tenantId, rolloutId, filter.states, filter.deviceIds, after, size === undefined ? null : size + 1],
+  );
+  return rows;
+}
+
+/** Devices of a rollout whose deadline has passed, the longest overdue first. */
+export async function listOverdueDevices(
+  tx: Transaction,
+  tenantId: string,
+  rolloutId: string,
+  now: Date,
+  limit: number,
+): Promise<RolloutDeviceRow[]> {
+  const { rows } = await tx.query<Row>(
+    `SELECT * FROM ota_rollout_devices
+     WHERE tenant_id = $1 AND rollout_id = $2 AND deadline_at <= $3 AND state IN ('scheduled', 'sent', 'downloading')
+     ORDER BY deadline_at LIMIT $4`,
+    [tenantId, rolloutId, now, limit],
   );
   return rows;
 }
@@ -102,5 +136,36 @@ export async function acknowledgeFailures(tx: Transaction, tenantId: string, rol
     `UPDATE ota_rollout_devices SET acknowledged = true
      WHERE tenant_id = $1 AND rollout_id = $2 AND state IN ('failure', 'timed_out') AND NOT acknowledged`,
     [tenantId, rolloutId],
+  );
+}
+
+/** Deletes the rows of devices that are gone. */
+export async function removeRolloutDevices(
+  tx: Transaction,
+  tenantId: string,
+  rolloutId: string,
+  deviceIds: readonly string[],
+): Promise<void> {
+  if (deviceIds.length === 0) return;
+  await tx.query(
+    `DELETE FROM ota_rollout_devices WHERE tenant_id = $1 AND rollout_id = $2 AND device_id = ANY($3::uuid[])`,
+    [tenantId, rolloutId, deviceIds],
+  );
+}
+
+/** Marks devices as gone from the rollout, though not from the fleet. */
+export async function markLeft(
+  tx: Transaction,
+  tenantId: string,
+  rolloutId: string,
+  deviceIds: readonly string[],
+  error: string,
+): Promise<void> {
+  if (deviceIds.length === 0) return;
+  await tx.query(
+    `UPDATE ota_rollout_devices SET has_left = true, state = 'skipped', rolling_back = false, acknowledged = false,
+       deadline_at = NULL, progress_percent = NULL, error = $4, updated_at = now()
+     WHERE tenant_id = $1 AND rollout_id = $2 AND device_id = ANY($3::uuid[])`,
+    [tenantId, rolloutId, deviceIds, error],
   );
 }

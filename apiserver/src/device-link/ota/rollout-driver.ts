@@ -9,22 +9,23 @@ import type { ProfileFacts, ProfileReader } from '../../device-registry/profile-
 import type { Clock } from '../../platform/clock.ts';
 import type { Database, Transaction } from '../../platform/database.ts';
 import { finishRolloutCommands, rescheduleCommands } from '../rpc/commands.ts';
-import { observe } from './observed.ts';
+import { nextDeadline, observe } from './observed.ts';
 import { maxAttempts } from './policy.ts';
 import type { RolloutApplier } from './rollout-applier.ts';
-import { listRolloutDevices, updateRolloutDevice } from './rollout-devices.ts';
+import { listOverdueDevices, updateRolloutDevice } from './rollout-devices.ts';
 import {
   addPauseCondition,
   allSucceeded,
   beginStep,
   complete,
   countMove,
+  countReturn,
   pauseIfExceeded,
   pendingDevices,
   type RolloutState,
 } from './rollout-state.ts';
 import { getRollout, lockRollout, saveRollout } from './rollout-store.ts';
-import { placeOf, removeDeletedDevices } from './scheduling.ts';
+import { devicesPerTransaction, placeOf } from './scheduling.ts';
 
 type Response = MessageInitShape<typeof AdvanceRolloutResponseSchema>;
 type Action = AdvanceRolloutRequest['action'];
@@ -90,13 +91,16 @@ export class RolloutDriver implements RolloutDriverContract {
         return true;
       }
       case 'complete': {
-        await removeDeletedDevices(tx, state);
+        // Completion is for good: the fleet is looked over once more, in case a process of an earlier release has changed it.
+        await this.applier.scheduleOnce(tx, state, profile);
         if (state.phase !== 'active' || !allSucceeded(state) || pendingDevices(state) > 0) return false;
         await saveRollout(tx, state, this.clock, complete(state, 'succeeded'));
         return true;
       }
       case 'finishRollback': {
-        if (state.phase !== 'rolling_back' || (await this.returning(tx, state)) > 0) return false;
+        // Every device on its way back has a deadline until it has reported or timed out.
+        if (state.phase !== 'rolling_back' || (await nextDeadline(tx, state))) return false;
+        state.rollbackPending = 0;
         await saveRollout(tx, state, this.clock, complete(state, 'rolled_back'));
         return true;
       }
@@ -107,31 +111,17 @@ export class RolloutDriver implements RolloutDriverContract {
     }
   }
 
-  private async returning(tx: Transaction, state: RolloutState): Promise<number> {
-    const { rows } = await tx.query<{ pending: number }>(
-      `SELECT count(*)::int4 AS pending FROM ota_rollout_devices
-       WHERE tenant_id = $1 AND rollout_id = $2 AND rolling_back AND state IN ('scheduled', 'sent', 'downloading')`,
-      [state.tenantId, state.rolloutId],
-    );
-    return rows[0]!.pending;
-  }
-
-  /** Devices whose deadline has passed get another attempt, or count as timed out, which counts as a failure. */
+  /**
+   * Devices whose deadline has passed get another attempt, or count as timed out, which counts as a failure: at most 500, the
+   * longest overdue first. The operator asks again for what is left.
+   */
   private async expireDevices(
     tx: Transaction,
     state: RolloutState,
     profile: ProfileFacts,
     now: Date,
   ): Promise<boolean> {
-    const running = await listRolloutDevices(
-      tx,
-      state.tenantId,
-      state.rolloutId,
-      { states: ['scheduled', 'sent', 'downloading'] },
-      undefined,
-      undefined,
-    );
-    const overdue = running.filter((device) => device.deadline_at !== null && device.deadline_at <= now);
+    const overdue = await listOverdueDevices(tx, state.tenantId, state.rolloutId, now, devicesPerTransaction);
     if (overdue.length === 0) return false;
     const attempts = maxAttempts(state.spec, profile.otaPolicy);
     const again: string[] = [];
@@ -141,9 +131,8 @@ export class RolloutDriver implements RolloutDriverContract {
         await updateRolloutDevice(tx, state.tenantId, state.rolloutId, device.device_id, { deadlineAt: null });
         continue;
       }
-      if (!device.rolling_back) {
-        countMove(state, device.state, 'timed_out', placeOf(state, device), now);
-      }
+      if (device.rolling_back) countReturn(state, device.state);
+      else countMove(state, device.state, 'timed_out', placeOf(state, device), now);
       await updateRolloutDevice(tx, state.tenantId, state.rolloutId, device.device_id, {
         state: 'timed_out',
         deadlineAt: null,

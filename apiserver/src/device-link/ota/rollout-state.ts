@@ -2,6 +2,7 @@
 // and say what they caused. Whoever calls them holds the row's lock and saves the state afterwards (rollout-store.ts).
 import type { OtaRolloutSpec } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import { failedPrecondition, invalidArgument } from '../../platform/errors.ts';
+import { coverage } from './cohort.ts';
 import { exceedsThreshold, phaseOf, type PauseCondition, type PauseReason, type Phase } from './progress.ts';
 
 /** The row of a rollout. */
@@ -38,6 +39,14 @@ export interface RolloutState {
   stageFailed: number;
   lastTerminalAt: Date | undefined;
   nextSendAt: Date | undefined;
+  /** Devices on their way back that have neither reported nor timed out. */
+  rollbackPending: number;
+  /** A device that the covered share contains may not be scheduled yet, or the eligible devices must be counted anew. */
+  schedulingDue: boolean;
+  /** How many eligible devices the last look over the fleet covered; all of them were scheduled. */
+  coveredCount: number;
+  /** Place of the last of them in the cohort's order; undefined: there was none. */
+  coveredRank: Buffer | undefined;
   revision: bigint;
   createdAt: Date;
   updatedAt: Date;
@@ -77,6 +86,16 @@ export function addPauseCondition(state: RolloutState, reason: PauseReason, by: 
   state.pauseConditions.push({ reason, start_time: now.toISOString(), by });
   settlePhase(state);
   return true;
+}
+
+/** Who holds a rollout whose package lacks the signature that the profile has come to require. */
+const signatureGuard = 'require_signature';
+
+/** Holds an active or paused rollout because its package lacks a signature. Answers whether that paused it. */
+export function holdForSignature(state: RolloutState, now: Date): boolean {
+  if (state.phase !== 'active' && state.phase !== 'paused') return false;
+  const wasActive = state.phase === 'active';
+  return addPauseCondition(state, 'OperatorPause', signatureGuard, now) && wasActive;
 }
 
 const dropPauseConditions = (state: RolloutState, reasons: readonly PauseReason[]): void => {
@@ -214,6 +233,10 @@ export function countMove(
   if (to !== 'sent' && to !== 'downloading' && to !== 'scheduled') state.lastTerminalAt = now;
 }
 
+/** Whether a device in this state has still to report. */
+export const isRunning = (device: DeviceState): boolean =>
+  device === 'scheduled' || device === 'sent' || device === 'downloading';
+
 /** Whether a device in this state counts as failed. */
 export const isFailure = (device: DeviceState): boolean => device === 'failure' || device === 'timed_out';
 
@@ -236,8 +259,21 @@ function leaveFailures(state: RolloutState, { inCurrentStage, acknowledged }: De
   if (inCurrentStage) state.stageScheduled += 1;
 }
 
-/** Takes a deleted device out of every count. */
-export function countRemoval(state: RolloutState, from: DeviceState, place: DevicePlace): void {
+/** A device on its way back has reported or timed out. */
+export function countReturn(state: RolloutState, from: DeviceState): void {
+  if (isRunning(from)) state.rollbackPending -= 1;
+}
+
+/**
+ * Takes a device that leaves the rollout out of every count. The counts of the update stay as they were when a way back began:
+ * the rows of devices that are sent back no longer say what the update came to.
+ */
+export function countRemoval(state: RolloutState, from: DeviceState, place: DevicePlace, rollingBack: boolean): void {
+  if (rollingBack) {
+    countReturn(state, from);
+    state.removed += 1;
+    return;
+  }
   count(state, from, -1);
   if (isFailure(from)) leaveFailures(state, place);
   state.scheduled -= 1;
@@ -264,12 +300,20 @@ export function pauseIfExceeded(state: RolloutState, now: Date): RolloutEvent | 
   return addPauseCondition(state, 'FailureThresholdExceeded', 'kellet', now) ? 'paused' : undefined;
 }
 
+/** How many of the eligible devices the share in force covers. */
+export const coveredNow = (state: RolloutState): number => coverage(state.eligible, effectivePercent(state));
+
+/** Whether a device that the share in force covers may not be scheduled yet. */
+export const isSchedulingDue = (state: RolloutState): boolean =>
+  state.schedulingDue || coveredNow(state) > state.coveredCount;
+
 /** Whether every target device has succeeded (skipped ones are no targets any more); never of an empty fleet. */
 export function allSucceeded(state: RolloutState): boolean {
   return (
     effectivePercent(state) === 100 &&
     state.succeeded > 0 &&
     state.scheduled >= state.eligible &&
+    !isSchedulingDue(state) &&
     state.succeeded + state.skipped === state.scheduled
   );
 }
@@ -292,6 +336,9 @@ export function describe(state: RolloutState): string {
     return `${stageFailed} of ${stageScheduled} devices of this stage failed: ${more}`;
   }
   if (state.spec.paused) return 'held by spec.paused';
+  if (state.pauseConditions.some(({ by }) => by === signatureGuard)) {
+    return 'paused: the profile requires a signature, and the package has no verified one';
+  }
   if (reasons.includes('OperatorPause')) return 'paused by an operator';
   if (reasons.includes('StepApproval')) return `waits for approval of step ${state.stepIndex + 2}`;
   if (state.eligible === 0) return 'no device is eligible';

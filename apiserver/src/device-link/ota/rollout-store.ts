@@ -43,6 +43,10 @@ interface RolloutRow {
   stage_failed: number;
   last_terminal_at: Date | null;
   next_send_at: Date | null;
+  rollback_pending: number;
+  scheduling_due: boolean;
+  covered_count: number;
+  covered_rank: Buffer | null;
   revision: bigint;
   created_at: Date;
   updated_at: Date;
@@ -82,6 +86,10 @@ function toState(row: RolloutRow): RolloutState {
     stageFailed: row.stage_failed,
     lastTerminalAt: row.last_terminal_at ?? undefined,
     nextSendAt: row.next_send_at ?? undefined,
+    rollbackPending: row.rollback_pending,
+    schedulingDue: row.scheduling_due,
+    coveredCount: row.covered_count,
+    coveredRank: row.covered_rank ?? undefined,
     revision: row.revision,
     createdAt: row.created_at,
     updatedAt: row.updated_at,
@@ -116,6 +124,29 @@ export async function lockRollout(tx: Transaction, tenantId: string, rolloutId: 
   if (!state) throw notFound('rollout_id');
   return state;
 }
+
+/**
+ * Those of these rollouts that have not completed, with their rows locked until the transaction ends. What locks several locks
+ * them here, so that all do it in the same order.
+ */
+export async function lockRollouts(
+  tx: Transaction,
+  tenantId: string,
+  rolloutIds: readonly string[],
+): Promise<RolloutState[]> {
+  const { rows } = await tx.query<RolloutRow & Record<string, unknown>>(
+    `SELECT * FROM ota_rollouts WHERE tenant_id = $1 AND rollout_id = ANY($2::uuid[]) AND phase <> 'completed'
+     ORDER BY rollout_id FOR UPDATE`,
+    [tenantId, rolloutIds],
+  );
+  return rows.map(toState);
+}
+
+/**
+ * Key of the advisory lock of a profile's rollouts. Creating a rollout holds it alone; a change of the profile's devices shares
+ * it, so that a rollout and a change that do not see each other's rows never cross.
+ */
+export const profileLockKey = (tenantId: string, profileId: string): string => `rollout/${tenantId}/${profileId}`;
 
 /** Rollouts of a tenant in order of creation, one more than the page; `after` is the id of the last one shown. */
 export async function listRollouts(
@@ -225,13 +256,14 @@ export async function saveRollout(
   clock: Clock,
   ...events: (RolloutEvent | undefined)[]
 ): Promise<void> {
-  await tx.query(
+  const written = tx.query(
     `UPDATE ota_rollouts SET
        rollback_package_id = $3, spec = $4, phase = $5, outcome = $6, pause_conditions = $7, expanded_to_percent = $8,
        acknowledged_failures = $9, acknowledged_scheduled = $10, rollback_requested_at = $11, rollback_requested_by = $12,
        step_index = $13, approved_step_index = $14, eligible = $15, scheduled = $16, sent = $17, succeeded = $18,
        failed = $19, timed_out = $20, skipped = $21, removed = $22, stage_scheduled = $23, stage_failed = $24,
-       last_terminal_at = $25, next_send_at = $26, scheduled_initially = $27, revision = revision + 1, updated_at = now()
+       last_terminal_at = $25, next_send_at = $26, scheduled_initially = $27, rollback_pending = $28,
+       scheduling_due = $29, covered_rank = $30, covered_count = $31, revision = revision + 1, updated_at = now()
      WHERE tenant_id = $1 AND rollout_id = $2`,
     [
       state.tenantId,
@@ -261,11 +293,30 @@ export async function saveRollout(
       state.lastTerminalAt,
       state.nextSendAt,
       state.scheduledInitially,
+      state.rollbackPending,
+      state.schedulingDue,
+      state.coveredRank,
+      state.coveredCount,
     ],
   );
   state.revision += 1n;
-  await notifyChanged(tx, 'OtaRollout', state.tenantId, state.namespace, state.name);
-  for (const event of events) if (event) await publishRolloutEvent(tx, state, event, clock);
+  const notified = notifyChanged(tx, 'OtaRollout', state.tenantId, state.namespace, state.name);
+  const published = events.map((event) => event && publishRolloutEvent(tx, state, event, clock));
+  await Promise.all([written, notified, ...published]);
+}
+
+/** Has the eligible devices of a package's running rollouts counted anew: it may be installed on others now. */
+export async function recountRollouts(tx: Transaction, tenantId: string, packageId: string): Promise<void> {
+  const { rows } = await tx.query<{ namespace: string; name: string }>(
+    `WITH held AS (
+       SELECT rollout_id FROM ota_rollouts WHERE tenant_id = $1 AND package_id = $2 AND phase <> 'completed'
+       ORDER BY rollout_id FOR UPDATE
+     )
+     UPDATE ota_rollouts r SET scheduling_due = true, revision = revision + 1 FROM held h
+     WHERE r.tenant_id = $1 AND r.rollout_id = h.rollout_id RETURNING r.namespace, r.name`,
+    [tenantId, packageId],
+  );
+  for (const { namespace, name } of rows) await notifyChanged(tx, 'OtaRollout', tenantId, namespace, name);
 }
 
 /** Puts a rollout's event into the outbox: `profile.ota.rollout.<event>.{tenant}.{rollout_id}` (SPEC, Events). */

@@ -20,7 +20,7 @@ import type { OtaRolloutSpec as RolloutManifest } from '@kellet/crds';
 import { refusalError, RefusalError } from '../../control/applier.ts';
 import type { ResourceWriter } from '../../control/resource-writer.ts';
 import { checkWindow } from '../../device-registry/policies.ts';
-import type { ProfileReader } from '../../device-registry/profile-reader.ts';
+import type { ProfileFacts, ProfileReader } from '../../device-registry/profile-reader.ts';
 import type { Clock } from '../../platform/clock.ts';
 import type { Database, Transaction } from '../../platform/database.ts';
 import { enumFilter } from '../../platform/enums.ts';
@@ -49,6 +49,7 @@ import {
 } from './rollout-state.ts';
 import { getRollout, listRollouts, lockRollout, saveRollout } from './rollout-store.ts';
 import { placeOf, readCohort } from './scheduling.ts';
+import { lacksSignature } from './signature-policy.ts';
 import { rolloutProblem } from './validation.ts';
 
 type Rollout = MessageInitShape<typeof RolloutSchema>;
@@ -230,12 +231,18 @@ export class Rollouts {
     });
 
   /** An operator's resume, which may raise the rollout. */
-  resume = (context: CallContext, rolloutId: string, percent: number | undefined): Promise<Rollout> =>
-    this.change(context, rolloutId, async (tx, state) => {
+  resume = async (context: CallContext, rolloutId: string, percent: number | undefined): Promise<Rollout> => {
+    const profile = await this.profileOf(context.tenantId, rolloutId);
+    return this.change(context, rolloutId, async (tx, state) => {
+      const package_ = await findPackage(tx, state.tenantId, state.packageId);
+      if (package_ && lacksSignature(profile?.otaPolicy?.requireSignature, package_)) {
+        throw failedPrecondition('the profile requires a package with a verified signature');
+      }
       const event = resume(state, percent);
       if (event) await acknowledgeFailures(tx, state.tenantId, state.rolloutId);
       return event;
     });
+  };
 
   /** Raises an active rollout. */
   raise = (context: CallContext, rolloutId: string, percent: number): Promise<Rollout> =>
@@ -247,9 +254,7 @@ export class Rollouts {
 
   /** Turns the rollout around. */
   rollback = async (context: CallContext, rolloutId: string): Promise<Rollout> => {
-    const { tenantId } = context;
-    const { profileId } = await this.database.read(tenantId, (tx) => getRollout(tx, tenantId, rolloutId));
-    const profile = await this.profiles.get(tenantId, profileId);
+    const profile = await this.profileOf(context.tenantId, rolloutId);
     return this.change(context, rolloutId, async (tx, state) => {
       if (state.rollbackPackageId && !(await findPackage(tx, state.tenantId, state.rollbackPackageId))) {
         throw failedPrecondition('the rollback package has been deleted');
@@ -345,6 +350,12 @@ export class Rollouts {
     );
     if (named && found.length < named.length) throw notFound('device_ids');
     return found.filter((device) => states.includes(device.state));
+  }
+
+  /** The profile of a rollout. Read before its row is locked: a second connection is not waited for under a lock. */
+  private async profileOf(tenantId: string, rolloutId: string): Promise<ProfileFacts | undefined> {
+    const { profileId } = await this.database.read(tenantId, (tx) => getRollout(tx, tenantId, rolloutId));
+    return this.profiles.get(tenantId, profileId);
   }
 
   /** Changes a rollout under its lock, saves it when something changed, and answers it. */

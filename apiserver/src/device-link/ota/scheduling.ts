@@ -2,29 +2,28 @@
 import type { Transaction } from '../../platform/database.ts';
 import { newId } from '../../platform/ids.ts';
 import { listFleet } from '../../device-registry/fleet.ts';
-import { enqueueRolloutCommands, finishRolloutCommands } from '../rpc/commands.ts';
+import { enqueueRolloutCommands } from '../rpc/commands.ts';
 import { assign } from './assignments.ts';
-import { coverage, exclusion, inCohortOrder, type Exclusion, type FleetDevice, type Target } from './cohort.ts';
+import { coverage, exclusion, inCohortOrder, rank, type Exclusion, type FleetDevice, type Target } from './cohort.ts';
 import type { PackageRow } from './package-store.ts';
-import {
-  countRemoval,
-  effectivePercent,
-  type DevicePlace,
-  type DeviceState,
-  type RolloutState,
-} from './rollout-state.ts';
+import { effectivePercent, type DevicePlace, type RolloutState } from './rollout-state.ts';
 
-/** Devices that one transaction schedules at the most. */
-const devicesPerTransaction = 500;
+/** Devices that one transaction schedules or expires at the most. */
+export const devicesPerTransaction = 500;
 
 /** Devices of a profile in the order in which a package reaches them, and who is left out and why. */
 export interface Cohort {
   readonly devices: FleetDevice[];
   readonly excluded: { deviceId: string; reason: Exclusion }[];
+  /** Members that should have left the rollout: not in the fleet any more, or with an assignment of their own. */
+  readonly departed: Departed;
 }
 
+/** Why members should have left. */
+export type Departed = ReadonlyMap<string, 'gone' | 'overridden'>;
+
 /** What a package may be installed on. */
-export function targetOf(row: PackageRow): Target {
+export function targetOf(row: Pick<PackageRow, 'package_id' | 'version' | 'compatibility'>): Target {
   return {
     packageId: row.package_id,
     version: row.version,
@@ -48,41 +47,45 @@ export async function readCohort(
 ): Promise<Cohort> {
   const fleet = await listFleet(tx, tenantId, profile.profileId);
   const { rows: overrides } = await tx.query<{ device_id: string }>(
-    `SELECT device_id FROM ota_assignments WHERE tenant_id = $1 AND slot = 'override'`,
-    [tenantId],
+    `SELECT a.device_id FROM ota_assignments a JOIN ota_packages p USING (tenant_id, package_id)
+     WHERE a.tenant_id = $1 AND a.slot = 'override' AND p.type = $2`,
+    [tenantId, package_.type],
   );
   const overridden = new Set(overrides.map((row) => row.device_id));
   const members = rolloutId ? await readMembers(tx, tenantId, rolloutId) : new Set<string>();
   const target = targetOf(package_);
   const devices: FleetDevice[] = [];
   const excluded: Cohort['excluded'] = [];
+  const departed = new Map<string, 'gone' | 'overridden'>([...members].map((deviceId) => [deviceId, 'gone']));
   for (const member of fleet) {
+    const isOverridden = overridden.has(member.deviceId);
+    if (!isOverridden) departed.delete(member.deviceId);
+    else if (departed.has(member.deviceId)) departed.set(member.deviceId, 'overridden');
     const device = {
       deviceId: member.deviceId,
       hardwareId: member.hardwareId,
       version: package_.type === 'fw' ? member.firmwareVersion : member.softwareVersion,
-      overridden: overridden.has(member.deviceId),
-      member: members.has(member.deviceId),
+      overridden: isOverridden,
+      member: !isOverridden && members.has(member.deviceId),
     };
     const reason = exclusion(device, target, profile.type);
     if (reason) excluded.push({ deviceId: device.deviceId, reason });
     else devices.push(device);
   }
-  return { devices: inCohortOrder(devices, target.packageId), excluded };
+  return { devices: inCohortOrder(devices, target.packageId), excluded, departed };
 }
 
 async function readMembers(tx: Transaction, tenantId: string, rolloutId: string): Promise<Set<string>> {
   const { rows } = await tx.query<{ device_id: string }>(
-    `SELECT device_id FROM ota_rollout_devices WHERE tenant_id = $1 AND rollout_id = $2`,
+    `SELECT device_id FROM ota_rollout_devices WHERE tenant_id = $1 AND rollout_id = $2 AND NOT has_left`,
     [tenantId, rolloutId],
   );
   return new Set(rows.map((row) => row.device_id));
 }
 
-/** Devices that the current percentage covers and that are not scheduled yet. */
-export function waiting(state: RolloutState, cohort: Cohort): FleetDevice[] {
-  const covered = coverage(cohort.devices.length, effectivePercent(state));
-  return cohort.devices.slice(0, covered).filter((device) => !device.member);
+/** Devices that the current percentage covers. */
+export function coveredDevices(state: RolloutState, cohort: Cohort): FleetDevice[] {
+  return cohort.devices.slice(0, coverage(cohort.devices.length, effectivePercent(state)));
 }
 
 /**
@@ -97,19 +100,40 @@ export async function scheduleDevices(
   now: Date,
 ): Promise<number> {
   state.eligible = cohort.devices.length;
-  const all = waiting(state, cohort);
+  const covered = coveredDevices(state, cohort);
+  const all = covered.filter((device) => !device.member);
   const chosen = all.slice(0, devicesPerTransaction);
-  if (chosen.length === 0) return 0;
-  const times = sendTimes(state, chosen.length, now);
-  const commands = chosen.map((device, index) => ({
-    deviceId: device.deviceId,
-    correlationId: newId(),
-    notBefore: times[index]!,
-  }));
+  state.schedulingDue = chosen.length < all.length;
+  if (!state.schedulingDue) {
+    const last = covered.at(-1);
+    state.coveredCount = covered.length;
+    state.coveredRank = last && rank(state.packageId, last.deviceId);
+  }
+  if (chosen.length > 0) {
+    const deviceIds = chosen.map((device) => device.deviceId);
+    await enroll(tx, state, deviceIds, package_, now);
+  }
+  return all.length - chosen.length;
+}
+
+/** Makes devices members of a locked rollout, with their commands and assignments. The caller saves the state. */
+export async function enroll(
+  tx: Transaction,
+  state: RolloutState,
+  deviceIds: readonly string[],
+  package_: PackageRow,
+  now: Date,
+): Promise<void> {
+  const times = sendTimes(state, deviceIds.length, now);
+  const commands = deviceIds.map((deviceId, index) => ({ deviceId, correlationId: newId(), notBefore: times[index]! }));
   await tx.query(
     `INSERT INTO ota_rollout_devices (tenant_id, rollout_id, device_id, state, stage_percent, correlation_id)
      SELECT $1, $2, device_id, 'scheduled', $3, correlation_id
-     FROM unnest($4::uuid[], $5::uuid[]) AS d (device_id, correlation_id)`,
+     FROM unnest($4::uuid[], $5::uuid[]) AS d (device_id, correlation_id)
+     -- A device that had left comes back as if it had never been in the rollout.
+     ON CONFLICT (tenant_id, rollout_id, device_id) DO UPDATE SET
+       state = 'scheduled', has_left = false, stage_percent = EXCLUDED.stage_percent, attempts = 0,
+       correlation_id = EXCLUDED.correlation_id, firmware_version = '', error = '', updated_at = now()`,
     [
       state.tenantId,
       state.rolloutId,
@@ -135,10 +159,9 @@ export async function scheduleDevices(
     state.rolloutId,
   );
   // Nobody was scheduled in an earlier stage: this is the one with which the rollout began.
-  if (state.stageScheduled === state.scheduled) state.scheduledInitially += chosen.length;
-  state.scheduled += chosen.length;
-  state.stageScheduled += chosen.length;
-  return all.length - chosen.length;
+  if (state.stageScheduled === state.scheduled) state.scheduledInitially += deviceIds.length;
+  state.scheduled += deviceIds.length;
+  state.stageScheduled += deviceIds.length;
 }
 
 /**
@@ -173,31 +196,4 @@ function sendTimes(state: RolloutState, count: number, now: Date): Date[] {
   const first = Math.max(now.getTime(), state.nextSendAt?.getTime() ?? 0);
   state.nextSendAt = new Date(first + count * interval);
   return Array.from({ length: count }, (_, index) => new Date(first + index * interval));
-}
-
-/** Takes devices that no longer exist out of the rollout and its counts. Answers whether there were any. */
-export async function removeDeletedDevices(tx: Transaction, state: RolloutState): Promise<boolean> {
-  const { rows } = await tx.query<{
-    device_id: string;
-    state: DeviceState;
-    stage_percent: number;
-    acknowledged: boolean;
-    correlation_id: string;
-  }>(
-    `DELETE FROM ota_rollout_devices m
-     WHERE tenant_id = $1 AND rollout_id = $2 AND NOT EXISTS
-       (SELECT FROM devices d WHERE d.tenant_id = m.tenant_id AND d.device_id = m.device_id AND d.deleted_at IS NULL)
-     RETURNING device_id, state, stage_percent, acknowledged, correlation_id`,
-    [state.tenantId, state.rolloutId],
-  );
-  for (const row of rows) countRemoval(state, row.state, placeOf(state, row));
-  if (rows.length > 0) {
-    await finishRolloutCommands(
-      tx,
-      state.tenantId,
-      rows.map((row) => row.correlation_id),
-      'cancelled',
-    );
-  }
-  return rows.length > 0;
 }

@@ -1,16 +1,13 @@
 // OtaService: packages, rollouts and the device's side of an update.
 import { OtaService } from '@kellet/proto/es/kellet/v1/ota_pb';
-import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import type { ResourceWriter } from '../../control/resource-writer.ts';
-import { findDevice } from '../../device-registry/devices.ts';
 import type { ProfileReader } from '../../device-registry/profile-reader.ts';
-import { failedPrecondition, invalidArgument, notFound, permissionDenied } from '../../platform/errors.ts';
-import { idField } from '../../platform/fields.ts';
+import { invalidArgument, permissionDenied } from '../../platform/errors.ts';
 import type { Platform, ServiceModule } from '../../platform/module.ts';
 import type { ServiceRegistry } from '../../platform/rpc.ts';
-import { assign, deleteOverride, listAssignments } from './assignments.ts';
 import { assignedPackage, chunk } from './device-side.ts';
-import { getPackage } from './package-store.ts';
+import type { RolloutMembership } from './membership.ts';
+import { Overrides } from './overrides.ts';
 import { Packages } from './packages.ts';
 import { Reports } from './reports.ts';
 import { RolloutApplier } from './rollout-applier.ts';
@@ -25,19 +22,19 @@ export interface OtaModule extends ServiceModule {
 }
 
 /** Puts the room together. */
-export function createOta(platform: Platform, profiles: ProfileReader, writer: ResourceWriter): OtaModule {
+export function createOta(
+  platform: Platform,
+  profiles: ProfileReader,
+  writer: ResourceWriter,
+  membership: RolloutMembership,
+): OtaModule {
   const { database, clock, paging, logger, config } = platform;
   const packages = new Packages({ database, writer, paging, logger, allowLocalFetch: config.allowLocalFetch });
   const rolloutApplier = new RolloutApplier(database, profiles, clock);
   const rolloutDriver = new RolloutDriver(database, profiles, rolloutApplier, clock);
   const rollouts = new Rollouts({ database, profiles, writer, applier: rolloutApplier, paging, clock });
-  const reports = new Reports(database, clock);
-
-  /** The device exists in the tenant; NOT_FOUND otherwise. */
-  const requireDevice = (tenantId: string, deviceId: string): Promise<void> =>
-    database.tenant(tenantId, async (tx) => {
-      if (!(await findDevice(tx, tenantId, idField('device_id', deviceId)))) throw notFound('device_id');
-    });
+  const reports = new Reports(database, membership, clock);
+  const overrides = new Overrides(database, membership);
 
   const register = (registry: ServiceRegistry): void =>
     registry.register(OtaService, {
@@ -76,26 +73,9 @@ export function createOta(platform: Platform, profiles: ProfileReader, writer: R
         }
         return reports.report(context.tenantId, request.deviceId, request.report);
       },
-      setAssignment: async (request, context) => {
-        await requireDevice(context.tenantId, request.deviceId);
-        return database.tenant(context.tenantId, async (tx) => {
-          const package_ = await getPackage(tx, context.tenantId, request.packageId);
-          if (package_.status !== 'available') throw failedPrecondition(`the package is ${package_.status}`);
-          await assign(tx, context.tenantId, [request.deviceId], 'override', package_.package_id, null);
-          const override = (await listAssignments(tx, context.tenantId, request.deviceId))[0]!;
-          return {
-            deviceId: request.deviceId,
-            packageId: override.package_id,
-            createdAt: timestampFromDate(override.created_at),
-          };
-        });
-      },
+      setAssignment: (request, context) => overrides.set(context.tenantId, request.deviceId, request.packageId),
       deleteAssignment: async (request, context) => {
-        await requireDevice(context.tenantId, request.deviceId);
-        const existed = await database.tenant(context.tenantId, (tx) =>
-          deleteOverride(tx, context.tenantId, request.deviceId),
-        );
-        if (!existed) throw notFound('assignment');
+        await overrides.remove(context.tenantId, request.deviceId);
         return {};
       },
     });

@@ -13,6 +13,7 @@ import { createMetrics } from '../../platform/metrics.ts';
 import type { OutboxRelay } from '../../platform/outbox.ts';
 import { internalContext, publicCaller } from '../../platform/rpc.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/test-database.ts';
+import { RolloutMembership } from '../ota/membership.ts';
 import { claimMethod } from './claims.ts';
 import { mintProvisionKey, provisionKeyHash } from './provision-key.ts';
 import { applyProfile, applyTemplate, provisioningDispatcher } from './test-fixtures.ts';
@@ -39,6 +40,7 @@ describe('claims', () => {
       clock: systemClock,
       logger: createLogger('silent'),
       metrics: createMetrics(),
+      membership: new RolloutMembership(systemClock),
     }));
   });
   after(() => test.drop());

@@ -3,7 +3,8 @@ import { timingSafeEqual } from 'node:crypto';
 import type { ClaimDeviceRequest, ProvisioningService } from '@kellet/proto/es/kellet/v1/provisioning_pb.ts';
 import { mintDeviceKey } from '../../auth/device-keys.ts';
 import type { ChangeCoalescer } from '../../control/changes.ts';
-import { createDevice, findByHardwareId, unknownGroups } from '../../device-registry/devices.ts';
+import { createDevice, findByHardwareId, unknownGroups, type DeviceRow } from '../../device-registry/devices.ts';
+import { fleetFacts, type MembershipListener } from '../../device-registry/membership.ts';
 import type { Clock } from '../../platform/clock.ts';
 import type { Database, Transaction } from '../../platform/database.ts';
 import { KelletError, permissionDenied } from '../../platform/errors.ts';
@@ -12,6 +13,7 @@ import { newId } from '../../platform/ids.ts';
 import type { Logger } from '../../platform/logger.ts';
 import { Counter, type Registry } from '../../platform/metrics.ts';
 import { enqueue, type OutboxRelay } from '../../platform/outbox.ts';
+import { retryConflicts } from '../../platform/retry-conflicts.ts';
 import type { Implementation } from '../../platform/rpc.ts';
 import { decideClaim, type ClaimDecision, type ClaimKey } from './claim-decision.ts';
 import { countClaim, findClaimTemplate, findKey, markKeyUsed, type ClaimTemplateRow } from './claim-store.ts';
@@ -53,8 +55,9 @@ export function claimMethod(ground: {
   logger: Logger;
   metrics: Registry;
   changes: ChangeCoalescer;
+  membership: MembershipListener;
 }): Pick<Required<Implementation<typeof ProvisioningService>>, 'claimDevice'> {
-  const { database, outbox, clock, logger, changes } = ground;
+  const { database, outbox, clock, logger, changes, membership } = ground;
   const claims = new Counter({
     name: 'kellet_claims_total',
     help: 'Claims by what came of them.',
@@ -68,7 +71,7 @@ export function claimMethod(ground: {
     const found = await database.system((tx) => findKey(tx, keyHash));
     if (!found || !timingSafeEqual(found.key_hash, keyHash)) return { decision: refusedAsUnknown };
     const fields: ClaimFields = { tenantId: found.tenant_id, keyHash, hardwareId, deviceName };
-    return database.tenant(fields.tenantId, (tx) => claimInTenant(tx, fields, clock));
+    return retryConflicts(() => database.tenant(fields.tenantId, (tx) => claimInTenant(tx, fields, clock, membership)));
   };
 
   return {
@@ -108,7 +111,12 @@ function fieldsOf(request: ClaimDeviceRequest): { key: string; hardwareId: strin
   };
 }
 
-async function claimInTenant(tx: Transaction, fields: ClaimFields, clock: Clock): Promise<Outcome> {
+async function claimInTenant(
+  tx: Transaction,
+  fields: ClaimFields,
+  clock: Clock,
+  membership: MembershipListener,
+): Promise<Outcome> {
   const { tenantId, keyHash, hardwareId } = fields;
   const template = await findClaimTemplate(tx, tenantId, keyHash);
   if (!template) return { decision: refusedAsUnknown };
@@ -124,14 +132,15 @@ async function claimInTenant(tx: Transaction, fields: ClaimFields, clock: Clock)
   const decision = await decide();
   if (decision.action === 'repeat') return { decision, template, deviceId: decision.deviceId };
   if (decision.action === 'refuse') return { decision, template };
-  const deviceId = await make(tx, fields, template);
-  if (deviceId === undefined) {
+  const device = await make(tx, fields, template);
+  if (device === undefined) {
     // Another claim of the same hardware id was quicker: this one is its repeat.
     const again = await decide();
     return again.action === 'repeat'
       ? { decision: again, template, deviceId: again.deviceId }
       : { decision: again, template };
   }
+  const deviceId = device.device_id;
   const apiKey = await mintDeviceKey(tx, tenantId, deviceId);
   if (decision.useUp) await markKeyUsed(tx, tenantId, keyHash, hardwareId);
   await countClaim(tx, tenantId, template.template_id, deviceId);
@@ -144,16 +153,22 @@ async function claimInTenant(tx: Transaction, fields: ClaimFields, clock: Clock)
     template_id: template.template_id,
   };
   const event = { tenantId, subject: 'device.provisioned', resource: deviceId, data, holdMilliseconds };
-  return { decision, template, deviceId, apiKey, eventId: await enqueue(tx, event, clock) };
+  // Last, because a running rollout of the profile stays locked from here to the commit; together, because what finds no
+  // rollout then costs no message of its own.
+  const [eventId] = await Promise.all([
+    enqueue(tx, event, clock),
+    membership.devicesChanged(tx, tenantId, [{ after: fleetFacts(device) }]),
+  ]);
+  return { decision, template, deviceId, apiKey, eventId };
 }
 
 /** Makes the device with the template's groups that still exist; undefined when the hardware id was taken meanwhile. */
-async function make(tx: Transaction, fields: ClaimFields, template: ClaimTemplateRow): Promise<string | undefined> {
+async function make(tx: Transaction, fields: ClaimFields, template: ClaimTemplateRow): Promise<DeviceRow | undefined> {
   const { tenantId, hardwareId, deviceName } = fields;
   const gone = new Set(await unknownGroups(tx, tenantId, template.default_group_ids));
   const deviceId = newId();
   try {
-    await createDevice(tx, {
+    return await createDevice(tx, {
       tenantId,
       deviceId,
       name: deviceName,
@@ -162,7 +177,6 @@ async function make(tx: Transaction, fields: ClaimFields, template: ClaimTemplat
       groupIds: template.default_group_ids.filter((id) => !gone.has(id)),
       credentialType: template.credential_type,
     });
-    return deviceId;
   } catch (error) {
     if (error instanceof KelletError && error.code === 'ALREADY_EXISTS') return undefined;
     throw error;

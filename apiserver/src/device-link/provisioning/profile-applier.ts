@@ -8,6 +8,7 @@ import type {
 import type { Profile } from '@kellet/proto/es/kellet/v1/profile_pb.ts';
 import { RefusalError, type Applied, type Applier, type Refusal } from '../../control/applier.ts';
 import { takeUp } from '../../control/applied-versions.ts';
+import type { MembershipListener } from '../../device-registry/membership.ts';
 import type { Database, Transaction } from '../../platform/database.ts';
 import { KelletError } from '../../platform/errors.ts';
 import { namedId } from '../../platform/ids.ts';
@@ -50,10 +51,12 @@ export async function profileUse(
 export class ProfileApplier implements Applier<DeviceProfileSpec, Observed> {
   private readonly database: Database;
   private readonly usage: ProfileUsage;
+  private readonly membership: MembershipListener;
 
-  constructor(database: Database, usage: ProfileUsage) {
+  constructor(database: Database, usage: ProfileUsage, membership: MembershipListener) {
     this.database = database;
     this.usage = usage;
+    this.membership = membership;
   }
 
   apply(meta: ObjectMeta, spec: DeviceProfileSpec): Promise<Applied<Observed>> {
@@ -61,7 +64,10 @@ export class ProfileApplier implements Applier<DeviceProfileSpec, Observed> {
     const id = namedId(meta.tenantId, 'profile', meta.name);
     return this.database.tenant(meta.tenantId, async (tx) => {
       await takeUp(tx, 'DeviceProfile', meta);
-      await writeProfile(tx, id, meta, profile);
+      if (await writeProfile(tx, id, meta, profile)) {
+        const requireSignature = profile.otaPolicy?.requireSignature ?? false;
+        await this.membership.profileChanged(tx, meta.tenantId, id, { requireSignature });
+      }
       const { devices } = await this.usage(tx, meta.tenantId, id);
       return { id, observed: { devices } };
     });

@@ -51,13 +51,13 @@ function documentOf(fields: ProfileFields): string {
   return JSON.stringify(toJson(ProfileSchema, profile, { useProtoFieldName: true }));
 }
 
-/** Writes the working copy of a resource; directories forget the profile when anything changed. */
+/** Writes the working copy of a resource; directories forget the profile when anything changed. Answers whether it has. */
 export async function writeProfile(
   tx: Transaction,
   profileId: string,
   meta: ObjectMeta,
   fields: ProfileFields,
-): Promise<void> {
+): Promise<boolean> {
   const { rowCount } = await tx.query(
     `INSERT INTO profiles AS held (tenant_id, profile_id, namespace, resource_name, name, document)
      VALUES ($1, $2, $3, $4, $5, $6)
@@ -71,6 +71,7 @@ export async function writeProfile(
     [meta.tenantId, profileId, meta.namespace, meta.name, meta.displayName || meta.name, documentOf(fields)],
   );
   if (rowCount) await notifyProfileChanged(tx, meta.tenantId, profileId);
+  return (rowCount ?? 0) > 0;
 }
 
 async function notifyProfileChanged(tx: Transaction, tenantId: string, profileId: string): Promise<void> {

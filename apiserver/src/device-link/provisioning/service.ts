@@ -3,6 +3,7 @@ import { sealProvisionKey } from '@kellet/crds';
 import { ProfileService } from '@kellet/proto/es/kellet/v1/profile_pb.ts';
 import { ProvisioningService } from '@kellet/proto/es/kellet/v1/provisioning_pb.ts';
 import type { ControlModule } from '../../control/service.ts';
+import type { MembershipListener } from '../../device-registry/membership.ts';
 import type { ProfileReader } from '../../device-registry/profile-reader.ts';
 import type { Platform, ServiceModule } from '../../platform/module.ts';
 import { claimMethod } from './claims.ts';
@@ -18,17 +19,18 @@ export interface ProvisioningModule extends ServiceModule {
 
 /**
  * Makes the provisioning service and adds its appliers to control. `usage` counts what uses a profile elsewhere: living
- * devices and rollouts that are not completed.
+ * devices and rollouts that are not completed. `membership` is told of claimed devices and changed profiles.
  */
 export function createProvisioning(
   platform: Platform,
   control: ControlModule,
   usage: ProfileUsage,
+  membership: MembershipListener,
 ): ProvisioningModule {
   const { config, database, paging, outbox, clock, metrics } = platform;
   const logger = platform.logger.child({ service: 'provisioning' });
   const { writer, changes } = control;
-  const profileApplier = new ProfileApplier(database, usage);
+  const profileApplier = new ProfileApplier(database, usage, membership);
   const templateApplier = new TemplateApplier(database);
   control.addApplier('deviceProfile', profileApplier);
   control.addApplier('provisioningTemplate', templateApplier);
@@ -41,7 +43,7 @@ export function createProvisioning(
           ...{ database, paging, writer, applier: templateApplier },
           sealKey: (namespace, name, key) => sealProvisionKey(config.controlSecret, namespace, name, key),
         }),
-        ...claimMethod({ database, outbox, clock, logger, metrics, changes }),
+        ...claimMethod({ database, outbox, clock, logger, metrics, changes, membership }),
       });
     },
   };

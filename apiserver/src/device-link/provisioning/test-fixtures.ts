@@ -8,7 +8,9 @@ import {
 } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
 import { Dispatcher } from '../../control/dispatcher.ts';
 import { countDevicesOfProfile } from '../../device-registry/devices.ts';
+import { systemClock } from '../../platform/clock.ts';
 import type { Database } from '../../platform/database.ts';
+import { RolloutMembership } from '../ota/membership.ts';
 import { ProfileApplier, type ProfileUsage } from './profile-applier.ts';
 import { provisionKeyHash } from './provision-key.ts';
 import { TemplateApplier } from './template-applier.ts';
@@ -22,7 +24,7 @@ export const registryUsage: ProfileUsage = async (tx, tenantId, profileId) => ({
 /** A dispatcher with the appliers of provisioning. */
 export function provisioningDispatcher(database: Database, usage: ProfileUsage = registryUsage): Dispatcher {
   const dispatcher = new Dispatcher(database);
-  dispatcher.addApplier('deviceProfile', new ProfileApplier(database, usage));
+  dispatcher.addApplier('deviceProfile', new ProfileApplier(database, usage, new RolloutMembership(systemClock)));
   dispatcher.addApplier('provisioningTemplate', new TemplateApplier(database));
   return dispatcher;
 }

@@ -400,7 +400,14 @@ export interface OtaRolloutObserved {
     | undefined;
   /** When the earliest running device times out; the operator asks again then. */
   next_timeout_at: Timestamp | undefined;
-  created_at: Timestamp | undefined;
+  created_at:
+    | Timestamp
+    | undefined;
+  /**
+   * A device that the covered share contains may not be scheduled yet, although counts.scheduled is not less than covered;
+   * schedule_devices finds out.
+   */
+  scheduling_due: boolean;
 }
 
 export interface AdvanceRolloutRequest {
@@ -3799,6 +3806,7 @@ function createBaseOtaRolloutObserved(): OtaRolloutObserved {
     now: undefined,
     next_timeout_at: undefined,
     created_at: undefined,
+    scheduling_due: false,
   };
 }
 
@@ -3869,6 +3877,9 @@ export const OtaRolloutObserved: MessageFns<OtaRolloutObserved> = {
     }
     if (message.created_at !== undefined) {
       Timestamp.encode(message.created_at, writer.uint32(170).fork()).join();
+    }
+    if (message.scheduling_due !== false) {
+      writer.uint32(184).bool(message.scheduling_due);
     }
     return writer;
   },
@@ -4054,6 +4065,14 @@ export const OtaRolloutObserved: MessageFns<OtaRolloutObserved> = {
             message.created_at = Timestamp.decode(reader, reader.uint32());
             continue;
           }
+          case 23: {
+            if (tag !== 184) {
+              break;
+            }
+
+            message.scheduling_due = reader.bool();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -4103,6 +4122,7 @@ export const OtaRolloutObserved: MessageFns<OtaRolloutObserved> = {
     message.created_at = (object.created_at !== undefined && object.created_at !== null)
       ? Timestamp.fromPartial(object.created_at)
       : undefined;
+    message.scheduling_due = object.scheduling_due ?? false;
     return message;
   },
 };
