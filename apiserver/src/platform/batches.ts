@@ -45,9 +45,9 @@ export class Batches<Item, Result> {
           key,
           batch.map(({ item }) => item),
         );
-        for (const [index, { resolve }] of batch.entries()) resolve(results[index]!);
+        for (const [index, entry] of batch.entries()) entry.resolve(results[index]!);
       } catch (error) {
-        for (const { reject } of batch) reject(error);
+        for (const entry of batch) entry.reject(error);
       }
     }
     this.waiting.delete(key);

@@ -90,10 +90,10 @@ export class UpdateDelivery {
     if (judged.deliver.length === 0) return [];
     const handedOut = await handOut(tx, tenantId, judged.deliver, timeoutSeconds);
     // Handing the same command out again is no further attempt at the update: its deadline and counters stay.
-    const first = new Set(judged.deliver.filter(({ status }) => status === 'scheduled').map((row) => row.correlation_id));
-    const begun = handedOut
-      .filter((row) => first.has(row.correlation_id))
-      .map((row) => devices.get(row.device_id)!);
+    const first = new Set(
+      judged.deliver.filter(({ status }) => status === 'scheduled').map((row) => row.correlation_id),
+    );
+    const begun = handedOut.filter((row) => first.has(row.correlation_id)).map((row) => devices.get(row.device_id)!);
     if (begun.length > 0) await this.begin(tx, state, begun, timeoutSeconds, now);
     return handedOut;
   }

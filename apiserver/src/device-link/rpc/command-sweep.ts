@@ -33,11 +33,7 @@ export function expireCommands(database: Database, most = commandsPerTransaction
 }
 
 /** Deletes up to a batch of commands, of every tenant, that ended more than `days` ago. Returns how many. */
-export function deleteEndedCommands(
-  database: Database,
-  days: number,
-  most = commandsPerTransaction,
-): Promise<number> {
+export function deleteEndedCommands(database: Database, days: number, most = commandsPerTransaction): Promise<number> {
   return database.system(async (tx) => {
     const { rowCount } = await tx.query(
       `DELETE FROM device_commands WHERE correlation_id = ANY (ARRAY (
