@@ -254,6 +254,20 @@ describe('commands to devices', () => {
       expect(await get(id)).to.deep.include({ status: 'successful', response: { uptime: 1 } });
     });
 
+    it('takes one of several contradicting responses that arrive at once', async () => {
+      const deviceId = await device();
+      const { correlation_id: id } = await send(deviceId);
+      await poll(deviceId);
+      const responses = await Promise.all(
+        Array.from({ length: 20 }, (_, index) => respond(deviceId, id, index % 2 === 0)),
+      );
+      const { status } = await get(id);
+      const taken = responses.filter((response) => response.code === undefined);
+      expect(taken.map((response) => response.status)).to.deep.equal(Array(10).fill(status));
+      const refused = responses.filter((response) => response.code !== undefined);
+      expect(refused.map(({ code }) => code)).to.deep.equal(Array(10).fill('FAILED_PRECONDITION'));
+    });
+
     it('asks the database once for a poll that waits in vain', async () => {
       const deviceId = await device();
       const { database } = test;
