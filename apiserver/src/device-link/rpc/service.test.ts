@@ -491,6 +491,22 @@ describe('commands to devices', () => {
       expect((await send(deviceId, { idempotency_key: 'again' })).correlation_id).not.to.equal(id);
     });
 
+    it('while somebody pages through them, who misses none of the others', async () => {
+      const deviceId = await device();
+      const sent: string[] = [];
+      for (let count = 0; count < 6; count += 1) sent.push((await send(deviceId)).correlation_id);
+      type Page = { commands: CommandRecord[]; next_page_token?: string };
+      const first = await call<Page>('operator', `${deviceId}/rpc?page_size=2`);
+      expect(first.commands.map((command) => command.correlation_id)).to.deep.equal(sent.slice(0, 2));
+      for (const id of sent.slice(0, 2)) {
+        await set(id, `status = 'successful', finished_at = now() - interval '31 days'`);
+      }
+      expect(await deleteEndedCommands(test.database, 30)).to.equal(2);
+      const path = `${deviceId}/rpc?page_size=10&page_token=${first.next_page_token}`;
+      const rest = await call<Page>('operator', path);
+      expect(rest.commands.map((command) => command.correlation_id)).to.deep.equal(sent.slice(2));
+    });
+
     it('by indexes, so that their number costs nothing', async () => {
       await fill(20_000, { status: `'successful'`, finished_at: 'now()' });
       await test.database.pool.query('ANALYZE device_commands');

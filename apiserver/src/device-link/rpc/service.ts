@@ -185,22 +185,25 @@ async function list(
 ): Promise<{ commands: MessageInitShape<typeof RpcRecordSchema>[]; nextPageToken: string }> {
   const { tenantId } = context;
   const status = enumFilter('status', RpcRecord_StatusSchema, request.status);
-  const scope = [tenantId, 'commands', request.deviceId, status];
-  const page = paging.open<string>(request, scope);
+  const scope = [tenantId, 'commands by time', request.deviceId, status];
+  // Says where to go on even when the sweep has deleted the last command shown. The time is text: a Date would round it.
+  const page = paging.open<{ time: string; id: string }>(request, scope);
   const found = await database.read(tenantId, async (tx) => {
     if (!isId(request.deviceId) || !(await findDevice(tx, tenantId, request.deviceId))) throw notFound('device_id');
-    const { rows } = await tx.query<CommandRow & Record<string, unknown>>(
-      `SELECT *, ${expiryColumns} FROM device_commands
+    const { rows } = await tx.query<CommandRow & { time: string } & Record<string, unknown>>(
+      `SELECT *, ${expiryColumns}, created_at::text AS time FROM device_commands
        WHERE tenant_id = $1 AND device_id = $2
          AND ($3::text IS NULL OR $3 = CASE WHEN status IN ${openStatuses} AND expires_at <= now() THEN 'expired' ELSE status END)
-         AND ($4::uuid IS NULL OR (created_at, correlation_id) >
-           (SELECT created_at, correlation_id FROM device_commands WHERE tenant_id = $1 AND correlation_id = $4))
-       ORDER BY created_at, correlation_id LIMIT $5`,
-      [tenantId, request.deviceId, status, page.after, page.size + 1],
+         AND ($4::uuid IS NULL OR (created_at, correlation_id) > ($5::timestamptz, $4))
+       ORDER BY created_at, correlation_id LIMIT $6`,
+      [tenantId, request.deviceId, status, page.after?.id, page.after?.time, page.size + 1],
     );
     return rows;
   });
-  const { rows, nextPageToken } = paging.close(found, page, scope, (row) => row.correlation_id);
+  const { rows, nextPageToken } = paging.close(found, page, scope, (row) => ({
+    time: row.time,
+    id: row.correlation_id,
+  }));
   return { commands: rows.map(toRecord), nextPageToken };
 }
 
