@@ -92,6 +92,11 @@ const settings = {
     fallback: '20',
     help: 'seconds in which running requests may finish after that; what has not is cut off',
   },
+  commandRetentionDays: {
+    type: 'integer',
+    fallback: '30',
+    help: 'days for which commands to devices are kept after they have ended',
+  },
   batchPoints: { type: 'integer', fallback: '1000', help: 'points after which an anchor batch is sealed' },
   batchSeconds: { type: 'integer', fallback: '30', help: 'seconds after which an anchor batch is sealed' },
   publishPoints: {

@@ -5,6 +5,7 @@ import type { RestResponse } from '../src/rest.ts';
 import { Rest, RestError } from '../src/rest.ts';
 import type { Behaviour } from './behaviour.ts';
 import { applyUpdate } from './behaviour.ts';
+import { CommandMemory } from './command-memory.ts';
 import { downloadArtifact, DownloadRefused } from './download.ts';
 import { refuseImage } from './image.ts';
 
@@ -74,13 +75,16 @@ const progressBytes = 512 * 1024;
 export class SimulatedDevice {
   readonly name: string;
   readonly hardwareId: string;
-  /** Every command that was handed to it, in order. */
+  /** Every command that was handed to it, in order, those that it had before too. */
   readonly commands: Command[] = [];
+  /** Every command that it carried out, in order. */
+  readonly executed: Command[] = [];
   /** Every update that it went through, in order. */
   readonly updates: UpdateRecord[] = [];
   behaviour: Behaviour;
   /** What it runs now; empty until told. */
   firmwareVersion: string;
+  readonly #memory = new CommandMemory();
   readonly #base: string;
   readonly #signingKey: string | undefined;
   #cutAfterBytes: readonly number[];
@@ -158,14 +162,27 @@ export class SimulatedDevice {
     }
   }
 
-  /** Carries out one command and answers it. */
+  /**
+   * Carries out one command and responds to it. Commands are delivered at least once: one that arrives again, because the
+   * response or the delivery was lost, gets the earlier response and is not carried out twice.
+   */
   async obey(command: Command, signal: AbortSignal): Promise<void> {
-    if (command.method === 'ota_start') {
-      await this.update(signal);
-      return;
+    const { correlation_id: id, method } = command;
+    const begun = this.#memory.begin(id);
+    let response = begun.kind === 'repeat' ? begun.response : undefined;
+    if (begun.kind === 'new') {
+      this.executed.push(command);
+      try {
+        // The report of an update is the response to its command.
+        if (method === 'ota_start') await this.update(signal);
+        else response = { success: true, response: { method } };
+      } catch (error) {
+        this.#memory.forget(id);
+        throw error;
+      }
+      if (response) this.#memory.responded(id, response);
     }
-    const path = `/api/v1/devices/rpc/${command.correlation_id}/response`;
-    await this.#insist('POST', path, { success: true, response: { method: command.method } }, signal);
+    if (response) await this.#insist('POST', `/api/v1/devices/rpc/${id}/response`, response, signal);
   }
 
   /**

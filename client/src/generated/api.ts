@@ -1523,7 +1523,7 @@ export interface paths {
         put?: never;
         /**
          * Cancel RPC
-         * @description `CancelRpc` withdraws a command that has not finished.
+         * @description `CancelRpc` withdraws a command that has not finished. A command that was cancelled already is returned as it is.
          *
          *     Callers: user, service. Scope: `rpc:write`.
          */
@@ -1544,6 +1544,8 @@ export interface paths {
         /**
          * List pending RPCs
          * @description `ListPendingRpcs` hands a device its commands, waiting for the first one as long as asked. Four polls of a device wait at a time; when one more comes, the one that came first is answered without commands.
+         *
+         *     Commands are delivered at least once: a command is handed out again, with the same correlation_id, until the device responds or, for a rollout's ota_start, reports on the update; after 30 seconds first, then after twice as long each time, at most every ten minutes. A device remembers the correlation ids of recent commands, carries each command out once, and sends its earlier response to a repeat. Commands may arrive out of order.
          *
          *     Callers: device.
          */
@@ -1567,7 +1569,7 @@ export interface paths {
         put?: never;
         /**
          * Respond RPC
-         * @description `RespondRpc` is the device's answer to a command.
+         * @description `RespondRpc` is the device's response to a command, which ends it. The same response may be sent again; another one, or one to a command that was cancelled or has expired, is FAILED_PRECONDITION.
          *
          *     Callers: device.
          */
@@ -4651,7 +4653,7 @@ export interface components {
             persistent: boolean;
             /**
              * Format: int64
-             * @description How often it was handed to the device.
+             * @description How often it was handed to the device. More than once when the device did not respond.
              */
             attempts: number;
             /**
@@ -4661,7 +4663,7 @@ export interface components {
             created_at?: string;
             /**
              * Format: date-time
-             * @description Unset: not delivered yet.
+             * @description When it was last handed to the device. Unset: not delivered yet.
              */
             sent_at?: string;
             /**
@@ -4671,7 +4673,7 @@ export interface components {
             finished_at?: string;
             /**
              * Format: date-time
-             * @description Not delivered or answered until then, it expires.
+             * @description Not delivered or answered until then, it expires. A rollout's command expires when the time of the device's attempt is over.
              */
             expires_at?: string;
         };
@@ -4792,7 +4794,7 @@ export interface components {
              * @description 0: 60, or seven days when persistent.
              */
             expires_in_seconds?: number;
-            /** @description The same key again answers the same record. */
+            /** @description The same key again, for the same device, returns the same record for as long as that is kept. */
             idempotency_key?: string;
         };
         /** @description A sign-in and what has become of it. */

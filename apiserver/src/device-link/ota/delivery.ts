@@ -1,14 +1,32 @@
-// Delivery of rollout commands: which may be handed out now, and what handing out means for the rollout.
+// Which commands of a rollout may be handed out now.
 import type { Window as ControlWindow } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import type { Window as PublicWindow } from '@kellet/proto/es/kellet/v1/common_pb';
 
 type Window = ControlWindow | PublicWindow;
 
-/** Whether a rollout lets its commands out: not while it is paused, not outside its window. A way back is never held. */
-export function mayDeliver(rollout: { phase: string; window: Window | undefined }, now: Date): boolean {
-  if (rollout.phase === 'rolling_back') return true;
+/**
+ * Whether a rollout lets its commands out, for the first time or again: not while it is paused, not outside its window. The
+ * commands of a rollback are never held, and outlast it: a device that comes back later still gets its own.
+ */
+export function mayDeliver(
+  rollout: { phase: string; outcome: string; window: Window | undefined },
+  now: Date,
+): boolean {
+  if (rollout.phase === 'rolling_back' || rollout.outcome === 'rolled_back') return true;
   if (rollout.phase !== 'active') return false;
   return !rollout.window || insideWindow(rollout.window, now);
+}
+
+/**
+ * What becomes of a rollout's command that may be handed out: `deliver`; `hold`, when the device has reported progress since
+ * the hand-out and so has the command; `withdraw`, when the device is no longer in the rollout or has a newer command.
+ */
+export function judgeCommand(
+  command: { correlation_id: string; status: string },
+  device: { correlation_id: string; state: string } | undefined,
+): 'deliver' | 'hold' | 'withdraw' {
+  if (device?.correlation_id !== command.correlation_id) return 'withdraw';
+  return command.status === 'sent' && device.state === 'downloading' ? 'hold' : 'deliver';
 }
 
 const dayNames = ['sun', 'mon', 'tue', 'wed', 'thu', 'fri', 'sat'];

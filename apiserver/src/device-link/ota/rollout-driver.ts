@@ -8,11 +8,13 @@ import type { RolloutDriver as RolloutDriverContract } from '../../control/appli
 import type { ProfileFacts, ProfileReader } from '../../device-registry/profile-reader.ts';
 import type { Clock } from '../../platform/clock.ts';
 import type { Database, Transaction } from '../../platform/database.ts';
-import { finishRolloutCommands, rescheduleCommands } from '../rpc/commands.ts';
+import { finishRolloutCommands } from '../rpc/commands.ts';
+import { beginAttempt } from './attempts.ts';
 import { nextDeadline, observe } from './observed.ts';
+import { findPackage } from './package-store.ts';
 import { maxAttempts } from './policy.ts';
 import type { RolloutApplier } from './rollout-applier.ts';
-import { listOverdueDevices, updateRolloutDevice } from './rollout-devices.ts';
+import { listOverdueDevices, updateRolloutDevice, type RolloutDeviceRow } from './rollout-devices.ts';
 import {
   addPauseCondition,
   allSucceeded,
@@ -124,11 +126,11 @@ export class RolloutDriver implements RolloutDriverContract {
     const overdue = await listOverdueDevices(tx, state.tenantId, state.rolloutId, now, devicesPerTransaction);
     if (overdue.length === 0) return false;
     const attempts = maxAttempts(state.spec, profile.otaPolicy);
-    const again: string[] = [];
+    const package_ = await findPackage(tx, state.tenantId, state.packageId);
+    const again: RolloutDeviceRow[] = [];
     for (const device of overdue) {
-      if (!device.rolling_back && device.attempts < attempts && state.phase === 'active') {
-        again.push(device.correlation_id);
-        await updateRolloutDevice(tx, state.tenantId, state.rolloutId, device.device_id, { deadlineAt: null });
+      if (package_ && !device.rolling_back && device.attempts < attempts && state.phase === 'active') {
+        again.push(device);
         continue;
       }
       if (device.rolling_back) countReturn(state, device.state);
@@ -141,7 +143,7 @@ export class RolloutDriver implements RolloutDriverContract {
       // While a way back is undelivered its command stays: an offline device still finds it when it returns.
       if (!device.rolling_back) await finishRolloutCommands(tx, state.tenantId, [device.correlation_id], 'expired');
     }
-    await rescheduleCommands(tx, state.tenantId, again);
+    if (package_) await beginAttempt(tx, state, package_, again, 'timeout', now);
     await saveRollout(tx, state, this.clock, pauseIfExceeded(state, now));
     return true;
   }

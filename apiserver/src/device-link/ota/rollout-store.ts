@@ -7,6 +7,7 @@ import type { Transaction } from '../../platform/database.ts';
 import { notFound } from '../../platform/errors.ts';
 import { isId } from '../../platform/ids.ts';
 import { enqueue } from '../../platform/outbox.ts';
+import { wakeRollout } from '../rpc/commands.ts';
 import type { PauseCondition, Phase } from './progress.ts';
 import type { RolloutEvent, RolloutState } from './rollout-state.ts';
 
@@ -256,15 +257,16 @@ export async function saveRollout(
   clock: Clock,
   ...events: (RolloutEvent | undefined)[]
 ): Promise<void> {
-  const written = tx.query(
-    `UPDATE ota_rollouts SET
+  const written = tx.query<{ phase_before: Phase }>(
+    `UPDATE ota_rollouts r SET
        rollback_package_id = $3, spec = $4, phase = $5, outcome = $6, pause_conditions = $7, expanded_to_percent = $8,
        acknowledged_failures = $9, acknowledged_scheduled = $10, rollback_requested_at = $11, rollback_requested_by = $12,
        step_index = $13, approved_step_index = $14, eligible = $15, scheduled = $16, sent = $17, succeeded = $18,
        failed = $19, timed_out = $20, skipped = $21, removed = $22, stage_scheduled = $23, stage_failed = $24,
        last_terminal_at = $25, next_send_at = $26, scheduled_initially = $27, rollback_pending = $28,
-       scheduling_due = $29, covered_rank = $30, covered_count = $31, revision = revision + 1, updated_at = now()
-     WHERE tenant_id = $1 AND rollout_id = $2`,
+       scheduling_due = $29, covered_rank = $30, covered_count = $31, revision = r.revision + 1, updated_at = now()
+     FROM (SELECT phase FROM ota_rollouts WHERE tenant_id = $1 AND rollout_id = $2) AS before
+     WHERE r.tenant_id = $1 AND r.rollout_id = $2 RETURNING before.phase AS phase_before`,
     [
       state.tenantId,
       state.rolloutId,
@@ -302,7 +304,8 @@ export async function saveRollout(
   state.revision += 1n;
   const notified = notifyChanged(tx, 'OtaRollout', state.tenantId, state.namespace, state.name);
   const published = events.map((event) => event && publishRolloutEvent(tx, state, event, clock));
-  await Promise.all([written, notified, ...published]);
+  const [{ rows }] = await Promise.all([written, notified, ...published]);
+  if (rows[0]?.phase_before !== state.phase) await wakeRollout(tx, state.tenantId, state.rolloutId);
 }
 
 /** Has the eligible devices of a package's running rollouts counted anew: it may be installed on others now. */

@@ -21,6 +21,7 @@ import { namedId, newId } from '../../platform/ids.ts';
 import { Paging } from '../../platform/paging.ts';
 import { internalContext, publicCaller } from '../../platform/rpc.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/test-database.ts';
+import type { CommandRow } from '../rpc/commands.ts';
 import { Delivery } from '../rpc/delivery.ts';
 import { chunkBytes, putArtifact } from './artifact-store.ts';
 import { assignedPackage, chunk } from './device-side.ts';
@@ -59,7 +60,8 @@ describe('rollouts on a database', () => {
   let applier: RolloutApplier;
   let driver: RolloutDriver;
   let reports: Reports;
-  let delivery: Delivery;
+  /** What a poll of the device takes. */
+  let delivery: { take(tenantId: string, deviceId: string): Promise<readonly CommandRow[]> };
   let rollouts: Rollouts;
   const context = internalContext({ ...publicCaller, kind: 'user', tenantId: tenant, name: 'admin@acme.test' });
   let count = 0;
@@ -95,7 +97,8 @@ describe('rollouts on a database', () => {
     applier = new RolloutApplier(test.database, profiles, clock);
     driver = new RolloutDriver(test.database, profiles, applier, clock);
     reports = new Reports(test.database, new RolloutMembership(clock), clock);
-    delivery = new Delivery(test.database, profiles, clock);
+    const taking = new Delivery(test.database, profiles, clock);
+    delivery = { take: async (tenantId, deviceId) => (await taking.take(tenantId, deviceId)).commands };
     rollouts = new Rollouts({
       database: test.database,
       profiles,

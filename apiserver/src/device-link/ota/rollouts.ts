@@ -29,8 +29,9 @@ import { isId, randomToken } from '../../platform/ids.ts';
 import type { Paging } from '../../platform/paging.ts';
 import type { CallContext } from '../../platform/rpc.ts';
 import { windowManifest } from '../../device-registry/policy-manifests.ts';
-import { cancelUndelivered, finishRolloutCommands, rescheduleCommands } from '../rpc/commands.ts';
+import { cancelUndelivered, finishRolloutCommands } from '../rpc/commands.ts';
 import { unassign, unassignUndelivered } from './assignments.ts';
+import { beginAttempt } from './attempts.ts';
 import { coverage } from './cohort.ts';
 import { toRollout } from './observed.ts';
 import { findPackage, getPackage, packageEverExisted } from './package-store.ts';
@@ -272,28 +273,22 @@ export class Rollouts {
       return event;
     });
 
-  /** Sends failed and timed-out devices their command again; all of them when none is named. */
+  /** Sends failed and timed-out devices a new command; all of them when none is named. */
   retry = (context: CallContext, rolloutId: string, deviceIds: readonly string[]): Promise<Rollout> =>
     this.change(context, rolloutId, async (tx, state) => {
       if (state.phase !== 'active' && state.phase !== 'paused')
         throw failedPrecondition(`the rollout is ${state.phase}`);
       const devices = await this.namedDevices(tx, state, deviceIds, ['failure', 'timed_out']);
+      if (devices.length === 0) return;
+      const package_ = await findPackage(tx, state.tenantId, state.packageId);
+      if (!package_) throw failedPrecondition('the package has been deleted');
+      const now = new Date(this.clock.now());
       for (const device of devices) {
-        countMove(state, device.state, 'scheduled', placeOf(state, device), new Date(this.clock.now()));
+        countMove(state, device.state, 'scheduled', placeOf(state, device), now);
         // It was sent before and is not counted as sent twice.
         state.sent -= 1;
-        await updateRolloutDevice(tx, state.tenantId, state.rolloutId, device.device_id, {
-          state: 'scheduled',
-          attempts: 0,
-          deadlineAt: null,
-          error: '',
-        });
       }
-      await rescheduleCommands(
-        tx,
-        state.tenantId,
-        devices.map((device) => device.correlation_id),
-      );
+      await beginAttempt(tx, state, package_, devices, 'retry', now);
     });
 
   /** Takes devices out of what must succeed. */

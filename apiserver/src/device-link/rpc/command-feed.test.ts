@@ -15,12 +15,17 @@ describe('command feed', () => {
   let looked: string[];
   /** What is there to be taken: whoever looks first has it. */
   let commands: string[];
+  /** What a look says of when more may be found, and of what holds it back. */
+  let next: number | undefined;
+  let heldBy: string[];
 
   beforeEach(() => {
     // What is announced is told by the test itself.
     feed = new CommandFeed({ listen: () => undefined });
     looked = [];
     commands = [];
+    next = undefined;
+    heldBy = [];
   });
 
   function wait(name: string, { key = 'acme/d1', most = 2, milliseconds = 60_000 } = {}): Waiting {
@@ -32,7 +37,12 @@ describe('command feed', () => {
       return Promise.resolve(commands.shift() ?? '');
     };
     void feed
-      .until({ key, milliseconds, most, look, signal: leaving.signal, found: (command) => command !== '' })
+      .until({
+        ...{ key, milliseconds, most, look, signal: leaving.signal },
+        found: (command) => command !== '',
+        next: () => next,
+        heldBy: () => heldBy,
+      })
       .then((result) => (waiting.result = result));
     return waiting;
   }
@@ -98,5 +108,33 @@ describe('command feed', () => {
     await settled();
     expect(results(a, c)).to.deep.equal([undefined, undefined]);
     for (const { leave } of [a, c]) leave();
+  });
+
+  it('looks once while nothing wakes it and nothing becomes due', async () => {
+    const a = wait('a', { milliseconds: 50 });
+    await new Promise((resolve) => setTimeout(resolve, 80));
+    expect(a).to.include({ looks: 1, result: '' });
+  });
+
+  it('looks when more becomes due, and not before', async () => {
+    next = 200;
+    const a = wait('a');
+    await new Promise((resolve) => setTimeout(resolve, 120));
+    expect(a.looks).to.equal(1);
+    commands = ['reboot'];
+    await new Promise((resolve) => setTimeout(resolve, 150));
+    expect(a).to.include({ looks: 2, result: 'reboot' });
+  });
+
+  it('looks when what holds a command back lets go', async () => {
+    heldBy = ['acme/rollout'];
+    const a = wait('a');
+    await settled();
+    // Once more after it has begun to wait for the holder, which may have let go in between.
+    expect(a).to.include({ looks: 2, result: undefined });
+    commands = ['ota_start'];
+    feed.wake('acme/rollout');
+    await settled();
+    expect(a).to.include({ looks: 3, result: 'ota_start' });
   });
 });

@@ -10,6 +10,9 @@ interface Waiter {
   isDismissed: boolean;
 }
 
+/** Between two looks of one waiter that no wake asks for. */
+const leastPauseMilliseconds = 100;
+
 /** What is waited for. */
 export interface Wait<T> {
   /** `tenant/device`, or a correlation id. */
@@ -18,6 +21,10 @@ export interface Wait<T> {
   readonly signal: AbortSignal;
   readonly look: () => Promise<T>;
   readonly found: (result: T) => boolean;
+  /** Milliseconds after which another look may find more without a wake; undefined: it never does. */
+  readonly next: (result: T) => number | undefined;
+  /** Further keys whose wakes concern this result: what holds it back. */
+  readonly heldBy?: (result: T) => readonly string[];
   /** How many may wait for the key at a time; one more dismisses the one that came first. Absent: any number. */
   readonly most?: number;
 }
@@ -41,30 +48,44 @@ export class CommandFeed {
   }
 
   /**
-   * Repeats `look` until it finds something, at most until the time is over: at once, after every wake, and every ten seconds
-   * for what becomes due by itself. Answers what the last look found. Who is dismissed or aborted does not look again: what a
-   * look finds may be gone with it.
+   * Repeats `look` until it finds something, at most until the time is over: at once, after every wake, and when the last result
+   * said that more may be found by then. Returns what the last look found. Who is dismissed or aborted does not look again: what
+   * a look finds may be gone with it.
    */
-  async until<T>({ key, milliseconds, signal, look, found, most }: Wait<T>): Promise<T> {
+  async until<T>({ key, milliseconds, signal, look, found, next, heldBy, most }: Wait<T>): Promise<T> {
     if (milliseconds <= 0) return look();
     const end = Date.now() + milliseconds;
     const waiter: Waiter = { wake: () => undefined, isDismissed: false };
+    const keys = new Set([key]);
     this.add(key, waiter, most);
     try {
       for (;;) {
         // Made before looking, so that nothing falls between the look and the wait.
-        const woken = new Promise<void>((resolve) => (waiter.wake = resolve));
+        let isWoken = false;
+        const woken = new Promise<void>((resolve) => {
+          waiter.wake = () => {
+            isWoken = true;
+            resolve();
+          };
+        });
         const result = await look();
         const isOver = (): boolean => waiter.isDismissed || signal.aborted || Date.now() >= end;
         if (found(result) || isOver()) return result;
+        const more = (heldBy?.(result) ?? []).filter((holder) => !keys.has(holder));
+        if (more.length > 0) {
+          for (const holder of more) this.add(holder, waiter);
+          for (const holder of more) keys.add(holder);
+          // It may have let go since the look, before this was waiting for it.
+          continue;
+        }
         const waiting = new AbortController();
-        const pause = Math.min(end - Date.now(), 10_000);
+        const pause = Math.min(end - Date.now(), Math.max(next(result) ?? Infinity, leastPauseMilliseconds));
         await Promise.race([woken, sleep(pause, AbortSignal.any([signal, waiting.signal]))]);
         waiting.abort();
-        if (waiter.isDismissed || signal.aborted) return result;
+        if (waiter.isDismissed || signal.aborted || (!isWoken && Date.now() >= end)) return result;
       }
     } finally {
-      this.remove(key, waiter);
+      for (const each of keys) this.remove(each, waiter);
     }
   }
 

@@ -1,13 +1,20 @@
-// Commands to devices: queued in PostgreSQL, handed out when the device asks, answered once.
+// Commands to devices: queued in PostgreSQL, handed out until the device answers, ended once.
 import type { JsonObject } from '@bufbuild/protobuf';
 import type { Transaction } from '../../platform/database.ts';
 import { newId } from '../../platform/ids.ts';
+import { redeliverySeconds } from './redelivery.ts';
 
-/** The notification channel that wakes long polls and streams; payload `tenant/device`. */
+/**
+ * The notification channel that wakes long polls and streams; payload `tenant/device`, `tenant/rollout` when what held a
+ * rollout's commands back may have gone, or a correlation id.
+ */
 export const commandsChannel = 'kellet_commands';
 
 /** Where a command stands (API.md, RPC). */
 export type CommandStatus = 'queued' | 'scheduled' | 'sent' | 'successful' | 'failure' | 'expired' | 'cancelled';
+
+/** States of a command that has not ended, as SQL. */
+export const openStatuses = `('queued', 'scheduled', 'sent')`;
 
 /** A command's row. */
 export interface CommandRow {
@@ -69,7 +76,8 @@ export async function enqueueCommand(tx: Transaction, command: NewCommand): Prom
     `SELECT correlation_id FROM device_commands WHERE tenant_id = $1 AND device_id = $2 AND idempotency_key = $3`,
     [command.tenantId, command.deviceId, command.idempotencyKey],
   );
-  return { correlationId: earlier.rows[0]!.correlation_id };
+  // The sweep may have deleted it meanwhile.
+  return earlier.rows[0] ? { correlationId: earlier.rows[0].correlation_id } : enqueueCommand(tx, command);
 }
 
 /** A rollout's command to one of its devices. */
@@ -80,7 +88,10 @@ export interface RolloutCommand {
   readonly notBefore: Date;
 }
 
-/** Queues a rollout's persistent commands, all with the same method and parameters. The rollout ends them, not the calendar. */
+/**
+ * Queues a rollout's persistent commands, all with the same method and parameters. Their time runs from the first hand-out. They
+ * replace what ended rollouts have left for these devices under the same method and package type.
+ */
 export async function enqueueRolloutCommands(
   tx: Transaction,
   tenantId: string,
@@ -89,6 +100,13 @@ export async function enqueueRolloutCommands(
   params: JsonObject,
   commands: readonly RolloutCommand[],
 ): Promise<void> {
+  await tx.query(
+    `UPDATE device_commands c SET status = 'cancelled', finished_at = now() FROM ota_rollouts r
+     WHERE c.tenant_id = $1 AND c.device_id = ANY($2) AND c.status IN ${openStatuses}
+       AND c.method = $3 AND c.params->>'type' = $4
+       AND r.tenant_id = $1 AND r.rollout_id = c.rollout_id AND r.phase = 'completed'`,
+    [tenantId, commands.map((command) => command.deviceId), method, params['type']],
+  );
   await tx.query(
     `INSERT INTO device_commands
        (tenant_id, correlation_id, device_id, method, params, status, persistent, rollout_id, not_before, expires_at)
@@ -120,22 +138,63 @@ export async function cancelUndelivered(tx: Transaction, tenantId: string, rollo
   );
 }
 
-/** Hands a rollout's commands out again: for another attempt. */
-export async function rescheduleCommands(
+/** Ends commands that have not ended yet. */
+export async function endOpenCommands(
+  tx: Transaction,
+  tenantId: string,
+  correlationIds: readonly string[],
+  status: 'expired' | 'cancelled',
+): Promise<void> {
+  await tx.query(
+    `UPDATE device_commands SET status = $3, finished_at = now()
+     WHERE tenant_id = $1 AND correlation_id = ANY($2) AND status IN ${openStatuses}`,
+    [tenantId, correlationIds, status],
+  );
+}
+
+/** Never hands these commands out again: the devices have them. They stay open until an answer or their expiry. */
+export async function stopRedelivery(
   tx: Transaction,
   tenantId: string,
   correlationIds: readonly string[],
 ): Promise<void> {
-  const { rows } = await tx.query<{ device_id: string }>(
-    `UPDATE device_commands SET status = 'scheduled', finished_at = NULL, error = '', not_before = now()
-     WHERE tenant_id = $1 AND correlation_id = ANY($2) RETURNING device_id`,
+  await tx.query(
+    `UPDATE device_commands SET not_before = 'infinity' WHERE tenant_id = $1 AND correlation_id = ANY($2)`,
     [tenantId, correlationIds],
   );
-  await wakeDevices(
-    tx,
-    tenantId,
-    rows.map((row) => row.device_id),
+}
+
+/**
+ * Marks commands as handed out and returns their rows. Leaves out those that were handed out by somebody else or have ended
+ * since they were read. A rollout's command that is handed out for the first time expires after `updateSeconds`.
+ */
+export async function handOut(
+  tx: Transaction,
+  tenantId: string,
+  commands: readonly CommandRow[],
+  updateSeconds = 0,
+): Promise<CommandRow[]> {
+  const { rows } = await tx.query<CommandRow & Record<string, unknown>>(
+    `WITH taken AS (
+       SELECT c.correlation_id, d.seconds FROM device_commands c
+       JOIN unnest($2::uuid[], $3::int4[], $4::int4[]) AS d (correlation_id, attempts, seconds)
+         ON d.correlation_id = c.correlation_id AND d.attempts = c.attempts
+       WHERE c.tenant_id = $1 AND c.status IN ${openStatuses} AND c.expires_at > now()
+       FOR UPDATE OF c SKIP LOCKED)
+     UPDATE device_commands c SET status = 'sent', sent_at = now(), attempts = c.attempts + 1,
+       not_before = now() + taken.seconds * interval '1 second',
+       expires_at = CASE WHEN c.status = 'scheduled' THEN least(c.expires_at, now() + $5::int4 * interval '1 second')
+                    ELSE c.expires_at END
+     FROM taken WHERE c.tenant_id = $1 AND c.correlation_id = taken.correlation_id RETURNING c.*`,
+    [
+      tenantId,
+      commands.map((command) => command.correlation_id),
+      commands.map((command) => command.attempts),
+      commands.map((command) => redeliverySeconds(command.attempts + 1)),
+      updateSeconds,
+    ],
   );
+  return rows;
 }
 
 /** Ends a rollout's commands: what the device reported is the answer. */
@@ -158,4 +217,14 @@ export async function wakeDevices(tx: Transaction, tenantId: string, deviceIds: 
     `SELECT pg_notify('${commandsChannel}', $1 || '/' || device_id) FROM unnest($2::text[]) AS d (device_id)`,
     [tenantId, deviceIds],
   );
+}
+
+/** Wakes whoever waits for commands that this rollout holds back, once the transaction commits. */
+export async function wakeRollout(tx: Transaction, tenantId: string, rolloutId: string): Promise<void> {
+  await tx.query(`SELECT pg_notify('${commandsChannel}', $1 || '/' || $2)`, [tenantId, rolloutId]);
+}
+
+/** Wakes whoever waits for this command's end, once the transaction commits. */
+export async function wakeCommand(tx: Transaction, correlationId: string): Promise<void> {
+  await tx.query(`SELECT pg_notify('${commandsChannel}', $1)`, [correlationId]);
 }

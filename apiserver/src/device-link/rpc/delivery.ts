@@ -1,133 +1,177 @@
-// Hands commands to a device: those that are due and not held, each to one taker only.
+// Hands commands to a device, each to one taker at a time, and again until the device answers.
 import { fromJson, type JsonValue } from '@bufbuild/protobuf';
 import { OtaRolloutSpecSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import type { ProfileReader } from '../../device-registry/profile-reader.ts';
+import { Batches } from '../../platform/batches.ts';
 import type { Clock } from '../../platform/clock.ts';
-import type { Database, Transaction } from '../../platform/database.ts';
+import type { Database } from '../../platform/database.ts';
+import { isId } from '../../platform/ids.ts';
 import { mayDeliver } from '../ota/delivery.ts';
-import { deliveryWindow, deviceTimeout } from '../ota/policy.ts';
-import { findRolloutDevice, updateRolloutDevice } from '../ota/rollout-devices.ts';
-import { countMove, noPlace } from '../ota/rollout-state.ts';
-import { lockRollout, saveRollout } from '../ota/rollout-store.ts';
-import type { CommandRow } from './commands.ts';
+import { deliveryWindow } from '../ota/policy.ts';
+import { UpdateDelivery } from '../ota/update-delivery.ts';
+import { handOut, openStatuses, type CommandRow } from './commands.ts';
 
 /** Commands handed out by one poll at the most. */
 const commandsPerPoll = 20;
 
-/** A command that may be handed out now, and how many seconds the device then has for it (0: not an update). */
-interface Allowed {
-  readonly command: CommandRow;
-  readonly timeoutSeconds: number;
+/** Devices whose commands one statement reads at the most. */
+const devicesPerLook = 200;
+
+/** After which a poll looks again that has lost a command to another taker: it does not know when that one's turn ends. */
+const afterLossMilliseconds = 1000;
+
+/** What a device gets now, and when it is worth asking again. */
+export interface Taken {
+  /** Oldest first; marked as handed out. */
+  readonly commands: readonly CommandRow[];
+  /** Milliseconds until more may be due by itself; undefined: only a notification says so. */
+  readonly nextMilliseconds: number | undefined;
+  /** Rollouts that hold commands of this device back. */
+  readonly heldBy: readonly string[];
 }
 
-type PendingRow = CommandRow & Record<string, unknown>;
+interface Asking {
+  readonly deviceId: string;
+  readonly isNewSession: boolean;
+}
 
-/** Takes a device's due commands and marks them sent. */
+/** What of a rollout decides whether its commands may leave. */
+interface RolloutColumns {
+  readonly rollout_id: string;
+  readonly profile_id: string;
+  readonly phase: string;
+  readonly outcome: string;
+  readonly spec: JsonValue;
+}
+
+/** Why a rollout holds its commands back: undefined when it does not. */
+type Hold = 'paused' | 'closed' | undefined;
+
+/** An open command. */
+interface Found {
+  readonly command: CommandRow;
+  readonly isDue: boolean;
+  /** Until it is due. */
+  readonly milliseconds: number;
+  /** The rollout that sent it. */
+  readonly rollout: { readonly rolloutId: string; readonly profileId: string; readonly hold: Hold } | undefined;
+}
+
+/** Takes a device's due commands and marks them as handed out. */
 export class Delivery {
   private readonly database: Database;
   private readonly profiles: ProfileReader;
   private readonly clock: Clock;
+  private readonly updates: UpdateDelivery;
+  private readonly looks = new Batches<Asking, readonly Found[]>(devicesPerLook, (tenantId, asking) =>
+    this.look(tenantId, asking),
+  );
 
   constructor(database: Database, profiles: ProfileReader, clock: Clock) {
     this.database = database;
     this.profiles = profiles;
     this.clock = clock;
-  }
-
-  /** Commands that the device gets now, oldest first; they are marked sent when this resolves. */
-  async take(tenantId: string, deviceId: string): Promise<CommandRow[]> {
-    const due = await this.due(tenantId, deviceId);
-    if (due.length === 0) return [];
-    const allowed = await this.allowed(tenantId, due);
-    const taken: CommandRow[] = [];
-    for (const { command, timeoutSeconds } of allowed) {
-      const sent = await this.database.tenant(tenantId, (tx) =>
-        command.rollout_id === null
-          ? markSent(tx, command)
-          : this.deliverUpdate(tx, command, command.rollout_id, timeoutSeconds),
-      );
-      if (sent) taken.push(sent);
-    }
-    return taken;
-  }
-
-  private due(tenantId: string, deviceId: string): Promise<CommandRow[]> {
-    return this.database.read(tenantId, async (tx) => {
-      const { rows } = await tx.query<PendingRow>(
-        `SELECT * FROM device_commands
-         WHERE tenant_id = $1 AND device_id = $2 AND status IN ('queued', 'scheduled')
-           AND not_before <= now() AND expires_at > now()
-         ORDER BY created_at, correlation_id LIMIT $3`,
-        [tenantId, deviceId, commandsPerPoll],
-      );
-      return rows;
-    });
+    this.updates = new UpdateDelivery(database, profiles, clock);
   }
 
   /**
-   * Leaves out the commands of rollouts that hold them: paused, or outside their window. Says how long a device may take for
-   * each of the others: read here, because a transaction that waited for a second connection would keep its own, and many of
-   * them the whole pool.
+   * Returns the commands that the device gets now. With `isNewSession`, for a connection that has just been opened, also those
+   * that were handed out before and are not due again yet: what the last connection took may be lost with it.
    */
-  private async allowed(tenantId: string, due: readonly CommandRow[]): Promise<Allowed[]> {
-    const rolloutIds = [...new Set(due.flatMap((command) => command.rollout_id ?? []))];
-    if (rolloutIds.length === 0) return due.map((command) => ({ command, timeoutSeconds: 0 }));
+  async take(tenantId: string, deviceId: string, isNewSession = false): Promise<Taken> {
+    if (!isId(deviceId)) return { commands: [], nextMilliseconds: undefined, heldBy: [] };
+    const found = await this.looks.add(tenantId, { deviceId, isNewSession });
+    const waits = found.filter(({ isDue }) => !isDue).map(({ milliseconds }) => milliseconds);
+    const due = found.filter(({ isDue }) => isDue);
+    const held = due.flatMap(({ rollout }) => (rollout?.hold ? [rollout] : []));
+    // Windows open on the minute.
+    if (held.some(({ hold }) => hold === 'closed')) waits.push(60_000 - (this.clock.now() % 60_000));
+
+    const free = due.filter(({ rollout }) => !rollout?.hold).slice(0, commandsPerPoll);
+    const plain = free.filter(({ rollout }) => !rollout).map(({ command }) => command);
+    const claims = free.flatMap(({ command, rollout }) =>
+      rollout ? [this.updates.take({ command, ...rollout }).then((row) => (row ? [row] : []))] : [],
+    );
+    if (plain.length > 0) claims.push(this.database.tenant(tenantId, (tx) => handOut(tx, tenantId, plain)));
+    const commands = await settled(claims);
+    if (commands.length < free.length) waits.push(afterLossMilliseconds);
+    return {
+      commands: commands.sort(byAge),
+      nextMilliseconds: waits.length > 0 ? Math.min(...waits) : undefined,
+      heldBy: [...new Set(held.map(({ rolloutId }) => rolloutId))],
+    };
+  }
+
+  /** Reads the next open commands of each device, in order of the time at which they are due. */
+  private async look(tenantId: string, asking: readonly Asking[]): Promise<readonly (readonly Found[])[]> {
+    type Row = CommandRow & {
+      place: number;
+      is_due: boolean;
+      milliseconds: number;
+      rollout: RolloutColumns | null;
+    } & Record<string, unknown>;
     const { rows } = await this.database.read(tenantId, (tx) =>
-      tx.query<{ rollout_id: string; phase: string; profile_id: string; spec: JsonValue }>(
-        `SELECT rollout_id, phase, profile_id, spec FROM ota_rollouts WHERE tenant_id = $1 AND rollout_id = ANY($2)`,
-        [tenantId, rolloutIds],
+      tx.query<Row>(
+        `SELECT c.*, d.place::int4 AS place, c.not_before <= now() OR (d.is_new_session AND c.status = 'sent') AS is_due,
+           ceil(extract(epoch FROM c.not_before - now()) * 1000)::float8 AS milliseconds,
+           CASE WHEN r.rollout_id IS NOT NULL THEN to_jsonb(r) END AS rollout
+         FROM unnest($2::uuid[], $3::boolean[]) WITH ORDINALITY AS d (device_id, is_new_session, place)
+         CROSS JOIN LATERAL (
+           SELECT * FROM device_commands
+           WHERE tenant_id = $1 AND device_id = d.device_id AND status IN ${openStatuses} AND not_before < 'infinity'
+             AND expires_at > now()
+           ORDER BY not_before, created_at, correlation_id LIMIT $4) AS c
+         LEFT JOIN (SELECT rollout_id, profile_id, phase, outcome, spec FROM ota_rollouts WHERE tenant_id = $1) AS r
+           ON r.rollout_id = c.rollout_id
+         ORDER BY d.place, c.not_before, c.created_at, c.correlation_id`,
+        [
+          tenantId,
+          asking.map(({ deviceId }) => deviceId),
+          asking.map(({ isNewSession }) => isNewSession),
+          // One more, which says when the next is due.
+          commandsPerPoll + 1,
+        ],
       ),
     );
-    const open = new Map<string, number>();
-    for (const row of rows) {
-      const profile = await this.profiles.get(tenantId, row.profile_id);
-      const spec = fromJson(OtaRolloutSpecSchema, row.spec, { ignoreUnknownFields: true });
-      const window = deliveryWindow(spec, profile?.otaPolicy);
-      if (!mayDeliver({ phase: row.phase, window }, new Date(this.clock.now()))) continue;
-      open.set(row.rollout_id, deviceTimeout(spec, profile?.otaPolicy));
+    const rollouts = new Map<string, RolloutColumns>();
+    for (const { is_due: isDue, rollout } of rows) if (isDue && rollout) rollouts.set(rollout.rollout_id, rollout);
+    const holds = new Map<string, Hold>();
+    for (const [rolloutId, rollout] of rollouts) holds.set(rolloutId, await this.holdOf(tenantId, rollout));
+
+    const found: Found[][] = asking.map(() => []);
+    for (const { place, is_due: isDue, milliseconds, rollout, ...command } of rows) {
+      found[place - 1]!.push({
+        command,
+        isDue,
+        milliseconds,
+        rollout: rollout
+          ? { rolloutId: rollout.rollout_id, profileId: rollout.profile_id, hold: holds.get(rollout.rollout_id) }
+          : undefined,
+      });
     }
-    return due.flatMap((command) => {
-      const timeoutSeconds = command.rollout_id === null ? 0 : open.get(command.rollout_id);
-      return timeoutSeconds === undefined ? [] : [{ command, timeoutSeconds }];
-    });
+    return found;
   }
 
-  /** Delivery of an update: under the rollout's lock, so that a pause and a delivery never cross. */
-  private async deliverUpdate(
-    tx: Transaction,
-    command: CommandRow,
-    rolloutId: string,
-    timeoutSeconds: number,
-  ): Promise<CommandRow | undefined> {
-    const { tenant_id: tenantId, device_id: deviceId } = command;
-    const state = await lockRollout(tx, tenantId, rolloutId);
-    if (state.phase !== 'active' && state.phase !== 'rolling_back') return undefined;
-    const device = await findRolloutDevice(tx, tenantId, rolloutId, deviceId);
-    if (device?.correlation_id !== command.correlation_id) return undefined;
-    const sent = await markSent(tx, command);
-    if (!sent) return undefined;
-    const now = new Date(this.clock.now());
-    const deadlineAt = new Date(now.getTime() + timeoutSeconds * 1000);
-    const first = device.state === 'scheduled';
-    await updateRolloutDevice(tx, tenantId, rolloutId, deviceId, {
-      ...(first ? { state: 'sent' as const } : {}),
-      attempts: device.attempts + 1,
-      deadlineAt,
-    });
-    if (first && !device.rolling_back) {
-      countMove(state, 'scheduled', 'sent', noPlace, now);
-      await saveRollout(tx, state, this.clock);
-    }
-    return sent;
+  /** Why a rollout holds its commands back. The rollout's lock has the last word. */
+  private async holdOf(tenantId: string, rollout: RolloutColumns): Promise<Hold> {
+    if (rollout.phase === 'paused') return 'paused';
+    // What a finished rollout has left is looked at once more, under its lock, and then held for good.
+    if (rollout.phase === 'completed') return undefined;
+    const policy = (await this.profiles.get(tenantId, rollout.profile_id))?.otaPolicy;
+    const spec = fromJson(OtaRolloutSpecSchema, rollout.spec, { ignoreUnknownFields: true });
+    const window = deliveryWindow(spec, policy);
+    return mayDeliver({ ...rollout, window }, new Date(this.clock.now())) ? undefined : 'closed';
   }
 }
 
-/** Marks a command sent unless somebody else took it; answers it as it is now. */
-async function markSent(tx: Transaction, command: CommandRow): Promise<CommandRow | undefined> {
-  const { rows } = await tx.query<PendingRow>(
-    `UPDATE device_commands SET status = 'sent', sent_at = now(), attempts = attempts + 1
-     WHERE tenant_id = $1 AND correlation_id = $2 AND status IN ('queued', 'scheduled') RETURNING *`,
-    [command.tenant_id, command.correlation_id],
-  );
-  return rows[0];
+/** What was taken, whatever else failed: it is handed out already. Throws when nothing was taken and something failed. */
+async function settled(claims: readonly Promise<readonly CommandRow[]>[]): Promise<CommandRow[]> {
+  const outcomes = await Promise.allSettled(claims);
+  const taken = outcomes.flatMap((outcome) => (outcome.status === 'fulfilled' ? outcome.value : []));
+  const failure = outcomes.find((outcome) => outcome.status === 'rejected');
+  if (taken.length === 0 && failure) throw failure.reason;
+  return taken;
 }
+
+const byAge = (a: CommandRow, b: CommandRow): number =>
+  a.created_at.getTime() - b.created_at.getTime() || (a.correlation_id < b.correlation_id ? -1 : 1);

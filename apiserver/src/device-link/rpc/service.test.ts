@@ -13,10 +13,16 @@ import { startTestGateway, type TestGateway } from '../../gateway/test-gateway.t
 import { systemClock } from '../../platform/clock.ts';
 import { grpcService } from '../../platform/grpc-service.ts';
 import { newId } from '../../platform/ids.ts';
+import { createLogger } from '../../platform/logger.ts';
+import { createMetrics } from '../../platform/metrics.ts';
 import type { Platform } from '../../platform/module.ts';
+import { Paging } from '../../platform/paging.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/test-database.ts';
 import { createProfileReader } from '../provisioning/profiles.ts';
+import { CommandFeed } from './command-feed.ts';
+import { CommandSweep, deleteEndedCommands, expireCommands } from './command-sweep.ts';
 import { enqueueCommand } from './commands.ts';
+import { Delivery } from './delivery.ts';
 import { createRpc } from './service.ts';
 
 const tenantId = 'acme';
@@ -25,19 +31,29 @@ describe('commands to devices', () => {
   let test: TestDatabase;
   let server: TestGateway;
   let client: Client;
+  let delivery: Delivery;
 
   before(async () => {
     test = await createTestDatabase();
     const { database } = test;
     await insertTenant(database, tenantId);
-    const platform = { database, clock: systemClock } as Platform;
-    const rpc = createRpc(platform, createProfileReader(database), () => undefined);
+    const profiles = createProfileReader(database);
+    const platform = {
+      ...{ database, clock: systemClock, logger: createLogger('silent'), metrics: createMetrics() },
+      ...{ config: { commandRetentionDays: 30 }, paging: new Paging(Buffer.alloc(32)) },
+    } as Platform;
+    const rpc = createRpc(platform, profiles, () => undefined);
+    delivery = new Delivery(database, profiles, systemClock);
     server = await startTestGateway((registry) => rpc.register(registry), { testDatabase: test });
+    server.tokens.set('operator', {
+      ...{ valid: true, kind: Kind.user, tenantId, userId: newId(), scopes: ['rpc:read', 'rpc:write'] },
+      rateLimitPerMinute: 100_000,
+    });
     client = new Client(server.grpc, credentials.createInsecure());
   });
   after(async () => {
-    client.close();
-    await server.stop();
+    client?.close();
+    await server?.stop();
     await test.drop();
   });
 
@@ -113,5 +129,415 @@ describe('commands to devices', () => {
     expect(last.filter(({ commands }) => commands === undefined)).to.have.length(3);
     expect(other.commands).to.equal(undefined);
     for (const poll of [other, ...last]) poll.leave();
+  });
+
+  interface CommandRecord {
+    correlation_id: string;
+    status: string;
+    attempts?: number;
+    response?: object;
+    error?: string;
+    sent_at?: string;
+    finished_at?: string;
+    expires_at: string;
+    code?: string;
+  }
+  async function call<T = CommandRecord>(token: string, path: string, body?: object): Promise<T> {
+    const response = await fetch(`${server.rest}/api/v1/devices/${path}`, {
+      headers: { 'x-api-key': token, 'content-type': 'application/json' },
+      ...(body ? { method: 'POST', body: JSON.stringify(body) } : {}),
+    });
+    return (await response.json()) as T;
+  }
+  const send = (deviceId: string, options: object = {}) =>
+    call('operator', `${deviceId}/rpc`, { method: 'reboot', persistent: true, ...options });
+  const get = (correlationId: string, wait = 0) => call('operator', `rpc/${correlationId}?wait_seconds=${wait}`);
+  const list = async (deviceId: string, status = '') =>
+    (await call<{ commands: CommandRecord[] }>('operator', `${deviceId}/rpc${status && `?status=${status}`}`)).commands;
+  const cancel = (correlationId: string) => call('operator', `rpc/${correlationId}/cancel`, {});
+  const poll = async (deviceId: string, wait = 0) =>
+    (await call<{ commands: CommandRecord[] }>(deviceId, `${deviceId}/rpc/pending?wait_seconds=${wait}`)).commands;
+  const respond = (deviceId: string, correlationId: string, success = true) =>
+    call(deviceId, `rpc/${correlationId}/response`, { success, response: { uptime: 1 }, error: success ? '' : 'no' });
+  /** Sets columns of a command: the passing of time. */
+  const set = (correlationId: string, columns: string) =>
+    test.database.system((tx) =>
+      tx.query(`UPDATE device_commands SET ${columns} WHERE correlation_id = $1`, [correlationId]),
+    );
+  const makeDue = (correlationId: string) => set(correlationId, 'not_before = now()');
+
+  describe('are delivered at least once:', () => {
+    it('redelivers a command under the same id until the device responds', async () => {
+      const deviceId = await device();
+      const { correlation_id: id } = await send(deviceId);
+      expect(await poll(deviceId)).to.have.length(1);
+      expect(await get(id)).to.include({ status: 'sent', attempts: 1 });
+      expect(await poll(deviceId)).to.have.length(0);
+      await makeDue(id);
+      const [again] = await poll(deviceId);
+      expect(again).to.include({ correlation_id: id, attempts: 2, status: 'sent' });
+      expect(await respond(deviceId, id)).to.include({ status: 'successful', attempts: 2 });
+      await makeDue(id);
+      expect(await poll(deviceId)).to.have.length(0);
+    });
+
+    it('waits 30 seconds before it redelivers, and then twice as long each time', async () => {
+      const deviceId = await device();
+      const { correlation_id: id } = await send(deviceId);
+      const delays: number[] = [];
+      for (let count = 0; count < 7; count += 1) {
+        expect(await poll(deviceId)).to.have.length(1);
+        const { rows } = await test.database.system((tx) =>
+          tx.query<{ delay: number }>(
+            `SELECT extract(epoch FROM not_before - sent_at)::int4 AS delay FROM device_commands WHERE correlation_id = $1`,
+            [id],
+          ),
+        );
+        delays.push(rows[0]!.delay);
+        await makeDue(id);
+      }
+      expect(delays).to.deep.equal([30, 60, 120, 240, 480, 600, 600]);
+    });
+
+    it('answers a waiting poll when a redelivery becomes due', async () => {
+      const deviceId = await device();
+      const { correlation_id: id } = await send(deviceId);
+      await poll(deviceId);
+      await set(id, `not_before = now() + interval '700 milliseconds'`);
+      const start = Date.now();
+      const [again] = await poll(deviceId, 20);
+      expect(again).to.include({ correlation_id: id, attempts: 2 });
+      expect(Date.now() - start).to.be.within(500, 5000);
+    });
+
+    it('redelivers at once on a new session, and to polls only when it is due', async () => {
+      const deviceId = await device();
+      const { correlation_id: id } = await send(deviceId);
+      await poll(deviceId);
+      expect((await delivery.take(tenantId, deviceId)).commands).to.have.length(0);
+      const { commands } = await delivery.take(tenantId, deviceId, true);
+      expect(commands.map((command) => [command.correlation_id, command.attempts])).to.deep.equal([[id, 2]]);
+    });
+
+    it('hands a command to one of many polls at a time', async () => {
+      const deviceId = await device();
+      const { correlation_id: id } = await send(deviceId);
+      for (let attempt = 1; attempt <= 3; attempt += 1) {
+        const other = new Delivery(test.database, createProfileReader(test.database), systemClock);
+        const taken = await Promise.all(
+          Array.from({ length: 40 }, (_, index) => (index % 2 ? delivery : other).take(tenantId, deviceId)),
+        );
+        const commands = taken.flatMap((each) => [...each.commands]);
+        expect(commands.map((command) => command.attempts)).to.deep.equal([attempt]);
+        await makeDue(id);
+      }
+    });
+
+    it('lets commands that a device ignores hold up no others', async () => {
+      const deviceId = await device();
+      for (let count = 0; count < 25; count += 1) await send(deviceId);
+      expect(await poll(deviceId)).to.have.length(20);
+      expect(await poll(deviceId)).to.have.length(5);
+      const { correlation_id: last } = await send(deviceId);
+      expect((await poll(deviceId)).map((command) => command.correlation_id)).to.deep.equal([last]);
+    });
+
+    it('takes the same response any number of times, also at once, and no other', async () => {
+      const deviceId = await device();
+      const { correlation_id: id } = await send(deviceId);
+      await poll(deviceId);
+      await makeDue(id);
+      await poll(deviceId);
+      const responses = await Promise.all(Array.from({ length: 10 }, () => respond(deviceId, id)));
+      expect(responses.map(({ status }) => status)).to.deep.equal(Array(10).fill('successful'));
+      expect(await respond(deviceId, id, false)).to.include({ code: 'FAILED_PRECONDITION' });
+      expect(await get(id)).to.deep.include({ status: 'successful', response: { uptime: 1 } });
+    });
+
+    it('takes one of several contradicting responses that arrive at once', async () => {
+      const deviceId = await device();
+      const { correlation_id: id } = await send(deviceId);
+      await poll(deviceId);
+      const responses = await Promise.all(
+        Array.from({ length: 20 }, (_, index) => respond(deviceId, id, index % 2 === 0)),
+      );
+      const { status } = await get(id);
+      const taken = responses.filter((response) => response.code === undefined);
+      expect(taken.map((response) => response.status)).to.deep.equal(Array(10).fill(status));
+      const refused = responses.filter((response) => response.code !== undefined);
+      expect(refused.map(({ code }) => code)).to.deep.equal(Array(10).fill('FAILED_PRECONDITION'));
+    });
+
+    it('asks the database once for a poll that waits in vain', async () => {
+      const deviceId = await device();
+      const { database } = test;
+      const read = database.read.bind(database);
+      let reads = 0;
+      const counting = new Proxy(database, {
+        get: (target, name) =>
+          name === 'read'
+            ? (...call: Parameters<typeof read>) => {
+                reads += 1;
+                return read(...call);
+              }
+            : (Reflect.get(target, name) as unknown),
+      });
+      const idle = new Delivery(counting, createProfileReader(database), systemClock);
+      const feed = new CommandFeed({ listen: () => undefined });
+      const taken = await feed.until({
+        ...{ key: `${tenantId}/${deviceId}`, milliseconds: 1500, signal: new AbortController().signal },
+        look: () => idle.take(tenantId, deviceId),
+        found: ({ commands }) => commands.length > 0,
+        next: ({ nextMilliseconds }) => nextMilliseconds,
+      });
+      expect(taken.commands).to.have.length(0);
+      expect(reads).to.equal(1);
+      // Polls that look at the same time share their looks.
+      const others = Array.from({ length: 100 }, () => newId());
+      reads = 0;
+      await Promise.all(others.map((other) => idle.take(tenantId, other)));
+      expect(reads).to.equal(1);
+    });
+  });
+
+  describe('can be cancelled:', () => {
+    it('a queued one never reaches the device', async () => {
+      const deviceId = await device();
+      const { correlation_id: id } = await send(deviceId);
+      const cancelled = await cancel(id);
+      expect(cancelled).to.include({ status: 'cancelled' });
+      expect(cancelled.finished_at).to.be.a('string');
+      expect(await poll(deviceId)).to.have.length(0);
+      expect(await cancel(id), 'a repeat changes nothing').to.deep.equal(cancelled);
+    });
+
+    it('a sent one is not redelivered, and takes no response any more', async () => {
+      const deviceId = await device();
+      const { correlation_id: id } = await send(deviceId);
+      await poll(deviceId);
+      expect(await cancel(id)).to.include({ status: 'cancelled', attempts: 1 });
+      await makeDue(id);
+      expect(await poll(deviceId)).to.have.length(0);
+      expect(await respond(deviceId, id)).to.include({ code: 'FAILED_PRECONDITION' });
+      expect(await get(id)).to.include({ status: 'cancelled' });
+    });
+
+    it('whoever waits for its end is told', async () => {
+      const { correlation_id: id } = await send(await device());
+      const start = Date.now();
+      const waiting = get(id, 30);
+      await new Promise((resolve) => setTimeout(resolve, 200));
+      await cancel(id);
+      expect(await waiting).to.include({ status: 'cancelled' });
+      expect(Date.now() - start).to.be.lessThan(5000);
+    });
+
+    it('not when it has finished or expired, not when a rollout sent it, not when there is none', async () => {
+      const deviceId = await device();
+      const { correlation_id: done } = await send(deviceId);
+      const { correlation_id: failed } = await send(deviceId);
+      const { correlation_id: late } = await send(deviceId);
+      const { correlation_id: update } = await send(deviceId);
+      await respond(deviceId, done);
+      await respond(deviceId, failed, false);
+      await set(late, `expires_at = now()`);
+      await set(update, `status = 'scheduled', rollout_id = '${newId()}'`);
+      for (const id of [done, failed, late, update]) {
+        const before = await get(id);
+        expect(await cancel(id)).to.include({ code: 'FAILED_PRECONDITION' });
+        expect(await get(id)).to.deep.equal(before);
+      }
+      expect(await cancel(newId())).to.include({ code: 'NOT_FOUND' });
+    });
+  });
+
+  describe('have idempotency keys:', () => {
+    it('the same key of a device is the same command, whatever else it says', async () => {
+      const deviceId = await device();
+      const first = await send(deviceId, { idempotency_key: 'restart-1' });
+      expect(await send(deviceId, { idempotency_key: 'restart-1', method: 'shutdown' })).to.deep.equal(first);
+      expect(await poll(deviceId)).to.have.length(1);
+      await respond(deviceId, first.correlation_id);
+      expect(await send(deviceId, { idempotency_key: 'restart-1' })).to.include({
+        correlation_id: first.correlation_id,
+        status: 'successful',
+      });
+      expect(await list(deviceId)).to.have.length(1);
+    });
+
+    it('also when it is sent many times at once', async () => {
+      const deviceId = await device();
+      const sent = await Promise.all(Array.from({ length: 20 }, () => send(deviceId, { idempotency_key: 'once' })));
+      expect(new Set(sent.map((command) => command.correlation_id)).size).to.equal(1);
+      expect(await list(deviceId)).to.have.length(1);
+    });
+
+    it('another key, another device and no key are other commands', async () => {
+      const [one, two] = [await device(), await device()];
+      const sent = [
+        await send(one, { idempotency_key: 'a' }),
+        await send(one, { idempotency_key: 'b' }),
+        await send(two, { idempotency_key: 'a' }),
+        await send(one),
+        await send(one),
+      ];
+      expect(new Set(sent.map((command) => command.correlation_id)).size).to.equal(5);
+    });
+  });
+
+  describe('expire:', () => {
+    it('after a minute, persistent ones after a week, or when the sender says', async () => {
+      const deviceId = await device();
+      const lifetimes: number[] = [];
+      for (const options of [{ persistent: false }, { persistent: true }, { expires_in_seconds: 5 }]) {
+        const { expires_at: end } = await send(deviceId, options);
+        lifetimes.push(Math.round((Date.parse(end) - Date.now()) / 1000));
+      }
+      expect(lifetimes[0]).to.be.closeTo(60, 5);
+      expect(lifetimes[1]).to.be.closeTo(7 * 24 * 3600, 5);
+      expect(lifetimes[2]).to.be.closeTo(5, 3);
+    });
+
+    for (const persistent of [true, false]) {
+      it(`a ${persistent ? 'persistent' : 'transient'} one shows so, before the sweep as after it`, async () => {
+        const deviceId = await device();
+        const { correlation_id: queued } = await send(deviceId, { persistent });
+        const { correlation_id: sent } = await send(deviceId, { persistent });
+        await set(queued, `not_before = 'infinity'`);
+        await poll(deviceId);
+        await set(queued, `not_before = now()`);
+        await set(sent, `not_before = now()`);
+        for (const id of [queued, sent]) await set(id, `expires_at = now()`);
+        expect(await poll(deviceId)).to.have.length(0);
+        const before = await list(deviceId);
+        expect(before.map(({ status }) => status)).to.deep.equal(['expired', 'expired']);
+        expect(before.map(({ attempts = 0 }) => attempts)).to.deep.equal([0, 1]);
+        for (const record of before) expect(record.finished_at).to.equal(record.expires_at);
+        expect(await respond(deviceId, sent)).to.include({ code: 'FAILED_PRECONDITION' });
+        expect(await get(sent)).to.deep.equal(before[1]);
+        await expireCommands(test.database);
+        expect(await list(deviceId)).to.deep.equal(before);
+        expect(await list(deviceId, 'expired')).to.deep.equal(before);
+        expect(await list(deviceId, 'sent')).to.have.length(0);
+        expect(await get(sent)).to.deep.equal(before[1]);
+        expect(await respond(deviceId, sent)).to.include({ code: 'FAILED_PRECONDITION' });
+      });
+    }
+
+    it('whoever waits for its end is told at that moment, without a sweep', async () => {
+      const start = Date.now();
+      const { correlation_id: id } = await send(await device(), { persistent: false, expires_in_seconds: 1 });
+      expect(await get(id, 30)).to.include({ status: 'expired' });
+      expect(Date.now() - start).to.be.within(900, 5000);
+    });
+  });
+
+  describe('are swept:', () => {
+    const count = async () => {
+      const { rows } = await test.database.system((tx) =>
+        tx.query<{ status: string; count: number }>(
+          `SELECT status, count(*)::int4 AS count FROM device_commands GROUP BY status`,
+        ),
+      );
+      return Object.fromEntries(rows.map((row) => [row.status, row.count]));
+    };
+    beforeEach(async () => {
+      await test.database.system((tx) => tx.query('DELETE FROM device_commands'));
+    });
+    const fill = (rows: number, columns: Record<string, string>) =>
+      test.database.system((tx) =>
+        tx.query(
+          `INSERT INTO device_commands (tenant_id, correlation_id, device_id, method, persistent, expires_at,
+             ${Object.keys(columns).join(', ')})
+           SELECT '${tenantId}', gen_random_uuid(), gen_random_uuid(), 'reboot', true, now() - interval '1 hour',
+             ${Object.values(columns).join(', ')} FROM generate_series(1, ${rows})`,
+        ),
+      );
+
+    it('expires what is over its time in batches that several processes share', async () => {
+      await fill(30, { status: `'queued'` });
+      await fill(20, { status: `'sent'` });
+      await fill(10, { status: `'cancelled'`, finished_at: 'now()' });
+      const { correlation_id: open } = await send(await device());
+      const counts = await Promise.all(Array.from({ length: 5 }, () => expireCommands(test.database, 8)));
+      expect(counts).to.deep.equal([8, 8, 8, 8, 8]);
+      expect(await expireCommands(test.database, 8)).to.equal(8);
+      expect(await expireCommands(test.database, 8)).to.equal(2);
+      expect(await expireCommands(test.database, 8)).to.equal(0);
+      expect(await count()).to.deep.equal({ expired: 50, cancelled: 10, queued: 1 });
+      expect(await get(open)).to.include({ status: 'queued' });
+    });
+
+    it('deletes what ended before the retention, and nothing else', async () => {
+      await fill(20, { status: `'successful'`, finished_at: `now() - interval '31 days'` });
+      await fill(5, { status: `'failure'`, finished_at: `now() - interval '29 days'` });
+      await fill(5, { status: `'sent'`, created_at: `now() - interval '90 days'` });
+      const counts = await Promise.all([1, 2].map(() => deleteEndedCommands(test.database, 30, 8)));
+      expect(counts).to.deep.equal([8, 8]);
+      expect(await deleteEndedCommands(test.database, 30, 8)).to.equal(4);
+      expect(await count()).to.deep.equal({ failure: 5, sent: 5 });
+      // What the sweep expires late has ended when its time was over.
+      await expireCommands(test.database);
+      expect(await deleteEndedCommands(test.database, 30)).to.equal(0);
+    });
+
+    it('deletes a key with its command', async () => {
+      const deviceId = await device();
+      const { correlation_id: id } = await send(deviceId, { idempotency_key: 'again' });
+      await respond(deviceId, id);
+      await set(id, `finished_at = now() - interval '31 days'`);
+      expect(await deleteEndedCommands(test.database, 30)).to.equal(1);
+      expect(await get(id)).to.include({ code: 'NOT_FOUND' });
+      expect((await send(deviceId, { idempotency_key: 'again' })).correlation_id).not.to.equal(id);
+    });
+
+    it('while somebody pages through them, who misses none of the others', async () => {
+      const deviceId = await device();
+      const sent: string[] = [];
+      for (let count = 0; count < 6; count += 1) sent.push((await send(deviceId)).correlation_id);
+      type Page = { commands: CommandRecord[]; next_page_token?: string };
+      const first = await call<Page>('operator', `${deviceId}/rpc?page_size=2`);
+      expect(first.commands.map((command) => command.correlation_id)).to.deep.equal(sent.slice(0, 2));
+      for (const id of sent.slice(0, 2)) {
+        await set(id, `status = 'successful', finished_at = now() - interval '31 days'`);
+      }
+      expect(await deleteEndedCommands(test.database, 30)).to.equal(2);
+      const path = `${deviceId}/rpc?page_size=10&page_token=${first.next_page_token}`;
+      const rest = await call<Page>('operator', path);
+      expect(rest.commands.map((command) => command.correlation_id)).to.deep.equal(sent.slice(2));
+    });
+
+    it('by indexes, so that their number costs nothing', async () => {
+      await fill(20_000, { status: `'successful'`, finished_at: 'now()' });
+      await test.database.pool.query('ANALYZE device_commands');
+      const plan = async (where: string, order: string) => {
+        const { rows } = await test.database.pool.query<{ 'QUERY PLAN': string }>(
+          `EXPLAIN SELECT correlation_id FROM device_commands WHERE ${where} ORDER BY ${order} LIMIT 500 FOR UPDATE SKIP LOCKED`,
+        );
+        return rows.map((row) => row['QUERY PLAN']).join('\n');
+      };
+      expect(await plan(`status IN ('queued', 'scheduled', 'sent') AND expires_at <= now()`, 'expires_at')).to.include(
+        'device_commands_by_expiry',
+      );
+      expect(await plan(`finished_at < now() - 30 * interval '1 day'`, 'finished_at')).to.include(
+        'device_commands_by_end',
+      );
+    });
+
+    it('by a process that runs, until it stops', async () => {
+      const metrics = createMetrics();
+      const sweep = new CommandSweep({
+        ...{ database: test.database, logger: createLogger('silent'), metrics },
+        config: { commandRetentionDays: 30 },
+      } as Platform);
+      await fill(1200, { status: `'queued'` });
+      await fill(700, { status: `'successful'`, finished_at: `now() - interval '40 days'` });
+      sweep.start();
+      await eventually(async () => (await count())['successful'] === undefined);
+      await sweep.stop();
+      expect(await count()).to.deep.equal({ expired: 1200 });
+      const text = await metrics.getSingleMetricAsString('kellet_commands_swept_total');
+      expect(text).to.include('{what="expired"} 1200').and.to.include('{what="deleted"} 700');
+    });
   });
 });

@@ -19,7 +19,8 @@ import { isId } from '../../platform/ids.ts';
 import type { Platform, ServiceModule } from '../../platform/module.ts';
 import type { CallContext, ServiceRegistry } from '../../platform/rpc.ts';
 import { CommandFeed } from './command-feed.ts';
-import { enqueueCommand, type CommandRow, type CommandStatus } from './commands.ts';
+import { CommandSweep } from './command-sweep.ts';
+import { enqueueCommand, openStatuses, wakeCommand, type CommandRow, type CommandStatus } from './commands.ts';
 import { Delivery } from './delivery.ts';
 
 /** Called at every sign of life of a device that is not telemetry. */
@@ -38,11 +39,15 @@ const largestResponse = 1024 * 1024;
 const defaultLifetimeSeconds = { transient: 60, persistent: 7 * 24 * 3600 };
 const finishedStatuses: readonly CommandStatus[] = ['successful', 'failure', 'expired', 'cancelled'];
 
+/** How long a wait for a command's end goes without a look: what a rollout ends is not announced command by command. */
+const longestBetweenLooks = 10_000;
+
 /** Puts the command room together. */
 export function createRpc(platform: Platform, profiles: ProfileReader, alive: NoteAlive): ServiceModule {
   const { database, clock, paging } = platform;
   const feed = new CommandFeed(database);
   const delivery = new Delivery(database, profiles, clock);
+  const sweep = new CommandSweep(platform);
 
   const register = (registry: ServiceRegistry): void =>
     registry.register(DeviceLinkService, {
@@ -58,6 +63,7 @@ export function createRpc(platform: Platform, profiles: ProfileReader, alive: No
           signal: context.signal,
           look: read,
           found: ({ status }) => finishedStatuses.includes(status),
+          next: ({ expires_at: end }) => Math.min(end.getTime() - clock.now(), longestBetweenLooks),
         });
         return toRecord(row);
       },
@@ -66,29 +72,32 @@ export function createRpc(platform: Platform, profiles: ProfileReader, alive: No
 
       cancelRpc: (request, context) =>
         database.tenant(context.tenantId, async (tx) => {
-          const row = await getCommand(tx, context.tenantId, request.correlationId);
+          const row = await getCommand(tx, context.tenantId, request.correlationId, 'FOR UPDATE');
           if (row.rollout_id !== null)
             throw failedPrecondition('the command belongs to a rollout: skip the device there');
+          if (row.status === 'cancelled') return toRecord(row);
+          if (finishedStatuses.includes(row.status)) throw failedPrecondition(`the command is ${row.status}`);
           const { rows } = await tx.query<CommandRow & Record<string, unknown>>(
             `UPDATE device_commands SET status = 'cancelled', finished_at = now()
-             WHERE tenant_id = $1 AND correlation_id = $2 AND status IN ('queued', 'sent') RETURNING *`,
+             WHERE tenant_id = $1 AND correlation_id = $2 RETURNING *`,
             [context.tenantId, request.correlationId],
           );
-          if (!rows[0] && row.status !== 'cancelled') throw failedPrecondition(`the command is ${row.status}`);
-          await wakeRecord(tx, request.correlationId);
-          return toRecord(rows[0] ?? row);
+          await wakeCommand(tx, row.correlation_id);
+          return toRecord(rows[0]!);
         }),
 
       listPendingRpcs: async (request, context) => {
         checkWait(request.waitSeconds);
         const { tenantId } = context;
         alive(tenantId, request.deviceId, clock.now());
-        const commands = await feed.until({
+        const { commands } = await feed.until({
           key: `${tenantId}/${request.deviceId}`,
           milliseconds: request.waitSeconds * 1000,
           signal: context.signal,
           look: () => delivery.take(tenantId, request.deviceId),
-          found: ({ length }) => length > 0,
+          found: (taken) => taken.commands.length > 0,
+          next: (taken) => taken.nextMilliseconds,
+          heldBy: (taken) => taken.heldBy.map((rolloutId) => `${tenantId}/${rolloutId}`),
           most: mostPolls,
         });
         return { commands: commands.map(toRecord) };
@@ -98,22 +107,24 @@ export function createRpc(platform: Platform, profiles: ProfileReader, alive: No
         const response = request.response ?? {};
         freeJsonField('response', response, largestResponse);
         return database.tenant(context.tenantId, async (tx) => {
-          const row = await getCommand(tx, context.tenantId, request.correlationId);
+          // Locked: of several answers at once the later ones must see what the first has made of the command.
+          const row = await getCommand(tx, context.tenantId, request.correlationId, 'FOR UPDATE');
           if (!(await mayAnswer(tx, row, context))) throw permissionDenied('the command is not one to this device');
           const status = request.success ? 'successful' : 'failure';
+          // The same answer again is no error: the first may have been lost on its way back.
+          if (row.status === status) return toRecord(row);
+          if (finishedStatuses.includes(row.status)) throw failedPrecondition(`the command is ${row.status}`);
           const { rows } = await tx.query<CommandRow & Record<string, unknown>>(
             `UPDATE device_commands SET status = $3, response = $4, error = $5, finished_at = now()
-             WHERE tenant_id = $1 AND correlation_id = $2 AND status IN ('queued', 'scheduled', 'sent') RETURNING *`,
+             WHERE tenant_id = $1 AND correlation_id = $2 RETURNING *`,
             [context.tenantId, request.correlationId, status, JSON.stringify(response), request.error],
           );
-          // The same answer again is no error: the first may have been lost on its way back.
-          if (!rows[0] && row.status !== status) throw failedPrecondition(`the command is ${row.status}`);
-          await wakeRecord(tx, request.correlationId);
-          return toRecord(rows[0] ?? row);
+          await wakeCommand(tx, row.correlation_id);
+          return toRecord(rows[0]!);
         });
       },
     });
-  return { register };
+  return { register, start: async () => sweep.start(), stop: () => sweep.stop() };
 }
 
 function checkWait(seconds: number): void {
@@ -144,12 +155,21 @@ async function send(database: Database, request: SendRpcRequest, context: CallCo
   });
 }
 
-/** A command with its expiry told truly: one whose time is over is expired, whether or not a sweep has passed. */
-async function getCommand(tx: Transaction, tenantId: string, correlationId: string): Promise<CommandRow> {
+/** Columns that show a command whose time is over as expired, whether or not the sweep has come to it; after `*`. */
+const expiryColumns = `
+  CASE WHEN status IN ${openStatuses} AND expires_at <= now() THEN 'expired' ELSE status END AS status,
+  CASE WHEN status IN ${openStatuses} AND expires_at <= now() THEN expires_at ELSE finished_at END AS finished_at`;
+
+/** A command as it stands now. Throws NOT_FOUND. */
+async function getCommand(
+  tx: Transaction,
+  tenantId: string,
+  correlationId: string,
+  lock: '' | 'FOR UPDATE' = '',
+): Promise<CommandRow> {
   const { rows } = isId(correlationId)
     ? await tx.query<CommandRow & Record<string, unknown>>(
-        `SELECT *, CASE WHEN status IN ('queued', 'scheduled', 'sent') AND expires_at <= now() THEN 'expired' ELSE status END
-           AS status FROM device_commands WHERE tenant_id = $1 AND correlation_id = $2`,
+        `SELECT *, ${expiryColumns} FROM device_commands WHERE tenant_id = $1 AND correlation_id = $2 ${lock}`,
         [tenantId, correlationId],
       )
     : { rows: [] };
@@ -165,22 +185,25 @@ async function list(
 ): Promise<{ commands: MessageInitShape<typeof RpcRecordSchema>[]; nextPageToken: string }> {
   const { tenantId } = context;
   const status = enumFilter('status', RpcRecord_StatusSchema, request.status);
-  const scope = [tenantId, 'commands', request.deviceId, status];
-  const page = paging.open<string>(request, scope);
+  const scope = [tenantId, 'commands by time', request.deviceId, status];
+  // Says where to go on even when the sweep has deleted the last command shown. The time is text: a Date would round it.
+  const page = paging.open<{ time: string; id: string }>(request, scope);
   const found = await database.read(tenantId, async (tx) => {
     if (!isId(request.deviceId) || !(await findDevice(tx, tenantId, request.deviceId))) throw notFound('device_id');
-    const { rows } = await tx.query<CommandRow & Record<string, unknown>>(
-      `SELECT * FROM (SELECT *, CASE WHEN status IN ('queued', 'scheduled', 'sent') AND expires_at <= now() THEN 'expired'
-                        ELSE status END AS told FROM device_commands WHERE tenant_id = $1 AND device_id = $2) c
-       WHERE ($3::text IS NULL OR told = $3)
-         AND ($4::uuid IS NULL OR (created_at, correlation_id) >
-           (SELECT created_at, correlation_id FROM device_commands WHERE tenant_id = $1 AND correlation_id = $4))
-       ORDER BY created_at, correlation_id LIMIT $5`,
-      [tenantId, request.deviceId, status, page.after, page.size + 1],
+    const { rows } = await tx.query<CommandRow & { time: string } & Record<string, unknown>>(
+      `SELECT *, ${expiryColumns}, created_at::text AS time FROM device_commands
+       WHERE tenant_id = $1 AND device_id = $2
+         AND ($3::text IS NULL OR $3 = CASE WHEN status IN ${openStatuses} AND expires_at <= now() THEN 'expired' ELSE status END)
+         AND ($4::uuid IS NULL OR (created_at, correlation_id) > ($5::timestamptz, $4))
+       ORDER BY created_at, correlation_id LIMIT $6`,
+      [tenantId, request.deviceId, status, page.after?.id, page.after?.time, page.size + 1],
     );
-    return rows.map((row) => ({ ...row, status: row['told'] as CommandStatus }));
+    return rows;
   });
-  const { rows, nextPageToken } = paging.close(found, page, scope, (row) => row.correlation_id);
+  const { rows, nextPageToken } = paging.close(found, page, scope, (row) => ({
+    time: row.time,
+    id: row.correlation_id,
+  }));
   return { commands: rows.map(toRecord), nextPageToken };
 }
 
@@ -190,9 +213,6 @@ async function mayAnswer(tx: Transaction, row: CommandRow, context: CallContext)
   const device = await findDevice(tx, context.tenantId, row.device_id);
   return device?.gateway_device_id === context.caller.deviceId;
 }
-
-const wakeRecord = (tx: Transaction, correlationId: string) =>
-  tx.query(`SELECT pg_notify('kellet_commands', $1)`, [correlationId]);
 
 /** The public record (API.md, RPC). */
 export function toRecord(row: CommandRow): MessageInitShape<typeof RpcRecordSchema> {

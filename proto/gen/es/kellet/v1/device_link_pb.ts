@@ -79,7 +79,7 @@ export type RpcRecord = Message<"kellet.v1.RpcRecord"> & {
   persistent: boolean;
 
   /**
-   * How often it was handed to the device.
+   * How often it was handed to the device. More than once when the device did not respond.
    *
    * @generated from field: uint32 attempts = 9;
    */
@@ -91,7 +91,7 @@ export type RpcRecord = Message<"kellet.v1.RpcRecord"> & {
   createdAt?: Timestamp | undefined;
 
   /**
-   * Unset: not delivered yet.
+   * When it was last handed to the device. Unset: not delivered yet.
    *
    * @generated from field: google.protobuf.Timestamp sent_at = 11;
    */
@@ -105,7 +105,7 @@ export type RpcRecord = Message<"kellet.v1.RpcRecord"> & {
   finishedAt?: Timestamp | undefined;
 
   /**
-   * Not delivered or answered until then, it expires.
+   * Not delivered or answered until then, it expires. A rollout's command expires when the time of the device's attempt is over.
    *
    * @generated from field: google.protobuf.Timestamp expires_at = 13;
    */
@@ -227,7 +227,7 @@ export type SendRpcRequest = Message<"kellet.v1.SendRpcRequest"> & {
   expiresInSeconds: number;
 
   /**
-   * The same key again answers the same record.
+   * The same key again, for the same device, returns the same record for as long as that is kept.
    *
    * @generated from field: string idempotency_key = 6;
    */
@@ -792,7 +792,7 @@ export const DeviceLinkService: GenService<{
     output: typeof ListRpcsResponseSchema;
   },
   /**
-   * CancelRpc withdraws a command that has not finished.
+   * CancelRpc withdraws a command that has not finished. A command that was cancelled already is returned as it is.
    *
    * @generated from rpc kellet.v1.DeviceLinkService.CancelRpc
    */
@@ -805,6 +805,11 @@ export const DeviceLinkService: GenService<{
    * ListPendingRpcs hands a device its commands, waiting for the first one as long as asked. Four polls of a device wait at a
    * time; when one more comes, the one that came first is answered without commands.
    *
+   * Commands are delivered at least once: a command is handed out again, with the same correlation_id, until the device
+   * responds or, for a rollout's ota_start, reports on the update; after 30 seconds first, then after twice as long each time, at
+   * most every ten minutes. A device remembers the correlation ids of recent commands, carries each command out once, and sends
+   * its earlier response to a repeat. Commands may arrive out of order.
+   *
    * @generated from rpc kellet.v1.DeviceLinkService.ListPendingRpcs
    */
   listPendingRpcs: {
@@ -813,7 +818,8 @@ export const DeviceLinkService: GenService<{
     output: typeof ListPendingRpcsResponseSchema;
   },
   /**
-   * RespondRpc is the device's answer to a command.
+   * RespondRpc is the device's response to a command, which ends it. The same response may be sent again; another one, or one to
+   * a command that was cancelled or has expired, is FAILED_PRECONDITION.
    *
    * @generated from rpc kellet.v1.DeviceLinkService.RespondRpc
    */

@@ -1,0 +1,55 @@
+// Groups work on the same key: while one batch of a key runs, what arrives gathers for the next.
+
+interface Waiting<Item, Result> {
+  readonly item: Item;
+  resolve(result: Result): void;
+  reject(error: unknown): void;
+}
+
+/** Returns the results of a batch, one for each item and in their order. */
+export type RunBatch<Item, Result> = (key: string, items: readonly Item[]) => Promise<readonly Result[]>;
+
+/** Runs batches, at most one of a key at a time and each key's items in order of arrival. */
+export class Batches<Item, Result> {
+  private readonly most: number;
+  private readonly run: RunBatch<Item, Result>;
+  private readonly waiting = new Map<string, Waiting<Item, Result>[]>();
+
+  /** `most` bounds the items of one batch. */
+  constructor(most: number, run: RunBatch<Item, Result>) {
+    this.most = most;
+    this.run = run;
+  }
+
+  /** Returns the item's result once its batch has run; rejects when the batch fails. */
+  add(key: string, item: Item): Promise<Result> {
+    return new Promise((resolve, reject) => {
+      const queue = this.waiting.get(key);
+      const entry = { item, resolve, reject };
+      if (queue) {
+        queue.push(entry);
+        return;
+      }
+      this.waiting.set(key, [entry]);
+      // Items that are added in the same turn share the first batch.
+      queueMicrotask(() => void this.drain(key));
+    });
+  }
+
+  private async drain(key: string): Promise<void> {
+    const queue = this.waiting.get(key)!;
+    while (queue.length > 0) {
+      const batch = queue.splice(0, this.most);
+      try {
+        const results = await this.run(
+          key,
+          batch.map(({ item }) => item),
+        );
+        for (const [index, entry] of batch.entries()) entry.resolve(results[index]!);
+      } catch (error) {
+        for (const entry of batch) entry.reject(error);
+      }
+    }
+    this.waiting.delete(key);
+  }
+}
