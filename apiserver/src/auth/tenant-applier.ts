@@ -3,7 +3,7 @@ import { isDeepStrictEqual } from 'node:util';
 import { create } from '@bufbuild/protobuf';
 import type { ObjectMeta, TenantSpec } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import { QuotasSchema, TenantDefaultsSchema } from '@kellet/proto/es/kellet/v1/auth_pb';
-import { RefusalError, type Applied, type Applier, type Refusal } from '../control/applier.ts';
+import { RefusalError, type Applied, type Applier, type LastStep, type Refusal } from '../control/applier.ts';
 import { takeUp } from '../control/applied-versions.ts';
 import { anchoringModeOf, otaPolicyOf, telemetrySchemaOf } from '../device-registry/policies.ts';
 import type { Database, Transaction } from '../platform/database.ts';
@@ -49,16 +49,18 @@ export class TenantApplier implements Applier<TenantSpec, Observed> {
   }
 
   /** Writes the tenant and makes its administrator when the account is missing; an account that exists keeps its password. */
-  async apply(meta: ObjectMeta, spec: TenantSpec): Promise<Applied<Observed>> {
+  async apply(meta: ObjectMeta, spec: TenantSpec, last?: LastStep): Promise<Applied<Observed>> {
     const id = meta.tenantId;
     try {
       if (!tenantIdForm.test(id)) throw new RefusalError('InvalidSpec', 'the name must be a DNS label');
       const settings = settingsOf(meta, spec);
       const passwordHash = await this.administratorHash(meta, spec);
       const adminUserId = await this.database.system(async (tx) => {
-        await writeTenant(tx, id, spec.namespace || `kellet-${id}`, settings);
         await takeUp(tx, 'Tenant', meta);
-        return makeAdministrator(tx, id, spec.adminEmail, passwordHash);
+        await writeTenant(tx, id, spec.namespace || `kellet-${id}`, settings);
+        const userId = await makeAdministrator(tx, id, spec.adminEmail, passwordHash);
+        await last?.(tx);
+        return userId;
       });
       return { id, observed: { adminUserId } };
     } catch (error) {

@@ -134,8 +134,8 @@ export async function scheduleDevices(
     package_.package_id,
     state.rolloutId,
   );
-  // Nobody was scheduled in an earlier stage: this is the one with which the rollout began.
-  if (state.stageScheduled === state.scheduled) state.scheduledInitially += chosen.length;
+  // The stage with which the rollout begins is told whole, as a plan tells it, though it takes several transactions.
+  if (state.scheduledInitially === 0) state.scheduledInitially = all.length;
   state.scheduled += chosen.length;
   state.stageScheduled += chosen.length;
   return all.length - chosen.length;

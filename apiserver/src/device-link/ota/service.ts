@@ -51,7 +51,7 @@ export function createOta(platform: Platform, profiles: ProfileReader, writer: R
       },
       uploadArtifact: (requests, context) => packages.upload(requests, context),
       createRollout: (request, context) => rollouts.create(request, context),
-      planRollout: (request, context) => rollouts.plan(request, context.tenantId),
+      planRollout: (request, context) => rollouts.plan(request, context),
       getRollout: (request, context) => rollouts.get(context.tenantId, request.rolloutId),
       listRollouts: (request, context) => rollouts.list(request, context.tenantId),
       listRolloutDevices: (request, context) => rollouts.listDevices(request, context.tenantId),
