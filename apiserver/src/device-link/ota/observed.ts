@@ -59,6 +59,7 @@ export async function observe(
     now: timestampFromDate(now),
     nextTimeoutAt: more.next_timeout_at ? timestampFromDate(more.next_timeout_at) : undefined,
     createdAt: timestampFromDate(state.createdAt),
+    scheduledInitially: state.scheduledInitially,
   };
 }
 

@@ -400,7 +400,11 @@ export interface OtaRolloutObserved {
     | undefined;
   /** When the earliest running device times out; the operator asks again then. */
   next_timeout_at: Timestamp | undefined;
-  created_at: Timestamp | undefined;
+  created_at:
+    | Timestamp
+    | undefined;
+  /** Devices of the stage with which the rollout began, also those of it that are still to be scheduled. */
+  scheduled_initially: number;
 }
 
 export interface AdvanceRolloutRequest {
@@ -3799,6 +3803,7 @@ function createBaseOtaRolloutObserved(): OtaRolloutObserved {
     now: undefined,
     next_timeout_at: undefined,
     created_at: undefined,
+    scheduled_initially: 0,
   };
 }
 
@@ -3869,6 +3874,9 @@ export const OtaRolloutObserved: MessageFns<OtaRolloutObserved> = {
     }
     if (message.created_at !== undefined) {
       Timestamp.encode(message.created_at, writer.uint32(170).fork()).join();
+    }
+    if (message.scheduled_initially !== 0) {
+      writer.uint32(176).uint32(message.scheduled_initially);
     }
     return writer;
   },
@@ -4054,6 +4062,14 @@ export const OtaRolloutObserved: MessageFns<OtaRolloutObserved> = {
             message.created_at = Timestamp.decode(reader, reader.uint32());
             continue;
           }
+          case 22: {
+            if (tag !== 176) {
+              break;
+            }
+
+            message.scheduled_initially = reader.uint32();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -4103,6 +4119,7 @@ export const OtaRolloutObserved: MessageFns<OtaRolloutObserved> = {
     message.created_at = (object.created_at !== undefined && object.created_at !== null)
       ? Timestamp.fromPartial(object.created_at)
       : undefined;
+    message.scheduled_initially = object.scheduled_initially ?? 0;
     return message;
   },
 };
