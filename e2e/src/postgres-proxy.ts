@@ -51,8 +51,8 @@ export class PostgresProxy {
         this.#pairs.delete(pair);
         far.destroy();
       };
-      near.on('data', (chunk) => this.#fromClient(pair, chunk));
-      far.on('data', (chunk) => this.#fromServer(pair, chunk));
+      near.on('data', (chunk: Buffer) => this.#fromClient(pair, chunk));
+      far.on('data', (chunk: Buffer) => this.#fromServer(pair, chunk));
       for (const socket of [near, far]) socket.on('error', end).on('close', end);
     });
   }

@@ -211,7 +211,7 @@ const scenarios: readonly Scenario[] = [
     arm: async ({ database, lock, terminate }) => {
       await lock(1000, 'profiles', 'provisioning_templates', 'ota_packages', 'ota_rollouts', 'users');
       database.point = on(settling, 'statement', undefined, {
-        on: (at) => void (at === 'sent' && setTimeout(terminate, 200)),
+        on: (moment) => void (moment === 'sent' && setTimeout(() => void terminate(), 200)),
       });
     },
   },
@@ -397,7 +397,9 @@ describe('a creation that is cut', function () {
       rows: async (name) =>
         (await one('SELECT count(*) FROM tenants WHERE tenant_id = $1', name)) ||
         one('SELECT count(*) FROM users WHERE tenant_id = $1', name),
-      whole: async (name) => expect(await one('SELECT count(*) FROM users WHERE tenant_id = $1', name)).to.equal(1),
+      whole: async (name) => {
+        expect(await one('SELECT count(*) FROM users WHERE tenant_id = $1', name)).to.equal(1);
+      },
     },
   ];
 
@@ -436,7 +438,7 @@ describe('a creation that is cut', function () {
             },
           });
           const context = internalContext({ ...publicCaller, kind: 'user', tenantId }, { signal: caller.signal });
-          const call = (method: DescMethodUnary, request: object) =>
+          const call = (method: DescMethodUnary, request: MessageInitShape<DescMessage>) =>
             proxied.registry.unary(method, create(method.input, request), context);
           const outcome: Outcome = await make(call as never, name, ground).then(
             (answer) => ({ answer: answer as Record<string, unknown> }),

@@ -107,7 +107,7 @@ describe('a plan and a creation', function () {
       targetProfileId: id('profile', 'sensors'),
       canaryPercent: 30,
       ...change,
-    } as Body);
+    });
   const plan = (change: Body) => registry.unary(OtaService.method.planRollout, bodyOf(change), context);
   const make = (change: Body) => registry.unary(OtaService.method.createRollout, bodyOf(change), context);
   const refusalOf = (promise: Promise<unknown>) =>

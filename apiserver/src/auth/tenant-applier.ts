@@ -5,6 +5,7 @@ import type { ObjectMeta, TenantSpec } from '@kellet/proto/es/kellet/control/v1/
 import { QuotasSchema, TenantDefaultsSchema } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { RefusalError, type Applied, type Applier, type LastStep, type Refusal } from '../control/applier.ts';
 import { takeUp } from '../control/applied-versions.ts';
+import { inManifest } from '../control/field-names.ts';
 import { anchoringModeOf, otaPolicyOf, telemetrySchemaOf } from '../device-registry/policies.ts';
 import type { Database, Transaction } from '../platform/database.ts';
 import { KelletError, sqlState } from '../platform/errors.ts';
@@ -205,11 +206,8 @@ async function findAdministrator(tx: Transaction, tenantId: string, email: strin
 
 function refusalOf(error: unknown): Refusal | undefined {
   if (error instanceof RefusalError) return { reason: error.reason, message: error.message };
-  if (error instanceof KelletError && error.code === 'INVALID_ARGUMENT') {
-    return { reason: 'InvalidSpec', message: error.message };
-  }
-  if (error instanceof KelletError && error.code === 'FAILED_PRECONDITION') {
-    return { reason: 'InvalidSpec', message: error.message };
+  if (error instanceof KelletError && ['INVALID_ARGUMENT', 'FAILED_PRECONDITION'].includes(error.code)) {
+    return { reason: 'InvalidSpec', message: inManifest('Tenant', error.message) };
   }
   if (sqlState(error) === '23505') {
     return { reason: 'InvalidSpec', message: 'the namespace belongs to another tenant' };

@@ -23,7 +23,7 @@ const problemOf = (change: Request): string | undefined =>
       targetProfileId: 'b',
       canaryPercent: 1,
       ...change,
-    } as Request),
+    }),
   );
 
 describe('limits of a rollout', () => {
