@@ -9,15 +9,23 @@ import {
 } from 'node:http';
 import { Agent, request as secureRequest } from 'node:https';
 import type { AddressInfo, Socket } from 'node:net';
+import { Readable } from 'node:stream';
 import { KubeConfig } from '@kubernetes/client-node';
 
-/** What becomes of a request. `frozen` accepts it and never answers, as a half-open connection does. */
-export type Fault = 'none' | 'frozen' | { status: number; reason?: string };
+/**
+ * What becomes of a request. `frozen` accepts it and never answers, as a half-open connection does; `unanswered` has it carried
+ * out and resets the connection; one that is `late` arrives after so many milliseconds, also when nobody waits for it any more.
+ */
+export type Fault = 'none' | 'frozen' | 'unanswered' | { status: number; reason?: string } | { late: number };
 
 /** A proxy in front of an API server, reached over plain HTTP with the rights of the kubeconfig behind it. */
 export class FaultProxy {
   /** What happens to requests from now on. */
   fault: Fault = 'none';
+  /** The methods that it happens to; absent: all. */
+  methods: readonly string[] | undefined;
+  /** Called when a request arrives that the fault happens to. */
+  onFault: (() => void) | undefined;
   /** Paths with their query, in order of arrival. */
   readonly requests: string[] = [];
   readonly #target: URL;
@@ -80,13 +88,32 @@ export class FaultProxy {
 
   async #forward(request: IncomingMessage, response: ServerResponse): Promise<void> {
     this.requests.push(request.url ?? '');
-    if (this.fault === 'frozen') return;
-    if (this.fault !== 'none') {
-      const { status, reason } = this.fault;
+    const fault = this.methods && !this.methods.includes(request.method ?? '') ? 'none' : this.fault;
+    if (fault !== 'none') this.onFault?.();
+    if (fault === 'frozen') return;
+    if (typeof fault === 'object' && 'late' in fault) return this.#deliverLate(request, fault.late);
+    if (typeof fault === 'object') {
+      const { status, reason } = fault;
       const body = { kind: 'Status', apiVersion: 'v1', status: 'Failure', code: status, reason, message: 'injected' };
       response.writeHead(status, { 'content-type': 'application/json' }).end(JSON.stringify(body));
       return;
     }
+    await this.#deliver(request, response, request, fault === 'unanswered');
+  }
+
+  /** Takes the whole request, and delivers it when its client may have gone. */
+  async #deliverLate(request: IncomingMessage, milliseconds: number): Promise<void> {
+    const chunks: Buffer[] = [];
+    for await (const chunk of request) chunks.push(chunk as Buffer);
+    setTimeout(() => void this.#deliver(request, undefined, Readable.from(chunks), true), milliseconds);
+  }
+
+  async #deliver(
+    request: IncomingMessage,
+    response: ServerResponse | undefined,
+    body: Readable,
+    isUnanswered: boolean,
+  ): Promise<void> {
     const options = { headers: { ...request.headers, host: this.#target.host }, method: request.method };
     const secure = { ...options, agent: this.#agent };
     await this.#config.applyToHTTPSOptions(secure);
@@ -96,6 +123,10 @@ export class FaultProxy {
         ? secureRequest(url, { ...secure, headers: { ...options.headers, ...secure.headers }, agent: false })
         : plainRequest(url, options);
     upstream.on('response', (answer) => {
+      if (isUnanswered || !response) {
+        answer.resume().on('end', () => response?.destroy());
+        return;
+      }
       this.#streams.add(answer);
       answer.on('close', () => this.#streams.delete(answer));
       answer.on('error', () => response.destroy());
@@ -103,8 +134,8 @@ export class FaultProxy {
       response.flushHeaders();
       answer.pipe(response);
     });
-    upstream.on('error', () => response.destroy());
-    response.on('close', () => upstream.destroy());
-    request.pipe(upstream);
+    upstream.on('error', () => response?.destroy());
+    if (!isUnanswered) response?.on('close', () => upstream.destroy());
+    body.pipe(upstream);
   }
 }

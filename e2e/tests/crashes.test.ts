@@ -134,6 +134,83 @@ describe('crashes', function () {
     });
   }
 
+  it('of the data plane in the middle of creations leave each whole, or nothing of it', async () => {
+    const base = unique('cut');
+    const artifact = { artifact_uri: 'upload://', sha256: 'ab'.repeat(32), type: 'fw' as const };
+    const package_ = await makePackage(await admin(), { version: '1.0.0' });
+    /** Name → what its caller was told: the answer's status, or undefined without an answer. */
+    const told = new Map<string, number | undefined>();
+    const kinds = { deviceprofiles: 'profiles', otapackages: 'ota/packages', otarollouts: 'ota/rollouts' } as const;
+    type Plural = keyof typeof kinds;
+    for (const [round, delay] of [10, 40, 80, 160].entries()) {
+      const as = await admin();
+      const grounds = await Promise.all(
+        [0, 1, 2].map(async () => {
+          const { profile_id } = await makeProfile(as, { type: package_.compatibility?.device_type ?? '' });
+          await makeFleet(as, profile_id, 2);
+          return profile_id;
+        }),
+      );
+      const post = async (plural: Plural, index: number, body: object) => {
+        const name = `${base}-${round}-${index}`;
+        const answer = await as
+          .send('POST', `/api/v1/${kinds[plural]}`, { body: { name, ...body } })
+          .catch(() => undefined);
+        told.set(`${plural}/${name}`, answer?.status);
+      };
+      const creations = [
+        ...Array.from({ length: 6 }, (_, index) => post('deviceprofiles', index, { type: 'cut' })),
+        ...Array.from({ length: 6 }, (_, index) =>
+          post('otapackages', index, { ...artifact, version: `1.${round}.${index}` }),
+        ),
+        ...grounds.map((target_profile_id, index) =>
+          post('otarollouts', index, { package_id: package_.package_id, target_profile_id, canary_percent: 50 }),
+        ),
+      ];
+      await new Promise((resolve) => setTimeout(resolve, delay));
+      await stack().kill('apiserver');
+      await Promise.all(creations);
+      await stack().waitReady('apiserver');
+    }
+    const statuses = [...told.values()];
+    expect(
+      statuses.filter((status) => status === undefined),
+      'creations that were cut',
+    ).not.to.have.length(0);
+
+    const namesIn = {
+      deviceprofiles: async () => (await admin()).list<{ name: string }>('/api/v1/profiles', 'profiles'),
+      otapackages: async () => (await admin()).list<{ name: string }>('/api/v1/ota/packages', 'packages'),
+      otarollouts: async () => (await admin()).list<{ name: string }>('/api/v1/ota/rollouts', 'rollouts'),
+    };
+    /** The creations of which the API and Kubernetes say different things, or another than the caller was told. */
+    const disagreeing = async (): Promise<string[]> => {
+      const wrong: string[] = [];
+      for (const plural of Object.keys(kinds) as Plural[]) {
+        const rows = (await namesIn[plural]()).map(({ name }) => name);
+        const resources = (
+          await (await kubectl()).run(['get', plural, '-o', 'jsonpath={.items[*].metadata.name}'])
+        ).split(' ');
+        for (const [key, status] of told) {
+          const [of, name] = key.split('/') as [Plural, string];
+          if (of !== plural) continue;
+          const made = rows.filter((row) => row === name).length;
+          const isHalf = made !== Number(resources.includes(name));
+          const isUntrue = status !== undefined && made !== Number(status < 300);
+          if (isHalf || isUntrue) wrong.push(`${key}: told ${status}, ${made} rows, ${resources.includes(name)}`);
+        }
+      }
+      return wrong;
+    };
+    await waitUntil(async () => (await disagreeing()).length === 0, {
+      what: 'agreement of what was told, the API and Kubernetes',
+      timeoutMilliseconds: 60_000,
+      intervalMilliseconds: 1000,
+    }).catch(async (error: unknown) => {
+      throw new Error((await disagreeing()).join('; '), { cause: error });
+    });
+  });
+
   it('of the operator do not hold back a pause', async () => {
     const profile = await makeProfile(await admin());
     const behaviour = { kind: 'fails' as const, versions: ['1.0.0'] };

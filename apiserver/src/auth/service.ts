@@ -60,7 +60,6 @@ export function createAuth(platform: AuthPlatform, kubernetes: AuthKubernetes): 
     database,
     kubernetes,
     applier: new TenantApplier(platform),
-    clock,
     logger,
   });
   const logins = new Counter({

@@ -3,8 +3,9 @@ import { isDeepStrictEqual } from 'node:util';
 import { create } from '@bufbuild/protobuf';
 import type { ObjectMeta, TenantSpec } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import { QuotasSchema, TenantDefaultsSchema } from '@kellet/proto/es/kellet/v1/auth_pb';
-import { RefusalError, type Applied, type Applier, type Refusal } from '../control/applier.ts';
+import { RefusalError, type Applied, type Applier, type LastStep, type Refusal } from '../control/applier.ts';
 import { takeUp } from '../control/applied-versions.ts';
+import { inManifest } from '../control/field-names.ts';
 import { anchoringModeOf, otaPolicyOf, telemetrySchemaOf } from '../device-registry/policies.ts';
 import type { Database, Transaction } from '../platform/database.ts';
 import { KelletError, sqlState } from '../platform/errors.ts';
@@ -49,16 +50,18 @@ export class TenantApplier implements Applier<TenantSpec, Observed> {
   }
 
   /** Writes the tenant and makes its administrator when the account is missing; an account that exists keeps its password. */
-  async apply(meta: ObjectMeta, spec: TenantSpec): Promise<Applied<Observed>> {
+  async apply(meta: ObjectMeta, spec: TenantSpec, last?: LastStep): Promise<Applied<Observed>> {
     const id = meta.tenantId;
     try {
       if (!tenantIdForm.test(id)) throw new RefusalError('InvalidSpec', 'the name must be a DNS label');
       const settings = settingsOf(meta, spec);
       const passwordHash = await this.administratorHash(meta, spec);
       const adminUserId = await this.database.system(async (tx) => {
-        await writeTenant(tx, id, spec.namespace || `kellet-${id}`, settings);
         await takeUp(tx, 'Tenant', meta);
-        return makeAdministrator(tx, id, spec.adminEmail, passwordHash);
+        await writeTenant(tx, id, spec.namespace || `kellet-${id}`, settings);
+        const userId = await makeAdministrator(tx, id, spec.adminEmail, passwordHash);
+        await last?.(tx);
+        return userId;
       });
       return { id, observed: { adminUserId } };
     } catch (error) {
@@ -203,11 +206,8 @@ async function findAdministrator(tx: Transaction, tenantId: string, email: strin
 
 function refusalOf(error: unknown): Refusal | undefined {
   if (error instanceof RefusalError) return { reason: error.reason, message: error.message };
-  if (error instanceof KelletError && error.code === 'INVALID_ARGUMENT') {
-    return { reason: 'InvalidSpec', message: error.message };
-  }
-  if (error instanceof KelletError && error.code === 'FAILED_PRECONDITION') {
-    return { reason: 'InvalidSpec', message: error.message };
+  if (error instanceof KelletError && ['INVALID_ARGUMENT', 'FAILED_PRECONDITION'].includes(error.code)) {
+    return { reason: 'InvalidSpec', message: inManifest('Tenant', error.message) };
   }
   if (sqlState(error) === '23505') {
     return { reason: 'InvalidSpec', message: 'the namespace belongs to another tenant' };

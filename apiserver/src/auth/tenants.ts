@@ -50,11 +50,9 @@ const updatable = [
 export function tenantHandlers(platform: AuthPlatform, resources: TenantResources): Implementation<typeof AuthService> {
   const { database, paging } = platform;
   return {
-    createTenant: async (request, { signal }) => {
+    createTenant: async (request, context) => {
       checkNewTenant(request);
-      await resources.create(request, signal);
-      const row = await database.systemRead((tx) => findTenant(tx, request.tenantId));
-      return toTenant(found(row));
+      return resources.create(request, context, async (tx) => toTenant(found(await findTenant(tx, request.tenantId))));
     },
 
     deleteTenant: async ({ tenantId }, { signal }) => {

@@ -19,10 +19,11 @@ export const isOvertaken = (error: unknown): boolean => error instanceof KelletE
 
 /**
  * Opens the transaction that writes a working copy: notes the version it is written from, settles the intent behind it
- * (takeUpIntent), and holds the resource so that versions are written one at a time. Throws ABORTED (isOvertaken) when a newer
- * version of the same resource has been applied or its deletion was heard of; a resource made again counts anew.
+ * (takeUpIntent), and holds the resource so that versions are written one at a time. Returns whether this transaction takes up
+ * a creation through REST. Throws ABORTED (isOvertaken) when a newer version of the same resource has been applied or its
+ * deletion was heard of; a resource made again counts anew.
  */
-export async function takeUp(tx: Transaction, kind: Kind, meta: ObjectMeta): Promise<void> {
+export async function takeUp(tx: Transaction, kind: Kind, meta: ObjectMeta): Promise<boolean> {
   const { rowCount } = await tx.query(
     `INSERT INTO applied_versions AS held (tenant_id, kind, namespace, name, uid, resource_version)
      VALUES ($1, $2, $3, $4, $5, $6)
@@ -34,7 +35,7 @@ export async function takeUp(tx: Transaction, kind: Kind, meta: ObjectMeta): Pro
     versionOf(kind, meta),
   );
   if (rowCount === 0) throw new KelletError('ABORTED', 'a newer version of the resource has been applied');
-  await takeUpIntent(tx, meta);
+  return takeUpIntent(tx, meta);
 }
 
 /**

@@ -16,7 +16,9 @@ import type {
   TenantSpecSchema,
 } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
 import type { Kind } from '@kellet/crds';
+import type { Transaction } from '../platform/database.ts';
 import { KelletError, type ErrorCode } from '../platform/errors.ts';
+import { inContract } from './field-names.ts';
 
 /** Why a manifest is not honoured → the code that a REST caller gets when their own request led to it. */
 const refusalCodes = {
@@ -55,9 +57,9 @@ export class RefusalError extends Error implements Refusal {
   }
 }
 
-/** What a REST caller learns of a refusal. */
-export const refusalError = (refusal: Refusal): KelletError =>
-  new KelletError(refusalCodes[refusal.reason], refusal.message);
+/** What a caller of the API learns of a refusal: its code, and the message with the contract's names of fields. */
+export const refusalError = (kind: Kind, refusal: { readonly reason: string; readonly message: string }): KelletError =>
+  new KelletError(refusalCodes[refusal.reason as RefusalReason], inContract(kind, refusal.message));
 
 /** What an applier answers: the id in the data plane and, unless it refused, what was observed. */
 export interface Applied<Observed> {
@@ -66,16 +68,20 @@ export interface Applied<Observed> {
   readonly observed?: Observed;
 }
 
+/** What a caller of Apply wants done in the transaction that writes the working copy, at its end. */
+export type LastStep = (tx: Transaction) => Promise<void>;
+
 /**
  * The working copy of one kind of resource. Both methods are idempotent, and errors mean "try again": what can never be
  * honoured is a refusal, answered or thrown as RefusalError.
  */
 export interface Applier<Spec, Observed> {
   /**
-   * Makes the working copy agree with the manifest. The transaction that writes it calls `takeUp(tx, kind, meta)`
-   * (control/applied-versions.ts) first, and lets its ABORTED pass.
+   * Makes the working copy agree with the manifest, in one transaction: it calls `takeUp(tx, kind, meta)`
+   * (control/applied-versions.ts) first and lets its ABORTED pass, and calls `last(tx)` when the copy is written. What can
+   * fail after its COMMIT must not fail the call.
    */
-  apply(meta: ObjectMeta, spec: Spec): Promise<Applied<Observed>>;
+  apply(meta: ObjectMeta, spec: Spec, last?: LastStep): Promise<Applied<Observed>>;
   /**
    * Takes the working copy away, or says what still uses it. With `detach` the namespace is terminating: nothing is
    * refused, what runs is cancelled, and rows that others refer to stay, marked detached.

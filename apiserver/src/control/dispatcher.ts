@@ -13,7 +13,15 @@ import {
 import type { Kind } from '@kellet/crds';
 import type { Database } from '../platform/database.ts';
 import { invalidArgument, KelletError } from '../platform/errors.ts';
-import { RefusalError, specCases, type Applied, type Applier, type Appliers, type Refusal } from './applier.ts';
+import {
+  RefusalError,
+  specCases,
+  type Applied,
+  type Applier,
+  type Appliers,
+  type LastStep,
+  type Refusal,
+} from './applier.ts';
 import { noteDeletion } from './applied-versions.ts';
 import { intentState } from './intents.ts';
 import { kindNames } from './kinds.ts';
@@ -36,21 +44,26 @@ export class Dispatcher {
   /**
    * Makes the working copy agree with the manifest (control.proto, Apply). Errors mean "try again", except INVALID_ARGUMENT
    * for a request that is none and UNIMPLEMENTED for a kind nobody applies in this process; ABORTED when a newer version of
-   * the resource has been applied (isOvertaken).
+   * the resource has been applied (isOvertaken). The transaction that writes the copy ends with `last`.
    */
-  async apply(request: ApplyRequest): Promise<ApplyResponse> {
+  async apply(request: ApplyRequest, last?: LastStep): Promise<ApplyResponse> {
     const { meta, spec } = request;
     if (!meta || spec.case === undefined) throw invalidArgument('meta and spec are required');
     const refusal = await this.foreign(meta, spec.case);
     if (refusal) return create(ApplyResponseSchema, { refusal });
-    const applied = await refusable(() => this.applier(spec.case).apply(meta, spec.value));
+    const applied = await refusable(() => this.applier(spec.case).apply(meta, spec.value, last));
     const observed = applied.observed && { case: spec.case, value: applied.observed };
     return create(ApplyResponseSchema, {
       id: applied.id,
       refusal: applied.refusal,
-      digest: applied.id === '' ? 0n : await digestOf(this.database, kindOf(spec.case), meta.tenantId, applied.id),
+      digest: applied.id === '' ? 0n : await this.digestOf(kindOf(spec.case), meta.tenantId, applied.id),
       observed: observed as MessageInitShape<typeof ApplyResponseSchema>['observed'],
     });
+  }
+
+  /** The digest of a copy that has been written; without the database 0, which is compared with nothing. */
+  private digestOf(kind: Kind, tenantId: string, id: string): Promise<bigint> {
+    return digestOf(this.database, kind, tenantId, id).catch(() => 0n);
   }
 
   /** Takes the working copy of a deleted resource away (control.proto, Remove). */

@@ -3,6 +3,7 @@ import { ObjectMetaSchema } from '@kellet/proto/es/kellet/control/v1/control_pb.
 import { expect } from 'chai';
 import { insertTenant } from '../auth/test-fixtures.ts';
 import type { Transaction } from '../platform/database.ts';
+import { KelletError } from '../platform/errors.ts';
 import { newId } from '../platform/ids.ts';
 import { createTestDatabase, type TestDatabase } from '../platform/test-database.ts';
 import { RefusalError } from './applier.ts';
@@ -89,14 +90,69 @@ describe('intents', () => {
     }
   });
 
-  it('that are overdue are cancelled once, whoever opened them', async () => {
+  it('that are overdue are cancelled, whoever opened them, and looked for in the cluster for a while', async () => {
     const [overdue, current] = [await open(-10_000), await open()];
-    const found = await test.database.system((tx) => cancelOverdueIntents(tx));
-    expect(found.map((intent) => intent.intentId))
-      .to.include(overdue.intentId)
-      .and.not.include(current.intentId);
+    const sweep = () => test.database.system((tx) => cancelOverdueIntents(tx));
+    const idsOf = (found: { intentId: string }[]) => found.map((intent) => intent.intentId);
+    const found = await sweep();
+    expect(idsOf(found)).to.include(overdue.intentId).and.not.include(current.intentId);
     expect(found.find((intent) => intent.intentId === overdue.intentId)).to.deep.equal(overdue);
     expect(await state(overdue.intentId)).to.equal('cancelled');
-    expect(await test.database.system((tx) => cancelOverdueIntents(tx))).to.deep.equal([]);
+    expect(idsOf(await sweep())).to.include(overdue.intentId);
+    await inAcme((tx) => tx.query(`UPDATE resource_intents SET settled_at = now() - interval '3 minutes'`));
+    expect(await sweep()).to.deep.equal([]);
+  });
+
+  it('let nothing commit after their deadline, however the time was spent', async () => {
+    const spend: Record<string, (tx: Transaction) => Promise<unknown>> = {
+      'one long statement': (tx) => tx.query('SELECT pg_sleep(2)'),
+      'many short statements': async (tx) => {
+        for (let count = 0; count < 20; count += 1) await tx.query('SELECT pg_sleep(0.05)');
+      },
+      'the process standing still': () => new Promise((resolve) => setTimeout(resolve, 1500)),
+    };
+    for (const [how, work] of Object.entries(spend)) {
+      const { intentId } = await open(500);
+      const begun = Date.now();
+      const outcome = await inAcme(async (tx) => {
+        await takeUpIntent(tx, metaOf(intentId));
+        await work(tx);
+      }).then(
+        () => 'committed',
+        (error: unknown) => (error instanceof KelletError ? error.code : String(error)),
+      );
+      expect(outcome, how).to.equal('UNAVAILABLE');
+      expect(Date.now() - begun, how).to.be.below(1900);
+      expect(await state(intentId), how).to.equal('pending');
+    }
+  });
+
+  it('are cancelled as soon as the transaction that holds them has ended', async () => {
+    const { intentId } = await open(500);
+    // The process stands still with its transaction open, as after the loss of its connection that the server has not noticed.
+    const holding = inAcme(async (tx) => {
+      await takeUpIntent(tx, metaOf(intentId));
+      await new Promise((resolve) => setTimeout(resolve, 3000));
+    }).catch(() => undefined);
+    await new Promise((resolve) => setTimeout(resolve, 100));
+    expect(await cancel(intentId)).to.equal('cancelled');
+    await holding;
+    expect(await state(intentId)).to.equal('cancelled');
+  });
+
+  it('say that they cannot be cancelled yet while they are held for longer', async () => {
+    const { intentId } = await open(10_000);
+    let release: () => void = () => undefined;
+    const held = new Promise<void>((resolve) => (release = resolve));
+    const holding = inAcme(async (tx) => {
+      await takeUpIntent(tx, metaOf(intentId));
+      await held;
+    });
+    await new Promise((resolve) => setTimeout(resolve, 100));
+    const refused = await cancel(intentId).catch((error: unknown) => (error as KelletError).code);
+    expect(refused).to.equal('UNAVAILABLE');
+    release();
+    await holding;
+    expect(await cancel(intentId)).to.equal('active');
   });
 });

@@ -1,5 +1,5 @@
 // Creations through REST: each is an intent that either becomes active with the working copy, in one transaction, or is
-// cancelled by its deadline; exactly one of the two wins (DECISIONS 13).
+// cancelled; exactly one of the two wins.
 import type { Kind } from '@kellet/crds';
 import type { ObjectMeta } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
 import type { Transaction } from '../platform/database.ts';
@@ -25,20 +25,23 @@ export async function openIntent(tx: Transaction, intent: Intent, milliseconds: 
 }
 
 /**
- * Says, inside the transaction that writes the working copy, that the resource of a REST creation is taken up. Throws the
- * refusal IntentCancelled when the creation was cancelled or its deadline has passed. A resource without an intent, or with
- * one that this database never had (it was restored elsewhere), is nobody's creation in progress and passes.
+ * Marks the creation behind a resource as taken up, inside the transaction that writes the working copy, and bounds that
+ * transaction: the server ends it at the creation's deadline, and refuses its COMMIT after that. Returns whether this
+ * transaction is the one that takes the creation up. A resource without an intent, or with one that this database never had
+ * (it was restored elsewhere), is nobody's creation in progress: false. Throws the refusal IntentCancelled when the creation
+ * was cancelled or its deadline has passed.
  */
-export async function takeUpIntent(tx: Transaction, meta: ObjectMeta): Promise<void> {
-  if (!isId(meta.intentId)) return;
+export async function takeUpIntent(tx: Transaction, meta: ObjectMeta): Promise<boolean> {
+  if (!isId(meta.intentId)) return false;
   const taken = await tx.query(
     `UPDATE resource_intents SET state = 'active', settled_at = clock_timestamp()
-     WHERE tenant_id = $1 AND intent_id = $2 AND state = 'pending' AND deadline > clock_timestamp()`,
+     WHERE tenant_id = $1 AND intent_id = $2 AND state = 'pending' AND deadline > clock_timestamp()
+     RETURNING kellet_end_by(deadline)`,
     [meta.tenantId, meta.intentId],
   );
-  if (taken.rowCount === 1) return;
+  if (taken.rowCount === 1) return true;
   const state = await intentState(tx, meta.tenantId, meta.intentId);
-  if (state === undefined || state === 'active') return;
+  if (state === undefined || state === 'active') return false;
   throw new RefusalError('IntentCancelled', 'the request that created this resource was cancelled');
 }
 
@@ -56,12 +59,17 @@ export async function intentState(
   return rows[0]?.state;
 }
 
-/** Cancels a creation unless it was taken up; answers which of the two it is. */
+/** How long a cancellation waits for the transaction that is taking the creation up before it is asked for again. */
+const cancelMilliseconds = 2000;
+
+/** Cancels a creation unless it was taken up; returns which of the two it is. */
 export async function cancelIntent(
   tx: Transaction,
   tenantId: string,
   intentId: string,
 ): Promise<'active' | 'cancelled'> {
+  // Bounded by the server: a client that stops waiting would leave its statement behind in the queue for the row.
+  await tx.query(`SELECT kellet_end_by(clock_timestamp() + $1 * interval '1 millisecond')`, [cancelMilliseconds]);
   await tx.query(
     `UPDATE resource_intents SET state = 'cancelled', settled_at = clock_timestamp()
      WHERE tenant_id = $1 AND intent_id = $2 AND state = 'pending'`,
@@ -70,12 +78,37 @@ export async function cancelIntent(
   return (await intentState(tx, tenantId, intentId)) === 'active' ? 'active' : 'cancelled';
 }
 
+/** How a creation stands (intentState), once it is cancelled if its deadline has passed. */
+export async function cancelIfOverdue(
+  tx: Transaction,
+  tenantId: string,
+  intentId: string,
+): Promise<'pending' | 'active' | 'cancelled' | undefined> {
+  if (!isId(intentId)) return undefined;
+  await tx.query(
+    `UPDATE resource_intents SET state = 'cancelled', settled_at = clock_timestamp()
+     WHERE (tenant_id, intent_id) IN (SELECT tenant_id, intent_id FROM resource_intents
+       WHERE tenant_id = $1 AND intent_id = $2 AND state = 'pending' AND deadline < clock_timestamp()
+       FOR UPDATE SKIP LOCKED)`,
+    [tenantId, intentId],
+  );
+  return intentState(tx, tenantId, intentId);
+}
+
+/** For how long a resource of a cancelled creation is looked for: a request to the API server may arrive late. */
+const lateArrival = `interval '2 minutes'`;
+
 /**
- * Cancels creations whose process did not live to do it, and forgets old ones that were taken up; answers those cancelled.
- * Cancelled ones are kept: their resource may still lie in the cluster and must not be taken for a new one.
+ * Cancels creations whose process did not live to do it, and forgets old ones that were taken up. Returns those cancelled a
+ * short while ago, by whomever: their resource may have arrived in the cluster since. Cancelled ones are kept: a resource of
+ * theirs must never be taken for a new one.
  */
 export async function cancelOverdueIntents(tx: Transaction): Promise<Intent[]> {
   await tx.query(`DELETE FROM resource_intents WHERE state = 'active' AND settled_at < now() - interval '7 days'`);
+  await tx.query(
+    `UPDATE resource_intents SET state = 'cancelled', settled_at = now()
+     WHERE state = 'pending' AND deadline < now() - interval '5 seconds'`,
+  );
   const { rows } = await tx.query<{
     tenant_id: string;
     intent_id: string;
@@ -83,9 +116,8 @@ export async function cancelOverdueIntents(tx: Transaction): Promise<Intent[]> {
     namespace: string;
     name: string;
   }>(
-    `UPDATE resource_intents SET state = 'cancelled', settled_at = now()
-     WHERE state = 'pending' AND deadline < now() - interval '5 seconds'
-     RETURNING tenant_id, intent_id, kind, namespace, name`,
+    `SELECT tenant_id, intent_id, kind, namespace, name FROM resource_intents
+     WHERE state = 'cancelled' AND settled_at > now() - ${lateArrival} ORDER BY settled_at LIMIT 1000`,
   );
   return rows.map((row) => ({
     tenantId: row.tenant_id,

@@ -22,6 +22,7 @@ import {
   type TenantSpecSchema,
   type WindowSchema,
 } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
+import { namedId, rolloutId } from '../platform/ids.ts';
 import type { KubernetesObject } from '../platform/kubernetes.ts';
 
 /** The kinds that REST and gRPC callers create, with the type of their spec. */
@@ -46,6 +47,30 @@ export function applyRequest<K extends ManagedKind>(
   object: KubernetesObject<ManagedSpecs[K]>,
 ): ApplyRequest {
   return create(ApplyRequestSchema, { meta: metaOf(tenantId, object), spec: specOf(kind, object.spec) });
+}
+
+/** The id in the data plane of the working copy that a request writes. */
+export function workingCopyId({ meta, spec }: ApplyRequest): string {
+  const { tenantId = '', name = '' } = meta ?? {};
+  switch (spec.case) {
+    case 'deviceProfile':
+      return namedId(tenantId, 'profile', name);
+    case 'provisioningTemplate':
+      return namedId(tenantId, 'template', name);
+    case 'otaPackage':
+      return namedId(tenantId, 'package', name);
+    case 'otaRollout': {
+      const { packageName, profileName } = spec.value;
+      return rolloutId(
+        tenantId,
+        name,
+        namedId(tenantId, 'package', packageName),
+        namedId(tenantId, 'profile', profileName),
+      );
+    }
+    default:
+      return tenantId;
+  }
 }
 
 /** Identity of a custom resource, as control knows it. */

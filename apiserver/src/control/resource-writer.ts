@@ -1,53 +1,31 @@
-// Creation, change and deletion of custom resources on behalf of REST and gRPC callers (DECISIONS 13, 19).
-import { create, type MessageShape } from '@bufbuild/protobuf';
-import {
-  createdByApi,
-  createdByLabel,
-  displayNameAnnotation,
-  finalizer,
-  intentAnnotation,
-  type ObjectMeta,
-} from '@kellet/crds';
+// Creation, change and deletion of custom resources on behalf of REST and gRPC callers.
+import { create } from '@bufbuild/protobuf';
+import { displayNameAnnotation, finalizer, type ObjectMeta } from '@kellet/crds';
 import {
   RemoveRequestSchema,
+  type ApplyRequest,
   type ApplyResponse,
-  type DeviceProfileObservedSchema,
-  type OtaPackageObservedSchema,
-  type OtaRolloutObservedSchema,
-  type ProvisioningTemplateObservedSchema,
 } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
 import { sleep } from '../platform/clock.ts';
-import type { Database } from '../platform/database.ts';
-import {
-  alreadyExists,
-  failedPrecondition,
-  invalidArgument,
-  KelletError,
-  notFound,
-  unavailable,
-} from '../platform/errors.ts';
+import type { Database, Transaction } from '../platform/database.ts';
+import { failedPrecondition, KelletError, notFound } from '../platform/errors.ts';
 import { newId } from '../platform/ids.ts';
 import { KubernetesError, resourceOf, type KubernetesApi, type KubernetesObject } from '../platform/kubernetes.ts';
 import type { Logger } from '../platform/logger.ts';
 import type { CallContext } from '../platform/rpc.ts';
 import { forgetDeleted, isOvertaken } from './applied-versions.ts';
-import { refusalError, type Refusal } from './applier.ts';
+import { refusalError, type LastStep } from './applier.ts';
+import { Creations, metadataOf } from './creations.ts';
 import type { Dispatcher } from './dispatcher.ts';
+import { inContract } from './field-names.ts';
 import { asApplied, conflictMessage, foreignManager, managerOf, ownedFields } from './field-ownership.ts';
 import { releaseDeleted } from './finalizers.ts';
-import { cancelIntent, cancelOverdueIntents, intentState, openIntent, type Intent } from './intents.ts';
+import { cancelOverdueIntents, type Intent } from './intents.ts';
 import { kindNumbers } from './kinds.ts';
-import { applyRequest, metaOf, type ManagedKind, type ManagedSpecs } from './manifest.ts';
+import { refusedByKubernetes } from './kubernetes-refusals.ts';
+import { applyRequest, metaOf, workingCopyId, type ManagedKind, type ManagedSpecs } from './manifest.ts';
 import { resourceName } from './resource-names.ts';
 import { Turns } from './turns.ts';
-
-/** What the data plane answers about a resource that it has taken up. */
-export interface ManagedObserved {
-  DeviceProfile: MessageShape<typeof DeviceProfileObservedSchema>;
-  ProvisioningTemplate: MessageShape<typeof ProvisioningTemplateObservedSchema>;
-  OtaPackage: MessageShape<typeof OtaPackageObservedSchema>;
-  OtaRollout: MessageShape<typeof OtaRolloutObservedSchema>;
-}
 
 /** A resource to be made. */
 export interface NewResource<K extends ManagedKind> {
@@ -70,23 +48,11 @@ export interface ResourceChange<K extends ManagedKind> {
   readonly spec: { readonly [F in keyof ManagedSpecs[K]]?: ManagedSpecs[K][F] | undefined };
 }
 
-/** A resource that the data plane has taken up. */
-export interface TakenUp<K extends ManagedKind> {
-  /** The id in the data plane. */
-  readonly id: string;
-  /** metadata.name. */
-  readonly name: string;
-  readonly observed: ManagedObserved[K];
-}
-
 /** How often a change is tried again because somebody else wrote the resource in between. */
 const patchAttempts = 10;
 
 /** How often a resource is read and applied anew because a newer version of it was applied in between. */
 const applyAttempts = 5;
-
-/** Within this time a resource must be taken up, else its creation is cancelled. */
-const defaultDeadlineMilliseconds = 10_000;
 
 /** Writes custom resources into a tenant's namespace and applies them in this process. */
 export class ResourceWriter {
@@ -94,7 +60,7 @@ export class ResourceWriter {
   private readonly kubernetes: KubernetesApi;
   private readonly dispatcher: Dispatcher;
   private readonly logger: Logger;
-  private readonly deadlineMilliseconds: number;
+  private readonly creations: Creations;
   private readonly turns = new Turns();
 
   constructor(options: {
@@ -103,51 +69,54 @@ export class ResourceWriter {
     dispatcher: Dispatcher;
     logger: Logger;
     deadlineMilliseconds?: number;
+    settleMilliseconds?: number;
   }) {
     this.database = options.database;
     this.kubernetes = options.kubernetes;
     this.dispatcher = options.dispatcher;
     this.logger = options.logger;
-    this.deadlineMilliseconds = options.deadlineMilliseconds ?? defaultDeadlineMilliseconds;
+    this.creations = new Creations(options);
   }
 
   /**
-   * Makes a custom resource and has the data plane take it up: both or neither. Throws ALREADY_EXISTS when the name is taken,
-   * INVALID_ARGUMENT when the resource's schema refuses the spec, the error of a refusal, and UNAVAILABLE when it was not
-   * taken up in time; nothing of it stays then.
+   * Makes a custom resource and has the data plane take it up: both or neither (Creations.make). Returns what `read` finds of
+   * the working copy, in the transaction that wrote it.
    */
-  async create<K extends ManagedKind>(context: CallContext, resource: NewResource<K>): Promise<TakenUp<K>> {
+  async create<K extends ManagedKind, T>(
+    context: CallContext,
+    resource: NewResource<K>,
+    read: (tx: Transaction, id: string) => Promise<T>,
+  ): Promise<T> {
     const { tenantId } = context;
-    const name = resource.name ?? resourceName(resource.displayName);
+    const { kind } = resource;
+    const { intent, object } = await this.begun(context, resource);
+    const id = workingCopyId(applyRequest(kind, tenantId, object));
+    return this.creations.make(context, {
+      intent,
+      object,
+      apply: (posted, last) => this.applied(kind, tenantId, posted, { last }),
+      read: (tx) => read(tx, id),
+    });
+  }
+
+  /**
+   * Throws what `create` would throw of the resource itself: ALREADY_EXISTS, or INVALID_ARGUMENT of its schema. Returns the
+   * request that would be applied. Makes nothing.
+   */
+  async foresee<K extends ManagedKind>(context: CallContext, resource: NewResource<K>): Promise<ApplyRequest> {
+    const { intent, object } = await this.begun(context, resource);
+    await this.creations.foresee(intent, object, context.signal);
+    return applyRequest(resource.kind, context.tenantId, object);
+  }
+
+  private async begun<K extends ManagedKind>(
+    { tenantId }: CallContext,
+    { kind, displayName, spec, ...given }: NewResource<K>,
+  ) {
+    const name = given.name ?? resourceName(displayName);
     const namespace = await this.namespaceOf(tenantId);
-    const intent: Intent = { tenantId, intentId: newId(), kind: resource.kind, namespace, name };
-    const deadline = AbortSignal.timeout(this.deadlineMilliseconds);
-    const signal = AbortSignal.any([context.signal, deadline]);
-    await this.database.tenant(tenantId, (tx) => openIntent(tx, intent, this.deadlineMilliseconds));
-    try {
-      const object = await this.post(
-        resourceOf(resource.kind, metadataOf(intent, resource.displayName), resource.spec),
-        signal,
-      );
-      const applying = this.applied(resource.kind, tenantId, object);
-      // Whoever settles the intent first has decided; a late failure of the other must not go unheard as a rejection.
-      applying.catch(() => undefined);
-      const answer = await Promise.race([applying, aborted(signal)]);
-      if (answer?.refusal) throw refusalError(answer.refusal as Refusal);
-      if (!answer) throw unavailable('the resource was not taken up in time');
-      const state = await this.database.read(tenantId, (tx) => intentState(tx, tenantId, intent.intentId));
-      if (state !== 'active') throw new Error(`the applier of ${resource.kind} did not take the intent up`);
-      return { id: answer.id, name, observed: observedOf(answer) };
-    } catch (error) {
-      const outcome = await this.cancel(intent);
-      if (outcome !== 'active') throw error;
-      // It was taken up in the last moment, here or by the operator: that has won.
-      const object = await this.kubernetes.get<ManagedSpecs[K]>(resource.kind, namespace, name);
-      if (!object) throw error;
-      const answer = await this.applied(resource.kind, tenantId, object);
-      if (answer.refusal) throw refusalError(answer.refusal as Refusal);
-      return { id: answer.id, name, observed: observedOf(answer) };
-    }
+    const intent: Intent = { tenantId, intentId: newId(), kind, namespace, name };
+    return { intent, object: resourceOf(kind, metadataOf(intent, displayName), spec) };
   }
 
   /**
@@ -155,7 +124,7 @@ export class ResourceWriter {
    * FAILED_PRECONDITION when it is gone and, naming the manager, when another one owns a field, INVALID_ARGUMENT when the schema refuses the result. When the
    * data plane refuses it the change is taken back and the refusal's error is thrown.
    */
-  async patch<K extends ManagedKind>(context: CallContext, change: ResourceChange<K>): Promise<TakenUp<K>> {
+  async patch<K extends ManagedKind>(context: CallContext, change: ResourceChange<K>): Promise<void> {
     const { kind, name } = change;
     const namespace = await this.namespaceOf(context.tenantId);
     // A change that the data plane refuses is taken back before the next one is made.
@@ -166,17 +135,17 @@ export class ResourceWriter {
     context: CallContext,
     namespace: string,
     change: ResourceChange<K>,
-  ): Promise<TakenUp<K>> {
+  ): Promise<void> {
     const { kind, name } = change;
     const { before, after } = await this.changed(namespace, change, context.signal);
-    const answer = await this.applied(kind, context.tenantId, after, change.keySha256);
-    if (!answer.refusal) return { id: answer.id, name, observed: observedOf(answer) };
+    const answer = await this.applied(kind, context.tenantId, after, { keySha256: change.keySha256 });
+    if (!answer.refusal) return;
     await this.kubernetes
       .apply(kind, withChange(before, { kind, name, spec: {} }))
       .catch((error: unknown) =>
         this.logger.warn({ err: error, kind, name }, 'a refused change could not be taken back'),
       );
-    throw refusalError(answer.refusal as Refusal);
+    throw refusalError(kind, answer.refusal);
   }
 
   /** A resource as the API server holds it. Throws FAILED_PRECONDITION when it is gone. */
@@ -205,18 +174,18 @@ export class ResourceWriter {
     const meta = metaOf(context.tenantId, object);
     const request = create(RemoveRequestSchema, { meta, kind: kindNumbers[kind], detach: false });
     const { refusal } = await this.dispatcher.remove(request);
-    if (refusal) throw refusalError(refusal as Refusal);
+    if (refusal) throw refusalError(kind, refusal);
     await releaseDeleted(this.kubernetes, this.logger, { kind, namespace, name, uid: object.metadata.uid });
     return true;
   }
 
-  /** Cancels creations whose process died before it could, deletes what they left in the cluster, and forgets what is over. */
+  /** Cancels creations whose process died before it could, deletes what cancelled ones left in the cluster, and forgets what is over. */
   async sweep(): Promise<void> {
-    const overdue = await this.database.system(async (tx) => {
+    const cancelled = await this.database.system(async (tx) => {
       await forgetDeleted(tx);
       return cancelOverdueIntents(tx);
     });
-    for (const intent of overdue) await this.deleteCancelled(intent);
+    for (const intent of cancelled) await this.creations.deleteCancelled(intent);
   }
 
   private async namespaceOf(tenantId: string): Promise<string> {
@@ -227,26 +196,6 @@ export class ResourceWriter {
     );
     if (!rows[0]) throw notFound('tenant');
     return rows[0].namespace;
-  }
-
-  /** Creates; a resource of this name that is just being deleted is waited for until the signal aborts. */
-  private async post<K extends ManagedKind>(
-    object: KubernetesObject<ManagedSpecs[K]>,
-    signal: AbortSignal,
-  ): Promise<KubernetesObject<ManagedSpecs[K]>> {
-    const kind = object.kind as K;
-    const { namespace = '', name } = object.metadata;
-    for (;;) {
-      try {
-        return await this.kubernetes.create(kind, object, signal);
-      } catch (error) {
-        if (!(error instanceof KubernetesError)) throw error;
-        if (error.reason !== 'AlreadyExists') throw refusedByKubernetes(error);
-      }
-      const existing = await this.kubernetes.get(kind, namespace, name, signal);
-      if (existing && !existing.metadata.deletionTimestamp) throw alreadyExists(`${name} already exists`);
-      await sleep(100, signal);
-    }
   }
 
   /**
@@ -269,7 +218,7 @@ export class ResourceWriter {
         return { before, after: await this.kubernetes.apply(kind, versioned, signal) };
       } catch (error) {
         if (!(error instanceof KubernetesError)) throw error;
-        if (error.status !== 409 || conflictMessage(error) !== undefined) throw refusedByKubernetes(error);
+        if (error.status !== 409 || conflictMessage(error) !== undefined) throw refusedByKubernetes(kind, error);
       }
       await sleep(20 * attempt, signal);
     }
@@ -296,7 +245,7 @@ export class ResourceWriter {
     kind: K,
     tenantId: string,
     object: KubernetesObject<ManagedSpecs[K]>,
-    keySha256?: string,
+    { keySha256, last }: { keySha256?: string | undefined; last?: LastStep } = {},
   ): Promise<ApplyResponse> {
     const { namespace = '', name } = object.metadata;
     let current: KubernetesObject<ManagedSpecs[K]> | undefined = object;
@@ -306,7 +255,7 @@ export class ResourceWriter {
         request.spec.value.keySha256 = keySha256;
       }
       try {
-        return await this.dispatcher.apply(request);
+        return await this.dispatcher.apply(request, last);
       } catch (error) {
         if (!isOvertaken(error) || attempt === applyAttempts) throw error;
       }
@@ -314,50 +263,6 @@ export class ResourceWriter {
     }
     throw failedPrecondition(`the custom resource ${name} is gone`);
   }
-
-  private async cancel(intent: Intent): Promise<'active' | 'cancelled' | 'unknown'> {
-    try {
-      const outcome = await this.database.tenant(intent.tenantId, (tx) =>
-        cancelIntent(tx, intent.tenantId, intent.intentId),
-      );
-      // The answer waits for the deletion, but not for an API server that is away: the operator deletes what stays.
-      if (outcome === 'cancelled') await Promise.race([this.deleteCancelled(intent), sleep(1000)]);
-      return outcome;
-    } catch (error) {
-      // The sweep does it once the database is back.
-      this.logger.warn({ err: error, intent: intent.intentId }, 'a creation could not be cancelled yet');
-      return 'unknown';
-    }
-  }
-
-  /** Best effort: what is left here the operator deletes, since applying it is refused as IntentCancelled. */
-  private async deleteCancelled(intent: Intent): Promise<void> {
-    const kind = intent.kind as ManagedKind;
-    try {
-      const object = await this.kubernetes.get(kind, intent.namespace, intent.name);
-      const uid = object?.metadata.uid;
-      if (!uid || object.metadata.annotations?.[intentAnnotation] !== intent.intentId) return;
-      await this.kubernetes.delete(kind, intent.namespace, intent.name, uid);
-      await releaseDeleted(this.kubernetes, this.logger, { kind, namespace: intent.namespace, name: intent.name, uid });
-    } catch (error) {
-      this.logger.warn({ err: error, kind, name: intent.name }, 'the resource of a cancelled creation stays for now');
-    }
-  }
-}
-
-function metadataOf(intent: Intent, displayName: string): ObjectMeta {
-  const { namespace, name, intentId } = intent;
-  return {
-    namespace,
-    name,
-    labels: { [createdByLabel]: createdByApi },
-    // From the first moment: a deletion that comes before the operator has seen the resource must be heard of.
-    finalizers: [finalizer],
-    annotations: {
-      [intentAnnotation]: intentId,
-      ...(displayName === name ? {} : { [displayNameAnnotation]: displayName }),
-    },
-  };
 }
 
 /** The configuration that we apply: what we own of the resource already, with the change. */
@@ -387,7 +292,7 @@ function refuseForeignRemoval<K extends ManagedKind>(
 ): void {
   for (const [field, value] of Object.entries(change.spec)) {
     const manager = value === undefined ? managerOf(object, field) : undefined;
-    if (manager) throw failedPrecondition(`.spec.${field} is managed by ${manager}`);
+    if (manager) throw failedPrecondition(inContract(change.kind, `spec.${field} is managed by ${manager}`));
   }
 }
 
@@ -399,26 +304,4 @@ function ours<T>(
 ): Record<string, T> {
   const owned = ownedFields(object, ...path);
   return Object.fromEntries(Object.entries(values).filter(([key]) => owned.has(key)));
-}
-
-const observedOf = <K extends ManagedKind>(answer: ApplyResponse): ManagedObserved[K] =>
-  answer.observed.value as ManagedObserved[K];
-
-/** Resolves with nothing once the signal aborts. */
-const aborted = (signal: AbortSignal): Promise<undefined> =>
-  new Promise((resolve) => {
-    if (signal.aborted) resolve(undefined);
-    else signal.addEventListener('abort', () => resolve(undefined), { once: true });
-  });
-
-/** What the API server's refusal means to the caller. */
-export function refusedByKubernetes(error: KubernetesError): Error {
-  if (error.status === 422 || error.status === 400) {
-    const causes = error.causes.map((cause) => `${cause.field ?? ''}: ${cause.message ?? ''}`);
-    return invalidArgument(causes.length > 0 ? causes.join('; ') : error.message);
-  }
-  if (error.status === 409) return failedPrecondition(conflictMessage(error) ?? error.message);
-  // No namespace, or the definitions are not installed: the tenant is not ready to hold resources.
-  if (error.status === 404) return unavailable("the tenant's namespace cannot hold resources now", error);
-  return error;
 }

@@ -1,7 +1,7 @@
 // PostgreSQL: one pool, with reads and transactions scoped to a tenant or to the system, and notifications.
 import type { Attributes } from '@opentelemetry/api';
 import pg from 'pg';
-import { codes, KelletError, unavailable } from './errors.ts';
+import { codes, KelletError, sqlState, unavailable } from './errors.ts';
 import type { Logger } from './logger.ts';
 import { keepListening, type ListenerState } from './listen.ts';
 import type { SlowStatements } from './slow-statements.ts';
@@ -244,6 +244,7 @@ export class Database {
         throw unavailable('the database is unavailable', error);
       }
       if (isOpen) await this.send(client, [], [rollback], timeout).catch((failure: Error) => (broken = failure));
+      if (isOutOfTime(error)) throw unavailable('the database did not answer in time', error);
       throw error;
     } finally {
       client.release(broken);
@@ -342,13 +343,17 @@ function failureOf(error: unknown): { state?: string; type?: string } {
   return { type: error instanceof Error ? error.name : 'error' };
 }
 
+/** Whether the server ended a statement that ran, or waited for a lock, for too long (57014, 55P03). */
+const isOutOfTime = (error: unknown): boolean => ['57014', '55P03'].includes(sqlState(error) ?? '');
+
 /** Whether a failure says that the server is away or has dropped us, rather than that the statement was wrong. */
 export function isConnectionError(error: unknown): boolean {
   if (!(error instanceof Error)) return false;
   const code = 'code' in error && typeof error.code === 'string' ? error.code : '';
-  // Class 08 connection exception, 57P01–57P03 shutting down or starting up, 53300 too many connections; the rest is Node's.
+  // Class 08 connection exception, 57P01–57P03 shutting down or starting up, 53300 too many connections, 25P03 and 25P04 the end
+  // of a session whose transaction took too long; the rest is Node's.
   return (
-    /^(08...|57P0[123]|53300)$/.test(code) ||
+    /^(08...|57P0[123]|53300|25P0[34])$/.test(code) ||
     ['ECONNREFUSED', 'ECONNRESET', 'EPIPE', 'ETIMEDOUT', 'ENOENT'].includes(code) ||
     /Connection terminated|Query read timeout|timeout exceeded when trying to connect|Client has encountered a connection error/.test(
       error.message,

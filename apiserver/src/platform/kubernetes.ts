@@ -86,10 +86,18 @@ export class KubernetesApi {
     this.server = new URL(cluster.server.endsWith('/') ? cluster.server : `${cluster.server}/`);
   }
 
-  /** Makes a resource; KubernetesError AlreadyExists when the name is taken. */
-  create<Spec>(kind: Kind, object: KubernetesObject<Spec>, signal?: AbortSignal): Promise<KubernetesObject<Spec>> {
+  /**
+   * Makes a resource; KubernetesError AlreadyExists when the name is taken. With `dryRun` it is judged in the same way, and not
+   * kept.
+   */
+  create<Spec>(
+    kind: Kind,
+    object: KubernetesObject<Spec>,
+    signal?: AbortSignal,
+    { dryRun = false } = {},
+  ): Promise<KubernetesObject<Spec>> {
     const { path, template } = addressOf(kind, object.metadata.namespace ?? '');
-    const query = `?fieldManager=${apiFieldManager}`;
+    const query = `?fieldManager=${apiFieldManager}${dryRun ? '&dryRun=All' : ''}`;
     return this.call({ method: 'POST', path: path + query, template, body: object, signal });
   }
 

@@ -117,20 +117,14 @@ describe('toRolloutStatus', () => {
         failure_percent: 10.01,
         effective_percent: 20,
         counts: { eligible: 100, scheduled: 20, failed: 2, timed_out: 1 },
+        scheduled_initially: 15,
       }),
-      15,
     );
     expect(status).to.deep.include({ phase: 'Paused', failurePercent: 11, scheduledCount: 15, outcome: undefined });
     expect(status.counts).to.deep.include({ eligible: 100, failed: 2, timedOut: 1 });
     expect(status.pauseConditions).to.deep.equal([
       { reason: 'FailureThresholdExceeded', startTime: '1970-01-01T00:01:00Z', by: undefined },
     ]);
-  });
-
-  it('takes the scheduled count of the first observation', () => {
-    expect(
-      toRolloutStatus('id', observe({ phase: 'active', counts: { scheduled: 10 } }), undefined).scheduledCount,
-    ).to.equal(10);
   });
 });
 

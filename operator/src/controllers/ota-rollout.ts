@@ -57,11 +57,10 @@ export function toRolloutMessage(spec: OtaRolloutSpec): OtaRolloutMessage {
   };
 }
 
-/** What the data plane observed, as status shows it. `scheduledInitially` is what the first observation said. */
+/** What the data plane observed, as status shows it. */
 export function toRolloutStatus(
   rolloutId: string,
   observed: OtaRolloutObserved,
-  scheduledInitially: number | undefined,
 ): Omit<Status, 'conditions' | 'observedGeneration'> {
   const { counts } = observed;
   const time = (timestamp: Parameters<typeof toMilliseconds>[0]): string | undefined => {
@@ -73,7 +72,7 @@ export function toRolloutStatus(
     phase: toCamelCase<NonNullable<Status['phase']>>(observed.phase),
     outcome: toCamelCase<NonNullable<Status['outcome']>>(observed.outcome),
     message: observed.message.slice(0, 1024),
-    scheduledCount: scheduledInitially ?? counts?.scheduled ?? 0,
+    scheduledCount: observed.scheduled_initially,
     counts: counts && {
       eligible: counts.eligible,
       scheduled: counts.scheduled,
@@ -194,9 +193,8 @@ export class OtaRolloutReconciler implements KindReconciler<'OtaRollout'> {
   ): Promise<Observation<OtaRollout>> {
     if (!ota_rollout) throw new Error('the data plane answered nothing about the rollout');
     const { observed, requeueAfterMs } = await this.#drive(rollout, tenantId, id, ota_rollout, context);
-    const initially = rollout.status?.rolloutId === id ? rollout.status.scheduledCount : undefined;
     return {
-      status: toRolloutStatus(id, observed, initially),
+      status: toRolloutStatus(id, observed),
       findings: rolloutFindings(observed),
       requeueAfterMs,
     };

@@ -71,6 +71,7 @@ export async function observe(
     now: timestampFromDate(now),
     nextTimeoutAt: nextTimeoutAt && timestampFromDate(nextTimeoutAt),
     createdAt: timestampFromDate(state.createdAt),
+    scheduledInitially: state.scheduledInitially,
   };
 }
 

@@ -21,9 +21,10 @@ import {
   type UploadArtifactRequest,
 } from '@kellet/proto/es/kellet/v1/ota_pb';
 import type { OtaPackageSpec as PackageManifestSpec } from '@kellet/crds';
-import { RefusalError, type Applied, type Applier, type Refusal } from '../../control/applier.ts';
+import { RefusalError, type Applied, type Applier, type LastStep, type Refusal } from '../../control/applier.ts';
 import { notifyChanged } from '../../control/changes.ts';
 import { takeUp } from '../../control/applied-versions.ts';
+import { inManifest } from '../../control/field-names.ts';
 import { resourceName } from '../../control/resource-names.ts';
 import type { ResourceWriter } from '../../control/resource-writer.ts';
 import type { Database, Transaction } from '../../platform/database.ts';
@@ -135,8 +136,10 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
     };
     const compatibility = manifestCompatibility(request.compatibility);
     if (compatibility) spec.compatibility = compatibility;
-    const { id } = await this.writer.create(context, { kind: 'OtaPackage', displayName, spec });
-    return this.get(context.tenantId, id);
+    const resource = { kind: 'OtaPackage', displayName, spec } as const;
+    return this.writer.create(context, resource, async (tx, id) =>
+      toPackage(await getPackage(tx, context.tenantId, id)),
+    );
   }
 
   /** One package; NOT_FOUND. */
@@ -189,7 +192,7 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
     }
   }
 
-  async apply(meta: ObjectMeta, spec: OtaPackageSpec): Promise<Applied<Observed>> {
+  async apply(meta: ObjectMeta, spec: OtaPackageSpec, last?: LastStep): Promise<Applied<Observed>> {
     const { tenantId } = meta;
     const packageId = namedId(tenantId, 'package', meta.name);
     const problem = packageProblem(
@@ -206,10 +209,10 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
       },
       this.allowLocal,
     );
-    if (problem) throw new RefusalError('InvalidSpec', problem);
+    if (problem) throw new RefusalError('InvalidSpec', inManifest('OtaPackage', problem));
     const sha256 = Buffer.from(spec.sha256, 'hex');
     const row = await this.database.tenant(tenantId, async (tx) => {
-      await takeUp(tx, 'OtaPackage', meta);
+      const isCreation = await takeUp(tx, 'OtaPackage', meta);
       const before = await lockPackage(tx, tenantId, packageId);
       if (before && !before.sha256.equals(sha256)) {
         throw new RefusalError(
@@ -243,7 +246,12 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
         await recountRollouts(tx, tenantId, packageId);
       if (before?.deleted_at) await beginAnew(tx, tenantId, packageId, spec.sizeBytes);
       await this.judge(tx, tenantId, packageId);
-      return getPackage(tx, tenantId, packageId);
+      const judged = await getPackage(tx, tenantId, packageId);
+      // A manifest keeps the row, with what is wrong in it; a request that is refused leaves nothing.
+      const refusal = isCreation ? refusalOf(judged) : undefined;
+      if (refusal) throw new RefusalError(refusal.reason, refusal.message);
+      await last?.(tx);
+      return judged;
     });
     if (row.status === 'uploading' && row.artifact_uri !== uploadUri) this.startFetch(meta, row);
     return { id: packageId, observed: observedOf(row), refusal: refusalOf(row) };

@@ -7,7 +7,7 @@ import {
   type OtaRolloutSpec,
 } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import type { MessageInitShape } from '@bufbuild/protobuf';
-import { RefusalError, type Applied, type Applier, type Refusal } from '../../control/applier.ts';
+import { RefusalError, type Applied, type Applier, type LastStep, type Refusal } from '../../control/applier.ts';
 import { takeUp } from '../../control/applied-versions.ts';
 import type { ProfileFacts, ProfileReader } from '../../device-registry/profile-reader.ts';
 import type { Clock } from '../../platform/clock.ts';
@@ -42,19 +42,22 @@ import {
   saveRollout,
   updateIdentity,
 } from './rollout-store.ts';
-import { readCohort, scheduleDevices } from './scheduling.ts';
+import { readCohort, scheduleDevices, type Cohort } from './scheduling.ts';
 import { lacksSignature } from './signature-policy.ts';
+import { fleetProblem } from './validation.ts';
 
 type Observed = MessageInitShape<typeof OtaRolloutObservedSchema>;
-
-/** Transactions of 500 devices that one call schedules at the most; the operator asks for the rest. */
-const transactionsPerApply = 10;
 
 /** What a manifest refers to, found. */
 interface Referents {
   readonly package_: PackageRow;
   readonly profile: ProfileFacts;
   readonly rollback: PackageRow | undefined;
+}
+
+/** A rollout that may begin: what it refers to, and the fleet it is for. */
+export interface Judgement extends Referents {
+  readonly cohort: Cohort;
 }
 
 /** Applies and removes rollouts (control, OtaRollout). */
@@ -69,32 +72,26 @@ export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
     this.clock = clock;
   }
 
-  async apply(meta: ObjectMeta, spec: OtaRolloutSpec): Promise<Applied<Observed>> {
-    const id = rolloutId(
-      meta.tenantId,
-      meta.name,
-      namedId(meta.tenantId, 'package', spec.packageName),
-      namedId(meta.tenantId, 'profile', spec.profileName),
-    );
-    const profile = await this.profiles.get(meta.tenantId, namedId(meta.tenantId, 'profile', spec.profileName));
-    let left = await this.database.tenant(meta.tenantId, async (tx) => {
+  /**
+   * One transaction, whatever the size of the fleet: a new rollout gets the first devices of its canary, and the operator has
+   * the others scheduled (AdvanceRollout).
+   */
+  async apply(meta: ObjectMeta, spec: OtaRolloutSpec, last?: LastStep): Promise<Applied<Observed>> {
+    const { tenantId } = meta;
+    const profileId = namedId(tenantId, 'profile', spec.profileName);
+    const id = rolloutId(tenantId, meta.name, namedId(tenantId, 'package', spec.packageName), profileId);
+    const profile = await this.profiles.get(tenantId, profileId);
+    return this.database.tenant(tenantId, async (tx) => {
       await takeUp(tx, 'OtaRollout', meta);
-      const existing = await findRollout(tx, meta.tenantId, id, 'FOR UPDATE');
+      const existing = await findRollout(tx, tenantId, id, 'FOR UPDATE');
       if (existing) {
         await restoreIdentity(tx, meta, spec, id);
-        return this.update(tx, existing, spec, profile);
-      }
-      return this.create(tx, meta, spec, id, profile);
-    });
-    for (let round = 1; left > 0 && round < transactionsPerApply; round += 1) {
-      left = await this.database.tenant(meta.tenantId, async (tx) => {
-        const state = await lockRollout(tx, meta.tenantId, id);
-        return this.scheduleOnce(tx, state, profile!);
-      });
-    }
-    return this.database.tenant(meta.tenantId, async (tx) => {
-      const state = await lockRollout(tx, meta.tenantId, id);
-      return { id, observed: await observe(tx, state, new Date(this.clock.now())) };
+        await this.update(tx, existing, spec, profile);
+      } else await this.create(tx, meta, spec, id, profile);
+      const state = await lockRollout(tx, tenantId, id);
+      const observed = await observe(tx, state, new Date(this.clock.now()));
+      await last?.(tx);
+      return { id, observed };
     });
   }
 
@@ -104,19 +101,12 @@ export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
     spec: OtaRolloutSpec,
     id: string,
     profile: ProfileFacts | undefined,
-  ): Promise<number> {
-    const { package_, profile: target, rollback } = await this.resolve(tx, meta.tenantId, spec, profile);
+  ): Promise<void> {
     // One creation at a time per profile: whoever comes second sees the first.
     await tx.query(`SELECT pg_advisory_xact_lock(hashtextextended($1, 0))`, [
-      profileLockKey(meta.tenantId, target.profileId),
+      profileLockKey(meta.tenantId, namedId(meta.tenantId, 'profile', spec.profileName)),
     ]);
-    const other = await otherRunningRollout(tx, meta.tenantId, target.profileId, package_.type, id);
-    if (other) {
-      throw new RefusalError(
-        'RolloutInProgress',
-        `rollout ${other} of this profile and package type has not completed`,
-      );
-    }
+    const { package_, profile: target, rollback, cohort } = await this.judge(tx, meta.tenantId, spec, id, profile);
     await insertRollout(tx, {
       tenantId: meta.tenantId,
       rolloutId: id,
@@ -131,7 +121,36 @@ export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
     });
     const state = await lockRollout(tx, meta.tenantId, id);
     await publishRolloutEvent(tx, state, 'started', this.clock);
-    return this.scheduleOnce(tx, state, target);
+    if (state.phase !== 'active') return;
+    await scheduleDevices(tx, state, cohort, package_, new Date(this.clock.now()));
+    await saveRollout(tx, state, this.clock);
+  }
+
+  /**
+   * Whether the rollout may begin now, and with which devices: what a plan and a creation are both decided by. Throws the
+   * refusal when it may not. Changes nothing.
+   */
+  async judge(
+    tx: Transaction,
+    tenantId: string,
+    spec: OtaRolloutSpec,
+    id: string,
+    profile: ProfileFacts | undefined,
+  ): Promise<Judgement> {
+    const referents = await this.resolve(tx, tenantId, spec, profile);
+    const { package_, profile: target } = referents;
+    const other = await otherRunningRollout(tx, tenantId, target.profileId, package_.type, id);
+    if (other) {
+      throw new RefusalError(
+        'RolloutInProgress',
+        `rollout ${other} of this profile and package type has not completed`,
+      );
+    }
+    // The rollout does not exist yet: it has no members that would have to be read.
+    const cohort = await readCohort(tx, tenantId, target, package_, undefined);
+    const problem = fleetProblem(cohort);
+    if (problem) throw new RefusalError('InvalidSpec', `packageRef: ${problem}`);
+    return { ...referents, cohort };
   }
 
   /** Finds what the manifest refers to, or refuses with what is missing or not ready. */
@@ -179,8 +198,8 @@ export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
     state: RolloutState,
     spec: OtaRolloutSpec,
     profile: ProfileFacts | undefined,
-  ): Promise<number> {
-    if (state.phase === 'completed') return 0;
+  ): Promise<void> {
+    if (state.phase === 'completed') return;
     const events: (RolloutEvent | undefined)[] = [];
     let changed = false;
     if (!equals(OtaRolloutSpecSchema, state.spec, spec)) {
@@ -202,7 +221,6 @@ export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
     }
     const paused = pauseIfExceeded(state, new Date(this.clock.now()));
     if (changed || paused) await saveRollout(tx, state, this.clock, ...events, paused);
-    return 0;
   }
 
   /** Takes over the manifest's way back, unless devices are on it already. Answers whether it is another one. */

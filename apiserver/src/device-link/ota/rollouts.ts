@@ -17,15 +17,18 @@ import {
   RolloutDevice_StateSchema,
 } from '@kellet/proto/es/kellet/v1/ota_pb';
 import type { OtaRolloutSpec as RolloutManifest } from '@kellet/crds';
+import type { OtaRolloutSpec } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import { refusalError, RefusalError } from '../../control/applier.ts';
-import type { ResourceWriter } from '../../control/resource-writer.ts';
+import { workingCopyId } from '../../control/manifest.ts';
+import { resourceName } from '../../control/resource-names.ts';
+import type { NewResource, ResourceWriter } from '../../control/resource-writer.ts';
 import { checkWindow } from '../../device-registry/policies.ts';
 import type { ProfileFacts, ProfileReader } from '../../device-registry/profile-reader.ts';
 import type { Clock } from '../../platform/clock.ts';
 import type { Database, Transaction } from '../../platform/database.ts';
 import { enumFilter } from '../../platform/enums.ts';
-import { failedPrecondition, invalidArgument, notFound } from '../../platform/errors.ts';
-import { isId, randomToken } from '../../platform/ids.ts';
+import { alreadyExists, failedPrecondition, invalidArgument, notFound } from '../../platform/errors.ts';
+import { isId, randomToken, rolloutId } from '../../platform/ids.ts';
 import type { Paging } from '../../platform/paging.ts';
 import type { CallContext } from '../../platform/rpc.ts';
 import { windowManifest } from '../../device-registry/policy-manifests.ts';
@@ -48,8 +51,8 @@ import {
   type RolloutEvent,
   type RolloutState,
 } from './rollout-state.ts';
-import { getRollout, listRollouts, lockRollout, saveRollout } from './rollout-store.ts';
-import { placeOf, readCohort } from './scheduling.ts';
+import { findRollout, getRollout, listRollouts, lockRollout, saveRollout } from './rollout-store.ts';
+import { placeOf } from './scheduling.ts';
 import { lacksSignature } from './signature-policy.ts';
 import { rolloutProblem } from './validation.ts';
 
@@ -85,7 +88,37 @@ export class Rollouts {
 
   /** Creates the custom resource and schedules the canary; see OtaService.CreateRollout. */
   async create(request: CreateRolloutRequest, context: CallContext): Promise<Rollout> {
-    const { package_, profileResource, rollback } = await this.resolve(request, context.tenantId);
+    const resource = await this.wanted(request, context.tenantId);
+    return this.writer.create(context, resource, async (tx, id) =>
+      toRollout(await getRollout(tx, context.tenantId, id)),
+    );
+  }
+
+  /** The resource that a request asks for. Throws INVALID_ARGUMENT, NOT_FOUND or ALREADY_EXISTS naming the field. */
+  private async wanted(request: CreateRolloutRequest, tenantId: string): Promise<NewResource<'OtaRollout'>> {
+    const problem = rolloutProblem(request);
+    if (problem) throw invalidArgument(problem);
+    if (request.window) checkWindow('window', request.window);
+    const profile = isId(request.targetProfileId)
+      ? await this.profiles.get(tenantId, request.targetProfileId)
+      : undefined;
+    if (!profile) throw notFound('target_profile_id');
+    const { package_, profileResource, rollback } = await this.database.read(tenantId, async (tx) => {
+      const package_ = await getPackage(tx, tenantId, request.packageId);
+      const rollback = request.rollbackPackageId
+        ? await getPackage(tx, tenantId, request.rollbackPackageId, 'rollback_package_id')
+        : undefined;
+      const { rows } = await tx.query<{ resource_name: string }>(
+        `SELECT resource_name FROM profiles WHERE tenant_id = $1 AND profile_id = $2`,
+        [tenantId, profile.profileId],
+      );
+      // Its record would be adopted, and nothing would be rolled out.
+      if (request.name !== '') {
+        const id = rolloutId(tenantId, resourceName(request.name), package_.package_id, profile.profileId);
+        if (await findRollout(tx, tenantId, id)) throw alreadyExists(`${resourceName(request.name)} already exists`);
+      }
+      return { package_, profileResource: rows[0]!.resource_name, rollback };
+    });
     const spec: RolloutManifest = {
       packageRef: { name: package_.name },
       targetProfileRef: { name: profileResource },
@@ -110,39 +143,28 @@ export class Rollouts {
       `${package_.name}-${randomToken(4)
         .toLowerCase()
         .replaceAll(/[^a-z0-9]/g, '0')}`;
-    const { id } = await this.writer.create(context, { kind: 'OtaRollout', displayName, spec });
-    return this.get(context.tenantId, id);
+    return { kind: 'OtaRollout', displayName, spec };
   }
 
-  /** What a creation refers to. Throws INVALID_ARGUMENT or NOT_FOUND naming the field. */
-  private async resolve(request: CreateRolloutRequest, tenantId: string) {
-    const problem = rolloutProblem(request);
-    if (problem) throw invalidArgument(problem);
-    if (request.window) checkWindow('window', request.window);
-    const profile = isId(request.targetProfileId)
-      ? await this.profiles.get(tenantId, request.targetProfileId)
-      : undefined;
-    if (!profile) throw notFound('target_profile_id');
-    return this.database.read(tenantId, async (tx) => {
-      const package_ = await getPackage(tx, tenantId, request.packageId);
-      const rollback = request.rollbackPackageId
-        ? await getPackage(tx, tenantId, request.rollbackPackageId, 'rollback_package_id')
-        : undefined;
-      const { rows } = await tx.query<{ resource_name: string }>(
-        `SELECT resource_name FROM profiles WHERE tenant_id = $1 AND profile_id = $2`,
-        [tenantId, profile.profileId],
-      );
-      return { package_, profile, profileResource: rows[0]!.resource_name, rollback };
-    });
-  }
-
-  /** What the same creation would do; changes nothing. */
+  /**
+   * What the same creation would do if it were made now; changes nothing. Throws what the creation would be refused with,
+   * judged by the same functions: the request (wanted), the API server in a dry run, and the applier.
+   */
   async plan(
     request: CreateRolloutRequest,
-    tenantId: string,
+    context: CallContext,
   ): Promise<MessageInitShape<typeof PlanRolloutResponseSchema>> {
-    const { package_, profile } = await this.resolve(request, tenantId);
-    const cohort = await this.database.tenant(tenantId, (tx) => readCohort(tx, tenantId, profile, package_, undefined));
+    const { tenantId } = context;
+    const resource = await this.wanted(request, tenantId);
+    const foreseen = await this.writer.foresee(context, resource);
+    const profile = await this.profiles.get(tenantId, request.targetProfileId);
+    const { cohort } = await this.database
+      .tenant(tenantId, (tx) =>
+        this.applier.judge(tx, tenantId, foreseen.spec.value as OtaRolloutSpec, workingCopyId(foreseen), profile),
+      )
+      .catch((error: unknown) => {
+        throw error instanceof RefusalError ? refusalError(resource.kind, error) : error;
+      });
     const eligible = cohort.devices.length;
     let scheduled = 0;
     let seconds = 0;
@@ -369,7 +391,7 @@ export class Rollouts {
         return toRollout(await getRollout(tx, tenantId, rolloutId));
       })
       .catch((error: unknown) => {
-        throw error instanceof RefusalError ? refusalError(error) : error;
+        throw error instanceof RefusalError ? refusalError('OtaRollout', error) : error;
       });
   }
 }

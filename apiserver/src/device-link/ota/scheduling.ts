@@ -109,6 +109,8 @@ export async function scheduleDevices(
     state.coveredCount = covered.length;
     state.coveredRank = last && rank(state.packageId, last.deviceId);
   }
+  // The first stage counts as a whole, as in a plan, although scheduling it takes several transactions.
+  if (state.scheduled === 0 && state.scheduledInitially === 0) state.scheduledInitially = all.length;
   if (chosen.length > 0) {
     const deviceIds = chosen.map((device) => device.deviceId);
     await enroll(tx, state, deviceIds, package_, now);
@@ -158,8 +160,6 @@ export async function enroll(
     package_.package_id,
     state.rolloutId,
   );
-  // Nobody was scheduled in an earlier stage: this is the one with which the rollout began.
-  if (state.stageScheduled === state.scheduled) state.scheduledInitially += deviceIds.length;
   state.scheduled += deviceIds.length;
   state.stageScheduled += deviceIds.length;
 }

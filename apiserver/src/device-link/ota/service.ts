@@ -48,7 +48,7 @@ export function createOta(
       },
       uploadArtifact: (requests, context) => packages.upload(requests, context),
       createRollout: (request, context) => rollouts.create(request, context),
-      planRollout: (request, context) => rollouts.plan(request, context.tenantId),
+      planRollout: (request, context) => rollouts.plan(request, context),
       getRollout: (request, context) => rollouts.get(context.tenantId, request.rolloutId),
       listRollouts: (request, context) => rollouts.list(request, context.tenantId),
       listRolloutDevices: (request, context) => rollouts.listDevices(request, context.tenantId),

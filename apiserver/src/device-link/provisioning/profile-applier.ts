@@ -6,14 +6,15 @@ import type {
   ObjectMeta,
 } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
 import type { Profile } from '@kellet/proto/es/kellet/v1/profile_pb.ts';
-import { RefusalError, type Applied, type Applier, type Refusal } from '../../control/applier.ts';
+import { RefusalError, type Applied, type Applier, type LastStep, type Refusal } from '../../control/applier.ts';
 import { takeUp } from '../../control/applied-versions.ts';
 import type { MembershipListener } from '../../device-registry/membership.ts';
+import { inManifest } from '../../control/field-names.ts';
 import type { Database, Transaction } from '../../platform/database.ts';
 import { KelletError } from '../../platform/errors.ts';
 import { namedId } from '../../platform/ids.ts';
 import { profileFromSpec } from './profile-manifest.ts';
-import { checkProfile, inManifest } from './profile-rules.ts';
+import { checkProfile } from './profile-rules.ts';
 import { deleteProfile, detachProfile, findProfile, writeProfile } from './profile-store.ts';
 
 type Observed = MessageInitShape<typeof DeviceProfileObservedSchema>;
@@ -59,7 +60,7 @@ export class ProfileApplier implements Applier<DeviceProfileSpec, Observed> {
     this.membership = membership;
   }
 
-  apply(meta: ObjectMeta, spec: DeviceProfileSpec): Promise<Applied<Observed>> {
+  apply(meta: ObjectMeta, spec: DeviceProfileSpec, last?: LastStep): Promise<Applied<Observed>> {
     const profile = readSpec(spec);
     const id = namedId(meta.tenantId, 'profile', meta.name);
     return this.database.tenant(meta.tenantId, async (tx) => {
@@ -69,6 +70,7 @@ export class ProfileApplier implements Applier<DeviceProfileSpec, Observed> {
         await this.membership.profileChanged(tx, meta.tenantId, id, { requireSignature });
       }
       const { devices } = await this.usage(tx, meta.tenantId, id);
+      await last?.(tx);
       return { id, observed: { devices } };
     });
   }
@@ -95,6 +97,6 @@ function readSpec(spec: DeviceProfileSpec): Profile {
     return profile;
   } catch (error) {
     if (!(error instanceof KelletError)) throw error;
-    throw new RefusalError('InvalidSpec', inManifest(error.message));
+    throw new RefusalError('InvalidSpec', inManifest('DeviceProfile', error.message));
   }
 }

@@ -2,7 +2,7 @@ import { fromJson, type JsonObject } from '@bufbuild/protobuf';
 import { ProfileSchema } from '@kellet/proto/es/kellet/v1/profile_pb.ts';
 import { expect } from 'chai';
 import { KelletError } from '../../platform/errors.ts';
-import { checkProfile, inManifest } from './profile-rules.ts';
+import { checkProfile } from './profile-rules.ts';
 
 describe('profile rules', () => {
   const schemaKey = (key: JsonObject): JsonObject => ({ telemetry_schema: { keys: { temperature: key } } });
@@ -60,10 +60,4 @@ describe('profile rules', () => {
       else expect(check).to.throw(KelletError, refused);
     });
   }
-
-  it('name fields as the manifest does when it is one', () => {
-    expect(inManifest('ota_policy.window.time_zone: "x_y" is none')).to.equal(
-      'spec.otaPolicy.window.timeZone: "x_y" is none',
-    );
-  });
 });

@@ -34,10 +34,3 @@ function checkDefaultTags(tags: Readonly<Record<string, string>>): void {
     textField(at, value, { maximum: 256 });
   }
 }
-
-/** The same message about a manifest: `ota_policy.max_attempts must …` → `spec.otaPolicy.maxAttempts must …`. */
-export const inManifest = (message: string): string =>
-  message.replace(
-    /^\S+/,
-    (path) => `spec.${path.replace(/_([a-z])/g, (_match, letter: string) => letter.toUpperCase())}`,
-  );

@@ -98,8 +98,9 @@ export function profileService(ground: {
       );
       if (taken && !taken.detached)
         throw alreadyExists(`a profile named ${JSON.stringify(displayName)} already exists`);
-      const made = await writer.create(context, { kind: 'DeviceProfile', displayName, spec: manifestOf(fields) });
-      return toProfile(await read(context, made.id));
+      const resource = { kind: 'DeviceProfile', displayName, spec: manifestOf(fields) } as const;
+      const row = await writer.create(context, resource, (tx, made) => findProfile(tx, tenantId, made));
+      return toProfile(row!);
     },
 
     async getProfile(request, context) {
@@ -158,7 +159,7 @@ export function profileService(ground: {
       if (await writer.remove(context, 'DeviceProfile', row.resource_name)) return {};
       const meta = create(ObjectMetaSchema, { tenantId, namespace: row.namespace, name: row.resource_name });
       const refusal = await applier.remove(meta, false);
-      if (refusal) throw refusalError(refusal);
+      if (refusal) throw refusalError('DeviceProfile', refusal);
       return {};
     },
   };

@@ -6,7 +6,7 @@ import type {
   ProvisioningTemplateObservedSchema,
   ProvisioningTemplateSpec,
 } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
-import { RefusalError, type Applied, type Applier, type Refusal } from '../../control/applier.ts';
+import { RefusalError, type Applied, type Applier, type LastStep, type Refusal } from '../../control/applier.ts';
 import { takeUp } from '../../control/applied-versions.ts';
 import { unknownGroups } from '../../device-registry/devices.ts';
 import type { Database, Transaction } from '../../platform/database.ts';
@@ -61,7 +61,7 @@ export class TemplateApplier implements Applier<ProvisioningTemplateSpec, Observ
     this.database = database;
   }
 
-  apply(meta: ObjectMeta, spec: ProvisioningTemplateSpec): Promise<Applied<Observed>> {
+  apply(meta: ObjectMeta, spec: ProvisioningTemplateSpec, last?: LastStep): Promise<Applied<Observed>> {
     const problem = templateProblem(spec);
     if (problem) throw new RefusalError('InvalidSpec', problem);
     const { tenantId } = meta;
@@ -74,6 +74,7 @@ export class TemplateApplier implements Applier<ProvisioningTemplateSpec, Observ
       const row = (await findTemplate(tx, tenantId, id))!;
       const { state, expiresAt } = keyOf(row);
       const keyExpiresAt = expiresAt && timestampFromDate(expiresAt);
+      await last?.(tx);
       return { id, observed: { keyState: state, claims: row.claims, keyExpiresAt } };
     });
   }

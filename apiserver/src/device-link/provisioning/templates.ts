@@ -165,8 +165,9 @@ export function templateMethods(ground: {
         ...(defaultGroups.length > 0 ? { defaultGroups } : {}),
         ...(request.enabled === false ? { suspended: true } : {}),
       };
-      const made = await writer.create(context, { kind: 'ProvisioningTemplate', displayName, spec });
-      return toTemplate(await read(context, made.id), provisionKey);
+      const resource = { kind: 'ProvisioningTemplate', displayName, spec } as const;
+      const row = await writer.create(context, resource, (tx, made) => findTemplate(tx, tenantId, made));
+      return toTemplate(row!, provisionKey);
     },
 
     async getTemplate(request, context) {
@@ -224,7 +225,7 @@ export function templateMethods(ground: {
       if (await writer.remove(context, 'ProvisioningTemplate', row.resource_name)) return {};
       const meta = create(ObjectMetaSchema, { tenantId, namespace: row.namespace, name: row.resource_name });
       const refusal = await applier.remove(meta, false);
-      if (refusal) throw refusalError(refusal);
+      if (refusal) throw refusalError('ProvisioningTemplate', refusal);
       return {};
     },
 

@@ -408,6 +408,8 @@ export interface OtaRolloutObserved {
    * schedule_devices finds out.
    */
   scheduling_due: boolean;
+  /** Devices of the stage with which the rollout began, also those of it that are still to be scheduled. */
+  scheduled_initially: number;
 }
 
 export interface AdvanceRolloutRequest {
@@ -3807,6 +3809,7 @@ function createBaseOtaRolloutObserved(): OtaRolloutObserved {
     next_timeout_at: undefined,
     created_at: undefined,
     scheduling_due: false,
+    scheduled_initially: 0,
   };
 }
 
@@ -3880,6 +3883,9 @@ export const OtaRolloutObserved: MessageFns<OtaRolloutObserved> = {
     }
     if (message.scheduling_due !== false) {
       writer.uint32(184).bool(message.scheduling_due);
+    }
+    if (message.scheduled_initially !== 0) {
+      writer.uint32(176).uint32(message.scheduled_initially);
     }
     return writer;
   },
@@ -4073,6 +4079,14 @@ export const OtaRolloutObserved: MessageFns<OtaRolloutObserved> = {
             message.scheduling_due = reader.bool();
             continue;
           }
+          case 22: {
+            if (tag !== 176) {
+              break;
+            }
+
+            message.scheduled_initially = reader.uint32();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -4123,6 +4137,7 @@ export const OtaRolloutObserved: MessageFns<OtaRolloutObserved> = {
       ? Timestamp.fromPartial(object.created_at)
       : undefined;
     message.scheduling_due = object.scheduling_due ?? false;
+    message.scheduled_initially = object.scheduled_initially ?? 0;
     return message;
   },
 };

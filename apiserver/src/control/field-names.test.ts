@@ -1,0 +1,135 @@
+import { readFileSync } from 'node:fs';
+import type { Kind } from '@kellet/crds';
+import { expect } from 'chai';
+import { parse } from 'yaml';
+import { contractPath, inContract, inManifest, requestSchemas } from './field-names.ts';
+
+interface Schema {
+  readonly properties?: Readonly<Record<string, Schema>>;
+  readonly items?: Schema;
+  readonly additionalProperties?: Schema;
+}
+
+const files: Readonly<Record<Kind, string>> = {
+  Tenant: 'tenant',
+  DeviceProfile: 'device-profile',
+  ProvisioningTemplate: 'provisioning-template',
+  OtaPackage: 'ota-package',
+  OtaRollout: 'ota-rollout',
+};
+
+/** The fields of a spec that no request has: a caller of the API says them otherwise, or not at all. */
+const manifestOnly: Readonly<Record<Kind, readonly string[]>> = {
+  Tenant: ['adminPasswordSecretRef'],
+  DeviceProfile: [],
+  ProvisioningTemplate: ['keySecretRef', 'keySha256'],
+  OtaPackage: ['artifact'],
+  OtaRollout: ['paused', 'desiredState'],
+};
+
+function specOf(kind: Kind): Schema {
+  const text = readFileSync(new URL(`../../../crds/${files[kind]}.yaml`, import.meta.url), 'utf8');
+  const definition = parse(text) as { spec: { versions: { schema: { openAPIV3Schema: Schema } }[] } };
+  return definition.spec.versions[0]!.schema.openAPIV3Schema.properties!['spec']!;
+}
+
+/** The paths of all fields, a list's entry as [0] and a map's as "someKey". */
+function* pathsIn(schema: Schema, at = ''): Generator<string> {
+  for (const [name, field] of Object.entries(schema.properties ?? {})) {
+    const path = at === '' ? name : `${at}.${name}`;
+    yield path;
+    yield* pathsIn(field, path);
+    if (field.items) yield* pathsIn(field.items, `${path}[0]`);
+    if (field.additionalProperties) yield* pathsIn(field.additionalProperties, `${path}.someKey`);
+  }
+}
+
+/** Whether the request has a field at this path, spelt this way. */
+function isInContract(kind: Kind, path: string): boolean {
+  let message: (typeof requestSchemas)[Kind] | undefined = requestSchemas[kind];
+  let isKey = false;
+  for (const part of path.replaceAll('[0]', '').split('.')) {
+    if (isKey) {
+      isKey = false;
+      continue;
+    }
+    const field: (typeof requestSchemas)[Kind]['fields'][number] | undefined = message?.fields.find(
+      (candidate) => candidate.name === part,
+    );
+    if (!field) return false;
+    message = field.message;
+    isKey = field.fieldKind === 'map';
+  }
+  return true;
+}
+
+describe('names of fields', () => {
+  for (const kind of Object.keys(files) as Kind[]) {
+    it(`know every field of ${kind} by its name in the contract`, () => {
+      const spec = specOf(kind);
+      const wrong = [...pathsIn(spec)].filter((path) => {
+        if (manifestOnly[kind].some((only) => path === only || (path.startsWith(`${only}.`) && only !== 'artifact'))) {
+          return contractPath(kind, path) !== undefined;
+        }
+        const found = contractPath(kind, path);
+        return found === undefined || !isInContract(kind, found);
+      });
+      expect(wrong).to.deep.equal([]);
+    });
+  }
+
+  const contract: [Kind, string, string][] = [
+    ['OtaRollout', 'packageRef: OtaPackage pump not found', 'package_id: OtaPackage pump not found'],
+    ['OtaRollout', 'spec.steps[0].soakSeconds: Invalid value: -1', 'steps[0].soak_seconds: Invalid value: -1'],
+    [
+      'OtaRollout',
+      'rollbackPackageRef must name another package than packageRef',
+      'rollback_package_id must name another package than package_id',
+    ],
+    [
+      'OtaRollout',
+      'spec.maxAttempts: Invalid value: 101: spec.maxAttempts in body should be less than or equal to 100',
+      'max_attempts: Invalid value: 101: max_attempts in body should be less than or equal to 100',
+    ],
+    ['OtaRollout', 'rollout "maxAttempts" has not completed', 'rollout "maxAttempts" has not completed'],
+    ['ProvisioningTemplate', 'spec.profileRef: there is none', 'profile_id: there is none'],
+    ['ProvisioningTemplate', 'spec.defaultGroups: no device group x', 'default_group_ids: no device group x'],
+    ['OtaPackage', 'spec.artifact.sizeBytes: must not be negative', 'size_bytes: must not be negative'],
+    ['OtaPackage', 'the version of the type must differ', 'the version of the type must differ'],
+    [
+      'DeviceProfile',
+      'spec.telemetrySchema.keys.tankLevel.maxLength: too much',
+      'telemetry_schema.keys.tankLevel.max_length: too much',
+    ],
+    [
+      'DeviceProfile',
+      'spec.telemetrySchema.keys["tank.maxLevel"].maxLength: too much',
+      'telemetry_schema.keys["tank.maxLevel"].max_length: too much',
+    ],
+    ['DeviceProfile', '.spec.offlineAfterSeconds is managed by argocd', 'offline_after_seconds is managed by argocd'],
+    ['DeviceProfile', '.spec.type is managed by argocd', 'type is managed by argocd'],
+    ['Tenant', 'adminEmail must be an e-mail address', 'admin_email must be an e-mail address'],
+  ];
+  for (const [kind, message, expected] of contract) {
+    it(`say to a caller of the API: ${expected}`, () => {
+      expect(inContract(kind, message)).to.equal(expected);
+      expect(inContract(kind, expected)).to.equal(expected);
+    });
+  }
+
+  const manifest: [Kind, string, string][] = [
+    ['DeviceProfile', 'ota_policy.max_attempts must be less', 'spec.otaPolicy.maxAttempts must be less'],
+    ['DeviceProfile', 'ota_policy.window.time_zone: "x_y" is none', 'spec.otaPolicy.window.timeZone: "x_y" is none'],
+    ['DeviceProfile', 'default_tags["a_b"] is long', 'spec.defaultTags["a_b"] is long'],
+    ['DeviceProfile', 'telemetry_schema.keys["a_b"].max_length: 1', 'spec.telemetrySchema.keys["a_b"].maxLength: 1'],
+    ['OtaPackage', 'artifact_uri must be a URL', 'spec.artifact.uri must be a URL'],
+    ['OtaPackage', 'sha256 must be 64 hexadecimal digits', 'spec.artifact.sha256 must be 64 hexadecimal digits'],
+    ['OtaPackage', 'compatibility.min_version must …', 'spec.compatibility.minVersion must …'],
+    ['OtaPackage', 'checksum mismatch: the artifact', 'checksum mismatch: the artifact'],
+    ['OtaRollout', 'package_id: not found', 'spec.packageRef: not found'],
+    ['Tenant', 'quotas.points_per_day must …', 'spec.quotas.pointsPerDay must …'],
+  ];
+  for (const [kind, message, expected] of manifest) {
+    it(`say to who wrote a manifest: ${expected}`, () => expect(inManifest(kind, message)).to.equal(expected));
+  }
+});

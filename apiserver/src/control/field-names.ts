@@ -1,0 +1,112 @@
+// One field, two names: `spec.otaPolicy.maxAttempts` of a custom resource is `ota_policy.max_attempts` of the API. Names follow
+// from the request messages of the contract; what is called differently is listed here.
+import type { DescField, DescMessage } from '@bufbuild/protobuf';
+import type { Kind } from '@kellet/crds';
+import { CreateTenantRequestSchema } from '@kellet/proto/es/kellet/v1/auth_pb.ts';
+import { CreatePackageRequestSchema, CreateRolloutRequestSchema } from '@kellet/proto/es/kellet/v1/ota_pb.ts';
+import { CreateProfileRequestSchema } from '@kellet/proto/es/kellet/v1/profile_pb.ts';
+import { CreateTemplateRequestSchema } from '@kellet/proto/es/kellet/v1/provisioning_pb.ts';
+
+/** The message that creates a resource of each kind through the API. */
+export const requestSchemas: Readonly<Record<Kind, DescMessage>> = {
+  Tenant: CreateTenantRequestSchema,
+  DeviceProfile: CreateProfileRequestSchema,
+  ProvisioningTemplate: CreateTemplateRequestSchema,
+  OtaPackage: CreatePackageRequestSchema,
+  OtaRollout: CreateRolloutRequestSchema,
+};
+
+/** Path in the manifest's spec → path in the request, where they differ in more than their spelling; the longest path first. */
+const renamed: Readonly<Record<Kind, readonly (readonly [manifest: string, contract: string])[]>> = {
+  Tenant: [],
+  DeviceProfile: [],
+  ProvisioningTemplate: [
+    ['profileRef.name', 'profile_id'],
+    ['profileRef', 'profile_id'],
+    ['defaultGroups', 'default_group_ids'],
+    ['keyUse', 'one_time'],
+    ['suspended', 'enabled'],
+  ],
+  OtaPackage: [
+    ['artifact.uri', 'artifact_uri'],
+    ['artifact.sha256', 'sha256'],
+    ['artifact.signature', 'signature'],
+    ['artifact.sizeBytes', 'size_bytes'],
+  ],
+  OtaRollout: [
+    ['packageRef.name', 'package_id'],
+    ['packageRef', 'package_id'],
+    ['targetProfileRef.name', 'target_profile_id'],
+    ['targetProfileRef', 'target_profile_id'],
+    ['rollbackPackageRef.name', 'rollback_package_id'],
+    ['rollbackPackageRef', 'rollback_package_id'],
+  ],
+};
+
+// A path as it stands in a message: names, each with what is behind it: an index, or a key in brackets.
+const name = String.raw`[A-Za-z_][A-Za-z0-9_]*`;
+const index = String.raw`(?:\[(?:"(?:[^"\\]|\\.)*"|[^\]"]*)\])*`;
+const path = String.raw`${name}${index}(?:\.${name}${index})*`;
+const paths = new RegExp(String.raw`(?<![\w."'/-])(\.?spec\.)?(${path})(?![\w"'/-])`, 'g');
+const leadingPath = new RegExp(`^${path}`);
+const parts = new RegExp(String.raw`(?<=^|\.)(${name})(${index})`, 'g');
+
+/** The same message for a caller of the API: `spec.packageRef: not found` → `package_id: not found`. */
+export const inContract = (kind: Kind, message: string): string =>
+  message.replace(paths, (found, prefix: string | undefined, manifestPath: string) => {
+    const translated = contractPath(kind, manifestPath);
+    // A word of the text that is no field stays as it is; so does one that only might be a field (type, version).
+    if (prefix === undefined && (translated === undefined || !/[A-Z]/.test(manifestPath))) return found;
+    return translated ?? manifestPath;
+  });
+
+/** The same message for somebody who wrote a manifest: `ota_policy.max_attempts must …` → `spec.otaPolicy.maxAttempts must …`. */
+export const inManifest = (kind: Kind, message: string): string =>
+  message.replace(leadingPath, (found) => {
+    const translated = manifestPath(kind, found);
+    return translated === undefined ? found : `spec.${translated}`;
+  });
+
+/** The path in a request of the field at this path of a spec; undefined for what no request has. */
+export function contractPath(kind: Kind, manifest: string): string | undefined {
+  const moved = renamed[kind].find(([from]) => isPathOf(from, manifest));
+  if (moved) return moved[1] + manifest.slice(moved[0].length);
+  return translate(requestSchemas[kind], manifest, (field) => [field.localName, field.name]);
+}
+
+function manifestPath(kind: Kind, contract: string): string | undefined {
+  const moved = renamed[kind].find(([, to]) => isPathOf(to, contract));
+  if (moved) return moved[0].replace(/\.name$/, '') + contract.slice(moved[1].length);
+  // What the API calls the name is the name of the resource, or its annotation; a tenant alone has it in its spec.
+  if (contract === 'name' && kind !== 'Tenant') return undefined;
+  return translate(requestSchemas[kind], contract, (field) => [field.name, field.localName]);
+}
+
+const isPathOf = (field: string, whole: string): boolean =>
+  whole.startsWith(field) && /^(?:$|[.[])/.test(whole.slice(field.length));
+
+/** Respells a path field by field; undefined when its first name is no field of the message. */
+function translate(
+  message: DescMessage,
+  whole: string,
+  spelling: (field: DescField) => readonly [from: string, to: string],
+): string | undefined {
+  let current: DescMessage | undefined = message;
+  let isKey = false;
+  const translated: string[] = [];
+  for (const [, name, index] of whole.matchAll(parts)) {
+    if (isKey) {
+      // The key of a map is the caller's own word.
+      isKey = false;
+      translated.push(`${name}${index}`);
+      continue;
+    }
+    const field: DescField | undefined = current?.fields.find((candidate) => spelling(candidate)[0] === name);
+    if (!field && translated.length === 0) return undefined;
+    translated.push(`${field ? spelling(field)[1] : name}${index}`);
+    current = field?.message;
+    // In brackets the key has been passed already.
+    isKey = field?.fieldKind === 'map' && index === '';
+  }
+  return translated.join('.');
+}

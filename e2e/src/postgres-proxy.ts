@@ -1,0 +1,134 @@
+// Stands between a process and PostgreSQL and breaks a transaction at a chosen statement, in the ways networks and servers do.
+import { once } from 'node:events';
+import { connect, createServer, type AddressInfo, type Server, type Socket } from 'node:net';
+
+/**
+ * What becomes of a statement and of its connection: `cut` resets it before the statement has arrived; `swallowed` lets nothing
+ * through any more without closing anything, as a firewall does that forgot the connection; `unanswered` delivers the statement,
+ * and resets the connection instead of bringing the answer; `unheard` delivers the statement and lets nothing back.
+ */
+export type StatementFault = 'cut' | 'swallowed' | 'unanswered' | 'unheard';
+
+/** Where a fault comes. */
+export interface FaultPoint {
+  /** Text of a statement. */
+  readonly statement: string;
+  /** The statement itself, or the COMMIT of the transaction that it is part of. */
+  readonly at: 'statement' | 'commit';
+  readonly fault?: StatementFault | undefined;
+  /** Called when the statement comes, and with 'answered' once its answer is there. */
+  readonly on?: (moment: 'sent' | 'answered') => void;
+}
+
+interface Pair {
+  readonly near: Socket;
+  readonly far: Socket;
+  /** The fault's statement has come: its COMMIT is next. */
+  isMarked: boolean;
+  toFar: 'through' | 'nowhere';
+  toNear: 'through' | 'nowhere' | 'reset';
+  answered: (() => void) | undefined;
+}
+
+/** A proxy in front of PostgreSQL that understands as much of the protocol as it takes to find a statement. */
+export class PostgresProxy {
+  /** The next fault; it comes once. */
+  point: FaultPoint | undefined;
+  readonly #server: Server;
+  readonly #pairs = new Set<Pair>();
+  #isAway = false;
+
+  private constructor(target: { host: string; port: number }) {
+    this.#server = createServer((near) => {
+      if (this.#isAway) return void near.resetAndDestroy();
+      const far = connect(target);
+      const pair: Pair = { near, far, isMarked: false, toFar: 'through', toNear: 'through', answered: undefined };
+      this.#pairs.add(pair);
+      const end = (): void => {
+        near.destroy();
+        // Nobody tells the server that the client has gone.
+        if (pair.toFar === 'nowhere' && !far.destroyed) return;
+        this.#pairs.delete(pair);
+        far.destroy();
+      };
+      near.on('data', (chunk: Buffer) => this.#fromClient(pair, chunk));
+      far.on('data', (chunk: Buffer) => this.#fromServer(pair, chunk));
+      for (const socket of [near, far]) socket.on('error', end).on('close', end);
+    });
+  }
+
+  /** Listens on a free port in front of the server that the URL names. */
+  static async before(url: string): Promise<PostgresProxy> {
+    const { hostname, port } = new URL(url);
+    const proxy = new PostgresProxy({ host: hostname, port: Number(port) });
+    proxy.#server.listen(0, '127.0.0.1');
+    await once(proxy.#server, 'listening');
+    return proxy;
+  }
+
+  /** The URL that leads through the proxy. */
+  through(url: string): string {
+    const changed = new URL(url);
+    changed.hostname = '127.0.0.1';
+    changed.port = String((this.#server.address() as AddressInfo).port);
+    return changed.href;
+  }
+
+  /** Resets every connection, and refuses new ones until `return`. */
+  leave(): void {
+    this.#isAway = true;
+    for (const { near, far } of this.#pairs) {
+      near.resetAndDestroy();
+      far.resetAndDestroy();
+    }
+  }
+
+  /** Takes connections again; those that let nothing through are reset. */
+  return(): void {
+    this.#isAway = false;
+    this.point = undefined;
+    for (const { near, far, toFar, toNear } of this.#pairs) {
+      if (toFar === 'through' && toNear === 'through') continue;
+      near.resetAndDestroy();
+      far.resetAndDestroy();
+    }
+  }
+
+  async close(): Promise<void> {
+    this.leave();
+    this.#server.close();
+    await once(this.#server, 'close');
+  }
+
+  #fromClient(pair: Pair, chunk: Buffer): void {
+    const { point } = this;
+    // A client writes a batch of statements at once, short enough to arrive in one piece.
+    if (point && chunk.includes(point.statement)) pair.isMarked = true;
+    if (point && pair.isMarked && (point.at === 'statement' || chunk.includes('COMMIT\0'))) {
+      this.point = undefined;
+      pair.isMarked = false;
+      pair.answered = () => point.on?.('answered');
+      point.on?.('sent');
+      if (point.fault === 'cut') {
+        pair.near.resetAndDestroy();
+        pair.far.resetAndDestroy();
+        return;
+      }
+      if (point.fault === 'swallowed') Object.assign(pair, { toFar: 'nowhere', toNear: 'nowhere' });
+      else if (point.fault === 'unanswered') pair.toNear = 'reset';
+      else if (point.fault === 'unheard') pair.toNear = 'nowhere';
+    }
+    if (pair.toFar === 'through') pair.far.write(chunk);
+  }
+
+  #fromServer(pair: Pair, chunk: Buffer): void {
+    if (pair.toNear === 'through') pair.near.write(chunk);
+    const { answered } = pair;
+    pair.answered = undefined;
+    if (pair.toNear === 'reset') {
+      pair.near.resetAndDestroy();
+      pair.far.resetAndDestroy();
+    }
+    answered?.();
+  }
+}

@@ -1,0 +1,482 @@
+// A creation through the API is cut at every point at which it can be cut. Judged once all has settled: a caller who was answered
+// finds what was made, exactly once and the same in the API, the database and Kubernetes; a caller who was told UNAVAILABLE finds
+// nothing of it anywhere.
+import { randomUUID } from 'node:crypto';
+import { create, type DescMessage, type DescMethodUnary, type MessageInitShape } from '@bufbuild/protobuf';
+import { apiVersion, intentAnnotation, type Kind } from '@kellet/crds';
+import { AuthService } from '@kellet/proto/es/kellet/v1/auth_pb.ts';
+import { OtaService } from '@kellet/proto/es/kellet/v1/ota_pb.ts';
+import { ProfileService } from '@kellet/proto/es/kellet/v1/profile_pb.ts';
+import { ProvisioningService } from '@kellet/proto/es/kellet/v1/provisioning_pb.ts';
+import { expect } from 'chai';
+import pg from 'pg';
+import { insertTenant } from '../../apiserver/src/auth/test-fixtures.ts';
+import { resourceName } from '../../apiserver/src/control/resource-names.ts';
+import type { ResourceWriter } from '../../apiserver/src/control/resource-writer.ts';
+import { createDevice } from '../../apiserver/src/device-registry/devices.ts';
+import { sleep } from '../../apiserver/src/platform/clock.ts';
+import { Database } from '../../apiserver/src/platform/database.ts';
+import { KelletError } from '../../apiserver/src/platform/errors.ts';
+import { namedId, newId } from '../../apiserver/src/platform/ids.ts';
+import { KubernetesApi, loadKubeConfig } from '../../apiserver/src/platform/kubernetes.ts';
+import { createLogger } from '../../apiserver/src/platform/logger.ts';
+import { internalContext, publicCaller, type ServiceRegistry } from '../../apiserver/src/platform/rpc.ts';
+import { createTestDatabase, type TestDatabase } from '../../apiserver/src/platform/test-database.ts';
+import { FaultProxy } from '../src/fault-proxy.ts';
+import { PostgresProxy, type FaultPoint, type StatementFault } from '../src/postgres-proxy.ts';
+import { assembleServices } from '../src/services.ts';
+import { openResources } from '../stack/resources.ts';
+import { mochaGlobalSetup, mochaGlobalTeardown } from '../stack/test-services.ts';
+import { stack } from '../stack/test-stack.ts';
+
+const tenantId = 'faults';
+const logger = createLogger('silent');
+/** How long a creation may take here. */
+const deadlineMilliseconds = 1200;
+const settleMilliseconds = 3000;
+const deviceCount = 5;
+
+/** What one creation was answered: the answer, or the code of its error. */
+type Outcome = { readonly answer: Record<string, unknown> } | { readonly code: string; readonly message: string };
+
+/** What is to be broken, and how the call may end. */
+interface Scenario {
+  readonly name: string;
+  /** The answers that are right; for a caller that has gone any is. */
+  readonly expected: readonly ('success' | 'UNAVAILABLE' | 'DEADLINE_EXCEEDED' | 'no answer')[];
+  /** Whether it is tried with every kind; the others concern what all kinds have in common, and are tried with rollouts. */
+  readonly everyKind?: true;
+  /** Sets the fault up; resolves with what ends it, once the call has been answered. */
+  readonly arm: (scene: Scene) => (() => void | Promise<void>) | void | Promise<(() => void | Promise<void>) | void>;
+}
+
+interface Scene {
+  readonly database: PostgresProxy;
+  readonly cluster: FaultProxy;
+  /** Ends the caller's wait, as a client does that goes away. */
+  readonly leave: () => void;
+  /** Holds a lock from another session until it is told to let go; without a table: the rows of the whole creation. */
+  readonly lock: (milliseconds: number, ...tables: string[]) => Promise<void>;
+  /** Ends the server's side of every connection of the calls. */
+  readonly terminate: () => Promise<void>;
+}
+
+// Statements by which the transactions of a creation are known, whatever the kind.
+const opening = 'INSERT INTO resource_intents';
+const takingUp = 'INSERT INTO applied_versions';
+const settling = `SET state = 'active'`;
+
+const on = (statement: string, at: FaultPoint['at'], fault?: StatementFault, more: Partial<FaultPoint> = {}) =>
+  ({ statement, at, ...(fault ? { fault } : {}), ...more }) satisfies FaultPoint;
+
+const scenarios: readonly Scenario[] = [
+  { name: 'nothing goes wrong', everyKind: true, expected: ['success'], arm: () => undefined },
+  {
+    name: 'the client goes while the Kubernetes API is asked',
+    expected: ['no answer'],
+    arm: ({ cluster, leave }) => {
+      Object.assign(cluster, { fault: { late: 100 }, methods: ['POST'], onFault: leave });
+      return () => sleep(400);
+    },
+  },
+  {
+    name: 'the client goes while the working copy is written',
+    expected: ['no answer'],
+    arm: ({ database, leave }) => void (database.point = on(takingUp, 'statement', undefined, { on: leave })),
+  },
+  {
+    name: 'the client goes at the COMMIT',
+    everyKind: true,
+    expected: ['no answer'],
+    arm: ({ database, leave }) => void (database.point = on(takingUp, 'commit', undefined, { on: leave })),
+  },
+  {
+    name: 'the Kubernetes API hangs',
+    expected: ['UNAVAILABLE'],
+    arm: ({ cluster }) => void Object.assign(cluster, { fault: 'frozen', methods: ['POST'] }),
+  },
+  {
+    name: 'the Kubernetes API refuses to serve',
+    expected: ['UNAVAILABLE'],
+    arm: ({ cluster }) => void Object.assign(cluster, { fault: { status: 503 }, methods: ['POST'] }),
+  },
+  {
+    name: 'the answer of the Kubernetes API to the POST is lost',
+    everyKind: true,
+    expected: ['UNAVAILABLE'],
+    arm: ({ cluster }) => void Object.assign(cluster, { fault: 'unanswered', methods: ['POST'] }),
+  },
+  {
+    name: 'the answer of the Kubernetes API to the POST is lost, and it stays away',
+    expected: ['UNAVAILABLE'],
+    arm: ({ cluster }) => {
+      Object.assign(cluster, {
+        fault: 'unanswered',
+        methods: ['POST'],
+        onFault: () => setTimeout(() => Object.assign(cluster, { fault: 'frozen', methods: undefined }), 5),
+      });
+    },
+  },
+  {
+    name: 'the POST reaches the Kubernetes API after the caller was answered',
+    expected: ['UNAVAILABLE'],
+    arm: ({ cluster }) => {
+      Object.assign(cluster, { fault: { late: deadlineMilliseconds + 1500 }, methods: ['POST'] });
+      return () => sleep(2000);
+    },
+  },
+  {
+    name: 'the Kubernetes API goes away after the POST',
+    expected: ['success'],
+    arm: ({ cluster }) => void Object.assign(cluster, { fault: 'frozen', methods: ['GET', 'PATCH', 'DELETE'] }),
+  },
+  {
+    name: 'the Kubernetes API goes away after the POST, and the database too',
+    expected: ['UNAVAILABLE'],
+    arm: ({ cluster, database }) => {
+      Object.assign(cluster, { fault: 'frozen', methods: ['GET', 'PATCH', 'DELETE'] });
+      database.point = on(takingUp, 'statement', 'cut');
+    },
+  },
+  ...(['cut', 'swallowed', 'unanswered', 'unheard'] as const).flatMap((fault): Scenario[] => [
+    {
+      name: `the intent’s statement is ${fault}`,
+      expected: ['UNAVAILABLE'],
+      arm: ({ database }) => void (database.point = on(opening, 'statement', fault)),
+    },
+    {
+      name: `the intent’s COMMIT is ${fault}`,
+      expected: ['UNAVAILABLE'],
+      arm: ({ database }) => void (database.point = on(opening, 'commit', fault)),
+    },
+    {
+      name: `the first statement of the working copy is ${fault}`,
+      expected: ['UNAVAILABLE'],
+      arm: ({ database }) => void (database.point = on(takingUp, 'statement', fault)),
+    },
+    {
+      name: `the statement that settles the intent is ${fault}`,
+      expected: ['UNAVAILABLE'],
+      arm: ({ database }) => void (database.point = on(settling, 'statement', fault)),
+    },
+    {
+      name: `the working copy’s COMMIT is ${fault}`,
+      everyKind: true,
+      expected: [fault === 'cut' || fault === 'swallowed' ? 'UNAVAILABLE' : 'success'],
+      arm: ({ database }) => void (database.point = on(takingUp, 'commit', fault)),
+    },
+  ]),
+  {
+    name: 'the answer to the COMMIT is lost and the database stays away for a while',
+    everyKind: true,
+    expected: ['success'],
+    arm: ({ database }) => {
+      const away = (moment: string) => {
+        if (moment !== 'answered') return;
+        database.leave();
+        setTimeout(() => database.return(), 1500);
+      };
+      database.point = on(takingUp, 'commit', 'unanswered', { on: away });
+    },
+  },
+  {
+    name: 'the answer to the COMMIT is lost and the database stays away',
+    expected: ['DEADLINE_EXCEEDED'],
+    arm: ({ database }) => {
+      database.point = on(takingUp, 'commit', 'unanswered', {
+        on: (moment) => moment === 'answered' && database.leave(),
+      });
+    },
+  },
+  {
+    name: 'the COMMIT does not arrive and the database stays away',
+    expected: ['DEADLINE_EXCEEDED'],
+    arm: ({ database }) => {
+      database.point = on(takingUp, 'commit', 'cut', { on: () => database.leave() });
+    },
+  },
+  {
+    name: 'the database goes away once it has answered the COMMIT',
+    everyKind: true,
+    expected: ['success'],
+    arm: ({ database }) => {
+      database.point = on(takingUp, 'commit', undefined, {
+        on: (moment) => moment === 'answered' && setTimeout(() => database.leave(), 5),
+      });
+    },
+  },
+  {
+    name: 'the server ends the session in the middle',
+    expected: ['UNAVAILABLE'],
+    arm: async ({ database, lock, terminate }) => {
+      await lock(1000, 'profiles', 'provisioning_templates', 'ota_packages', 'ota_rollouts', 'users');
+      database.point = on(settling, 'statement', undefined, {
+        on: (moment) => void (moment === 'sent' && setTimeout(() => void terminate(), 200)),
+      });
+    },
+  },
+  {
+    name: 'others hold what is needed first for too long',
+    expected: ['UNAVAILABLE'],
+    arm: ({ lock }) => lock(deadlineMilliseconds + 1500, 'applied_versions'),
+  },
+  {
+    name: 'others hold what is needed last for too long',
+    everyKind: true,
+    expected: ['UNAVAILABLE'],
+    arm: ({ lock }) =>
+      lock(deadlineMilliseconds + 1500, 'profiles', 'provisioning_templates', 'ota_packages', 'ota_rollouts', 'users'),
+  },
+  {
+    name: 'others hold what is needed for a while',
+    expected: ['success'],
+    arm: ({ lock }) => lock(600, 'profiles', 'provisioning_templates', 'ota_packages', 'ota_rollouts', 'users'),
+  },
+];
+
+describe('a creation that is cut', function () {
+  this.timeout(60_000);
+  const namespace = `kellet-faults-${randomUUID().slice(0, 8)}`;
+  let test: TestDatabase;
+  let direct: KubernetesApi;
+  let database: PostgresProxy;
+  let cluster: FaultProxy;
+  let proxied: { database: Database; kubernetes: KubernetesApi; registry: ServiceRegistry };
+  let sweeper: ResourceWriter;
+  let ownServices = false;
+
+  before(async () => {
+    if (!process.env['KELLET_TEST_DATABASE_URL']) {
+      ownServices = true;
+      await mochaGlobalSetup();
+    }
+    const kubeconfig = process.env['KELLET_TEST_KUBECONFIG'] ?? stack().info.kubeconfig;
+    await openResources(kubeconfig).applyDefinitions();
+    await openResources(kubeconfig).applyNamespace(namespace);
+    direct = new KubernetesApi(loadKubeConfig(kubeconfig), logger);
+    test = await createTestDatabase();
+    await insertTenant(test.database, tenantId);
+    await test.database.system((tx) => tx.query('UPDATE tenants SET namespace = $1', [namespace]));
+    cluster = new FaultProxy(kubeconfig);
+    await cluster.start();
+    database = await PostgresProxy.before(test.url);
+    const own = new Database(database.through(test.url), logger, { statementMilliseconds: 2000 });
+    const kubernetes = new KubernetesApi(cluster.clientConfig(), logger);
+    const options = { database: own, kubernetes, deadlineMilliseconds, settleMilliseconds };
+    proxied = { database: own, kubernetes, registry: assembleServices(options).registry };
+    sweeper = assembleServices({ database: test.database, kubernetes: direct }).writer;
+  });
+
+  after(async () => {
+    proxied.kubernetes.close();
+    direct.close();
+    await database.close();
+    await cluster.stop();
+    await proxied.database.close().catch(() => undefined);
+    await test.drop();
+    if (ownServices) await mochaGlobalTeardown();
+  });
+
+  const one = async (text: string, ...values: unknown[]): Promise<number> =>
+    Number(
+      (await test.database.system((tx) => tx.query<{ n: unknown }>(`SELECT (${text})::int AS n`, values))).rows[0]!.n,
+    );
+
+  /** A profile with devices, and a package, made where no fault is. */
+  const prepare = async (name: string): Promise<{ profileId: string; packageId: string }> => {
+    const profileId = namedId(tenantId, 'profile', `for-${name}`);
+    const packageId = namedId(tenantId, 'package', `for-${name}`);
+    await test.database.tenant(tenantId, async (tx) => {
+      await tx.query(
+        `INSERT INTO profiles (tenant_id, profile_id, namespace, resource_name, name, document)
+         VALUES ($1, $2, $3, $4, $4, '{}')`,
+        [tenantId, profileId, namespace, `for-${name}`],
+      );
+      await tx.query(
+        `INSERT INTO ota_packages (tenant_id, package_id, name, display_name, type, version, artifact_uri, sha256, signature,
+           size_bytes, status, checksum_verified) VALUES ($1, $2, $3, $3, 'fw', '1.0.0', 'upload://', $4, '', 1, 'available', true)`,
+        [tenantId, packageId, `for-${name}`, Buffer.alloc(32, name)],
+      );
+      for (let index = 0; index < deviceCount; index += 1) {
+        const deviceId = newId();
+        await createDevice(tx, {
+          ...{ tenantId, deviceId, name: 'd', hardwareId: deviceId, profileId, groupIds: [] },
+          credentialType: 'api_key',
+        });
+      }
+    });
+    return { profileId, packageId };
+  };
+
+  /** What the database holds of the rollout of this name besides its row. */
+  const partsOfRollout = async (name: string) => {
+    const ofDevices = (table: string) =>
+      one(
+        `SELECT count(*) FROM ${table} JOIN devices USING (tenant_id, device_id) JOIN profiles p USING (tenant_id, profile_id)
+         WHERE p.resource_name = $1`,
+        `for-${name}`,
+      );
+    const events = `SELECT count(*) FROM outbox WHERE payload LIKE '%' || $1 || '%'`;
+    return {
+      members: await ofDevices('ota_rollout_devices'),
+      commands: await ofDevices('device_commands'),
+      assignments: await ofDevices('ota_assignments'),
+      events: await one(events, `"${name}"`),
+    };
+  };
+
+  interface Made {
+    readonly kind: Kind;
+    readonly make: (
+      call: <I extends DescMessage>(
+        method: DescMethodUnary<I, DescMessage>,
+        request: MessageInitShape<I>,
+      ) => Promise<unknown>,
+      name: string,
+      ground: { profileId: string; packageId: string },
+    ) => Promise<unknown>;
+    /** Rows in the database by this name, of every table that a creation writes to. */
+    readonly rows: (name: string) => Promise<number>;
+    /** What must hold of one that is there, besides. */
+    readonly whole?: (name: string, answer: Record<string, unknown> | undefined) => Promise<void>;
+  }
+
+  const kinds: readonly Made[] = [
+    {
+      kind: 'OtaRollout',
+      make: (call, name, { profileId, packageId }) =>
+        call(OtaService.method.createRollout, { name, packageId, targetProfileId: profileId, canaryPercent: 50 }),
+      rows: async (name) => {
+        const rows = await one('SELECT count(*) FROM ota_rollouts WHERE name = $1', name);
+        if (rows === 0)
+          expect(await partsOfRollout(name)).to.deep.equal({ members: 0, commands: 0, assignments: 0, events: 0 });
+        return rows;
+      },
+      whole: async (name, answer) => {
+        const covered = Math.ceil(deviceCount / 2);
+        const parts = { members: covered, commands: covered, assignments: covered, events: 1 };
+        expect(await partsOfRollout(name)).to.deep.equal(parts);
+        if (answer) expect(answer).to.include({ scheduledCount: covered });
+      },
+    },
+    {
+      kind: 'DeviceProfile',
+      make: (call, name) => call(ProfileService.method.createProfile, { name }),
+      rows: (name) => one('SELECT count(*) FROM profiles WHERE resource_name = $1', name),
+    },
+    {
+      kind: 'ProvisioningTemplate',
+      make: (call, name, { profileId }) => call(ProvisioningService.method.createTemplate, { name, profileId }),
+      rows: async (name) =>
+        (await one('SELECT count(*) FROM provisioning_templates WHERE resource_name = $1', name)) ||
+        one('SELECT count(*) FROM provision_keys WHERE key_hash NOT IN (SELECT key_hash FROM provisioning_templates)'),
+      whole: async (_name, answer) => {
+        if (answer) expect(answer['provisionKey']).to.match(/^pk_/);
+      },
+    },
+    {
+      kind: 'OtaPackage',
+      make: (call, name) =>
+        call(OtaService.method.createPackage, {
+          ...{
+            name,
+            type: 1,
+            version: '1.2.3',
+            artifactUri: 'upload://',
+            sha256: Buffer.alloc(32, name).toString('hex'),
+          },
+        }),
+      rows: (name) => one('SELECT count(*) FROM ota_packages WHERE name = $1', name),
+    },
+    {
+      kind: 'Tenant',
+      make: (call, name) =>
+        call(AuthService.method.createTenant, {
+          ...{ tenantId: name, adminEmail: 'admin@acme.test', adminPassword: 'correct horse battery' },
+        }),
+      rows: async (name) =>
+        (await one('SELECT count(*) FROM tenants WHERE tenant_id = $1', name)) ||
+        one('SELECT count(*) FROM users WHERE tenant_id = $1', name),
+      whole: async (name) => {
+        expect(await one('SELECT count(*) FROM users WHERE tenant_id = $1', name)).to.equal(1);
+      },
+    },
+  ];
+
+  let count = 0;
+  for (const { kind, make, rows, whole } of kinds) {
+    describe(`of a resource of kind ${kind}`, () => {
+      for (const scenario of scenarios.filter(({ everyKind }) => everyKind ?? kind === 'OtaRollout')) {
+        it(`${scenario.name}: ${scenario.expected.join(' or ')}`, async () => {
+          count += 1;
+          const name = `f${count}-${randomUUID().slice(0, 8)}`;
+          const ground = await prepare(name);
+          const caller = new AbortController();
+          const locks: Promise<unknown>[] = [];
+          const end = await scenario.arm({
+            database,
+            cluster,
+            leave: () => caller.abort(),
+            lock: async (milliseconds, ...tables) => {
+              const holder = new pg.Client({ connectionString: test.url });
+              await holder.connect();
+              await holder.query('BEGIN');
+              await holder.query(`LOCK TABLE ${tables.join(', ')} IN SHARE MODE`);
+              locks.push(
+                sleep(milliseconds)
+                  .then(() => holder.query('ROLLBACK'))
+                  .finally(() => holder.end()),
+              );
+            },
+            terminate: async () => {
+              await test.database.system((tx) =>
+                tx.query(
+                  `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()
+                   AND query LIKE '%INSERT%' AND pid <> pg_backend_pid() AND wait_event_type = 'Lock'`,
+                ),
+              );
+            },
+          });
+          const context = internalContext({ ...publicCaller, kind: 'user', tenantId }, { signal: caller.signal });
+          const call = (method: DescMethodUnary, request: MessageInitShape<DescMessage>) =>
+            proxied.registry.unary(method, create(method.input, request), context);
+          const outcome: Outcome = await make(call as never, name, ground).then(
+            (answer) => ({ answer: answer as Record<string, unknown> }),
+            (error: unknown) =>
+              error instanceof KelletError
+                ? { code: error.code, message: error.message }
+                : { code: String(error), message: (error as Error).stack ?? '' },
+          );
+          await end?.();
+          await Promise.all(locks);
+          database.return();
+          Object.assign(cluster, { fault: 'none', methods: undefined, onFault: undefined });
+          // What a server does for itself: it notices lost connections, and the loop of every process sweeps.
+          const settled = async () =>
+            (await one(`SELECT count(*) FROM resource_intents WHERE name = $1 AND state = 'pending'`, name)) === 0;
+          await test.database.system((tx) =>
+            tx.query(`UPDATE resource_intents SET deadline = deadline - interval '1 minute' WHERE state = 'pending'`),
+          );
+          await sweeper.sweep();
+          expect(await settled(), 'the intent is settled').to.equal(true);
+
+          const told = 'answer' in outcome ? 'success' : caller.signal.aborted ? 'no answer' : outcome.code;
+          const object = await direct.get(kind, kind === 'Tenant' ? '' : namespace, resourceName(name));
+          const found = await rows(resourceName(name));
+          const state = `told ${JSON.stringify(outcome, (_key, value: unknown) => (typeof value === 'bigint' ? Number(value) : value))}; resource: ${Boolean(object)}; rows: ${found}`;
+          if (!caller.signal.aborted) expect(scenario.expected, state).to.include(told);
+          expect(found, state).to.equal(object ? 1 : 0);
+          if (told === 'success') expect(found, state).to.equal(1);
+          if (told === 'UNAVAILABLE') expect(found, state).to.equal(0);
+          if (found === 1) {
+            expect(object!.apiVersion).to.equal(apiVersion);
+            const intentId = object!.metadata.annotations![intentAnnotation];
+            const active = `SELECT count(*) FROM resource_intents WHERE intent_id = $1 AND state = 'active'`;
+            expect(await one(active, intentId), state).to.equal(1);
+            await whole?.(resourceName(name), 'answer' in outcome ? outcome.answer : undefined);
+          }
+        });
+      }
+    });
+  }
+});

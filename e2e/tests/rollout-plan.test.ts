@@ -1,0 +1,289 @@
+// A plan is what would happen if the rollout were created now: the same bodies through both, on a real API server and database.
+import { randomUUID } from 'node:crypto';
+import { create, type MessageInitShape } from '@bufbuild/protobuf';
+import { apiVersion } from '@kellet/crds';
+import { CreateRolloutRequestSchema, OtaService } from '@kellet/proto/es/kellet/v1/ota_pb.ts';
+import { expect } from 'chai';
+import { insertTenant } from '../../apiserver/src/auth/test-fixtures.ts';
+import { createDevice } from '../../apiserver/src/device-registry/devices.ts';
+import { KelletError } from '../../apiserver/src/platform/errors.ts';
+import { namedId, newId, rolloutId } from '../../apiserver/src/platform/ids.ts';
+import { KubernetesApi, loadKubeConfig } from '../../apiserver/src/platform/kubernetes.ts';
+import { createLogger } from '../../apiserver/src/platform/logger.ts';
+import { internalContext, publicCaller, type ServiceRegistry } from '../../apiserver/src/platform/rpc.ts';
+import { createTestDatabase, type TestDatabase } from '../../apiserver/src/platform/test-database.ts';
+import { assembleServices } from '../src/services.ts';
+import { openResources } from '../stack/resources.ts';
+import { mochaGlobalSetup, mochaGlobalTeardown } from '../stack/test-services.ts';
+import { stack } from '../stack/test-stack.ts';
+
+const tenantId = 'plans';
+const logger = createLogger('silent');
+type Body = MessageInitShape<typeof CreateRolloutRequestSchema>;
+
+const id = (kind: 'package' | 'profile', name: string): string => namedId(tenantId, kind, name);
+
+describe('a plan and a creation', function () {
+  this.timeout(60_000);
+  const namespace = `kellet-plans-${randomUUID().slice(0, 8)}`;
+  const context = internalContext({ ...publicCaller, kind: 'user', tenantId });
+  let test: TestDatabase;
+  let kubernetes: KubernetesApi;
+  let registry: ServiceRegistry;
+  let ownServices = false;
+
+  before(async () => {
+    if (!process.env['KELLET_TEST_DATABASE_URL']) {
+      ownServices = true;
+      await mochaGlobalSetup();
+    }
+    const kubeconfig = process.env['KELLET_TEST_KUBECONFIG'] ?? stack().info.kubeconfig;
+    await openResources(kubeconfig).applyDefinitions();
+    await openResources(kubeconfig).applyNamespace(namespace);
+    kubernetes = new KubernetesApi(loadKubeConfig(kubeconfig), logger);
+    test = await createTestDatabase();
+    const { database } = test;
+    await insertTenant(database, tenantId);
+    await database.system((tx) => tx.query('UPDATE tenants SET namespace = $1', [namespace]));
+    registry = assembleServices({ database, kubernetes }).registry;
+    await database.tenant(tenantId, async (tx) => {
+      const packages: [name: string, type: string, status: string, compatibility?: object][] = [
+        ['good', 'fw', 'available'],
+        ['way-back', 'fw', 'available'],
+        ['software', 'sw', 'available'],
+        ['old', 'fw', 'deprecated'],
+        ['uploading', 'fw', 'uploading'],
+        ['rejected', 'fw', 'rejected'],
+        ['other-device-type', 'fw', 'available', { device_type: 'pump' }],
+        ['other-hardware', 'fw', 'available', { hardware_id_pattern: 'ZZ-*' }],
+        ['later-version', 'fw', 'available', { min_version: '3.0.0' }],
+      ];
+      for (const [name, type, status, compatibility] of packages) {
+        await tx.query(
+          `INSERT INTO ota_packages (tenant_id, package_id, name, display_name, type, version, artifact_uri, sha256, signature,
+             size_bytes, status, checksum_verified, compatibility)
+           VALUES ($1, $2, $3, $3, $4, '1.0.0', 'upload://', $5, '', 1, $6, true, $7)`,
+          [
+            tenantId,
+            id('package', name),
+            name,
+            type,
+            Buffer.alloc(32, name),
+            status,
+            JSON.stringify(compatibility ?? {}),
+          ],
+        );
+      }
+      for (const [name, document] of [
+        ['sensors', { type: 'sensor' }],
+        ['empty', { type: 'sensor' }],
+        ['busy', { type: 'sensor' }],
+        ['careful', { type: 'sensor', ota_policy: { require_signature: true } }],
+      ] as const) {
+        await tx.query(
+          `INSERT INTO profiles (tenant_id, profile_id, namespace, resource_name, name, document) VALUES ($1, $2, $3, $4, $4, $5)`,
+          [tenantId, id('profile', name), namespace, name, JSON.stringify(document)],
+        );
+        for (let index = 0; index < (name === 'empty' ? 0 : 10); index += 1) {
+          const deviceId = newId();
+          await createDevice(tx, {
+            ...{ tenantId, deviceId, name: 'd', hardwareId: deviceId, profileId: id('profile', name), groupIds: [] },
+            credentialType: 'api_key',
+          });
+        }
+      }
+    });
+  });
+
+  after(async () => {
+    kubernetes.close();
+    await test.drop();
+    if (ownServices) await mochaGlobalTeardown();
+  });
+
+  const bodyOf = (change: Body) =>
+    create(CreateRolloutRequestSchema, {
+      packageId: id('package', 'good'),
+      targetProfileId: id('profile', 'sensors'),
+      canaryPercent: 30,
+      ...change,
+    });
+  const plan = (change: Body) => registry.unary(OtaService.method.planRollout, bodyOf(change), context);
+  const make = (change: Body) => registry.unary(OtaService.method.createRollout, bodyOf(change), context);
+  const refusalOf = (promise: Promise<unknown>) =>
+    promise.then(
+      () => 'not refused',
+      (error: unknown) => (error instanceof KelletError ? `${error.code} ${error.message}` : String(error)),
+    );
+
+  const refused: readonly [what: string, change: Body, expected: RegExp, arrange?: () => Promise<unknown>][] = [
+    ['no package', { packageId: '' }, /^INVALID_ARGUMENT package_id is required/],
+    ['an unknown package', { packageId: newId() }, /^NOT_FOUND package_id not found/],
+    ['a package id that is none', { packageId: 'x' }, /^NOT_FOUND package_id not found/],
+    ['no profile', { targetProfileId: '' }, /^INVALID_ARGUMENT target_profile_id is required/],
+    ['an unknown profile', { targetProfileId: newId() }, /^NOT_FOUND target_profile_id not found/],
+    ['a profile id that is none', { targetProfileId: 'x' }, /^NOT_FOUND target_profile_id not found/],
+    ['no canary', { canaryPercent: 0 }, /^INVALID_ARGUMENT canary_percent/],
+    ['a canary above 100', { canaryPercent: 101 }, /^INVALID_ARGUMENT canary_percent/],
+    ['a threshold above 100', { failureThresholdPercent: 101 }, /^INVALID_ARGUMENT failure_threshold_percent/],
+    ['no failures at all', { minFailures: 0 }, /^INVALID_ARGUMENT min_failures/],
+    ['too many failures', { minFailures: 4_000_000_000 }, /^INVALID_ARGUMENT min_failures/],
+    ['too many a minute', { maxPerMinute: 1_000_001 }, /^INVALID_ARGUMENT max_per_minute/],
+    ['too long a timeout', { deviceTimeoutSeconds: 2_592_001 }, /^INVALID_ARGUMENT device_timeout_seconds/],
+    ['too many attempts', { maxAttempts: 101 }, /^INVALID_ARGUMENT max_attempts/],
+    ['steps that do not rise', { steps: [{ percent: 50 }, { percent: 50 }] }, /^INVALID_ARGUMENT steps\[1\]\.percent/],
+    ['a step below the canary', { steps: [{ percent: 30 }] }, /^INVALID_ARGUMENT steps\[0\]\.percent/],
+    ['a step above 100', { steps: [{ percent: 101 }] }, /^INVALID_ARGUMENT steps\[0\]\.percent/],
+    ['a long soak', { steps: [{ percent: 50, soakSeconds: 2_592_001 }] }, /^INVALID_ARGUMENT steps\[0\]\.soak_seconds/],
+    ['a window without a form', { window: { start: '9', end: '10:00' } }, /^INVALID_ARGUMENT window\.start/],
+    ['a window without a length', { window: { start: '09:00', end: '09:00' } }, /^INVALID_ARGUMENT window/],
+    [
+      'a window nowhere',
+      { window: { start: '09:00', end: '10:00', timeZone: 'Mars/Olympus' } },
+      /^INVALID_ARGUMENT window\.time_zone/,
+    ],
+    ['a long name', { name: 'n'.repeat(254) }, /^INVALID_ARGUMENT name/],
+    ['an unknown way back', { rollbackPackageId: newId() }, /^NOT_FOUND rollback_package_id not found/],
+    [
+      'a way back to itself',
+      { rollbackPackageId: id('package', 'good') },
+      /^INVALID_ARGUMENT rollback_package_id must name another package than package_id/,
+    ],
+    [
+      'a way back of another type',
+      { rollbackPackageId: id('package', 'software') },
+      /^INVALID_ARGUMENT rollback_package_id: the package must be of the same type/,
+    ],
+    [
+      'a way back that is not there yet',
+      { rollbackPackageId: id('package', 'uploading') },
+      /^FAILED_PRECONDITION rollback_package_id: the package is uploading/,
+    ],
+    [
+      'a package that is not there yet',
+      { packageId: id('package', 'uploading') },
+      /^FAILED_PRECONDITION package_id: the package is uploading/,
+    ],
+    [
+      'a rejected package',
+      { packageId: id('package', 'rejected') },
+      /^INVALID_ARGUMENT package_id: the package was rejected/,
+    ],
+    [
+      'a package for other devices',
+      { packageId: id('package', 'other-device-type') },
+      /^INVALID_ARGUMENT package_id: the package is for devices of type pump, not sensor/,
+    ],
+    [
+      'a package for other hardware',
+      { packageId: id('package', 'other-hardware') },
+      /^INVALID_ARGUMENT package_id: the hardware id of no device/,
+    ],
+    [
+      'an unsigned package',
+      { targetProfileId: id('profile', 'careful') },
+      /^FAILED_PRECONDITION package_id: the profile requires a package with a verified signature/,
+    ],
+    [
+      'a profile that has a rollout running',
+      { targetProfileId: id('profile', 'busy'), packageId: id('package', 'way-back') },
+      /^ALREADY_EXISTS rollout first of this profile/,
+      () => make({ name: 'first', targetProfileId: id('profile', 'busy') }),
+    ],
+    ['the name of one that is there', { name: 'first', packageId: id('package', 'old') }, /^ALREADY_EXISTS first/],
+    [
+      'a name that only Kubernetes knows',
+      { name: 'in-git' },
+      /^ALREADY_EXISTS in-git already exists/,
+      () =>
+        kubernetes.create('OtaRollout', {
+          apiVersion,
+          kind: 'OtaRollout',
+          metadata: { name: 'in-git', namespace },
+          spec: { packageRef: { name: 'x' }, targetProfileRef: { name: 'x' }, canaryPercent: 1 },
+        }),
+    ],
+    [
+      'the name of one that has ended, of which only the record is left',
+      { name: 'ended' },
+      /^ALREADY_EXISTS ended already exists/,
+      () =>
+        test.database.system((tx) =>
+          tx.query(
+            `INSERT INTO ota_rollouts
+               (tenant_id, rollout_id, name, namespace, display_name, package_id, profile_id, phase, outcome, spec)
+             VALUES ($1, $2, 'ended', $3, 'ended', $4, $5, 'completed', 'succeeded', '{}')`,
+            [
+              tenantId,
+              rolloutId(tenantId, 'ended', id('package', 'good'), id('profile', 'sensors')),
+              namespace,
+              id('package', 'good'),
+              id('profile', 'sensors'),
+            ],
+          ),
+        ),
+    ],
+  ];
+
+  for (const [what, change, expected, arrange] of refused) {
+    it(`refuse alike, and leave nothing: ${what}`, async () => {
+      await arrange?.();
+      const count = async () => (await test.database.system((tx) => tx.query('SELECT FROM ota_rollouts'))).rowCount;
+      const before = await count();
+      const planned = await refusalOf(plan(change));
+      expect(await refusalOf(make(change))).to.equal(planned);
+      expect(planned).to.match(expected);
+      expect(planned, 'names of the manifest').not.to.match(/spec\.|Ref\b|[a-z]Percent|[a-z]Seconds/);
+      expect(await count()).to.equal(before);
+    });
+  }
+
+  const allowed: readonly [what: string, change: Body][] = [
+    ['the canary and its steps', { steps: [{ percent: 60 }, { percent: 100 }] }],
+    ['a deprecated package', { packageId: id('package', 'old') }],
+    ['a profile without devices', { targetProfileId: id('profile', 'empty') }],
+    ['a fleet that must be updated to something else first', { packageId: id('package', 'later-version') }],
+  ];
+  for (const [what, change] of allowed) {
+    it(`agree on what is scheduled: ${what}`, async () => {
+      const name = `agreed-${randomUUID().slice(0, 8)}`;
+      const planned = await plan({ ...change, name });
+      expect(await plan({ ...change, name }), 'a plan changes nothing').to.deep.equal(planned);
+      const made = await make({ ...change, name });
+      expect(made.scheduledCount).to.equal(planned.steps[0]!.scheduled);
+      expect(made.counts).to.include({ eligible: planned.eligible, scheduled: planned.steps[0]!.scheduled });
+      const { devices } = await registry.unary(
+        OtaService.method.listRolloutDevices,
+        create(OtaService.method.listRolloutDevices.input, { rolloutId: made.rolloutId }),
+        context,
+      );
+      expect(devices.map(({ deviceId }) => deviceId)).to.have.members(planned.steps[0]!.deviceIds);
+      await registry.unary(
+        OtaService.method.cancelRollout,
+        create(OtaService.method.cancelRollout.input, { rolloutId: made.rolloutId }),
+        context,
+      );
+    });
+  }
+
+  it('agree on a canary that takes several transactions to schedule', async () => {
+    const profileId = id('profile', 'large');
+    await test.database.system(async (tx) => {
+      await tx.query(
+        `INSERT INTO profiles (tenant_id, profile_id, namespace, resource_name, name, document)
+         VALUES ($1, $2, $3, 'large', 'large', '{"type": "sensor"}')`,
+        [tenantId, profileId, namespace],
+      );
+      await tx.query(
+        `INSERT INTO devices (tenant_id, device_id, name, hardware_id, profile_id, credential_type)
+         SELECT $1, gen_random_uuid(), 'd', 'large-' || n, $2, 'api_key' FROM generate_series(1, 3000) n`,
+        [tenantId, profileId],
+      );
+    });
+    const change = { targetProfileId: profileId, canaryPercent: 50, name: 'large' };
+    const planned = await plan(change);
+    const made = await make(change);
+    expect(made.scheduledCount).to.equal(1500).and.to.equal(planned.steps[0]!.scheduled);
+    expect(made.counts!.scheduled).to.equal(500);
+  });
+});
