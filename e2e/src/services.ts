@@ -8,6 +8,7 @@ import { TenantResources } from '../../apiserver/src/auth/tenant-resources.ts';
 import { tenantHandlers } from '../../apiserver/src/auth/tenants.ts';
 import { Dispatcher } from '../../apiserver/src/control/dispatcher.ts';
 import { ResourceWriter } from '../../apiserver/src/control/resource-writer.ts';
+import { RolloutMembership } from '../../apiserver/src/device-link/ota/membership.ts';
 import { createOta } from '../../apiserver/src/device-link/ota/service.ts';
 import { ProfileApplier } from '../../apiserver/src/device-link/provisioning/profile-applier.ts';
 import { createProfileReader, profileService } from '../../apiserver/src/device-link/provisioning/profiles.ts';
@@ -33,12 +34,13 @@ export function assembleServices(options: {
   const dispatcher = new Dispatcher(database);
   const writer = new ResourceWriter({ ...ground, dispatcher });
   const paging = new Paging(Buffer.alloc(32));
-  const profiles = new ProfileApplier(database, registryUsage);
+  const membership = new RolloutMembership(systemClock);
+  const profiles = new ProfileApplier(database, registryUsage, membership);
   const templates = new TemplateApplier(database);
   const tenants = new TenantApplier({ database });
   // What these services use of the platform.
   const platform = { ...ground, clock: systemClock, paging, config: { allowLocalFetch: false } } as never;
-  const ota = createOta(platform, createProfileReader(database), writer);
+  const ota = createOta(platform, createProfileReader(database), writer, membership);
   dispatcher.addApplier('tenant', tenants);
   dispatcher.addApplier('deviceProfile', profiles);
   dispatcher.addApplier('provisioningTemplate', templates);

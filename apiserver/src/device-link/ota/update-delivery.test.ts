@@ -18,6 +18,7 @@ import { CommandFeed } from '../rpc/command-feed.ts';
 import { deleteEndedCommands, expireCommands } from '../rpc/command-sweep.ts';
 import type { CommandRow } from '../rpc/commands.ts';
 import { Delivery } from '../rpc/delivery.ts';
+import { RolloutMembership } from './membership.ts';
 import { Reports } from './reports.ts';
 import { RolloutApplier } from './rollout-applier.ts';
 import { RolloutDriver } from './rollout-driver.ts';
@@ -72,7 +73,7 @@ describe('delivery of a rollout’s commands', () => {
     });
     applier = new RolloutApplier(database, profiles, clock);
     driver = new RolloutDriver(database, profiles, applier, clock);
-    reports = new Reports(database, clock);
+    reports = new Reports(database, new RolloutMembership(clock), clock);
     delivery = new Delivery(small, profiles, clock);
     const paging = new Paging(Buffer.alloc(32));
     rollouts = new Rollouts({ database, profiles, applier, paging, clock, writer: undefined as never });
