@@ -51,12 +51,12 @@ describe('fair slots', () => {
   it('say whose work it is that takes the places', async () => {
     const slots = new FairSlots({ total: 2, perOwner: 1, waitingPerOwner: 1 });
     const releases = [await slots.acquire('a', { signal }), await slots.acquire('b', { signal })];
-    expect(await failure(slots.acquire('a', { signal, milliseconds: 5 }))).to.include({ cause: 'own' });
-    expect(await failure(slots.acquire('c', { signal, milliseconds: 5 }))).to.include({ cause: 'others' });
+    expect(await failure(slots.acquire('a', { signal, milliseconds: 5 }))).to.include({ whose: 'own' });
+    expect(await failure(slots.acquire('c', { signal, milliseconds: 5 }))).to.include({ whose: 'others' });
     const waits = slots.acquire('a', { signal });
     expect(await failure(slots.acquire('a', { signal })), 'the line is full')
       .to.be.instanceOf(NoSlotError)
-      .that.includes({ cause: 'own' });
+      .that.includes({ whose: 'own' });
     expect(slots.waiting).to.equal(1);
     for (const release of releases) release();
     (await waits)();

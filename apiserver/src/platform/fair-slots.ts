@@ -3,11 +3,11 @@
 /** Why a place was not given. */
 export class NoSlotError extends Error {
   /** `own`: the owner's own work takes all its places, or waits for them; `others`: that of other owners does. */
-  readonly cause: 'own' | 'others';
-  constructor(cause: 'own' | 'others') {
+  readonly whose: 'own' | 'others';
+  constructor(whose: 'own' | 'others') {
     super('no slot');
     this.name = 'NoSlotError';
-    this.cause = cause;
+    this.whose = whose;
   }
 }
 
@@ -60,7 +60,10 @@ export class FairSlots {
     };
   }
 
-  private queue(owner: string, { milliseconds, signal }: { milliseconds?: number; signal: AbortSignal }): Promise<void> {
+  private queue(
+    owner: string,
+    { milliseconds, signal }: { milliseconds?: number; signal: AbortSignal },
+  ): Promise<void> {
     const line = this.lines.get(owner) ?? new Set();
     if (line.size >= this.limits.waitingPerOwner) throw new NoSlotError('own');
     this.lines.set(owner, line);

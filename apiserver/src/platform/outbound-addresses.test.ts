@@ -29,7 +29,11 @@ describe('outbound addresses', () => {
     ['64:ff9b::/96 by its IPv4', ['64:ff9b::7f00:1', '64:ff9b::10.0.0.1', '64:ff9b::a9fe:a9fe'], ['64:ff9b::8.8.8.8']],
     ['64:ff9b:1::/48', ['64:ff9b:1::', '64:ff9b:1:ffff:ffff:ffff:ffff:ffff', '64:ff9b:1::8.8.8.8'], []],
     ['100::/64 and 100:0:0:1::/64', ['100::', '100::1', '100:0:0:1::1'], []],
-    ['2001::/23', ['2001::1', '2001:1::1', '2001:3::1', '2001:20::1', '2001:1ff:ffff::'], ['2001:200::1', '2000:ffff::1']],
+    [
+      '2001::/23',
+      ['2001::1', '2001:1::1', '2001:3::1', '2001:20::1', '2001:1ff:ffff::'],
+      ['2001:200::1', '2000:ffff::1'],
+    ],
     ['2001:db8::/32', ['2001:db8::', '2001:db8:ffff::1'], ['2001:db7::1', '2001:db9::1']],
     ['2002::/16', ['2002::', '2002:7f00:1::1', '2002:808:808::1', '2002:ffff::'], ['2003::1']],
     ['2620:4f:8000::/48', ['2620:4f:8000::1'], ['2620:4f:7fff::1', '2620:4f:8001::1']],
@@ -48,10 +52,7 @@ describe('outbound addresses', () => {
   }
 
   const own = ['93.184.216.34', '2606:4700::5', '10.9.9.9', '127.0.0.1', '::1'];
-  const [to, at] = [
-    (host: string, port = 443) => ({ host, port }),
-    (list: string) => parseOutboundHosts(list),
-  ];
+  const [to, at] = [(host: string, port = 443) => ({ host, port }), (list: string) => parseOutboundHosts(list)];
   for (const [what, list, target, address, allowed] of [
     ['a public address', '', to('a.test'), '8.8.8.8', true],
     ['a private address', '', to('a.test'), '10.0.0.1', false],

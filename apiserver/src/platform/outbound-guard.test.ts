@@ -56,9 +56,12 @@ describe('the guard of outbound connections', () => {
     const url = new URL(`http://a.test:${port}/`);
     let lookups = 0;
     const guard = new OutboundGuard(parseOutboundHosts(''), {
-      resolve: (name, options, done) => resolving((lookups += 1) === 1 ? '93.184.216.34' : '127.0.0.1')(name, options, done),
+      resolve: (name, options, done) =>
+        resolving((lookups += 1) === 1 ? '93.184.216.34' : '127.0.0.1')(name, options, done),
     });
-    const first = await new Promise((resolve) => guard.lookupFor(url)('a.test', { all: true }, (...all) => resolve(all)));
+    const first = await new Promise((resolve) =>
+      guard.lookupFor(url)('a.test', { all: true }, (...all) => resolve(all)),
+    );
     expect(first).to.deep.equal([null, [{ address: '93.184.216.34', family: 4 }]]);
     expect(await get(guard, url)).to.be.instanceOf(BlockedAddressError);
     expect(lookups).to.equal(2);
@@ -68,7 +71,9 @@ describe('the guard of outbound connections', () => {
     const url = new URL(`http://a.test:${port}/`);
     const missing: Resolve = (_name, _options, done) => done(Object.assign(new Error(), { code: 'ENOTFOUND' }), []);
     const messages = await Promise.all(
-      [missing, resolving('10.0.0.1')].map((resolve) => get(new OutboundGuard(parseOutboundHosts(''), { resolve }), url)),
+      [missing, resolving('10.0.0.1')].map((resolve) =>
+        get(new OutboundGuard(parseOutboundHosts(''), { resolve }), url),
+      ),
     );
     expect(messages[0]).to.deep.include({ message: (messages[1] as Error).message });
   });

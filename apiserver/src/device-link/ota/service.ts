@@ -7,6 +7,8 @@ import type { ProfileReader } from '../../device-registry/profile-reader.ts';
 import { failedPrecondition, invalidArgument, notFound, permissionDenied } from '../../platform/errors.ts';
 import { idField } from '../../platform/fields.ts';
 import type { Platform, ServiceModule } from '../../platform/module.ts';
+import { parseOutboundHosts } from '../../platform/outbound-addresses.ts';
+import { OutboundGuard } from '../../platform/outbound-guard.ts';
 import type { ServiceRegistry } from '../../platform/rpc.ts';
 import { assign, deleteOverride, listAssignments } from './assignments.ts';
 import { assignedPackage, chunk } from './device-side.ts';
@@ -27,7 +29,15 @@ export interface OtaModule extends ServiceModule {
 /** Puts the room together. */
 export function createOta(platform: Platform, profiles: ProfileReader, writer: ResourceWriter): OtaModule {
   const { database, clock, paging, logger, config } = platform;
-  const packages = new Packages({ database, writer, paging, logger, allowLocalFetch: config.allowLocalFetch });
+  const packages = new Packages({
+    ...{ database, writer, paging, logger, metrics: platform.metrics },
+    artifacts: {
+      guard: new OutboundGuard(parseOutboundHosts(config.artifactHosts)),
+      maximumBytes: config.artifactMaxBytes,
+      transfers: config.artifactTransfers,
+      transfersPerTenant: config.artifactTransfersPerTenant,
+    },
+  });
   const rolloutApplier = new RolloutApplier(database, profiles, clock);
   const rolloutDriver = new RolloutDriver(database, profiles, rolloutApplier, clock);
   const rollouts = new Rollouts({ database, profiles, writer, applier: rolloutApplier, paging, clock });
