@@ -109,21 +109,23 @@ describe('the fetch of an artifact', () => {
     expect((await failure(neighbourBase.replace('http:', 'https:')))?.message).to.equal(nowhere);
   });
 
-  for (const [what, location, message] of [
-    ['the metadata service', () => 'https://169.254.169.254/latest/meta-data/', /leads to no address/],
-    ['the metadata service over http', () => 'http://169.254.169.254/latest/meta-data/', /must be an https URL/],
-    ['another port of the same machine', () => neighbourBase, /must be an https URL/],
-    ['another port of it over https', () => neighbourBase.replace('http:', 'https:'), /leads to no address/],
-    ['a name that leads to this machine', () => 'https://localhost/', /leads to no address/],
-    ['another scheme', () => 'file:///etc/passwd', /must be an https URL/],
-    ['a place with a password', () => 'https://user@127.0.0.1/', /must not carry a user/],
-    ['what is no URL', () => 'http://[', /no URL/],
-  ] as const) {
-    it(`does not follow a redirect to ${what}`, async () => {
-      listener = (_request, response) => response.writeHead(302, { location: location() }).end();
-      expect((await failure(base))?.message).to.match(message);
-    });
-  }
+  describe('does not follow a redirect', () => {
+    for (const [what, location, message] of [
+      ['the metadata service', () => 'https://169.254.169.254/latest/meta-data/', /leads to no address/],
+      ['the metadata service over http', () => 'http://169.254.169.254/latest/meta-data/', /must be an https URL/],
+      ['another port of the same machine', () => neighbourBase, /must be an https URL/],
+      ['another port of it over https', () => neighbourBase.replace('http:', 'https:'), /leads to no address/],
+      ['a name that leads to this machine', () => 'https://localhost/', /leads to no address/],
+      ['another scheme', () => 'file:///etc/passwd', /must be an https URL/],
+      ['a place with a password', () => 'https://user@127.0.0.1/', /must not carry a user/],
+      ['what is no URL', () => 'http://[', /no URL/],
+    ] as const) {
+      it(`to ${what}`, async () => {
+        listener = (_request, response) => response.writeHead(302, { location: location() }).end();
+        expect((await failure(base))?.message).to.match(message);
+      });
+    }
+  });
 
   it('follows no more than a few redirects', async () => {
     let hops = 0;

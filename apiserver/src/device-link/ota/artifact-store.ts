@@ -113,13 +113,19 @@ async function appendBytes(
       [tenantId, key, Math.floor(start / chunkBytes), bytes.subarray(0, rest)],
     );
   }
-  const chunks: Buffer[] = [];
-  for (let at = rest; at < bytes.length; at += chunkBytes) chunks.push(bytes.subarray(at, at + chunkBytes));
-  if (chunks.length > 0) {
+  if (rest < bytes.length) {
+    // One parameter for all: as an array they would travel as text of twice their length.
     await tx.query(
       `INSERT INTO artifact_chunks (tenant_id, sha256, chunk_index, data)
-       SELECT $1, $2, $3 + ordinality - 1, data FROM unnest($4::bytea[]) WITH ORDINALITY AS c (data, ordinality)`,
-      [tenantId, key, Math.floor((start + rest) / chunkBytes), chunks],
+       SELECT $1, $2, $3 + index, substring($4::bytea FROM index * ${chunkBytes} + 1 FOR ${chunkBytes})
+       FROM generate_series(0, $5::int4) AS index`,
+      [
+        tenantId,
+        key,
+        Math.floor((start + rest) / chunkBytes),
+        bytes.subarray(rest),
+        Math.ceil((bytes.length - rest) / chunkBytes) - 1,
+      ],
     );
   }
   return true;
