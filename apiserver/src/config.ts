@@ -126,7 +126,7 @@ const settings = {
   },
   artifactTransfers: {
     type: 'integer',
-    fallback: '16',
+    fallback: '32',
     minimum: 1,
     help: 'artifacts that a process fetches at a time, and as many uploads; others wait for their turn',
   },

@@ -18,7 +18,7 @@ describe('the pace of bytes', () => {
   ) => {
     let length = 0;
     try {
-      for await (const piece of pace(source, { ...limits, ...given }, signal)) {
+      for await (const piece of pace(source, { ...limits, ...given }, (piece) => piece.length, signal)) {
         length += piece.length;
         await sleep(work);
       }

@@ -23,9 +23,14 @@ export class TooSlowError extends Error {
 /**
  * Hands on what comes from `source`. Throws TooSlowError as soon as it comes too slowly, and the signal's reason when that
  * aborts; `source` may then still wait for bytes, and is the caller's to end. Only the wait for bytes counts against idle
- * time and average, not what is done with them.
+ * time and average, not what is done with them. `sizeOf` says how many bytes a piece has.
  */
-export async function* pace(source: AsyncIterable<Buffer>, limits: Pace, signal?: AbortSignal): AsyncGenerator<Buffer> {
+export async function* pace<T>(
+  source: AsyncIterable<T>,
+  limits: Pace,
+  sizeOf: (piece: T) => number,
+  signal?: AbortSignal,
+): AsyncGenerator<T, void> {
   const iterator = source[Symbol.asyncIterator]();
   const deadline = performance.now() + limits.totalMilliseconds;
   let waited = 0;
@@ -34,15 +39,14 @@ export async function* pace(source: AsyncIterable<Buffer>, limits: Pace, signal?
     signal?.throwIfAborted();
     const asked = performance.now();
     const idle = limits.idleMilliseconds;
-    const next = iterator.next();
-    const result = await within(next, Math.min(idle, deadline - asked), signal, () =>
+    const result = await within(iterator.next(), Math.min(idle, deadline - asked), signal, () =>
       deadline - asked < idle
         ? `the bytes did not come within ${limits.totalMilliseconds / 1000} s`
         : `no byte came for ${idle / 1000} s`,
     );
     if (result.done) return;
     waited += performance.now() - asked;
-    received += result.value.length;
+    received += sizeOf(result.value);
     if (waited > limits.graceMilliseconds && received < (limits.bytesPerSecond * waited) / 1000) {
       throw new TooSlowError(`less than ${limits.bytesPerSecond} bytes a second came`);
     }

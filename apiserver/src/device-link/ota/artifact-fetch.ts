@@ -121,7 +121,7 @@ async function receive(
   const write = await begin(stated);
   const hash = createHash('sha256');
   let received = 0;
-  for await (const piece of pace(readFrom(response), limits, signal)) {
+  for await (const piece of pace(readFrom(response), limits, (piece) => piece.length, signal)) {
     received += piece.length;
     check(received);
     hash.update(piece);

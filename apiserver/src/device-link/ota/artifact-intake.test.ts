@@ -278,6 +278,12 @@ describe('the intake of artifacts', () => {
     })();
     expect(await outcome(upload(packages, tenant, id, stalls))).to.include({ code: 'DEADLINE_EXCEEDED' });
     expect(await packages.get(tenant, id)).to.include({ uploadedBytes: 40_000 });
+    const silent = (async function* () {
+      await sleep(1000);
+      yield create(UploadArtifactRequestSchema, { packageId: id });
+    })();
+    const context = internalContext({ ...publicCaller, kind: 'user', tenantId: tenant });
+    expect(await outcome(packages.upload(silent, context))).to.include({ code: 'DEADLINE_EXCEEDED' });
   });
 
   it('needs no second connection for an upload', async () => {

@@ -8,7 +8,14 @@ import { Counter, Gauge, type Registry } from '../../platform/metrics.ts';
 import type { OutboundGuard } from '../../platform/outbound-guard.ts';
 import type { Pace } from '../../platform/pace.ts';
 import { ArtifactError, fetchArtifact, type DeclaredArtifact } from './artifact-fetch.ts';
-import { ArtifactWriter, publishArtifact, removeArtifact, stageArtifact, touchArtifact } from './artifact-store.ts';
+import {
+  ArtifactWriter,
+  publishArtifact,
+  removeArtifact,
+  stageArtifact,
+  touchArtifact,
+  writePlaces,
+} from './artifact-store.ts';
 import { listUnusedArtifacts, lockUnusedArtifact, storedBytes } from './artifact-sweep-store.ts';
 
 /** What is set of the intake; the rest has defaults. */
@@ -26,8 +33,8 @@ export interface IntakeSettings {
   readonly unusedSeconds?: number;
 }
 
-/** How many transfers of a tenant may wait for their turn. */
-const waitingPerTenant = 1000;
+/** How many transfers of a tenant may wait for their turn; an upload that waits holds a connection. */
+const waitingPerTenant = { fetch: 1000, upload: 100 };
 const defaultWaitMilliseconds = 30_000;
 /** Longer than a request takes from its fetch to its package. */
 const defaultUnusedSeconds = 120;
@@ -40,6 +47,7 @@ export class ArtifactIntake {
   private readonly database: Database;
   private readonly logger: Logger;
   private readonly slots: Readonly<Record<'fetch' | 'upload', FairSlots>>;
+  private readonly places = writePlaces();
   private readonly closing = new AbortController();
   private readonly swept: Counter | undefined;
   private readonly removals = new Set<Promise<unknown>>();
@@ -49,13 +57,9 @@ export class ArtifactIntake {
     this.database = database;
     this.logger = logger;
     this.settings = settings;
-    const slots = () =>
-      new FairSlots({
-        total: settings.transfers,
-        perOwner: settings.transfersPerTenant,
-        waitingPerOwner: waitingPerTenant,
-      });
-    this.slots = { fetch: slots(), upload: slots() };
+    const slots = (waitingPerOwner: number) =>
+      new FairSlots({ total: settings.transfers, perOwner: settings.transfersPerTenant, waitingPerOwner });
+    this.slots = { fetch: slots(waitingPerTenant.fetch), upload: slots(waitingPerTenant.upload) };
     this.swept = metrics && this.registerMetrics(metrics);
   }
 
@@ -110,6 +114,11 @@ export class ArtifactIntake {
     } finally {
       leave?.();
     }
+  }
+
+  /** Writes what comes of a staged artifact, of which `held` bytes are there. */
+  writer(tenantId: string, key: Buffer, held: number): ArtifactWriter {
+    return new ArtifactWriter(this.database, this.places, tenantId, key, held);
   }
 
   /** Whether the store has the artifact, which it then keeps for a while. */
@@ -196,7 +205,7 @@ export class ArtifactIntake {
           stageArtifact(tx, tenantId, declared.sizeBytes || stated),
         );
         key = staged;
-        const made = (writer = new ArtifactWriter(database, tenantId, staged, 0));
+        const made = (writer = this.writer(tenantId, staged, 0));
         return (piece) => made.write(piece);
       });
       await writer!.flush();

@@ -1,8 +1,9 @@
 // The content store: artifacts by checksum, in PostgreSQL, so that every replica serves every chunk and nothing is half there.
-// An artifact arrives under a key of its own, megabyte by megabyte, and takes its checksum as key once it is complete.
+// An artifact arrives under a key of its own, half a megabyte at a time, and takes its checksum as key once it is complete.
 import { createHash, randomBytes } from 'node:crypto';
 import type { Database, Transaction } from '../../platform/database.ts';
 import { KelletError, resourceExhausted, sqlState, unavailable } from '../../platform/errors.ts';
+import { FairSlots } from '../../platform/fair-slots.ts';
 
 /** Bytes of a stored chunk, and the most a device gets at once. */
 export const chunkBytes = 64 * 1024;
@@ -11,13 +12,13 @@ export const chunkBytes = 64 * 1024;
 export const maximumArtifactBytes = 2 ** 32 - 1;
 
 /** Bytes written by one transaction: what a transfer holds in memory. */
-const bytesPerWrite = 16 * chunkBytes;
+const bytesPerWrite = 8 * chunkBytes;
 
 /** However slowly bytes come, they are written after this long: so a staged artifact shows that somebody is at it. */
 const writeMilliseconds = 20_000;
 
-/** Chunks removed by one statement. */
-const chunksPerRemoval = 1024;
+/** Chunks that one statement removes, or gives another key. */
+const chunksPerStatement = 1024;
 
 /** Size of a stored artifact, or undefined when it is not there. It is not removed while the transaction lasts. */
 export async function lockArtifact(tx: Transaction, tenantId: string, sha256: Buffer): Promise<number | undefined> {
@@ -131,20 +132,27 @@ async function appendBytes(
   return true;
 }
 
-/** Writes the bytes of a staged artifact as they come, a megabyte at a time. */
+/** Places for transactions that write bytes: artifacts leave most of the connections to others. */
+export const writePlaces = (): FairSlots => new FairSlots({ total: 4, perOwner: 2, waitingPerOwner: Infinity });
+
+const never = new AbortController().signal;
+
+/** Writes the bytes of a staged artifact as they come, half a megabyte at a time. */
 export class ArtifactWriter {
   /** Bytes that are durable. */
   held: number;
   private readonly database: Database;
   private readonly tenantId: string;
   private readonly key: Buffer;
+  private readonly places: FairSlots;
   private pieces: Buffer[] = [];
   private length = 0;
   private flushedAt = performance.now();
   private hasFailed = false;
 
-  constructor(database: Database, tenantId: string, key: Buffer, held: number) {
+  constructor(database: Database, places: FairSlots, tenantId: string, key: Buffer, held: number) {
     this.database = database;
+    this.places = places;
     this.tenantId = tenantId;
     this.key = key;
     this.held = held;
@@ -175,11 +183,13 @@ export class ArtifactWriter {
     this.pieces = [];
     this.length = 0;
     this.hasFailed = true;
+    const leave = await this.places.acquire(this.tenantId, { signal: never });
     const isInTime = await this.database
       .tenant(this.tenantId, (tx) => appendBytes(tx, this.tenantId, this.key, this.held, bytes))
       .catch((error: unknown) => {
         throw sqlState(error) === diskFull ? unavailable('there is no room left for artifacts', error) : error;
-      });
+      })
+      .finally(leave);
     if (!isInTime) throw new KelletError('ABORTED', 'the artifact is being received by another request');
     this.hasFailed = false;
     this.held += bytes.length;
@@ -189,7 +199,7 @@ export class ArtifactWriter {
 /** PostgreSQL's code for a disk without room. */
 const diskFull = '53100';
 
-/** SHA-256 of a staged artifact, read a megabyte at a time. */
+/** SHA-256 of a staged artifact, read piece by piece. */
 export async function digestOfStaged(
   database: Database,
   tenantId: string,
@@ -225,24 +235,26 @@ export async function publishArtifact(
     return;
   }
   // The bytes stay where they are: only the keys of their rows are written anew.
-  await tx.query(`UPDATE artifact_chunks SET sha256 = $3 WHERE tenant_id = $1 AND sha256 = $2`, [
-    tenantId,
-    key,
-    sha256,
-  ]);
+  for (let from = 0; from * chunkBytes < sizeBytes; from += chunksPerStatement) {
+    await tx.query(
+      `UPDATE artifact_chunks SET sha256 = $3
+       WHERE tenant_id = $1 AND sha256 = $2 AND chunk_index >= $4 AND chunk_index < $5`,
+      [tenantId, key, sha256, from, from + chunksPerStatement],
+    );
+  }
   await tx.query(`DELETE FROM artifacts WHERE tenant_id = $1 AND sha256 = $2`, [tenantId, key]);
 }
 
 /** Removes an artifact, staged or not, by statements of bounded size. */
 export async function removeArtifact(tx: Transaction, tenantId: string, key: Buffer): Promise<void> {
   await tx.query(`SELECT FROM artifacts WHERE tenant_id = $1 AND sha256 = $2 FOR UPDATE`, [tenantId, key]);
-  for (let from = 0; ; from += chunksPerRemoval) {
+  for (let from = 0; ; from += chunksPerStatement) {
     const { rowCount } = await tx.query(
       `DELETE FROM artifact_chunks WHERE tenant_id = $1 AND sha256 = $2 AND chunk_index >= $3 AND chunk_index < $4`,
-      [tenantId, key, from, from + chunksPerRemoval],
+      [tenantId, key, from, from + chunksPerStatement],
     );
     // Chunks are without gaps.
-    if ((rowCount ?? 0) < chunksPerRemoval) break;
+    if ((rowCount ?? 0) < chunksPerStatement) break;
   }
   await tx.query(`DELETE FROM artifacts WHERE tenant_id = $1 AND sha256 = $2`, [tenantId, key]);
 }

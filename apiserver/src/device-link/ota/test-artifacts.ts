@@ -3,7 +3,7 @@ import type { Database } from '../../platform/database.ts';
 import { parseOutboundHosts } from '../../platform/outbound-addresses.ts';
 import { OutboundGuard } from '../../platform/outbound-guard.ts';
 import type { IntakeSettings } from './artifact-intake.ts';
-import { ArtifactWriter, maximumArtifactBytes, publishArtifact, stageArtifact } from './artifact-store.ts';
+import { ArtifactWriter, maximumArtifactBytes, publishArtifact, stageArtifact, writePlaces } from './artifact-store.ts';
 
 /** Settings of an intake that fetches from 127.0.0.1 too. */
 export const testIntake = (overrides: Partial<IntakeSettings> = {}): IntakeSettings => ({
@@ -23,7 +23,7 @@ export async function putArtifact(
   content: AsyncIterable<Buffer>,
 ): Promise<void> {
   const key = await database.tenant(tenantId, (tx) => stageArtifact(tx, tenantId, sizeBytes));
-  const writer = new ArtifactWriter(database, tenantId, key, 0);
+  const writer = new ArtifactWriter(database, writePlaces(), tenantId, key, 0);
   for await (const piece of content) await writer.write(piece);
   await writer.flush();
   await database.tenant(tenantId, (tx) => publishArtifact(tx, tenantId, key, sha256, sizeBytes));

@@ -1,5 +1,5 @@
 // Artifacts that are uploaded (`upload://`): received in parts and in order, kept as they come, and checked as a whole before
-// the package can be used. What is held of an upload is committed megabyte by megabyte, so that a lost connection costs no more.
+// the package can be used. What is held of an upload is committed half a megabyte at a time, so that a lost connection costs no more.
 import { createHash } from 'node:crypto';
 import type { UploadArtifactRequest } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { notifyChanged } from '../../control/changes.ts';
@@ -9,14 +9,7 @@ import { pace, TooSlowError, type Pace } from '../../platform/pace.ts';
 import type { CallContext } from '../../platform/rpc.ts';
 import { uploadUri } from './artifact-fetch.ts';
 import type { ArtifactIntake } from './artifact-intake.ts';
-import {
-  ArtifactWriter,
-  digestOfStaged,
-  publishArtifact,
-  receivedBytes,
-  removeArtifact,
-  stageArtifact,
-} from './artifact-store.ts';
+import { digestOfStaged, publishArtifact, receivedBytes, removeArtifact, stageArtifact } from './artifact-store.ts';
 import {
   awaitsArtifact,
   getPackage,
@@ -76,13 +69,13 @@ export class Uploads {
     requests: AsyncIterable<UploadArtifactRequest>,
     { tenantId, metadata }: CallContext,
   ): Promise<PackageRow> {
-    const iterator = requests[Symbol.asyncIterator]();
+    const limits = { ...uploadPace, ...this.intake.settings.pace };
+    const iterator = pace(requests, limits, ({ content }) => content?.data.length ?? 0);
     const first = await iterator.next();
     if (first.done) throw invalidArgument('package_id is required');
     const { packageId } = first.value;
     const range = uploadRange(metadata.get('content-range'), first.value);
-    const limits = { ...uploadPace, ...this.intake.settings.pace };
-    const content = pace(contentOf(first.value, iterator), limits);
+    const content = contentOf(first.value, iterator);
 
     const row = await this.begin(tenantId, packageId, range);
     if (!awaitsArtifact(row)) {
@@ -136,7 +129,7 @@ export class Uploads {
     const total = totalOf(row, range, maximumBytes);
     const limit = range.end ?? total ?? maximumBytes;
     const start = Number(row.received_bytes);
-    const writer = new ArtifactWriter(this.database, row.tenant_id, row.staging_key!, start);
+    const writer = this.intake.writer(row.tenant_id, row.staging_key!, start);
     const hash = start === 0 ? createHash('sha256') : undefined;
     let at = range.start ?? 0;
     try {
@@ -198,9 +191,9 @@ export class Uploads {
 /** The bytes of an upload. They end early with an error when the client goes away. */
 async function* contentOf(
   first: UploadArtifactRequest,
-  rest: AsyncIterator<UploadArtifactRequest>,
+  rest: AsyncIterator<UploadArtifactRequest, void>,
 ): AsyncIterable<Buffer> {
-  for (let next: IteratorResult<UploadArtifactRequest> = { value: first }; !next.done; next = await rest.next()) {
+  for (let next: IteratorResult<UploadArtifactRequest, void> = { value: first }; !next.done; next = await rest.next()) {
     const data = next.value.content?.data;
     if (data && data.length > 0) yield Buffer.from(data.buffer, data.byteOffset, data.byteLength);
   }
