@@ -134,7 +134,7 @@ const settings = {
     type: 'integer',
     fallback: '4',
     minimum: 1,
-    help: 'how many of them may be one tenant’s',
+    help: "how many of them may be one tenant's",
   },
 } as const satisfies Record<string, Setting>;
 

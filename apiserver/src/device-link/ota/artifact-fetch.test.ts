@@ -234,7 +234,7 @@ describe('the fetch of an artifact', () => {
     const open = new OutboundGuard(parseOutboundHosts('127.0.0.1'));
     for (const silent of [port, (resets.address() as AddressInfo).port]) {
       const error = await failure(`http://127.0.0.1:${silent}/`, { guard: open });
-      expect(error).to.include({ message: 'the artifact’s server cannot be reached', permanent: false });
+      expect(error).to.include({ message: "the artifact's server cannot be reached", permanent: false });
     }
     resets.close();
     expect((await failure(base.replace('http:', 'https:')))?.message).to.match(/certificate|HTTP|reached/);

@@ -142,7 +142,7 @@ async function* readFrom(response: http.IncomingMessage): AsyncIterable<Buffer> 
   try {
     yield* response as AsyncIterable<Buffer>;
   } catch (error) {
-    throw new ArtifactError('the connection to the artifact’s server broke off', false, error);
+    throw new ArtifactError("the connection to the artifact's server broke off", false, error);
   }
 }
 
@@ -208,5 +208,5 @@ function connectionProblem(error: Error): ArtifactError {
     return new ArtifactError(`the artifact's server has no valid certificate (${code})`, false);
   }
   if (code.startsWith('HPE_')) return new ArtifactError(`the artifact's server does not speak HTTP (${code})`, false);
-  return new ArtifactError('the artifact’s server cannot be reached', false, error);
+  return new ArtifactError("the artifact's server cannot be reached", false, error);
 }

@@ -249,14 +249,13 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
 
   async remove(meta: ObjectMeta, detach: boolean): Promise<Refusal | undefined> {
     const packageId = namedId(meta.tenantId, 'package', meta.name);
-    const user = await this.database.tenant(meta.tenantId, async (tx) => {
-      const found = await rolloutUsing(tx, meta.tenantId, packageId);
-      if (found !== undefined && !detach) return found;
-      const sha256 = await markPackageDeleted(tx, meta.tenantId, packageId);
-      return sha256;
+    const outcome = await this.database.tenant(meta.tenantId, async (tx) => {
+      const user = await rolloutUsing(tx, meta.tenantId, packageId);
+      if (user !== undefined && !detach) return { user };
+      return { sha256: await markPackageDeleted(tx, meta.tenantId, packageId) };
     });
-    if (typeof user === 'string') return { reason: 'InUse', message: `rollout ${user} uses the package` };
-    if (user) this.intake.removeUnused(meta.tenantId, user);
+    if (outcome.user !== undefined) return { reason: 'InUse', message: `rollout ${outcome.user} uses the package` };
+    if (outcome.sha256) this.intake.removeUnused(meta.tenantId, outcome.sha256);
     return undefined;
   }
 
