@@ -60,10 +60,25 @@ describe('configuration', () => {
       'SKIP_VALIDATION',
     ],
     ['a funding service on the main network', { KELLET_FUNDING_URL: 'http://127.0.0.1:1' }, 'FUNDING_URL'],
-    ['local artifacts in production', { KELLET_ALLOW_LOCAL_FETCH: 'true' }, 'ALLOW_LOCAL_FETCH'],
+    ['a URL as a host of artifacts', { KELLET_ARTIFACT_HOSTS: 'a.test,https://b.test' }, '"https://b.test" is a URL'],
+    [
+      'all addresses as hosts of artifacts',
+      { KELLET_ARTIFACT_HOSTS: '0.0.0.0/0' },
+      'KELLET_ARTIFACT_HOSTS: "0.0.0.0/0"',
+    ],
+    ['artifacts of more than 4 GiB', { KELLET_ARTIFACT_MAX_BYTES: '4294967296' }, 'from 1 to 4294967295'],
+    ['no artifact at a time', { KELLET_ARTIFACT_TRANSFERS: '0' }, 'KELLET_ARTIFACT_TRANSFERS must be from 1'],
   ] as const) {
     it(`refuses ${what}`, () => expect(() => read(environment)).to.throw(message));
   }
+
+  it('takes hosts of artifacts, in production too', () => {
+    const artifactHosts = 'artifacts.internal, *.build.internal:8443,10.1.0.0/16,[fd00::1]:80';
+    expect(read({ KELLET_ARTIFACT_HOSTS: artifactHosts })).to.include({
+      artifactHosts,
+      artifactMaxBytes: 4_294_967_295,
+    });
+  });
 
   it('lets callbacks go unsigned on the local network, when told to', () => {
     expect(read(local).callbackSkipValidation).to.equal(false);

@@ -1,13 +1,17 @@
 // The configuration of kellet-apiserver: one table from which environment, flags and help are read.
 import { readFileSync } from 'node:fs';
 import { isRange } from './auth/ip-allowlist.ts';
+import { parseOutboundHosts } from './platform/outbound-addresses.ts';
 import { allTargets, parseAddresses, parseTargets, remoteTargets, type Target } from './targets.ts';
 
 /** Who answers calls that page or signs tokens; the gateway alone holds no key of its own. */
 const services = allTargets.filter((target) => target !== 'gateway' && target !== 'dashboard-bff');
 
 interface Setting {
-  readonly type: 'string' | 'integer' | 'boolean' | 'origin' | 'ranges' | readonly string[];
+  readonly type: 'string' | 'integer' | 'boolean' | 'origin' | 'ranges' | 'hosts' | readonly string[];
+  /** Bounds of an integer. */
+  readonly minimum?: number;
+  readonly maximum?: number;
   readonly fallback?: string;
   /** Never shown; may be given as a file by the name with _FILE. */
   readonly secret?: boolean;
@@ -113,10 +117,29 @@ const settings = {
   callbackUrl: { type: 'string', fallback: '', help: 'URL at which the processor reaches /api/v1/callbacks/arc' },
   callbackHmacSecret: { type: 'string', secret: true, required: ['gateway'], help: 'key of X-ARC-Signature' },
   callbackSkipValidation: { type: 'boolean', fallback: 'false', help: 'accept unsigned callbacks; local network only' },
-  allowLocalFetch: {
-    type: 'boolean',
-    fallback: 'false',
-    help: 'fetch artifacts over http and from loopback addresses',
+  artifactHosts: {
+    type: 'hosts',
+    fallback: '',
+    help: 'internal servers of artifacts, separated by commas: host, *.suffix, address, each with :port or without, or CIDR',
+  },
+  artifactMaxBytes: {
+    type: 'integer',
+    fallback: '4294967295',
+    minimum: 1,
+    maximum: 4_294_967_295,
+    help: 'greatest size of an artifact',
+  },
+  artifactTransfers: {
+    type: 'integer',
+    fallback: '32',
+    minimum: 1,
+    help: 'artifacts that a process fetches at a time, and as many uploads; others wait for their turn',
+  },
+  artifactTransfersPerTenant: {
+    type: 'integer',
+    fallback: '4',
+    minimum: 1,
+    help: "how many of them may be one tenant's",
   },
 } as const satisfies Record<string, Setting>;
 
@@ -226,8 +249,11 @@ function splitOnce(text: string, separator: string): [string, string | undefined
 
 function parse(name: string, setting: Setting, text: string, problems: string[]): unknown {
   if (setting.type === 'integer') {
-    if (!/^\d{1,9}$/.test(text)) problems.push(`${name} must be a whole number`);
-    return Number(text);
+    const { minimum = 0, maximum = 999_999_999 } = setting;
+    const value = Number(text);
+    if (!/^\d{1,10}$/.test(text)) problems.push(`${name} must be a whole number`);
+    else if (value < minimum || value > maximum) problems.push(`${name} must be from ${minimum} to ${maximum}`);
+    return value;
   }
   if (setting.type === 'boolean') {
     if (!['true', 'false', '1', '0'].includes(text)) problems.push(`${name} must be true or false`);
@@ -238,6 +264,13 @@ function parse(name: string, setting: Setting, text: string, problems: string[])
     const ranges = text.split(',').map((range) => range.trim());
     const wrong = ranges.find((range) => range !== '' && !isRange(range));
     if (wrong !== undefined) problems.push(`${name}: ${JSON.stringify(wrong)} is no address or CIDR range`);
+  }
+  if (setting.type === 'hosts') {
+    try {
+      parseOutboundHosts(text);
+    } catch (error) {
+      problems.push(`${name}: ${(error as Error).message}`);
+    }
   }
   if (typeof setting.type !== 'string' && !setting.type.includes(text)) {
     problems.push(`${name} must be one of ${setting.type.join(', ')}`);
@@ -262,8 +295,5 @@ function refuseUnsafe(config: Config): void {
   }
   if (config.fundingUrl !== '' && config.network !== 'local')
     unsafe.push('KELLET_FUNDING_URL is only for the local network');
-  if (config.allowLocalFetch && config.environment === 'production') {
-    unsafe.push('KELLET_ALLOW_LOCAL_FETCH is not for production');
-  }
   if (unsafe.length > 0) throw new Error(`configuration:\n  ${unsafe.join('\n  ')}`);
 }

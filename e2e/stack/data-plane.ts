@@ -18,6 +18,8 @@ export interface ApiserverOptions {
   jwtPrivateKey: Secret;
   walletKeyFile: string;
   platform: { email: string; password: Secret };
+  /** host:port of the stack's server of artifacts, the one private place from which artifacts are fetched. */
+  artifactHost: string;
   /** The local chain's base URL; without it the processor comes from `environment`. */
   devchain?: string | undefined;
   /** Settings of the user (KELLET_…), which win where they do not concern the stack's own wiring. */
@@ -60,7 +62,7 @@ export function apiserverEnvironment(options: ApiserverOptions): Record<string, 
     KELLET_WALLET_KEY_FILE: options.walletKeyFile,
     KELLET_PLATFORM_ADMIN_EMAIL: options.platform.email,
     KELLET_PLATFORM_ADMIN_PASSWORD_FILE: options.platform.password.path,
-    KELLET_ALLOW_LOCAL_FETCH: 'true',
+    KELLET_ARTIFACT_HOSTS: [options.artifactHost, environment.KELLET_ARTIFACT_HOSTS].filter(Boolean).join(','),
   };
 }
 

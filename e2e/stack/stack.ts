@@ -314,6 +314,7 @@ async function bringUp(options: StackOptions, stopping: Stopping): Promise<Stack
       callbackSecret,
       walletKeyFile,
     },
+    artifactHost: new URL(artifacts.url).host,
     ...{ platform, devchain, environment, jwtPrivateKey: await secret('jwt-private-key.pem', ed25519PrivateKey) },
   };
   await step('apiserver', isSplit ? startSplitApiserver(dataPlane, ports) : startApiserver(dataPlane));

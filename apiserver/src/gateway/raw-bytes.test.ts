@@ -3,7 +3,8 @@ import { once } from 'node:events';
 import { connect } from 'node:net';
 import { OtaService } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { expect } from 'chai';
-import { failedPrecondition, invalidArgument } from '../platform/errors.ts';
+import { eventually } from '../auth/test-fixtures.ts';
+import { failedPrecondition, invalidArgument, KelletError } from '../platform/errors.ts';
 import { sleep } from '../platform/clock.ts';
 import { startTestGateway, type TestGateway } from './test-gateway.ts';
 
@@ -16,6 +17,8 @@ describe('raw bytes', () => {
   let contentTypes: string[] = [];
   let contentRange: string | undefined;
   let proceed: Promise<void> = Promise.resolve();
+  /** What ended the last body before its end. */
+  let brokenOff: unknown;
 
   before(async () => {
     server = await startTestGateway((registry) =>
@@ -38,12 +41,18 @@ describe('raw bytes', () => {
           contentTypes = [];
           contentRange = context.metadata.get('content-range');
           let packageId = '';
-          for await (const request of requests) {
-            packageId ||= request.packageId;
-            if (packageId === 'unwanted') throw failedPrecondition('not this one');
-            if (request.content?.contentType) contentTypes.push(request.content.contentType);
-            if (request.content) received.push(Buffer.from(request.content.data));
-            await proceed;
+          brokenOff = undefined;
+          try {
+            for await (const request of requests) {
+              packageId ||= request.packageId;
+              if (packageId === 'unwanted') throw failedPrecondition('not this one');
+              if (request.content?.contentType) contentTypes.push(request.content.contentType);
+              if (request.content) received.push(Buffer.from(request.content.data));
+              await proceed;
+            }
+          } catch (error) {
+            brokenOff = error;
+            throw error;
           }
           return { packageId, uploadedBytes: received.reduce((sum, piece) => sum + piece.length, 0) };
         },
@@ -189,10 +198,19 @@ describe('raw bytes', () => {
         'PUT /api/v1/ota/packages/cut/artifact HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer ota\r\nContent-Length: 100\r\n\r\nabc',
       );
       while (Buffer.concat(received).toString() !== 'abc') await sleep(10);
+      expect(brokenOff).to.equal(undefined);
+      const rejected = async () => {
+        const text = await server.metrics.metrics();
+        const line = /^kellet_gateway_calls_total\{(?=[^}]*UploadArtifact)(?=[^}]*INVALID_ARGUMENT)[^}]*\} (\d+)/m.exec(
+          text,
+        );
+        return Number(line?.[1] ?? 0);
+      };
+      const before = await rejected();
       socket.destroy();
-      const counted = async () =>
-        /kellet_\w*calls?_total\{[^}]*UploadArtifact[^}]*INVALID_ARGUMENT/.test(await server.metrics.metrics());
-      while (!(await counted())) await sleep(10);
+      await eventually(async () => (await rejected()) === before + 1);
+      expect(brokenOff).to.be.instanceOf(KelletError).that.includes({ code: 'INVALID_ARGUMENT' });
+      expect(Buffer.concat(received).toString()).to.equal('abc');
     });
   });
 });

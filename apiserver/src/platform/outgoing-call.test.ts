@@ -12,6 +12,8 @@ import { Database } from './database.ts';
 import { notFound } from './errors.ts';
 import { KubernetesApi } from './kubernetes.ts';
 import { createLogger } from './logger.ts';
+import { parseOutboundHosts } from './outbound-addresses.ts';
+import { OutboundGuard } from './outbound-guard.ts';
 import { createTestDatabase, type TestDatabase } from './test-database.ts';
 import { startOtlpReceiver, type OtlpReceiver, type ReceivedSpan } from './test-otlp.ts';
 import { beginTrace, endTrace, inTrace } from './tracing.ts';
@@ -155,8 +157,9 @@ describe('the spans of what is asked of others', () => {
       fetchArtifact(
         `${base}/firmware.bin?X-Amz-Signature=${secret}`,
         { sha256: declared, sizeBytes: 0 },
-        { allowLocal: true, signal: new AbortController().signal },
-      ).then((artifact) => artifact.dispose());
+        { guard: new OutboundGuard(parseOutboundHosts('127.0.0.1')), signal: new AbortController().signal },
+        async () => async () => undefined,
+      );
 
     it('say from where, without the query that may open it', async () => {
       answer = { status: 200, body: content.toString() };

@@ -4309,7 +4309,7 @@ export interface components {
             points_per_day: number;
             /**
              * Format: double
-             * @description Bytes of stored points.
+             * @description Bytes of artifacts, stored or on their way.
              */
             storage_bytes: number;
             /**
@@ -4332,7 +4332,7 @@ export interface components {
             points_per_day?: number;
             /**
              * Format: double
-             * @description Bytes of stored points.
+             * @description Bytes of artifacts, stored or on their way.
              */
             storage_bytes?: number;
             /**

@@ -67,7 +67,7 @@ export interface TenantSpec {
      */
     pointsPerDay?: number;
     /**
-     * Stored bytes of telemetry.
+     * Bytes of artifacts, stored or on their way.
      */
     storageBytes?: number;
     /**

@@ -7,7 +7,13 @@ import {
   type GetChunkRequest,
 } from '@kellet/proto/es/kellet/v1/ota_pb';
 import type { Database, Transaction } from '../../platform/database.ts';
-import { failedPrecondition, invalidArgument, notFound, permissionDenied } from '../../platform/errors.ts';
+import {
+  failedPrecondition,
+  invalidArgument,
+  notFound,
+  permissionDenied,
+  unavailable,
+} from '../../platform/errors.ts';
 import { chunkBytes, readArtifact } from './artifact-store.ts';
 import { effective, type AssignmentRow } from './assignments.ts';
 import type { PackageRow } from './package-store.ts';
@@ -86,13 +92,10 @@ export async function chunk(
     requireSigned(package_);
     const size = Number(package_.size_bytes);
     if (request.offset >= size) throw invalidArgument(`offset must be less than the artifact's size (${size})`);
-    const data = await readArtifact(
-      tx,
-      tenantId,
-      package_.sha256,
-      request.offset,
-      Math.min(length, size - request.offset),
-    );
+    const wanted = Math.min(length, size - request.offset);
+    const data = await readArtifact(tx, tenantId, package_.sha256, request.offset, wanted);
+    // Deleted and made again, the package waits for its artifact once more.
+    if (data.length < wanted) throw unavailable('the artifact is not there yet');
     return {
       packageId: package_.package_id,
       offset: request.offset,

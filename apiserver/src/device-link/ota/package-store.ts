@@ -2,7 +2,7 @@
 import type { Transaction } from '../../platform/database.ts';
 import { notFound } from '../../platform/errors.ts';
 import { isId } from '../../platform/ids.ts';
-import { dropPieces } from './upload-store.ts';
+import { removeArtifact } from './artifact-store.ts';
 
 /** What a build may be installed on, as stored: kellet.v1.Compatibility in proto names. */
 export interface CompatibilityJson {
@@ -35,14 +35,22 @@ export interface PackageRow {
   readonly message: string;
   readonly fetch_attempts: number;
   readonly fetch_failed_at: Date | null;
-  /** Bytes received of an artifact that is uploaded. */
-  readonly uploaded_bytes: bigint;
+  /** Key of what has been received of an artifact that is uploaded, and how many bytes of it there are. */
+  readonly staging_key: Buffer | null;
+  readonly received_bytes: bigint;
   readonly deleted_at: Date | null;
   readonly created_at: Date;
   readonly updated_at: Date;
 }
 
 type Row = PackageRow & Record<string, unknown>;
+
+const columns = `*, coalesce((SELECT received_bytes FROM artifacts
+  WHERE artifacts.tenant_id = ota_packages.tenant_id AND artifacts.sha256 = ota_packages.staging_key), 0) AS received_bytes`;
+
+/** Whether the package waits for its artifact. A deprecated one does when it was deleted and made again. */
+export const awaitsArtifact = (row: PackageRow): boolean =>
+  !row.checksum_verified && (row.status === 'uploading' || row.status === 'deprecated');
 
 /** A package that has not been deleted, or undefined. */
 export async function findPackage(
@@ -52,7 +60,7 @@ export async function findPackage(
 ): Promise<PackageRow | undefined> {
   if (!isId(packageId)) return undefined;
   const { rows } = await tx.query<Row>(
-    `SELECT * FROM ota_packages WHERE tenant_id = $1 AND package_id = $2 AND deleted_at IS NULL`,
+    `SELECT ${columns} FROM ota_packages WHERE tenant_id = $1 AND package_id = $2 AND deleted_at IS NULL`,
     [tenantId, packageId],
   );
   return rows[0];
@@ -86,7 +94,7 @@ export async function lockPackage(
   packageId: string,
 ): Promise<PackageRow | undefined> {
   const { rows } = await tx.query<Row>(
-    `SELECT * FROM ota_packages WHERE tenant_id = $1 AND package_id = $2 FOR UPDATE`,
+    `SELECT ${columns} FROM ota_packages WHERE tenant_id = $1 AND package_id = $2 FOR UPDATE`,
     [tenantId, packageId],
   );
   return rows[0];
@@ -100,7 +108,7 @@ export async function findNamesake(
   displayName: string,
 ): Promise<PackageRow | undefined> {
   const { rows } = await tx.query<Row>(
-    `SELECT * FROM ota_packages WHERE tenant_id = $1 AND (name = $2 OR display_name = $3) AND deleted_at IS NULL`,
+    `SELECT ${columns} FROM ota_packages WHERE tenant_id = $1 AND (name = $2 OR display_name = $3) AND deleted_at IS NULL`,
     [tenantId, resourceName, displayName],
   );
   return rows[0];
@@ -115,7 +123,7 @@ export async function listPackages(
   size: number,
 ): Promise<PackageRow[]> {
   const { rows } = await tx.query<Row>(
-    `SELECT * FROM ota_packages
+    `SELECT ${columns} FROM ota_packages
      WHERE tenant_id = $1 AND deleted_at IS NULL
        AND ($2::text IS NULL OR type = $2) AND ($3::text IS NULL OR status = $3)
        AND ($4::uuid IS NULL OR (created_at, package_id) >
@@ -183,9 +191,10 @@ export async function beginAnew(
   sizeBytes: number,
 ): Promise<void> {
   await tx.query(
-    `UPDATE ota_packages SET status = 'uploading', checksum_verified = false, signature_verified = false, message = '',
+    `UPDATE ota_packages SET status = CASE status WHEN 'deprecated' THEN status ELSE 'uploading' END,
+       checksum_verified = false, signature_verified = false, message = '',
        size_bytes = $3, fetch_attempts = 0, fetch_failed_at = NULL
-     WHERE tenant_id = $1 AND package_id = $2 AND status <> 'deprecated'`,
+     WHERE tenant_id = $1 AND package_id = $2`,
     [tenantId, packageId, sizeBytes],
   );
 }
@@ -248,14 +257,38 @@ export async function noteFetchFailure(
   );
 }
 
-/** Marks a package deleted; its row stays, so that its id is bound to its checksum for life. */
-export async function markPackageDeleted(tx: Transaction, tenantId: string, packageId: string): Promise<void> {
+/**
+ * Marks a package deleted; its row stays, so that its id is bound to its checksum for life. What had been uploaded of its
+ * artifact goes. Returns the checksum of the artifact that it refers to no longer, or undefined when it was deleted before.
+ */
+export async function markPackageDeleted(
+  tx: Transaction,
+  tenantId: string,
+  packageId: string,
+): Promise<Buffer | undefined> {
+  const row = await lockPackage(tx, tenantId, packageId);
+  if (!row || row.deleted_at) return undefined;
   await tx.query(
-    `UPDATE ota_packages SET deleted_at = now(), updated_at = now(), uploaded_bytes = 0
-     WHERE tenant_id = $1 AND package_id = $2 AND deleted_at IS NULL`,
+    `UPDATE ota_packages SET deleted_at = now(), updated_at = now(), staging_key = NULL
+     WHERE tenant_id = $1 AND package_id = $2`,
     [tenantId, packageId],
   );
-  await dropPieces(tx, tenantId, packageId);
+  if (row.staging_key) await removeArtifact(tx, tenantId, row.staging_key);
+  return row.sha256;
+}
+
+/** Notes where the artifact of a package is being received; `undefined`: nowhere. */
+export async function setStagingKey(
+  tx: Transaction,
+  tenantId: string,
+  packageId: string,
+  key: Buffer | undefined,
+): Promise<void> {
+  await tx.query(`UPDATE ota_packages SET staging_key = $3 WHERE tenant_id = $1 AND package_id = $2`, [
+    tenantId,
+    packageId,
+    key ?? null,
+  ]);
 }
 
 /** Name of a rollout that is not completed and uses the package, as its update or as its way back. */

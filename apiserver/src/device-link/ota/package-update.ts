@@ -11,6 +11,7 @@ import type { ResourceWriter } from '../../control/resource-writer.ts';
 import type { Database } from '../../platform/database.ts';
 import { alreadyExists, failedPrecondition, invalidArgument } from '../../platform/errors.ts';
 import { textField, updatedFields } from '../../platform/fields.ts';
+import type { OutboundGuard } from '../../platform/outbound-guard.ts';
 import type { CallContext } from '../../platform/rpc.ts';
 import { findNamesake, getPackage, setPackageAvailability } from './package-store.ts';
 import { packageProblem } from './validation.ts';
@@ -29,7 +30,7 @@ export function manifestCompatibility(value: Compatibility | undefined): Package
  * name that is taken, FAILED_PRECONDITION for the status of a package that is not usable or a field of another manager.
  */
 export async function updatePackage(
-  { database, writer, allowLocal }: { database: Database; writer: ResourceWriter; allowLocal: boolean },
+  { database, writer, guard }: { database: Database; writer: ResourceWriter; guard: OutboundGuard },
   request: UpdatePackageRequest,
   context: CallContext,
 ): Promise<void> {
@@ -52,7 +53,7 @@ export async function updatePackage(
       compatibility: request.compatibility,
       releaseNotes: request.releaseNotes ?? '',
     },
-    allowLocal,
+    guard,
   );
   if (problem) throw invalidArgument(problem);
   const name = fields.has('name')

@@ -9,6 +9,7 @@ import { createLogger } from '../../platform/logger.ts';
 import { Paging } from '../../platform/paging.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/test-database.ts';
 import { Packages } from './packages.ts';
+import { testIntake } from './test-artifacts.ts';
 
 describe('the artifact of a manifest', () => {
   const artifact = Buffer.from('a build');
@@ -28,7 +29,7 @@ describe('the artifact of a manifest', () => {
       writer: undefined as never,
       paging: new Paging(Buffer.alloc(32)),
       logger: createLogger('silent'),
-      allowLocalFetch: true,
+      artifacts: testIntake(),
     });
     server = createServer((request, response) => {
       const content = served.get(request.url ?? '');

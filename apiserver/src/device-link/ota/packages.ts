@@ -29,14 +29,17 @@ import { resourceName } from '../../control/resource-names.ts';
 import type { ResourceWriter } from '../../control/resource-writer.ts';
 import type { Database, Transaction } from '../../platform/database.ts';
 import { enumFilter } from '../../platform/enums.ts';
-import { alreadyExists, failedPrecondition, invalidArgument } from '../../platform/errors.ts';
+import { alreadyExists, failedPrecondition, invalidArgument, KelletError } from '../../platform/errors.ts';
 import { namedId } from '../../platform/ids.ts';
 import type { Logger } from '../../platform/logger.ts';
+import type { Registry } from '../../platform/metrics.ts';
 import type { Paging } from '../../platform/paging.ts';
 import type { CallContext } from '../../platform/rpc.ts';
-import { ArtifactError, fetchArtifact, uploadUri } from './artifact-fetch.ts';
-import { artifactSize, putArtifact } from './artifact-store.ts';
+import { ArtifactError, uploadUri } from './artifact-fetch.ts';
+import { ArtifactIntake, type IntakeSettings } from './artifact-intake.ts';
+import { lockArtifact, touchArtifact } from './artifact-store.ts';
 import {
+  awaitsArtifact,
   beginAnew,
   findNamesake,
   findPackage,
@@ -63,18 +66,15 @@ type Observed = MessageInitShape<typeof OtaPackageObservedSchema>;
 /** A failed fetch is tried again after 5 s, 10 s, 20 s … at most 5 minutes, whenever the operator asks. */
 const retryDelay = (attempts: number): number => Math.min(5_000 * 2 ** Math.max(0, attempts - 1), 300_000);
 
-const sweepMilliseconds = 60 * 60 * 1000;
-
 /** Packages of the API and of manifests. */
 export class Packages implements Applier<OtaPackageSpec, Observed> {
   private readonly database: Database;
   private readonly writer: ResourceWriter;
   private readonly paging: Paging;
   private readonly logger: Logger;
-  private readonly allowLocal: boolean;
+  private readonly intake: ArtifactIntake;
   private readonly uploads: Uploads;
   private readonly closing = new AbortController();
-  private sweeping: NodeJS.Timeout | undefined;
   /** Fetches under way in this process, by tenant and package. */
   private readonly fetches = new Map<string, Promise<void>>();
 
@@ -83,14 +83,17 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
     writer: ResourceWriter;
     paging: Paging;
     logger: Logger;
-    allowLocalFetch: boolean;
+    artifacts: IntakeSettings;
+    metrics?: Registry;
   }) {
     this.database = parts.database;
     this.writer = parts.writer;
     this.paging = parts.paging;
     this.logger = parts.logger;
-    this.allowLocal = parts.allowLocalFetch;
-    this.uploads = new Uploads(parts.database, (tx, tenantId, packageId) => this.judge(tx, tenantId, packageId));
+    this.intake = new ArtifactIntake(parts.database, parts.logger, parts.artifacts, parts.metrics);
+    this.uploads = new Uploads(parts.database, this.intake, (tx, tenantId, packageId) =>
+      this.judge(tx, tenantId, packageId),
+    );
   }
 
   /**
@@ -98,8 +101,12 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
    * OTA, rule 1). A package whose artifact is uploaded is made at once and waits for it.
    */
   async create(request: CreatePackageRequest, context: CallContext): Promise<OtaPackage> {
-    const problem = packageProblem(request, this.allowLocal);
+    const { guard, maximumBytes } = this.intake.settings;
+    const problem = packageProblem(request, guard);
     if (problem) throw invalidArgument(problem);
+    if (request.sizeBytes > maximumBytes) {
+      throw invalidArgument(`size_bytes must be at most ${maximumBytes}, the greatest size of an artifact here`);
+    }
     const type = request.type === OtaPackage_Type.sw ? 'sw' : 'fw';
     const deviceType = request.compatibility?.deviceType ?? '';
     const displayName = request.name || [type, request.version, deviceType].filter((part) => part !== '').join('-');
@@ -117,11 +124,10 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
     });
     if (request.artifactUri !== uploadUri) {
       // Also when the tenant's store holds such an artifact: the address must serve what the checksum says.
-      await this.fetch(context.tenantId, request.artifactUri, sha256, request.sizeBytes, context.signal).catch(
-        (error: unknown) => {
-          throw error instanceof ArtifactError ? invalidArgument(error.message) : error;
-        },
-      );
+      const declared = { sha256, sizeBytes: request.sizeBytes };
+      await this.intake.fetch(context.tenantId, request.artifactUri, declared, context).catch((error: unknown) => {
+        throw error instanceof ArtifactError ? invalidArgument(error.message) : error;
+      });
     }
     const spec: PackageManifestSpec = {
       type: type === 'fw' ? 'Firmware' : 'Software',
@@ -165,11 +171,8 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
 
   /** Changes what is said of a package. */
   async update(request: UpdatePackageRequest, context: CallContext): Promise<OtaPackage> {
-    await updatePackage(
-      { database: this.database, writer: this.writer, allowLocal: this.allowLocal },
-      request,
-      context,
-    );
+    const { guard } = this.intake.settings;
+    await updatePackage({ database: this.database, writer: this.writer, guard }, request, context);
     return this.get(context.tenantId, request.packageId);
   }
 
@@ -188,7 +191,7 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
     });
     // Without a resource (it went with its namespace) the row is all there is.
     if (!(await this.writer.remove(context, 'OtaPackage', row.name))) {
-      await this.database.tenant(context.tenantId, (tx) => markPackageDeleted(tx, context.tenantId, packageId));
+      await this.markDeleted(context.tenantId, row.package_id);
     }
   }
 
@@ -207,7 +210,7 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
         compatibility: spec.compatibility && { ...spec.compatibility, $typeName: 'kellet.v1.Compatibility' },
         releaseNotes: spec.releaseNotes,
       },
-      this.allowLocal,
+      this.intake.settings.guard,
     );
     if (problem) throw new RefusalError('InvalidSpec', inManifest('OtaPackage', problem));
     const sha256 = Buffer.from(spec.sha256, 'hex');
@@ -253,49 +256,48 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
       await last?.(tx);
       return judged;
     });
-    if (row.status === 'uploading' && row.artifact_uri !== uploadUri) this.startFetch(meta, row);
+    if (awaitsArtifact(row) && row.artifact_uri !== uploadUri) this.startFetch(meta, row);
     return { id: packageId, observed: observedOf(row), refusal: refusalOf(row) };
   }
 
   async remove(meta: ObjectMeta, detach: boolean): Promise<Refusal | undefined> {
     const packageId = namedId(meta.tenantId, 'package', meta.name);
-    return this.database.tenant(meta.tenantId, async (tx) => {
+    const outcome = await this.database.tenant(meta.tenantId, async (tx) => {
       const user = await rolloutUsing(tx, meta.tenantId, packageId);
-      if (user && !detach) return { reason: 'InUse', message: `rollout ${user} uses the package` } as const;
-      await markPackageDeleted(tx, meta.tenantId, packageId);
-      return undefined;
+      if (user !== undefined && !detach) return { user };
+      return { sha256: await markPackageDeleted(tx, meta.tenantId, packageId) };
     });
+    if (outcome.user !== undefined) return { reason: 'InUse', message: `rollout ${outcome.user} uses the package` };
+    if (outcome.sha256) this.intake.removeUnused(meta.tenantId, outcome.sha256);
+    return undefined;
   }
 
-  /** Looks for abandoned uploads now and every hour. */
+  /** Begins to sweep artifacts that no package refers to. */
   async start(): Promise<void> {
-    const sweep = () =>
-      void this.uploads.dropAbandoned().then(
-        (count) => count > 0 && this.logger.info({ count }, 'abandoned uploads are forgotten'),
-        (error: unknown) => this.logger.warn({ err: error }, 'abandoned uploads could not be forgotten'),
-      );
-    sweep();
-    this.sweeping = setInterval(sweep, sweepMilliseconds);
+    this.intake.start();
   }
 
   /** Ends fetches under way; what they had is fetched again by whoever asks next. */
   async stop(): Promise<void> {
-    clearInterval(this.sweeping);
     this.closing.abort();
     await Promise.all(this.fetches.values());
+    await this.intake.stop();
   }
 
   /** With the artifact in the store, decides whether the package may be used. */
   private async judge(tx: Transaction, tenantId: string, packageId: string): Promise<void> {
     const row = await getPackage(tx, tenantId, packageId);
-    const size = await artifactSize(tx, tenantId, row.sha256);
+    const size = await lockArtifact(tx, tenantId, row.sha256);
     if (size === undefined) {
       // The store has lost it: it is fetched, or waited for, once more.
-      const lost = { status: 'uploading', checksumVerified: false, signatureVerified: false, message: '' } as const;
-      if (row.status === 'available') await setPackageStatus(tx, tenantId, packageId, lost);
+      const lost = { checksumVerified: false, signatureVerified: false, message: '' };
+      if (row.status === 'available') await setPackageStatus(tx, tenantId, packageId, { ...lost, status: 'uploading' });
+      else if (row.status === 'deprecated' && row.checksum_verified) {
+        await setPackageStatus(tx, tenantId, packageId, { ...lost, status: 'deprecated' });
+      }
       return;
     }
-    const result = (status: 'available' | 'rejected', signatureVerified: boolean, message: string) =>
+    const result = (status: 'available' | 'rejected' | 'deprecated', signatureVerified: boolean, message: string) =>
       setPackageStatus(tx, tenantId, packageId, { status, checksumVerified: true, signatureVerified, message });
     if (row.size_bytes === 0n) await setPackageSize(tx, tenantId, packageId, size);
     else if (BigInt(size) !== row.size_bytes) {
@@ -307,6 +309,7 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
       return result('rejected', false, 'the signature is not one by any of the tenant’s trusted signing keys');
     }
     if (row.status !== 'deprecated') await result('available', signature === 'good', '');
+    else if (!row.checksum_verified) await result('deprecated', signature === 'good', '');
   }
 
   /** `none` also where the tenant trusts no key yet: nothing can be said of the signature. */
@@ -329,34 +332,21 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
   private async store(
     tenantId: string,
     uri: string,
-    sha256: Buffer,
-    sizeBytes: number,
+    declared: { sha256: Buffer; sizeBytes: number },
     signal: AbortSignal,
   ): Promise<void> {
-    const known = await this.database.read(tenantId, (tx) => artifactSize(tx, tenantId, sha256));
-    if (known !== undefined) {
-      if (sizeBytes !== 0 && known !== sizeBytes) {
-        throw new ArtifactError(`the artifact has ${known} bytes, size_bytes says ${sizeBytes}`, true);
-      }
-      return;
+    const known = await this.database.tenant(tenantId, (tx) => touchArtifact(tx, tenantId, declared.sha256));
+    if (known === undefined) {
+      await this.intake.fetch(tenantId, uri, declared, { signal, isPatient: true });
+    } else if (declared.sizeBytes !== 0 && known !== declared.sizeBytes) {
+      throw new ArtifactError(`the artifact has ${known} bytes, size_bytes says ${declared.sizeBytes}`, true);
     }
-    await this.fetch(tenantId, uri, sha256, sizeBytes, signal);
   }
 
-  /** Fetches an artifact and puts it into the content store once it has proved to be the one declared. */
-  private async fetch(
-    tenantId: string,
-    uri: string,
-    sha256: Buffer,
-    sizeBytes: number,
-    signal: AbortSignal,
-  ): Promise<void> {
-    const artifact = await fetchArtifact(uri, { sha256, sizeBytes }, { allowLocal: this.allowLocal, signal });
-    try {
-      await putArtifact(this.database, tenantId, sha256, artifact.sizeBytes, artifact.content());
-    } finally {
-      await artifact.dispose();
-    }
+  /** Marks a package deleted, and removes its artifact unless another package has it too. */
+  private async markDeleted(tenantId: string, packageId: string): Promise<void> {
+    const sha256 = await this.database.tenant(tenantId, (tx) => markPackageDeleted(tx, tenantId, packageId));
+    if (sha256) this.intake.removeUnused(tenantId, sha256);
   }
 
   /** Fetches a manifest's artifact in the background, once at a time, and tells the operator what it came to. */
@@ -373,13 +363,8 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
 
   private async fetchInBackground(meta: ObjectMeta, row: PackageRow): Promise<void> {
     const tenantId = row.tenant_id;
-    const failure = await this.store(
-      tenantId,
-      row.artifact_uri,
-      row.sha256,
-      Number(row.size_bytes),
-      this.closing.signal,
-    ).then(
+    const declared = { sha256: row.sha256, sizeBytes: Number(row.size_bytes) };
+    const failure = await this.store(tenantId, row.artifact_uri, declared, this.closing.signal).then(
       () => undefined,
       (error: unknown) => error,
     );
@@ -394,7 +379,9 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
           message: failure.message,
         });
       } else if (failure !== undefined) {
-        await noteFetchFailure(tx, tenantId, row.package_id, (failure as Error).message);
+        const isForPeople = failure instanceof ArtifactError || failure instanceof KelletError;
+        if (!isForPeople) this.logger.warn({ err: failure, package: row.name }, 'artifact could not be stored');
+        await noteFetchFailure(tx, tenantId, row.package_id, isForPeople ? failure.message : 'internal error');
       } else {
         await this.judge(tx, tenantId, row.package_id);
       }
@@ -440,7 +427,7 @@ export function toPackage(row: PackageRow): OtaPackage {
     status: OtaPackage_Status[row.status],
     checksumVerified: row.checksum_verified,
     signatureVerified: row.signature_verified,
-    uploadedBytes: Number(row.checksum_verified ? row.size_bytes : row.uploaded_bytes),
+    uploadedBytes: Number(row.checksum_verified ? row.size_bytes : row.received_bytes),
     createdAt: timestampFromDate(row.created_at),
     updatedAt: timestampFromDate(row.updated_at),
   };

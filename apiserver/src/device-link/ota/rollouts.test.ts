@@ -23,13 +23,14 @@ import { internalContext, publicCaller } from '../../platform/rpc.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/test-database.ts';
 import type { CommandRow } from '../rpc/commands.ts';
 import { Delivery } from '../rpc/delivery.ts';
-import { chunkBytes, putArtifact } from './artifact-store.ts';
+import { chunkBytes } from './artifact-store.ts';
 import { assignedPackage, chunk } from './device-side.ts';
 import { RolloutMembership } from './membership.ts';
 import { Reports } from './reports.ts';
 import { RolloutApplier } from './rollout-applier.ts';
 import { RolloutDriver } from './rollout-driver.ts';
 import { Rollouts } from './rollouts.ts';
+import { putArtifact } from './test-artifacts.ts';
 
 type Manifest = Exclude<MessageInitShape<typeof OtaRolloutSpecSchema>, { $typeName: string }>;
 type Action = MessageInitShape<typeof AdvanceRolloutRequestSchema>['action'];

@@ -4,6 +4,8 @@ import type { ResourceWriter } from '../../control/resource-writer.ts';
 import type { ProfileReader } from '../../device-registry/profile-reader.ts';
 import { invalidArgument, permissionDenied } from '../../platform/errors.ts';
 import type { Platform, ServiceModule } from '../../platform/module.ts';
+import { parseOutboundHosts } from '../../platform/outbound-addresses.ts';
+import { OutboundGuard } from '../../platform/outbound-guard.ts';
 import type { ServiceRegistry } from '../../platform/rpc.ts';
 import { assignedPackage, chunk } from './device-side.ts';
 import type { RolloutMembership } from './membership.ts';
@@ -29,7 +31,15 @@ export function createOta(
   membership: RolloutMembership,
 ): OtaModule {
   const { database, clock, paging, logger, config } = platform;
-  const packages = new Packages({ database, writer, paging, logger, allowLocalFetch: config.allowLocalFetch });
+  const packages = new Packages({
+    ...{ database, writer, paging, logger, metrics: platform.metrics },
+    artifacts: {
+      guard: new OutboundGuard(parseOutboundHosts(config.artifactHosts)),
+      maximumBytes: config.artifactMaxBytes,
+      transfers: config.artifactTransfers,
+      transfersPerTenant: config.artifactTransfersPerTenant,
+    },
+  });
   const rolloutApplier = new RolloutApplier(database, profiles, clock);
   const rolloutDriver = new RolloutDriver(database, profiles, rolloutApplier, clock);
   const rollouts = new Rollouts({ database, profiles, writer, applier: rolloutApplier, paging, clock });

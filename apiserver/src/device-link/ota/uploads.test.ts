@@ -13,6 +13,7 @@ import { internalContext, publicCaller } from '../../platform/rpc.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/test-database.ts';
 import { readArtifact } from './artifact-store.ts';
 import { Packages } from './packages.ts';
+import { testIntake } from './test-artifacts.ts';
 
 const tenant = 'acme';
 const mebibyte = 1024 * 1024;
@@ -35,7 +36,7 @@ describe('uploads of artifacts', () => {
       writer: undefined as never,
       paging: new Paging(Buffer.alloc(32)),
       logger: createLogger('silent'),
-      allowLocalFetch: false,
+      artifacts: testIntake(),
     });
   });
   after(async () => {
@@ -98,13 +99,13 @@ describe('uploads of artifacts', () => {
     }
     return Buffer.concat(chunks);
   };
-  const pieceCount = (packageId: string): Promise<number> =>
+  /** Bytes of all artifacts that are on their way. */
+  const arriving = (): Promise<number> =>
     test.database.system(async (tx) => {
-      const { rows } = await tx.query<{ count: bigint }>(
-        `SELECT count(*) FROM artifact_upload_pieces WHERE package_id = $1`,
-        [packageId],
+      const { rows } = await tx.query<{ bytes: number }>(
+        `SELECT coalesce(sum(length(data)), 0)::float8 AS bytes FROM artifact_chunks WHERE length(sha256) = 16`,
       );
-      return Number(rows[0]!.count);
+      return rows[0]!.bytes;
     });
 
   it('take a whole artifact, check it and keep it', async () => {
@@ -118,7 +119,7 @@ describe('uploads of artifacts', () => {
       sizeBytes: artifact.length,
     });
     expect((await stored(sha256, artifact.length)).equals(artifact)).to.equal(true);
-    expect(await pieceCount(id)).to.equal(0);
+    expect(await arriving()).to.equal(0);
   });
 
   it('are forgotten when nobody has gone on with them for a day', async () => {
@@ -127,12 +128,16 @@ describe('uploads of artifacts', () => {
     for (const { id } of [abandoned, recent]) await upload(id, ...partOf(artifact, 0, 100_000));
     const ageBy = (id: string, age: string) =>
       test.database.system((tx) =>
-        tx.query(`UPDATE ota_packages SET uploaded_at = now() - $2::interval WHERE package_id = $1`, [id, age]),
+        tx.query(
+          `UPDATE artifacts SET touched_at = now() - $2::interval FROM ota_packages
+           WHERE artifacts.sha256 = ota_packages.staging_key AND package_id = $1`,
+          [id, age],
+        ),
       );
     await ageBy(abandoned.id, '25 hours');
     await ageBy(recent.id, '23 hours');
     await packages.start();
-    await eventually(async () => (await pieceCount(abandoned.id)) === 0);
+    await eventually(async () => (await arriving()) === 100_000);
     expect(await packages.get(tenant, abandoned.id)).to.include({ uploadedBytes: 0 });
     await failure(
       upload(abandoned.id, ...partOf(artifact, 100_000, 200_000)),
@@ -176,7 +181,7 @@ describe('uploads of artifacts', () => {
     })();
     await failure(upload(id, brokenOff), 'INVALID_ARGUMENT', /ended early/);
     const { uploadedBytes = 0 } = await packages.get(tenant, id);
-    expect(uploadedBytes).to.equal(2 * mebibyte);
+    expect(uploadedBytes).to.equal(2 * mebibyte + 5);
     expect(await upload(id, ...partOf(artifact, uploadedBytes, artifact.length))).to.include({
       status: OtaPackage_Status.available,
     });
@@ -196,7 +201,7 @@ describe('uploads of artifacts', () => {
       sizeBytes: 70_000,
     });
     expect((await packages.apply(meta(name), spec)).refusal).to.include({ reason: 'ChecksumMismatch' });
-    expect(await pieceCount(id)).to.equal(0);
+    expect(await arriving()).to.equal(0);
     await failure(upload(id, ...partOf(artifact, 10, 20)), 'FAILED_PRECONDITION', /begins at byte 0$/);
     expect(await upload(id, artifact)).to.include({ status: OtaPackage_Status.available });
     expect((await packages.apply(meta(name), spec)).refusal).to.equal(undefined);
@@ -309,9 +314,9 @@ describe('uploads of artifacts', () => {
     const artifact = randomBytes(100);
     const { id, name } = await waiting(artifact);
     await upload(id, ...partOf(artifact, 0, 50));
-    expect(await pieceCount(id)).to.equal(1);
+    expect(await arriving()).to.equal(50);
     await packages.remove(meta(name), false);
-    expect(await pieceCount(id)).to.equal(0);
+    expect(await arriving()).to.equal(0);
     await failure(upload(id, artifact), 'NOT_FOUND', /package_id/);
   });
 });

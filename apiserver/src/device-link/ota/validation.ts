@@ -1,6 +1,7 @@
 // What may be asked of packages and rollouts: pure, each answers the first thing that is wrong, naming the field.
 import type { CreatePackageRequest, CreateRolloutRequest } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { OtaPackage_Type } from '@kellet/proto/es/kellet/v1/ota_pb';
+import type { OutboundGuard } from '../../platform/outbound-guard.ts';
 import { uriProblem } from './artifact-fetch.ts';
 import type { Exclusion } from './cohort.ts';
 import { compareVersions, isVersion } from './version.ts';
@@ -14,13 +15,13 @@ export function packageProblem(
     CreatePackageRequest,
     'version' | 'artifactUri' | 'sha256' | 'signature' | 'sizeBytes' | 'compatibility' | 'releaseNotes' | 'name'
   > & { type?: OtaPackage_Type | undefined },
-  allowLocalFetch: boolean,
+  guard: OutboundGuard,
 ): string | undefined {
   const { compatibility } = request;
   if (request.type === undefined || request.type === OtaPackage_Type.type_unspecified) return 'type must be fw or sw';
   if (request.name.length > longestText) return `name must be at most ${longestText} characters`;
   if (!isVersion(request.version)) return 'version must be a semantic version (1.2.3)';
-  const uri = uriProblem(request.artifactUri, allowLocalFetch);
+  const uri = uriProblem(request.artifactUri, guard);
   if (uri) return uri;
   if (!/^[0-9a-f]{64}$/i.test(request.sha256)) return 'sha256 must be 64 hexadecimal digits';
   if (request.signature !== '' && !isSignature(request.signature)) {

@@ -1974,7 +1974,7 @@ export type Quotas = Message<"kellet.v1.Quotas"> & {
   pointsPerDay: number;
 
   /**
-   * Bytes of stored points.
+   * Bytes of artifacts, stored or on their way.
    *
    * @generated from field: double storage_bytes = 3;
    */

@@ -1,0 +1,80 @@
+import { expect } from 'chai';
+import { FairSlots, NoSlotError } from './fair-slots.ts';
+
+describe('fair slots', () => {
+  const signal = new AbortController().signal;
+  /** Lets what is due run. */
+  const settle = () => new Promise((resolve) => setImmediate(resolve));
+  const failure = (work: Promise<unknown>) =>
+    work.then(
+      () => undefined,
+      (error: unknown) => error,
+    );
+
+  it('let no more in than there are places, of all and of one owner', async () => {
+    const slots = new FairSlots({ total: 3, perOwner: 2, waitingPerOwner: 10 });
+    const order: string[] = [];
+    const enter = async (owner: string) => {
+      const release = await slots.acquire(owner, { signal });
+      order.push(owner);
+      return release;
+    };
+    const entries = ['a', 'a', 'a', 'b', 'b'].map(enter);
+    await settle();
+    expect(order).to.deep.equal(['a', 'a', 'b']);
+    expect([slots.running, slots.waiting]).to.deep.equal([3, 2]);
+    (await entries[3]!)();
+    await settle();
+    expect(order, 'a has its two already').to.deep.equal(['a', 'a', 'b', 'b']);
+    for (const entry of entries.slice(0, 2)) (await entry)();
+    await settle();
+    expect(order).to.deep.equal(['a', 'a', 'b', 'b', 'a']);
+    for (const entry of entries) (await entry)();
+    expect([slots.running, slots.waiting]).to.deep.equal([0, 0]);
+  });
+
+  it('take turns between owners, however many of one wait', async () => {
+    const slots = new FairSlots({ total: 1, perOwner: 1, waitingPerOwner: 100 });
+    const order: string[] = [];
+    const first = await slots.acquire('x', { signal });
+    const all = ['a', 'a', 'a', 'a', 'b', 'c', 'b'].map(async (owner) => {
+      const release = await slots.acquire(owner, { signal });
+      order.push(owner);
+      release();
+    });
+    first();
+    await Promise.all(all);
+    expect(order.slice(0, 5).join('')).to.equal('abcab');
+    expect(order).to.have.length(7);
+  });
+
+  it('say whose work it is that takes the places', async () => {
+    const slots = new FairSlots({ total: 2, perOwner: 1, waitingPerOwner: 1 });
+    const releases = [await slots.acquire('a', { signal }), await slots.acquire('b', { signal })];
+    expect(await failure(slots.acquire('a', { signal, milliseconds: 5 }))).to.include({ whose: 'own' });
+    expect(await failure(slots.acquire('c', { signal, milliseconds: 5 }))).to.include({ whose: 'others' });
+    const waits = slots.acquire('a', { signal });
+    expect(await failure(slots.acquire('a', { signal })), 'the line is full')
+      .to.be.instanceOf(NoSlotError)
+      .that.includes({ whose: 'own' });
+    expect(slots.waiting).to.equal(1);
+    for (const release of releases) release();
+    (await waits)();
+    expect(slots.running).to.equal(0);
+  });
+
+  it('forget who stops waiting, and take a place back once', async () => {
+    const slots = new FairSlots({ total: 1, perOwner: 1, waitingPerOwner: 5 });
+    const release = await slots.acquire('a', { signal });
+    const leaving = new AbortController();
+    const left = failure(slots.acquire('b', { signal: leaving.signal }));
+    leaving.abort(new Error('gone'));
+    expect(await left).to.have.property('message', 'gone');
+    expect(await failure(slots.acquire('b', { signal: leaving.signal }))).to.have.property('message', 'gone');
+    const next = slots.acquire('c', { signal });
+    release();
+    release();
+    await next;
+    expect([slots.running, slots.waiting]).to.deep.equal([1, 0]);
+  });
+});

@@ -1,0 +1,95 @@
+// The guard on real sockets, with a resolver that answers what the test wants.
+import { expect } from 'chai';
+import { once } from 'node:events';
+import http, { createServer, type Server } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { parseOutboundHosts } from './outbound-addresses.ts';
+import { BlockedAddressError, OutboundGuard, type Resolve } from './outbound-guard.ts';
+
+describe('the guard of outbound connections', () => {
+  let server: Server;
+  let port: number;
+  let asked = 0;
+  before(async () => {
+    server = createServer((_request, response) => {
+      asked += 1;
+      response.end('here');
+    });
+    server.listen(0, '127.0.0.1');
+    await once(server, 'listening');
+    port = (server.address() as AddressInfo).port;
+  });
+  after(() => {
+    server.closeAllConnections();
+    server.close();
+  });
+
+  const resolving =
+    (...addresses: string[]): Resolve =>
+    (_name, _options, done) =>
+      done(
+        null,
+        addresses.map((address) => ({ address, family: address.includes(':') ? 6 : 4 })),
+      );
+  const get = (guard: OutboundGuard, url: URL): Promise<number | Error> =>
+    new Promise((resolve) => {
+      const request = http.get(url, { agent: false, lookup: guard.lookupFor(url) }, (response) => {
+        response.resume();
+        resolve(response.statusCode!);
+      });
+      request.on('error', resolve);
+    });
+
+  it('connects to the addresses that were judged, and to nothing when one of them is blocked', async () => {
+    const url = new URL(`http://a.test:${port}/`);
+    const listed = parseOutboundHosts(`127.0.0.1:${port}`);
+    expect(await get(new OutboundGuard(listed, { resolve: resolving('127.0.0.1') }), url)).to.equal(200);
+    const before = asked;
+    for (const addresses of [['127.0.0.1', '10.0.0.1'], ['169.254.169.254'], ['::1'], []]) {
+      const guard = new OutboundGuard(listed, { resolve: resolving(...addresses) });
+      expect(await get(guard, url), addresses.join()).to.be.instanceOf(BlockedAddressError);
+    }
+    expect(asked).to.equal(before);
+  });
+
+  it('judges every lookup anew: a name that changes its mind leads nowhere', async () => {
+    const url = new URL(`http://a.test:${port}/`);
+    let lookups = 0;
+    const guard = new OutboundGuard(parseOutboundHosts(''), {
+      resolve: (name, options, done) =>
+        resolving((lookups += 1) === 1 ? '93.184.216.34' : '127.0.0.1')(name, options, done),
+    });
+    const first = await new Promise((resolve) =>
+      guard.lookupFor(url)('a.test', { all: true }, (...all) => resolve(all)),
+    );
+    expect(first).to.deep.equal([null, [{ address: '93.184.216.34', family: 4 }]]);
+    expect(await get(guard, url)).to.be.instanceOf(BlockedAddressError);
+    expect(lookups).to.equal(2);
+  });
+
+  it('says the same of a name that does not exist as of one that is blocked', async () => {
+    const url = new URL(`http://a.test:${port}/`);
+    const missing: Resolve = (_name, _options, done) => done(Object.assign(new Error(), { code: 'ENOTFOUND' }), []);
+    const messages = await Promise.all(
+      [missing, resolving('10.0.0.1')].map((resolve) =>
+        get(new OutboundGuard(parseOutboundHosts(''), { resolve }), url),
+      ),
+    );
+    expect(messages[0]).to.deep.include({ message: (messages[1] as Error).message });
+  });
+
+  it('blocks the addresses of the machine’s interfaces, public ones too', () => {
+    const guard = new OutboundGuard(parseOutboundHosts(''), { interfaces: () => ['93.184.216.34'] });
+    expect(guard.isBlocked(new URL('https://93.184.216.34/'))).to.equal(true);
+    expect(guard.isBlocked(new URL('https://[::ffff:93.184.216.34]/'))).to.equal(true);
+    expect(guard.isBlocked(new URL('https://93.184.216.35/'))).to.equal(false);
+  });
+
+  it('judges an address in every spelling that URLs know', () => {
+    const guard = new OutboundGuard(parseOutboundHosts(''));
+    for (const host of ['127.0.0.1', '2130706433', '0x7f.1', '0177.1', '0', '127.1', '[::1]', '[::ffff:a9fe:a9fe]']) {
+      expect(guard.isBlocked(new URL(`https://${host}/`)), host).to.equal(true);
+    }
+    expect(guard.isBlocked(new URL('https://a.test/'))).to.equal(false);
+  });
+});
