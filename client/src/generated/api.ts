@@ -1765,7 +1765,7 @@ export interface paths {
         put?: never;
         /**
          * Create rollout
-         * @description `CreateRollout` schedules the canary share of the eligible devices and nobody else.
+         * @description `CreateRollout` schedules the canary share of the eligible devices and nobody else. After UNAVAILABLE nothing was made; DEADLINE_EXCEEDED may mean that the outcome is not known.
          *
          *     Callers: user, service. Scope: `ota:write`.
          */
@@ -1787,7 +1787,7 @@ export interface paths {
         put?: never;
         /**
          * Plan rollout
-         * @description `PlanRollout` says what the same request would do and changes nothing.
+         * @description `PlanRollout` says what the same request would do now and changes nothing. It is refused as CreateRollout would be, also while another rollout of the profile and package type has not completed.
          *
          *     Callers: user, service, Kubernetes identity. Scope: `ota:read`. Kubernetes permission: `get otarollouts/plan`.
          */

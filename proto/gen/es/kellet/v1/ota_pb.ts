@@ -2012,7 +2012,8 @@ export const OtaService: GenService<{
     output: typeof OtaPackageSchema;
   },
   /**
-   * CreateRollout schedules the canary share of the eligible devices and nobody else.
+   * CreateRollout schedules the canary share of the eligible devices and nobody else. After UNAVAILABLE nothing was made;
+   * DEADLINE_EXCEEDED may mean that the outcome is not known.
    *
    * @generated from rpc kellet.v1.OtaService.CreateRollout
    */
@@ -2022,7 +2023,8 @@ export const OtaService: GenService<{
     output: typeof RolloutSchema;
   },
   /**
-   * PlanRollout says what the same request would do and changes nothing.
+   * PlanRollout says what the same request would do now and changes nothing. It is refused as CreateRollout would be, also while
+   * another rollout of the profile and package type has not completed.
    *
    * @generated from rpc kellet.v1.OtaService.PlanRollout
    */
