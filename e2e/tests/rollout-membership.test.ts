@@ -56,7 +56,7 @@ describe('a rollout follows its fleet', function () {
     const chunk = async (id: string) =>
       (await device.rest.send('GET', `${base}/chunk?package_id=${id}&offset=0&length=10`)).status;
     expect(await chunk(packageId)).to.equal(200);
-    await rest.send('PUT', `${base}/assignment`, { package_id: ownPackageId });
+    await rest.send('PUT', `${base}/assignment`, { body: { package_id: ownPackageId } });
     expect(await chunk(packageId)).to.equal(403);
     expect(await chunk(ownPackageId)).to.equal(200);
     expect(await device.rest.get(base)).to.include({ package_id: ownPackageId });
