@@ -315,7 +315,7 @@ async function addNewcomers(
   const additions = rollouts.map(([rolloutId, rollout]) => {
     const eligible = devices.filter((device) => isEligible(rollout, device, false));
     const ranks = eligible.map(({ deviceId }) => rank(rollout.target.packageId, deviceId));
-    return { rolloutId, count: eligible.length, first: ranks.sort(Buffer.compare)[0] };
+    return { rolloutId, count: eligible.length, first: ranks.sort((left, right) => Buffer.compare(left, right))[0] };
   });
   await Promise.all([
     tx.query(
