@@ -56,12 +56,12 @@ describe('a rollout follows its fleet', function () {
     const chunk = async (id: string) =>
       (await device.rest.send('GET', `${base}/chunk?package_id=${id}&offset=0&length=10`)).status;
     expect(await chunk(packageId)).to.equal(200);
-    await rest.send('PUT', `${base}/assignment`, { body: { package_id: ownPackageId } });
+    await rest.call('PUT', `${base}/assignment`, { body: { package_id: ownPackageId } });
     expect(await chunk(packageId)).to.equal(403);
     expect(await chunk(ownPackageId)).to.equal(200);
     expect(await device.rest.get(base)).to.include({ package_id: ownPackageId });
     expect((await show()).counts).to.include({ eligible: 1, scheduled: 1 });
-    await rest.send('DELETE', `${base}/assignment`);
+    await rest.delete(`${base}/assignment`);
     await waitUntil(async () => (await show()).counts.scheduled === 2, {
       what: 'the device scheduled again',
       timeoutMilliseconds: 3000,

@@ -2,11 +2,12 @@
 // when that crosses the threshold, and wakes the operator. The cost does not grow with the fleet: the eligible devices are
 // counted by judging the changed device before and after its change.
 import type { FleetChange, FleetFacts, MembershipListener } from '../../device-registry/membership.ts';
+import { notifyChanged } from '../../control/changes.ts';
 import type { Clock } from '../../platform/clock.ts';
 import type { Transaction } from '../../platform/database.ts';
 import { finishRolloutCommands } from '../rpc/commands.ts';
 import { dropAssignments, listOverrideTypes, unassign } from './assignments.ts';
-import { isCovered } from './cohort.ts';
+import { isCovered, rank } from './cohort.ts';
 import {
   departure,
   isEligible,
@@ -22,6 +23,12 @@ import { countRemoval, holdForSignature, isRunning, pauseIfExceeded, type Rollou
 import { lockRollouts, profileLockKey, saveRollout } from './rollout-store.ts';
 import { enroll, placeOf, targetOf, type Departed } from './scheduling.ts';
 import { lacksSignature } from './signature-policy.ts';
+
+/** A rollout that a change may concern, with the key under which the operator knows it. */
+interface FoundRollout extends Membership {
+  readonly namespace: string;
+  readonly name: string;
+}
 
 interface StandingChange {
   readonly before?: Standing | undefined;
@@ -101,13 +108,22 @@ export class RolloutMembership implements MembershipListener {
   private async apply(
     tx: Transaction,
     tenantId: string,
-    found: ReadonlyMap<string, Membership>,
+    found: ReadonlyMap<string, FoundRollout>,
     changes: readonly StandingChange[],
   ): Promise<void> {
     const concerned = [...found].filter(([, rollout]) =>
       changes.some(({ before, after }) => mayConcern(rollout, before, after)),
     );
     if (concerned.length === 0) return;
+    if (changes.every(({ before }) => !before)) {
+      await addNewcomers(
+        tx,
+        tenantId,
+        concerned,
+        changes.flatMap(({ after }) => after ?? []),
+      );
+      return;
+    }
     const rolloutIds = concerned.map(([id]) => id);
     const deviceIds = changes.map(({ before, after }) => (before ?? after)!.deviceId);
     // Who is a member is read once the rollouts are locked: until then they may be scheduling.
@@ -214,6 +230,8 @@ export async function takeOutDeparted(tx: Transaction, state: RolloutState, depa
 
 type ConcernedRow = Pick<PackageRow, 'package_id' | 'type' | 'version' | 'compatibility'> & {
   rollout_id: string;
+  namespace: string;
+  name: string;
   profile_id: string;
   profile_type: string;
   phase: Phase;
@@ -227,13 +245,13 @@ async function findConcerned(
   tx: Transaction,
   tenantId: string,
   changes: readonly FleetChange[],
-): Promise<Map<string, Membership>> {
+): Promise<Map<string, FoundRollout>> {
   const profileIds = [
     ...new Set(changes.flatMap(({ before, after }) => [before?.profileId ?? [], after?.profileId ?? []].flat())),
   ].sort();
   const existing = changes.flatMap(({ before }) => before?.deviceId ?? []);
   if (profileIds.length === 0 && existing.length === 0) return new Map();
-  const columns = `r.rollout_id, r.profile_id, r.phase, p.package_id, p.type, p.version, p.compatibility,
+  const columns = `r.rollout_id, r.namespace, r.name, r.profile_id, r.phase, p.package_id, p.type, p.version, p.compatibility,
     coalesce(f.document->>'type', '') AS profile_type`;
   const joins = `JOIN ota_packages p ON p.tenant_id = r.tenant_id AND p.package_id = r.package_id
     LEFT JOIN profiles f ON f.tenant_id = r.tenant_id AND f.profile_id = r.profile_id`;
@@ -269,6 +287,8 @@ async function findConcerned(
           packageType: row.type,
           target: targetOf(row),
           phase: row.phase,
+          namespace: row.namespace,
+          name: row.name,
         },
       ]),
   );
@@ -279,6 +299,43 @@ async function shareProfiles(tx: Transaction, tenantId: string, profileIds: read
   if (profileIds.length === 0) return;
   await tx.query(`SELECT pg_advisory_xact_lock_shared(hashtextextended(key, 0)) FROM unnest($1::text[]) AS k (key)`, [
     profileIds.map((profileId) => profileLockKey(tenantId, profileId)),
+  ]);
+}
+
+/**
+ * Counts new devices among the eligible ones of rollouts that they are eligible for: no member of any, they change nothing else.
+ * In one message, because claims of a profile wait here for one another.
+ */
+async function addNewcomers(
+  tx: Transaction,
+  tenantId: string,
+  rollouts: readonly (readonly [string, FoundRollout])[],
+  devices: readonly Standing[],
+): Promise<void> {
+  const additions = rollouts.map(([rolloutId, rollout]) => {
+    const eligible = devices.filter((device) => isEligible(rollout, device, false));
+    const ranks = eligible.map(({ deviceId }) => rank(rollout.target.packageId, deviceId));
+    return { rolloutId, count: eligible.length, first: ranks.sort((left, right) => Buffer.compare(left, right))[0] };
+  });
+  await Promise.all([
+    tx.query(
+      `WITH held AS (
+         SELECT rollout_id FROM ota_rollouts
+         WHERE tenant_id = $1 AND rollout_id = ANY($2::uuid[]) AND phase <> 'completed' ORDER BY rollout_id FOR UPDATE
+       )
+       UPDATE ota_rollouts r SET eligible = r.eligible + a.count,
+         scheduling_due = r.scheduling_due OR coalesce(a.first <= r.covered_rank, false),
+         revision = r.revision + 1, updated_at = now()
+       FROM unnest($2::uuid[], $3::int4[], $4::bytea[]) AS a (rollout_id, count, first) JOIN held USING (rollout_id)
+       WHERE r.tenant_id = $1 AND r.rollout_id = a.rollout_id`,
+      [
+        tenantId,
+        additions.map(({ rolloutId }) => rolloutId),
+        additions.map(({ count }) => count),
+        additions.map(({ first }) => first),
+      ],
+    ),
+    ...rollouts.map(([, { namespace, name }]) => notifyChanged(tx, 'OtaRollout', tenantId, namespace, name)),
   ]);
 }
 
