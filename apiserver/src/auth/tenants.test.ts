@@ -112,15 +112,15 @@ describe('tenants', () => {
 
     for (const [name, tenantId, spec, message] of [
       ['a name that is no label', 'Acme_1', {}, 'DNS label'],
-      ['a signing key that is none', 'bad', { trustedSigningKeys: ['x'] }, 'trusted_signing_keys[0]'],
+      ['a signing key that is none', 'bad', { trustedSigningKeys: ['x'] }, 'spec.trustedSigningKeys[0]'],
       ['an allowlist of nonsense', 'bad', { ipAllowlist: ['x'] }, 'ipAllowlist'],
       ['an unknown anchoring mode', 'bad', { defaults: { anchoringMode: 'none' } }, 'anchoringPolicy.mode'],
-      ['a negative quota', 'bad', { quotas: { pointsPerDay: -1 } }, 'quotas.points_per_day'],
+      ['a negative quota', 'bad', { quotas: { pointsPerDay: -1 } }, 'spec.quotas.pointsPerDay'],
       ['a short password', 'bad', { adminPassword: 'short' }, 'password'],
       ['no password for a new administrator', 'bad', { adminPassword: '' }, 'adminPasswordSecretRef'],
       ['an address that is none', 'bad', { adminEmail: 'root' }, 'adminEmail'],
       ['a namespace of another tenant', 'bad', { namespace: 'kellet-taken' }, 'namespace'],
-      ['a second factor that nothing enforces', 'bad', { mfaRequired: true }, 'mfa_required'],
+      ['a second factor that nothing enforces', 'bad', { mfaRequired: true }, 'spec.mfaRequired'],
     ] as const) {
       it(`are refused with ${name}, and nothing is left of them`, async () => {
         await apply('taken');
