@@ -7,13 +7,7 @@ import {
   type GetChunkRequest,
 } from '@kellet/proto/es/kellet/v1/ota_pb';
 import type { Database, Transaction } from '../../platform/database.ts';
-import {
-  failedPrecondition,
-  invalidArgument,
-  notFound,
-  permissionDenied,
-  unavailable,
-} from '../../platform/errors.ts';
+import { failedPrecondition, invalidArgument, notFound, permissionDenied, unavailable } from '../../platform/errors.ts';
 import { chunkBytes, readArtifact } from './artifact-store.ts';
 import { effective, type AssignmentRow } from './assignments.ts';
 import type { PackageRow } from './package-store.ts';

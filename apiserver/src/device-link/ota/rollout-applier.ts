@@ -121,8 +121,8 @@ export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
     });
     const state = await lockRollout(tx, meta.tenantId, id);
     await publishRolloutEvent(tx, state, 'started', this.clock);
-    if (state.phase !== 'active') return;
-    await scheduleDevices(tx, state, cohort, package_, new Date(this.clock.now()));
+    state.eligible = cohort.devices.length;
+    if (state.phase === 'active') await scheduleDevices(tx, state, cohort, package_, new Date(this.clock.now()));
     await saveRollout(tx, state, this.clock);
   }
 
