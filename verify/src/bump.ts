@@ -1,5 +1,5 @@
 // BUMP, the Merkle path of transactions in a block (BRC-74): building, strict parsing, and its root.
-import { ByteReader, concatBytes, encodeVarint, equalBytes, toDisplayHex } from './bytes.ts';
+import { ByteReader, encodeVarint, equalBytes, joinBytes, toDisplayHex } from './bytes.ts';
 import { MalformedError, RefutedError } from './errors.ts';
 import { hashPair, merkleLevels, merklePath } from './merkle.ts';
 
@@ -44,7 +44,7 @@ export function buildBump(blockHeight: number, txids: readonly Uint8Array[], ind
 
 /** The BUMP as bytes. */
 export function serialiseBump(bump: Bump): Uint8Array {
-  return concatBytes(
+  return joinBytes([
     encodeVarint(bump.blockHeight),
     Uint8Array.of(bump.levels.length),
     ...bump.levels.flatMap((level) => [
@@ -55,7 +55,7 @@ export function serialiseBump(bump: Bump): Uint8Array {
         node.hash ?? new Uint8Array(0),
       ]),
     ]),
-  );
+  ]);
 }
 
 /**
