@@ -67,7 +67,7 @@ const validate = new Ajv2020({ allowUnionTypes: true, logger: false }).compile(P
 function isWellFormed(bytes: Uint8Array): boolean {
   try {
     const value = JSON.parse(new TextDecoder('utf-8', { fatal: true }).decode(bytes)) as { bundle?: unknown } | null;
-    return validate(value) || validate(value?.bundle);
+    return [value, value?.bundle].some((candidate: unknown) => validate(candidate));
   } catch {
     return false;
   }
