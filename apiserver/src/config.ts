@@ -112,6 +112,11 @@ const settings = {
   arcUrl: { type: 'string', fallback: '', help: "base URL of the transaction processor's API" },
   arcToken: { type: 'string', secret: true, fallback: '', help: 'its bearer token' },
   headersUrl: { type: 'string', fallback: '', help: 'base URL of a ChainTracks v2 header source' },
+  deepestReorganisation: {
+    type: 'integer',
+    fallback: '0',
+    help: 'the most headers that a branch may replace; 0: 20 on main, 100 on test, no bound on local',
+  },
   fundingUrl: { type: 'string', fallback: '', help: 'pays the wallet by itself; local network only' },
   walletKey: { type: 'string', secret: true, fallback: '', help: 'private key that pays for anchors, 64 hex digits' },
   callbackUrl: { type: 'string', fallback: '', help: 'URL at which the processor reaches /api/v1/callbacks/arc' },

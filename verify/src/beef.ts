@@ -41,6 +41,7 @@ export function buildBeef(rawTransaction: Uint8Array, bump: Bump): Uint8Array {
  * @throws {MalformedError} for another version, trailing or missing bytes, no transaction, a repeated transaction, a
  *   BUMP that proves none of them, a transaction that is not in the BUMP it names, or one that has neither a BUMP nor
  *   all of its parents before it
+ * @throws {RefutedError} for a BUMP with a node that differs from what the nodes below it hash to
  */
 export function parseBeef(raw: Uint8Array): Beef {
   const reader = new ByteReader(raw);

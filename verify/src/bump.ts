@@ -1,5 +1,5 @@
 // BUMP, the Merkle path of transactions in a block (BRC-74): building, strict parsing, and its root.
-import { ByteReader, concatBytes, encodeVarint, equalBytes } from './bytes.ts';
+import { ByteReader, encodeVarint, equalBytes, joinBytes, toDisplayHex } from './bytes.ts';
 import { MalformedError, RefutedError } from './errors.ts';
 import { hashPair, merkleLevels, merklePath } from './merkle.ts';
 
@@ -44,7 +44,7 @@ export function buildBump(blockHeight: number, txids: readonly Uint8Array[], ind
 
 /** The BUMP as bytes. */
 export function serialiseBump(bump: Bump): Uint8Array {
-  return concatBytes(
+  return joinBytes([
     encodeVarint(bump.blockHeight),
     Uint8Array.of(bump.levels.length),
     ...bump.levels.flatMap((level) => [
@@ -55,14 +55,15 @@ export function serialiseBump(bump: Bump): Uint8Array {
         node.hash ?? new Uint8Array(0),
       ]),
     ]),
-  );
+  ]);
 }
 
 /**
  * Parses a BUMP whole; it may prove several transactions.
  * @throws {MalformedError} for trailing or missing bytes, numbers not in their shortest form, unknown flags, nodes
- *   repeated or beyond the tree, a copy that copies nothing, and for any node that is missing or not needed to compute
- *   one root
+ *   repeated or beyond the tree, a copy that copies nothing, and for any node that is missing or on no transaction's way
+ *   to the root
+ * @throws {RefutedError} for a node that differs from what the nodes below it hash to
  */
 export function parseBump(raw: Uint8Array): Bump {
   const reader = new ByteReader(raw);
@@ -106,10 +107,10 @@ function readLevel(reader: ByteReader, level: number, treeHeight: number): BumpN
 }
 
 /**
- * The root that the nodes of a BUMP hash up to, natural order. Each pair is made of two transaction ids, or of one node
- * computed from below and one given; whatever else is given, or missing, is refused, so every transaction id in it has
- * this one root.
- * @throws {MalformedError} as above
+ * The root that the nodes of a BUMP hash up to, natural order. A pair above level 0 has at least one node that is
+ * computed from below. A node may be given as well as computed, as encoders do that merge several paths: the two must be
+ * equal. So every transaction id in the BUMP has this one root.
+ * @throws {MalformedError | RefutedError} as `parseBump`
  */
 export function computeBumpRoot(bump: Bump): Uint8Array {
   const first = bump.levels[0]!;
@@ -129,7 +130,11 @@ function hashLevel(level: number, given: BumpNode[], computed: Map<number, Uint8
   const all = new Map<number, BumpNode>();
   for (const [offset, hash] of computed) all.set(offset, { offset, hash, isTxid: false });
   for (const node of given) {
-    if (computed.has(node.offset)) throw new MalformedError(`offset ${node.offset} at level ${level} is not needed`);
+    const hash = computed.get(node.offset);
+    if (hash !== undefined) {
+      checkComputed(level, node, hash);
+      continue;
+    }
     if (level > 0 && !computed.has(sibling(node.offset))) {
       throw new MalformedError(`offset ${node.offset} at level ${level} belongs to no transaction`);
     }
@@ -151,6 +156,17 @@ function hashLevel(level: number, given: BumpNode[], computed: Map<number, Uint8
     parents.set(node.offset / 2, hashPair(node.hash, other.hash ?? node.hash));
   }
   return parents;
+}
+
+/** Compares a node that is given with the hash that the nodes below it have. */
+function checkComputed(level: number, node: BumpNode, hash: Uint8Array): void {
+  const place = `offset ${node.offset} at level ${level}`;
+  if (node.hash === undefined) throw new MalformedError(`${place} is a copy, but has nodes of its own below it`);
+  if (!equalBytes(node.hash, hash)) {
+    throw new RefutedError(
+      `${place} is ${toDisplayHex(node.hash)}, but the nodes below it hash to ${toDisplayHex(hash)}`,
+    );
+  }
 }
 
 function sibling(offset: number): number {

@@ -17,6 +17,9 @@ import type { Pin } from './pins.ts';
 import { checkRecord } from './record.ts';
 import type { Step, StepName, Verdict } from './verdict.ts';
 
+/** The most characters of a reason. */
+const MAXIMUM_DETAIL = 1000;
+
 export interface VerifyOptions {
   /** Blocks that the reader trusts. One that contradicts the bundle refutes it; at least one must be among its headers. */
   pins?: readonly Pin[];
@@ -112,6 +115,8 @@ class StepLog {
   }
 
   refuse(verdict: 'refuted' | 'malformed', detail: string): Verdict {
-    return { verdict, reason: `${this.#current}: ${detail}`, steps: this.missing(detail) };
+    // What is refused may be of any length, and a part of it in the message.
+    const short = detail.length > MAXIMUM_DETAIL ? `${detail.slice(0, MAXIMUM_DETAIL)}…` : detail;
+    return { verdict, reason: `${this.#current}: ${short}`, steps: this.missing(short) };
   }
 }

@@ -4,6 +4,17 @@ import { MalformedError } from './errors.ts';
 
 export { concatBytes };
 
+/** Joins any number of byte strings; `concatBytes` takes no more of them than a call has arguments. */
+export function joinBytes(parts: readonly Uint8Array[]): Uint8Array {
+  const joined = new Uint8Array(parts.reduce((sum, part) => sum + part.length, 0));
+  let at = 0;
+  for (const part of parts) {
+    joined.set(part, at);
+    at += part.length;
+  }
+  return joined;
+}
+
 /** Bytes as lower-case hex. */
 export function toHex(bytes: Uint8Array): string {
   return bytesToHex(bytes);

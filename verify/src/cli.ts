@@ -1,14 +1,14 @@
 #!/usr/bin/env node
-// kellet-verify: proves a bundle on this machine, and writes headers files. The only file here that needs Node.
+// kellet-verify: proves a bundle on this machine, and writes headers files. This file and command-input.ts need Node.
 import { hash } from 'node:crypto';
-import { readFileSync } from 'node:fs';
 import { parseArgs } from 'node:util';
-import { checkHeaderChain } from './headers.ts';
-import type { HeaderAtHeight } from './headers.ts';
 import { verifyBundleText } from './bundle.ts';
+import { readBundleText, readHeaderPins } from './command-input.ts';
 import { MalformedError, messageOf, RefutedError } from './errors.ts';
 import { fetchHeaders, HeaderSourceError } from './header-source.ts';
-import { formatHeadersFile, parseCheckpoint, parseHeadersFile, pinsOfHeaders } from './pins.ts';
+import { checkHeaderChain } from './headers.ts';
+import type { HeaderAtHeight } from './headers.ts';
+import { formatHeadersFile, parseCheckpoint, pinsOfHeaders } from './pins.ts';
 import type { Pin } from './pins.ts';
 import { formatVerdict } from './report.ts';
 import { useSha256 } from './sha256.ts';
@@ -34,12 +34,15 @@ Proof of work does not say which chain it is of, so a proof needs a block that y
 Exit codes:
   0  proven     everything holds, and a trusted block is among the bundle's headers
   1  refuted    something is untrue; a trusted block that contradicts the bundle is too
-  2  malformed  not a bundle, or bad usage
-  3  mined      everything holds, under the work stated, but nothing says on which chain
+  2  malformed  not a bundle, an input that cannot be read, or bad usage
+  3  mined      everything holds, under the work stated, but nothing says on which chain; or the command itself failed
 `;
 
 /** Headers asked for at once. */
 const PAGE = 2000;
+
+/** The most headers that one run writes: twice what the main chain has. */
+const MOST_HEADERS = 2_000_000;
 
 /** What ends the command with a message: bad usage, an unreadable file, a header source that fails. */
 class CommandError extends Error {
@@ -71,13 +74,22 @@ async function verify(args: string[]): Promise<number> {
       },
     }),
   );
-  if (values.help === true) return print(HELP);
+  if (values.help === true) return await print(HELP);
   const [path, ...rest] = positionals;
   if (path === undefined || rest.length > 0) throw new CommandError('expected one bundle', EXIT.malformed);
-  const text = readText(path);
+  const text = await input(path, () => readBundleText(path));
   const pins = usage(() => (values.checkpoint ?? []).map(parseCheckpoint));
-  if (values.headers !== undefined) pins.push(...readHeadersFile(values.headers));
   let verdict = verifyBundleText(text, { pins });
+  const file = values.headers;
+  if (file !== undefined) {
+    const heights = verdict.statement;
+    const isWanted = (height: number) =>
+      heights !== undefined &&
+      height >= heights.block_height - 1 &&
+      height < heights.block_height + heights.proven_depth;
+    pins.push(...(await input(file, () => readHeaderPins(file, `headers file ${file}`, isWanted))));
+    verdict = verifyBundleText(text, { pins });
+  }
   let note: string | undefined;
   if (values['headers-url'] !== undefined && verdict.statement !== undefined) {
     try {
@@ -88,17 +100,8 @@ async function verify(args: string[]): Promise<number> {
     }
   }
   const document = note === undefined ? verdict : { ...verdict, note };
-  print(values.json === true ? `${JSON.stringify(document, undefined, 2)}\n` : formatVerdict(verdict, note));
+  await print(values.json === true ? `${JSON.stringify(document, undefined, 2)}\n` : formatVerdict(verdict, note));
   return EXIT[verdict.verdict];
-}
-
-function readHeadersFile(path: string): Pin[] {
-  const text = readText(path);
-  try {
-    return pinsOfHeaders(parseHeadersFile(text), `headers file ${path}`);
-  } catch (error) {
-    throw new CommandError(`${path}: ${messageOf(error)}`, EXIT.malformed);
-  }
 }
 
 async function pinsOfSource(url: string, statement: Statement): Promise<Pin[]> {
@@ -120,7 +123,7 @@ async function writeHeaders(args: string[]): Promise<number> {
       },
     }),
   );
-  if (values.help === true) return print(HELP);
+  if (values.help === true) return await print(HELP);
   const url = values['headers-url'];
   if (url === undefined || values.from === undefined) {
     throw new CommandError('headers needs --headers-url and --from', EXIT.malformed);
@@ -134,7 +137,7 @@ async function writeHeaders(args: string[]): Promise<number> {
   if (values.to !== undefined) wanted = wholeNumber('--to', values.to) - from + 1;
   if (wanted < 1) throw new CommandError('there would be no headers to write', EXIT.malformed);
   const headers = await collectHeaders(url, from, wanted);
-  print(formatHeadersFile(headers));
+  for (let i = 0; i < headers.length; i += PAGE) await print(formatHeadersFile(headers.slice(i, i + PAGE)));
   return 0;
 }
 
@@ -145,12 +148,16 @@ async function collectHeaders(url: string, from: number, wanted: number): Promis
     while (headers.length < wanted) {
       const page = await fetchHeaders(url, from + headers.length, Math.min(PAGE, wanted - headers.length));
       if (page.length === 0) break;
+      // Each page at once, so that a source of nonsense is not read on and on.
+      checkHeaderChain([...headers.slice(-1), ...page]);
       headers.push(...page);
+      if (headers.length > MOST_HEADERS) {
+        throw new CommandError(`more than ${MOST_HEADERS} headers: ask for them in parts with --count`, EXIT.malformed);
+      }
     }
     if (headers.length === 0 || (wanted !== Infinity && headers.length < wanted)) {
       throw new HeaderSourceError(`${url} has no block ${from + headers.length}`);
     }
-    checkHeaderChain(headers);
   } catch (error) {
     if (error instanceof HeaderSourceError) throw new CommandError(error.message, EXIT.mined);
     if (error instanceof RefutedError || error instanceof MalformedError) {
@@ -175,24 +182,60 @@ function usage<T>(read: () => T): T {
   }
 }
 
-function readText(path: string): string {
+/** Runs what reads a file of the command line: whatever is wrong with the file, the message names it. */
+async function input<T>(path: string, read: () => Promise<T>): Promise<T> {
   try {
-    // Ill-formed UTF-8 is refused, not repaired.
-    return new TextDecoder('utf-8', { fatal: true }).decode(readFileSync(path === '-' ? 0 : path));
+    return await read();
   } catch (error) {
     throw new CommandError(`${path}: ${messageOf(error)}`, EXIT.malformed);
   }
 }
 
-function print(text: string): 0 {
-  process.stdout.write(text);
-  return 0;
+/** Set when nobody reads standard output any more, or it takes nothing. */
+let outputError: NodeJS.ErrnoException | undefined;
+
+/** Writes to standard output and waits until it is taken. */
+function print(text: string): Promise<0> {
+  return new Promise((resolve) => {
+    process.stdout.write(text, (error) => {
+      outputError ??= error ?? undefined;
+      resolve(0);
+    });
+  });
 }
 
-try {
-  process.exitCode = await main(process.argv.slice(2));
-} catch (error) {
-  if (!(error instanceof CommandError)) throw error;
-  process.stderr.write(`kellet-verify: ${error.message}\nkellet-verify --help shows how it is used\n`);
-  process.exitCode = error.code;
+/** Says on standard error what went wrong. */
+function complain(message: string): void {
+  process.stderr.write(`kellet-verify: ${message}\n`);
 }
+
+/**
+ * The exit code of a run. Nothing but a verdict may exit with 1: a failure of the command itself says nothing of the
+ * bundle and is "not proven".
+ */
+async function exitCode(args: string[]): Promise<number> {
+  try {
+    const code = await main(args);
+    if (outputError === undefined) return code;
+    // Who stops reading has seen enough of a verdict; a headers file that was cut off is of no use.
+    if (outputError.code === 'EPIPE' && args[0] !== 'headers') return code;
+    complain(`standard output: ${outputError.message}`);
+    return code === EXIT.proven ? EXIT.mined : code;
+  } catch (error) {
+    if (error instanceof CommandError) {
+      complain(`${error.message}\nkellet-verify --help shows how it is used`);
+      return error.code;
+    }
+    complain(`an error in kellet-verify itself, which says nothing of the bundle: ${messageOf(error)}`);
+    return EXIT.mined;
+  }
+}
+
+// Errors of the streams are reported to whoever writes; without a listener they would end the process.
+process.stdout.on('error', () => undefined);
+process.stderr.on('error', () => undefined);
+process.on('uncaughtException', (error) => {
+  complain(`an error in kellet-verify itself, which says nothing of the bundle: ${messageOf(error)}`);
+  process.exit(EXIT.mined);
+});
+process.exitCode = await exitCode(process.argv.slice(2));

@@ -1,5 +1,5 @@
 // Headers from a header source over HTTP: the route `/headers?height&count` of ChainTracks v2.
-import { fromHex } from './bytes.ts';
+import { fromHex, joinBytes } from './bytes.ts';
 import { messageOf } from './errors.ts';
 import { HEADER_BYTES } from './headers.ts';
 import type { HeaderAtHeight } from './headers.ts';
@@ -24,7 +24,8 @@ export async function fetchHeaders(baseUrl: string, from: number, count: number)
   let body: Uint8Array;
   try {
     response = await fetch(url, { signal: AbortSignal.timeout(REQUEST_TIMEOUT) });
-    body = new Uint8Array(await response.arrayBuffer());
+    // In JSON a byte takes two characters.
+    body = await readBody(response, 2 * HEADER_BYTES * count + 1024);
   } catch (error) {
     const cause = error instanceof Error && error.cause !== undefined ? `: ${messageOf(error.cause)}` : '';
     throw new HeaderSourceError(`${url}: ${messageOf(error)}${cause}`);
@@ -40,6 +41,22 @@ export async function fetchHeaders(baseUrl: string, from: number, count: number)
     height: from + i,
     raw: bytes.slice(i * HEADER_BYTES, (i + 1) * HEADER_BYTES),
   }));
+}
+
+/** The body of a response; throws once it has more than `most` bytes. */
+async function readBody(response: Response, most: number): Promise<Uint8Array> {
+  const parts: Uint8Array[] = [];
+  let length = 0;
+  const reader: ReadableStreamDefaultReader<Uint8Array> | undefined = response.body?.getReader();
+  for (let part = await reader?.read(); part?.value !== undefined; part = await reader!.read()) {
+    length += part.value.length;
+    if (length > most) {
+      await reader!.cancel();
+      throw new HeaderSourceError(`the answer is longer than ${most} bytes`);
+    }
+    parts.push(part.value);
+  }
+  return joinBytes(parts);
 }
 
 function headersOfJson(url: string, body: Uint8Array): Uint8Array {

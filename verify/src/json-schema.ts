@@ -45,6 +45,16 @@ const isString = (value: unknown): value is string => typeof value === 'string';
 const isArray = (value: unknown): value is unknown[] => Array.isArray(value);
 const codePoints = (text: string): number => [...text].length;
 
+/** Whether a pattern matches; not for a text so long that the matcher runs out of stack. */
+function matches(text: string, pattern: string): boolean {
+  try {
+    return new RegExp(pattern, 'u').test(text);
+  } catch (error) {
+    if (error instanceof RangeError) return false;
+    throw error;
+  }
+}
+
 const keywords: Record<string, Check> = {
   $ref: (value, reference: string, at) => {
     const name = reference.replace('#/$defs/', '');
@@ -60,7 +70,7 @@ const keywords: Record<string, Check> = {
   maximum: bound(isNumber, (value, most: number) => value <= most, 'must be at most'),
   minLength: bound(isString, (value, least: number) => codePoints(value) >= least, 'must have a length of at least'),
   maxLength: bound(isString, (value, most: number) => codePoints(value) <= most, 'must have a length of at most'),
-  pattern: bound(isString, (value, pattern: string) => new RegExp(pattern, 'u').test(value), 'must match'),
+  pattern: bound(isString, matches, 'must match'),
   minItems: bound(isArray, (value, least: number) => value.length >= least, 'must have at least so many items:'),
   maxItems: bound(isArray, (value, most: number) => value.length <= most, 'must have at most so many items:'),
   items: (value, schema: Schema, at) =>

@@ -1,9 +1,12 @@
 // Reads JSON text and refuses what JSON.parse would silently drop: a name that stands twice in one object.
 import { MalformedError, messageOf } from './errors.ts';
 
+/** Deeper than any bundle or response; deeper texts are refused, so that whatever walks the value does not run out of stack. */
+const MAXIMUM_DEPTH = 64;
+
 /**
  * The value of a JSON text.
- * @throws {MalformedError} when it is no JSON, or an object in it has the same name twice
+ * @throws {MalformedError} when it is no JSON, is nested deeper than 64 levels, or an object in it has the same name twice
  */
 export function parseJsonText(text: string): unknown {
   let value: unknown;
@@ -12,26 +15,37 @@ export function parseJsonText(text: string): unknown {
   } catch (error) {
     throw new MalformedError(`not JSON: ${messageOf(error)}`);
   }
-  const duplicate = duplicateName(text);
-  if (duplicate !== undefined) throw new MalformedError(`the field ${duplicate} stands twice in one object`);
+  checkNames(text);
   return value;
 }
 
-/** The first repeated name in a text that is known to be JSON, as it is written there. */
-function duplicateName(text: string): string | undefined {
+/** Checks the depth and the names of a text that is known to be JSON. */
+function checkNames(text: string): void {
   // One entry for each open bracket: the names so far of an object, nothing for an array.
   const open: (Set<string> | undefined)[] = [];
   let latest = '';
-  for (const [token] of text.matchAll(/"(?:[^"\\]|\\.)*"|[{}[\]:]/g)) {
-    if (token === '{') open.push(new Set());
-    else if (token === '[') open.push(undefined);
-    else if (token === '}' || token === ']') open.pop();
-    else if (token === ':') {
+  for (let at = 0; at < text.length; at++) {
+    const character = text[at]!;
+    if (character === '"') {
+      const end = closingQuote(text, at);
+      latest = text.slice(at, end + 1);
+      at = end;
+    } else if (character === '{' || character === '[') {
+      open.push(character === '{' ? new Set() : undefined);
+      if (open.length > MAXIMUM_DEPTH) throw new MalformedError(`nested deeper than ${MAXIMUM_DEPTH} levels`);
+    } else if (character === '}' || character === ']') open.pop();
+    else if (character === ':') {
       const names = open.at(-1)!;
       const name = JSON.parse(latest) as string;
-      if (names.has(name)) return latest;
+      if (names.has(name)) throw new MalformedError(`the field ${latest} stands twice in one object`);
       names.add(name);
-    } else latest = token;
+    }
   }
-  return undefined;
+}
+
+/** Where the string that opens at `start` closes. */
+function closingQuote(text: string, start: number): number {
+  let at = start + 1;
+  while (text[at] !== '"') at += text[at] === '\\' ? 2 : 1;
+  return at;
 }

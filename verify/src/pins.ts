@@ -29,11 +29,17 @@ export function parseHeadersFile(text: string): HeaderAtHeight[] {
   const lines = text.split(/\r?\n/);
   if (lines.at(-1) === '') lines.pop();
   if (lines.length === 0) throw new MalformedError('no headers');
-  return lines.map((line, i) => {
-    const match = /^(\d{1,10}) ([0-9a-fA-F]{160})$/.exec(line);
-    if (match === null) throw new MalformedError(`line ${i + 1} is not HEIGHT HEADER-IN-HEX`);
-    return { height: Number(match[1]), raw: fromHex(match[2]!) };
-  });
+  return lines.map((line, i) => parseHeaderLine(line, i + 1));
+}
+
+/**
+ * Reads one line of a headers file, without its end.
+ * @throws {MalformedError} for any other line; `number` says which one it is
+ */
+export function parseHeaderLine(line: string, number: number): HeaderAtHeight {
+  const match = /^(\d{1,10}) ([0-9a-fA-F]{160})$/.exec(line);
+  if (match === null) throw new MalformedError(`line ${number} is not HEIGHT HEADER-IN-HEX`);
+  return { height: Number(match[1]), raw: fromHex(match[2]!) };
 }
 
 /** The text of a headers file. */
@@ -46,24 +52,32 @@ export function formatHeadersFile(headers: readonly HeaderAtHeight[]): string {
  * @throws {MalformedError} when heights do not rise, a run does not hang together, or a header has no proof of work
  */
 export function pinsOfHeaders(headers: readonly HeaderAtHeight[], source: string): Pin[] {
-  return runsOf(headers).flatMap((run) => {
-    const chain = checkRun(run);
-    const { height, header } = chain[0]!;
-    const before = { height: height - 1, hash: toDisplayHex(header.previousHash), source };
-    return [before, ...chain.map((block) => ({ height: block.height, hash: toDisplayHex(block.hash), source }))];
-  });
+  const pins = new HeaderPins(source);
+  return headers.flatMap((header) => pins.add(header));
 }
 
-function runsOf(headers: readonly HeaderAtHeight[]): HeaderAtHeight[][] {
-  const runs: HeaderAtHeight[][] = [];
-  let last = -1;
-  for (const header of headers) {
-    if (header.height <= last) throw new MalformedError(`height ${header.height} comes after height ${last}`);
-    if (header.height === last + 1 && runs.length > 0) runs.at(-1)!.push(header);
-    else runs.push([header]);
-    last = header.height;
+/** Makes pins of trusted headers one at a time, so that a long list of them need not be held. */
+export class HeaderPins {
+  readonly #source: string;
+  #last: HeaderAtHeight | undefined;
+
+  constructor(source: string) {
+    this.#source = source;
   }
-  return runs;
+
+  /** What the next header pins; it throws as `pinsOfHeaders`. */
+  add(next: HeaderAtHeight): Pin[] {
+    const last = this.#last;
+    if (last !== undefined && next.height <= last.height) {
+      throw new MalformedError(`height ${next.height} comes after height ${last.height}`);
+    }
+    this.#last = next;
+    const continues = last !== undefined && next.height === last.height + 1;
+    const { header, hash } = checkRun(continues ? [last, next] : [next]).at(-1)!;
+    const own = { height: next.height, hash: toDisplayHex(hash), source: this.#source };
+    if (continues) return [own];
+    return [{ height: next.height - 1, hash: toDisplayHex(header.previousHash), source: this.#source }, own];
+  }
 }
 
 function checkRun(run: readonly HeaderAtHeight[]): HeaderChain['headers'] {

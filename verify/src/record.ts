@@ -29,8 +29,17 @@ export function checkRecord(
     beef_hex: bundle.beef_hex,
   };
   for (const [field, proven] of Object.entries(settled)) {
-    if (Object.hasOwn(record, field) && canonicalize(record[field]) !== canonicalize(proven)) {
-      throw new RefutedError(`the field ${field} beside the bundle says ${canonicalize(record[field])}`);
-    }
+    if (!Object.hasOwn(record, field)) continue;
+    const said = canonicalText(record[field]);
+    if (said !== canonicalize(proven)) throw new RefutedError(`the field ${field} beside the bundle says ${said}`);
+  }
+}
+
+/** A value in canonical form. What has none (a number out of range, half a surrogate pair) equals nothing that is proven. */
+function canonicalText(value: unknown): string {
+  try {
+    return canonicalize(value) ?? 'nothing';
+  } catch {
+    return 'something without a canonical form';
   }
 }

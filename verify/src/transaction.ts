@@ -1,5 +1,5 @@
 // Bitcoin transactions: strict parsing, serialising, and the transaction id.
-import { ByteReader, concatBytes, encodeUint32, encodeUint64, encodeVarint, toDisplayHex } from './bytes.ts';
+import { ByteReader, encodeUint32, encodeUint64, encodeVarint, joinBytes, toDisplayHex } from './bytes.ts';
 import { MalformedError } from './errors.ts';
 import { sha256d } from './sha256.ts';
 
@@ -67,7 +67,7 @@ function readList<T>(reader: ByteReader, itemBytes: number, name: string, read: 
 
 /** The raw transaction, as it is hashed and sent. */
 export function serialiseTransaction(transaction: Transaction): Uint8Array {
-  return concatBytes(
+  return joinBytes([
     encodeUint32(transaction.version),
     encodeVarint(transaction.inputs.length),
     ...transaction.inputs.flatMap((input) => [
@@ -84,7 +84,7 @@ export function serialiseTransaction(transaction: Transaction): Uint8Array {
       output.lockingScript,
     ]),
     encodeUint32(transaction.lockTime),
-  );
+  ]);
 }
 
 /** The transaction id of a raw transaction, 32 bytes in natural order. */

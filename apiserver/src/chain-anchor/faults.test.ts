@@ -175,6 +175,8 @@ describe('chain-anchor under faults', function () {
     // Nor does an old proof hold on that chain.
     await reaches(own, settled, 'seen');
     await confused.stop!();
+    // The branch with more work wins, so the right chain comes back once it has more.
+    await own.devchain.control('mine', { count: 20 });
     const sound = own.another();
     await sound.start!();
     await expectAnchored(own, [settled, batch]);

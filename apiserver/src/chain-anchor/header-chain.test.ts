@@ -1,10 +1,30 @@
 // The chain of headers against a real source, and against one that is behind or lies (the real one, seen through a proxy).
 import { createServer, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
+import { blockHash, meetsTarget, serialiseHeader, targetOf, toDisplayHex } from '@kellet/verify';
 import { expect } from 'chai';
+import { createLogger } from '../platform/logger.ts';
 import { createTestDatabase, type TestDatabase } from '../platform/test-database.ts';
+import { rulesOf } from './header-branch.ts';
 import { HeaderChain, storedHeaders, storedTip } from './header-chain.ts';
 import { startDevchain, type DevchainProcess } from './testing/devchain-process.ts';
+
+const easy = 0x207fffff;
+
+/** Headers and `count` more on top of them, each with its proof of work. */
+function mine(chain: readonly Buffer[], count: number, bits: number, root: Buffer): Buffer[] {
+  const headers = [...chain];
+  for (let i = 0; i < count; i += 1) {
+    const previousHash = headers.length === 0 ? new Uint8Array(32) : blockHash(headers.at(-1)!);
+    for (let nonce = 0; ; nonce += 1) {
+      const header = serialiseHeader({ version: 1, previousHash, merkleRoot: root, time: headers.length, bits, nonce });
+      if (!meetsTarget(blockHash(header), targetOf(bits))) continue;
+      headers.push(Buffer.from(header));
+      break;
+    }
+  }
+  return headers;
+}
 
 describe('the chain of headers', function () {
   this.timeout(30_000);
@@ -15,7 +35,7 @@ describe('the chain of headers', function () {
   before(async () => {
     test = await createTestDatabase();
     devchain = await startDevchain();
-    chain = new HeaderChain(test.database, devchain.url);
+    chain = follower(devchain.url);
   });
   after(async () => {
     for (const server of servers) server.close();
@@ -23,6 +43,8 @@ describe('the chain of headers', function () {
     await test?.drop();
   });
 
+  const follower = (url: string, rules = rulesOf('local')) =>
+    new HeaderChain(test.database, url, rules, createLogger('silent'));
   const height = async () => (await devchain.state())['height'] as number;
   const tip = () => test.database.system(storedTip);
   const hashes = async () =>
@@ -40,20 +62,36 @@ describe('the chain of headers', function () {
     return `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
   };
 
-  it('begins at the tip and follows it', async () => {
+  /** A source of headers that are made up; the first has height 0. */
+  const serve = async (shown: () => readonly Buffer[]): Promise<string> => {
+    const server = createServer((request, response) => {
+      const { pathname, searchParams } = new URL(request.url!, 'http://localhost');
+      const [from, count] = [Number(searchParams.get('height')), Number(searchParams.get('count'))];
+      const headers = shown();
+      if (pathname === '/headers') return response.end(Buffer.concat(headers.slice(from, from + count)));
+      const tip = { height: headers.length - 1, hash: toDisplayHex(blockHash(headers.at(-1)!)) };
+      return response.writeHead(200, { 'content-type': 'application/json' }).end(JSON.stringify(tip));
+    });
+    servers.push(server);
+    await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
+    return `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+  };
+
+  it('begins two days below the tip and follows it', async () => {
+    await devchain.control('mine', { count: 300 });
     await chain.follow();
-    expect(await hashes()).to.have.length(1);
+    expect(await hashes()).to.have.length(289);
     await devchain.control('mine', { count: 30 });
     await chain.follow();
-    expect(await hashes()).to.have.length(31);
+    expect(await hashes()).to.have.length(319);
     expect(await tip()).to.equal(await height());
   });
 
   it('fetches what lies before its beginning', async () => {
-    const wanted = (await height()) - 60;
+    const wanted = (await height()) - 360;
     const header = await chain.header(wanted);
     expect(header).to.have.property('height', wanted);
-    expect(await hashes()).to.have.length(61);
+    expect(await hashes()).to.have.length(361);
     expect(await chain.header((await height()) + 1)).to.equal(undefined);
   });
 
@@ -81,8 +119,56 @@ describe('the chain of headers', function () {
       if (!path.startsWith('/tip')) return body;
       return Buffer.from(JSON.stringify({ height: lagging, hash: before.at(-6) }));
     });
-    await new HeaderChain(test.database, url).follow();
+    await follower(url).follow();
     expect(await hashes()).to.deep.equal(before);
+  });
+
+  it('takes no longer branch of less work, and no deep one without an operator', async () => {
+    const hard = 0x1f7fffff; // 256 times the work of the others
+    const root = Buffer.alloc(32);
+    let shown: Buffer[] = [];
+    const url = await serve(() => shown);
+    const own = await createTestDatabase();
+    const inOwn = async () => (await own.database.system((tx) => storedHeaders(tx, 0, 1000))).map((row) => row.raw);
+    try {
+      const rules = { ...rulesOf('local'), deepestReorganisation: 3 };
+      const careful = new HeaderChain(own.database, url, rules, createLogger('silent'));
+      const base = mine([], 20, easy, root);
+      const real = mine(base, 5, hard, root);
+      shown = real;
+      await careful.follow();
+      expect(await inOwn()).to.deep.equal(real);
+      // More headers, less work: the replaced five have 256 times that of each of these.
+      shown = mine(base, 600, easy, Buffer.alloc(32, 1));
+      await careful.follow();
+      expect(await inOwn()).to.deep.equal(real);
+      expect(careful.isBranchRefused).to.equal(false);
+      // Fewer headers, more work, but five deep.
+      shown = mine(base, 3, 0x1f1fffff, Buffer.alloc(32, 2));
+      await careful.follow();
+      expect(await inOwn()).to.deep.equal(real);
+      expect(careful.isBranchRefused).to.equal(true);
+      expect(await careful.header(25)).to.equal(undefined);
+      // The source comes back, and is followed.
+      shown = mine(real, 2, hard, root);
+      await careful.follow();
+      expect(await inOwn()).to.deep.equal(shown);
+      expect(careful.isBranchRefused).to.equal(false);
+      // Three deep and more work, with fewer headers.
+      shown = mine(shown.slice(0, -3), 1, 0x1f1fffff, Buffer.alloc(32, 3));
+      await careful.follow();
+      expect(await inOwn()).to.deep.equal(shown);
+      // Five deep again, refused until the operator says so.
+      const before = shown;
+      shown = mine(base, 9, 0x1f1fffff, Buffer.alloc(32, 4));
+      await careful.follow();
+      expect(careful.isBranchRefused).to.equal(true);
+      expect(await inOwn()).to.deep.equal(before);
+      await new HeaderChain(own.database, url, rulesOf('local', 5), createLogger('silent')).follow();
+      expect(await inOwn()).to.deep.equal(shown);
+    } finally {
+      await own.drop();
+    }
   });
 
   it('takes nothing from a source whose headers do not hold together', async () => {
@@ -96,14 +182,16 @@ describe('the chain of headers', function () {
     ];
     for (const [what, change] of lies) {
       const url = await proxy((path, body) => (path.startsWith('/headers') ? change(body) : body));
-      const outcome = await new HeaderChain(test.database, url).follow().then(
-        () => 'taken',
-        () => 'refused',
-      );
+      const outcome = await follower(url)
+        .follow()
+        .then(
+          () => 'taken',
+          () => 'refused',
+        );
       expect(outcome, what).to.equal('refused');
       expect(await hashes(), what).to.deep.equal(before);
     }
-    const gone = new HeaderChain(test.database, 'http://127.0.0.1:1');
+    const gone = follower('http://127.0.0.1:1');
     expect(
       await gone.follow().then(
         () => 'taken',

@@ -1,14 +1,25 @@
 // The chain of headers from the independent source, kept in the database: what a proof is checked against.
-import { checkHeaderChain, fetchHeaders, toDisplayHex } from '@kellet/verify';
+import { checkHeaderChain, fetchHeaders, parseHeader, toDisplayHex } from '@kellet/verify';
 import type { HeaderAtHeight } from '@kellet/verify';
 import type { Database, Transaction } from '../platform/database.ts';
+import type { Logger } from '../platform/logger.ts';
 import { traceRequestTo } from '../platform/outgoing-call.ts';
+import { difficultyWindow, judgeBranch, type BranchHeader, type HeaderRules } from './header-branch.ts';
 
 /** Headers per request to the source. */
 const pageHeaders = 2000;
 
 /** How far back the first look for a reorganisation reaches; it grows until the chains meet. */
 const firstWindow = 12;
+
+/** How far below the tip the chain begins: what comes later is compared with these headers. */
+const beginningDepth = 2 * difficultyWindow;
+
+/** The most headers taken from a source in one go; what is above them comes with the next. */
+const mostHeaders = 100_000;
+
+/** Heights are int4 in the database. */
+const highestHeight = 2 ** 31 - 1;
 
 /** Serialises changes of block_headers across processes. */
 const headersLock = 6452817310;
@@ -42,16 +53,27 @@ export async function storedHeaders(tx: Transaction, from: number, count: number
 export class HeaderChain {
   private readonly database: Database;
   private readonly baseUrl: string;
+  private readonly rules: HeaderRules;
+  private readonly logger: Logger;
   private queue: Promise<unknown> = Promise.resolve();
+  private refusal = '';
 
-  constructor(database: Database, baseUrl: string) {
+  constructor(database: Database, baseUrl: string, rules: HeaderRules, logger: Logger) {
     this.database = database;
     this.baseUrl = baseUrl.replace(/\/+$/, '');
+    this.rules = rules;
+    this.logger = logger;
+  }
+
+  /** Whether the source offered a branch at the last look that an operator has to judge. */
+  get isBranchRefused(): boolean {
+    return this.refusal !== '';
   }
 
   /**
-   * Brings the stored chain up to the source's tip; every header's link and proof of work is checked. A source that is merely
-   * behind changes nothing; one on another branch replaces what it contradicts. Does nothing while another process does it.
+   * Brings the stored chain up to the source's tip; every header's link and proof of work is checked. A branch replaces
+   * stored headers only when it has more work and the network's rules allow it (`judgeBranch`); one that is refused is
+   * logged, and changes nothing. Does nothing while another process does it.
    * @throws when the source cannot be read, or serves something that is no chain
    */
   follow(): Promise<void> {
@@ -76,14 +98,16 @@ export class HeaderChain {
       'SELECT min(height) AS lowest, max(height) AS highest FROM block_headers',
     );
     const { lowest, highest } = rows[0]!;
-    if (lowest === null || highest === null) return this.replaceFrom(tx, await this.fetchRange(tip.height, tip.height));
+    if (lowest === null || highest === null) {
+      return this.consider(tx, await this.fetchRange(Math.max(0, tip.height - beginningDepth), tip.height));
+    }
     const [atTip] = await storedHeaders(tx, tip.height, 1);
-    if (atTip?.height === tip.height && atTip.blockHash === tip.hash) return;
+    if (atTip?.height === tip.height && atTip.blockHash === tip.hash) return this.note('');
     for (let window = firstWindow; ; window *= 8) {
       const from = Math.max(lowest, Math.min(highest, tip.height) - window + 1);
-      const headers = await this.fetchRange(from, tip.height);
+      const headers = await this.fetchRange(from, Math.min(tip.height, from + mostHeaders - 1));
       const isLinked = from === lowest || (await this.isLinked(tx, headers[0]));
-      if (isLinked) return this.replaceFrom(tx, headers);
+      if (isLinked) return this.consider(tx, headers);
     }
   }
 
@@ -95,11 +119,29 @@ export class HeaderChain {
     return before?.blockHash === toDisplayHex(link);
   }
 
-  private async replaceFrom(tx: Transaction, headers: readonly HeaderAtHeight[]): Promise<void> {
-    if (headers.length === 0) return;
-    const chain = checkHeaderChain(headers);
-    await tx.query('DELETE FROM block_headers WHERE height > $1', [headers.at(-1)!.height]);
-    await insertHeaders(tx, headers, chain.headers);
+  /** Judges headers from the source, and stores them if they are to replace what is stored. */
+  private async consider(tx: Transaction, offered: readonly HeaderAtHeight[]): Promise<void> {
+    if (offered.length === 0) return;
+    const chain = checkHeaderChain(offered);
+    const stored = await storedHeaders(tx, offered[0]!.height - difficultyWindow, mostHeaders + difficultyWindow);
+    const verdict = judgeBranch(
+      stored.map(({ height, blockHash, raw }): BranchHeader => ({ height, blockHash, bits: parseHeader(raw).bits })),
+      chain.headers.map(({ height, hash, header }) => ({ height, blockHash: toDisplayHex(hash), bits: header.bits })),
+      this.rules,
+    );
+    this.note(verdict.action === 'refuse' ? verdict.reason : '');
+    if (verdict.action !== 'take') return;
+    const kept = verdict.from - offered[0]!.height;
+    await tx.query('DELETE FROM block_headers WHERE height >= $1', [verdict.from]);
+    await insertHeaders(tx, offered.slice(kept), chain.headers.slice(kept));
+  }
+
+  /** Says once why a branch is refused. */
+  private note(refusal: string): void {
+    if (refusal !== '' && refusal !== this.refusal) {
+      this.logger.error({ reason: refusal }, 'the header source offers a branch that is not taken without an operator');
+    }
+    this.refusal = refusal;
   }
 
   /**
@@ -148,6 +190,8 @@ export class HeaderChain {
     const body = answer as { height?: unknown; hash?: unknown; value?: { height?: unknown; hash?: unknown } };
     const { height, hash } = body.value ?? body;
     if (!Number.isSafeInteger(height) || typeof hash !== 'string') throw new Error('the header source has no tip');
+    if ((height as number) < 0 || (height as number) > highestHeight)
+      throw new Error('the header source has no such tip');
     return { height: height as number, hash: hash.toLowerCase() };
   }
 

@@ -1,7 +1,7 @@
 // What operators watch of anchoring: batches by status, how long the oldest one waits, the wallet, the chain's height.
 import type { Database } from '../platform/database.ts';
 import { Gauge, type Registry } from '../platform/metrics.ts';
-import { storedTip } from './header-chain.ts';
+import { storedTip, type HeaderChain } from './header-chain.ts';
 import { countQuotaWaiting } from './store.ts';
 import type { Wallet } from './wallet.ts';
 
@@ -9,9 +9,10 @@ import type { Wallet } from './wallet.ts';
 export function registerMetrics(
   metrics: Registry,
   database: Database,
-  wallet: Wallet | undefined,
+  parts: { wallet: Wallet | undefined; headers: HeaderChain | undefined },
   settings: { isConfigured: boolean; lowWater: number },
 ): void {
+  const { wallet, headers } = parts;
   const gauge = (name: string, help: string, labelNames: string[], collect: (gauge: Gauge) => Promise<void>) => {
     const made: Gauge = new Gauge({
       name,
@@ -56,6 +57,10 @@ export function registerMetrics(
   });
   gauge('kellet_anchor_chain_height', 'Height of the chain of headers.', [], async (made) => {
     made.set((await database.system(storedTip)) ?? 0);
+  });
+  gauge('kellet_anchor_headers_refused', '1 while the header source offers headers that are refused.', [], (made) => {
+    made.set(headers?.isBranchRefused === true ? 1 : 0);
+    return Promise.resolve();
   });
   if (!wallet) return;
   gauge('kellet_anchor_wallet_coins', 'Coins of the wallet, by state.', ['state'], async (made) => {

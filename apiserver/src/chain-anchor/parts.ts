@@ -3,6 +3,7 @@ import type { Config } from '../config.ts';
 import type { Database } from '../platform/database.ts';
 import type { Logger } from '../platform/logger.ts';
 import type { Registry } from '../platform/metrics.ts';
+import { rulesOf } from './header-branch.ts';
 import { HeaderChain } from './header-chain.ts';
 import { Processor } from './processor.ts';
 import { Sender } from './sender.ts';
@@ -31,7 +32,8 @@ export function assembleParts(ground: {
   pace: Timing;
 }): Parts {
   const { config, database, logger, metrics, pace } = ground;
-  const headers = config.headersUrl === '' ? undefined : new HeaderChain(database, config.headersUrl);
+  const rules = rulesOf(config.network, config.deepestReorganisation);
+  const headers = config.headersUrl === '' ? undefined : new HeaderChain(database, config.headersUrl, rules, logger);
   const tracker = new Tracker(database, headers, logger);
   const key = config.walletKey === '' ? undefined : createWalletKey(config.walletKey, config.network);
   if (config.arcUrl === '') {

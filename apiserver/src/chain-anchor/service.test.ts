@@ -145,10 +145,54 @@ describe('chain-anchor', function () {
     await seen((await seal('per_event')).batchId);
     expect(await statusOf(late.batchId)).to.equal(AnchorBatch_Status.sealed);
     expect(await anchoring.platform.metrics.metrics()).to.include('kellet_anchor_quota_waiting 1');
-    await database.system((tx) =>
-      tx.query(`UPDATE anchor_batches SET submitted_at = submitted_at - interval '1 day' WHERE tenant_id = 'other'`),
-    );
+    await database.system((tx) => tx.query(`UPDATE anchor_usage SET day = day - 1 WHERE tenant_id = 'other'`));
     await seen(late.batchId);
+    await database.system((tx) => tx.query(`UPDATE tenants SET quotas = '{}' WHERE tenant_id = 'other'`));
+  });
+
+  it('anchors a batch at once while another tenant has 2,000 waiting over its quota, and those once the quota is raised', async () => {
+    const { database } = anchoring.platform;
+    const setQuota = (anchors: number) =>
+      database.system((tx) =>
+        tx.query(
+          `UPDATE tenants SET quotas = jsonb_build_object('anchors_per_day', $1::int) WHERE tenant_id = 'other'`,
+          [anchors],
+        ),
+      );
+    await database.system((tx) => tx.query('DELETE FROM anchor_usage'));
+    await setQuota(1);
+    const first = await sealBatch(database, [newPoint(newId(), 'other')]);
+    await eventually(async () => (await getBatch(first.batchId, 'other')).status !== AnchorBatch_Status.sealed, 10_000);
+    await database.system((tx) =>
+      tx.query(
+        `INSERT INTO anchor_batches (tenant_id, batch_id, anchor_mode, status, writer_id, count, leaves, merkle_root, sealed_at)
+         SELECT 'other', gen_random_uuid(), 'merkle', 'sealed', gen_random_uuid(), 1, hash, hash, now()
+         FROM (SELECT sha256(convert_to(n::text, 'UTF8')) AS hash FROM generate_series(1, 2000) AS n)`,
+      ),
+    );
+    const waiting = async () => {
+      const { rows } = await database.system((tx) =>
+        tx.query<{ n: number }>(
+          `SELECT count(*)::int4 AS n FROM anchor_batches WHERE tenant_id = 'other' AND status = 'sealed'`,
+        ),
+      );
+      return rows[0]!.n;
+    };
+    for (let i = 0; i < 3; i += 1) {
+      const from = Date.now();
+      const batch = await sealBatch(database, [newPoint(newId())]);
+      await eventually(async () => (await getBatch(batch.batchId)).status !== AnchorBatch_Status.sealed, 10_000);
+      expect(Date.now() - from).to.be.lessThan(5000);
+    }
+    expect(await waiting()).to.equal(2000);
+    expect(await anchoring.platform.metrics.metrics()).to.include('kellet_anchor_quota_waiting 2000');
+    await setQuota(4);
+    await eventually(async () => (await waiting()) === 1997, 10_000);
+    await new Promise((resolve) => setTimeout(resolve, 500));
+    expect(await waiting()).to.equal(1997);
+    await database.system((tx) =>
+      tx.query(`DELETE FROM anchor_batches WHERE tenant_id = 'other' AND status = 'sealed'`),
+    );
     await database.system((tx) => tx.query(`UPDATE tenants SET quotas = '{}' WHERE tenant_id = 'other'`));
   });
 

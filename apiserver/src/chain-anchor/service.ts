@@ -14,9 +14,13 @@ import { registerMetrics } from './metrics.ts';
 import { assembleParts } from './parts.ts';
 import { overtakenTransactions, settleDeep, type AnchorMode, type BatchStatus } from './store.ts';
 import { timingOf, type Timing } from './timing.ts';
+import { Turns } from './turns.ts';
 
 /** Sealed batches that one process takes to the processor at once. */
 const submitConcurrency = 16;
+
+/** Submissions of a round, after which it is asked anew whose turn it is. */
+const turnsOfARound = 256;
 
 /**
  * Makes the service. Without a processor or a wallet key sealed batches wait; without a header source mined ones wait for their
@@ -29,22 +33,25 @@ export function createChainAnchor(platform: Platform, timing: Partial<Timing> = 
   const { headers, tracker, submitter, wallet, watcher } = assembleParts({ config, database, logger, metrics, pace });
   const confirmations = new Confirmations(database, broker, tracker, clock, logger);
   const isConfigured = submitter !== undefined;
-  registerMetrics(metrics, database, wallet, { isConfigured, lowWater: pace.lowWater });
+  registerMetrics(metrics, database, { wallet, headers }, { isConfigured, lowWater: pace.lowWater });
 
   let isShort = false;
   const submitAll = async () => {
+    const turns = new Turns(await submitter!.lanes(), turnsOfARound);
     const work = async () => {
-      for (;;) {
-        const outcome = await submitter!.submitNext();
+      for (let lane = turns.take(); lane; lane = turns.take()) {
+        const outcome = await submitter!.submitNext(lane);
         if (outcome === 'no_coin' && !isShort) logger.warn('the wallet has no coins left: sealed batches wait');
         if (outcome === 'no_coin') walletLoop?.wake();
-        if (outcome !== 'none') isShort = outcome === 'no_coin';
-        if (outcome !== 'submitted') return;
+        if (outcome === 'none') turns.drop(lane);
+        else isShort = outcome === 'no_coin';
+        if (outcome === 'no_coin') return;
       }
     };
     const results = await Promise.allSettled(Array.from({ length: submitConcurrency }, work));
     const failed = results.find((result) => result.status === 'rejected');
     if (failed) throw failed.reason;
+    if (turns.hasLanes && !isShort) submitLoop!.wake();
   };
   const followHeaders = async () => {
     await headers!.follow();

@@ -1,6 +1,7 @@
 // SQL of anchor batches and of the transactions made for them.
 import type { Transaction } from '../platform/database.ts';
 import type { ProcessorStatus } from './processor-status.ts';
+import type { Lane } from './turns.ts';
 
 export type AnchorMode = 'merkle' | 'per_event' | 'chain';
 export type BatchStatus = 'open' | 'sealed' | 'submitted' | 'seen' | 'confirmed' | 'failed';
@@ -35,31 +36,67 @@ const toSealed = (row: SealedRow): SealedBatch => ({
   attempts: row.attempts,
 });
 
+const sealedPerEvent = `status = 'sealed' AND anchor_mode = 'per_event'`;
+const sealedOther = `status = 'sealed' AND anchor_mode <> 'per_event'`;
+
+/** Whether the tenant named by `column` has used up its day's anchors; a quota that is absent or 0 is none. */
+const quotaUsedUp = (column: string) => `EXISTS (
+  SELECT FROM tenants JOIN anchor_usage AS usage USING (tenant_id)
+  WHERE tenants.tenant_id = ${column} AND (quotas ->> 'anchors_per_day')::numeric > 0
+    AND day >= (now() AT TIME ZONE 'UTC')::date AND used >= (quotas ->> 'anchors_per_day')::numeric)`;
+
+/** The tenants after $1 with batches of a kind, one index probe each. */
+const tenantsWith = (kind: string) => `
+  WITH RECURSIVE waiting AS (
+    (SELECT tenant_id FROM anchor_batches WHERE ${kind} AND tenant_id > $1 ORDER BY tenant_id LIMIT 1)
+    UNION ALL
+    SELECT (SELECT batch.tenant_id FROM anchor_batches AS batch
+            WHERE ${kind} AND batch.tenant_id > waiting.tenant_id ORDER BY batch.tenant_id LIMIT 1)
+    FROM waiting WHERE waiting.tenant_id IS NOT NULL)
+  SELECT tenant_id FROM waiting WHERE tenant_id IS NOT NULL`;
+
 /**
- * Locks the oldest sealed batch that nobody else holds. Batches of a tenant that has used up its anchors_per_day wait (per_event
- * batches were counted when their points came in).
+ * At most `most` tenants after `after`, in order, with sealed batches that may be submitted. Batches of a tenant that has used up
+ * its anchors_per_day wait; per_event batches were counted when their points were accepted, and never do.
  */
-export async function claimSealedBatch(tx: Transaction): Promise<SealedBatch | undefined> {
+export async function readLanes(tx: Transaction, after: string, most: number): Promise<Lane[]> {
+  const [perEvent, other] = await Promise.all([
+    tx.query<{ tenant_id: string }>(`${tenantsWith(sealedPerEvent)} LIMIT $2`, [after, most]),
+    tx.query<{ tenant_id: string }>(
+      `${tenantsWith(sealedOther)} AND NOT ${quotaUsedUp('waiting.tenant_id')} LIMIT $2`,
+      [after, most],
+    ),
+  ]);
+  const lanes = [
+    ...perEvent.rows.map(({ tenant_id }): Lane => ({ tenantId: tenant_id, isPerEvent: true })),
+    ...other.rows.map(({ tenant_id }): Lane => ({ tenantId: tenant_id, isPerEvent: false })),
+  ];
+  return lanes.sort((a, b) => (a.tenantId < b.tenantId ? -1 : a.tenantId > b.tenantId ? 1 : 0)).slice(0, most);
+}
+
+/** Locks the oldest sealed batch of a lane that nobody else holds. */
+export async function claimSealedBatch(tx: Transaction, lane: Lane): Promise<SealedBatch | undefined> {
   const { rows } = await tx.query<SealedRow>(
-    `SELECT ${sealedColumns} FROM anchor_batches AS batch
-     WHERE status = 'sealed' AND (anchor_mode = 'per_event' OR NOT ${quotaUsedUp})
+    `SELECT ${sealedColumns} FROM anchor_batches
+     WHERE tenant_id = $1 AND ${lane.isPerEvent ? sealedPerEvent : sealedOther}
      ORDER BY created_at LIMIT 1 FOR UPDATE SKIP LOCKED`,
+    [lane.tenantId],
   );
   return rows[0] && toSealed(rows[0]);
 }
 
-/** Whether the tenant of `batch` has submitted its day's anchors; a quota that is absent or 0 is none. */
-const quotaUsedUp = `EXISTS (
-  SELECT FROM tenants WHERE tenants.tenant_id = batch.tenant_id AND coalesce((quotas ->> 'anchors_per_day')::float8, 0) > 0
-    AND (quotas ->> 'anchors_per_day')::float8 <= (
-      SELECT count(*) FROM anchor_batches AS used
-      WHERE used.tenant_id = batch.tenant_id AND used.submitted_at >= date_trunc('day', now(), 'UTC')))`;
+/** Counts one anchor of the tenant's day; false when its quota is used up. */
+export async function reserveAnchor(tx: Transaction, tenantId: string): Promise<boolean> {
+  const { rows } = await tx.query<{ granted: bigint }>('SELECT anchors_reserve($1, 1) AS granted', [tenantId]);
+  return rows[0]!.granted > 0n;
+}
 
 /** Sealed batches that wait for their tenant's next day. */
 export async function countQuotaWaiting(tx: Transaction): Promise<number> {
   const { rows } = await tx.query<{ count: number }>(
-    `SELECT count(*)::int4 AS count FROM anchor_batches AS batch
-     WHERE status = 'sealed' AND anchor_mode <> 'per_event' AND ${quotaUsedUp}`,
+    `SELECT count(*)::int4 AS count FROM anchor_usage
+     JOIN anchor_batches AS batch ON batch.tenant_id = anchor_usage.tenant_id AND ${sealedOther}
+     WHERE ${quotaUsedUp('anchor_usage.tenant_id')}`,
   );
   return rows[0]!.count;
 }

@@ -7,13 +7,17 @@ import { anchorCoinRange, anchorFee } from './fees.ts';
 import type { FeeRate } from './fees.ts';
 import type { Processor } from './processor.ts';
 import type { Sender } from './sender.ts';
-import { claimSealedBatch, insertTransaction, lockBatch, markSubmitted } from './store.ts';
+import { claimSealedBatch, insertTransaction, lockBatch, markSubmitted, readLanes, reserveAnchor } from './store.ts';
 import type { SealedBatch } from './store.ts';
+import type { Lane } from './turns.ts';
 import type { WalletKey } from './wallet-key.ts';
 import { leaseCoin, leasedCoins } from './wallet-store.ts';
 
-/** What came of looking for a sealed batch. */
+/** What came of a lane's turn; `none`: it is empty, or its tenant has used up its day's anchors. */
 export type SubmitOutcome = 'none' | 'no_coin' | 'submitted';
+
+/** The most lanes of a round. */
+const mostLanes = 500;
 
 /** The wallet has no coin of the right size: the batch waits. */
 export class NoCoin extends Error {
@@ -31,19 +35,34 @@ export interface SubmitterParts {
 
 export class Submitter {
   private readonly parts: SubmitterParts;
+  /** The last tenant of the round before. */
+  private cursor = '';
 
   constructor(parts: SubmitterParts) {
     this.parts = parts;
   }
 
-  /** Takes one sealed batch to the processor. An unreachable processor is no failure: the transaction is stored. */
-  async submitNext(): Promise<SubmitOutcome> {
+  /** Whose batches are submitted in the next round; of more tenants than one round takes, each round takes the next ones. */
+  async lanes(): Promise<Lane[]> {
+    const lanes = await this.parts.database.system(async (tx) => {
+      const after = await readLanes(tx, this.cursor, mostLanes);
+      if (after.length === mostLanes || this.cursor === '') return after;
+      const first = await readLanes(tx, '', mostLanes - after.length);
+      return [...after, ...first.filter(({ tenantId }) => tenantId <= this.cursor)];
+    });
+    this.cursor = lanes.at(-1)?.tenantId ?? '';
+    return lanes;
+  }
+
+  /** Takes a lane's oldest batch to the processor. An unreachable processor is no failure: the transaction is stored. */
+  async submitNext(lane: Lane): Promise<SubmitOutcome> {
     const rate = await this.parts.processor.feeRate();
     let made: BuiltTransaction | undefined;
     try {
       made = await this.parts.database.system(async (tx) => {
-        const batch = await claimSealedBatch(tx);
-        return batch && (await this.make(tx, batch, rate));
+        const batch = await claimSealedBatch(tx, lane);
+        if (!batch || !(lane.isPerEvent || (await reserveAnchor(tx, lane.tenantId)))) return undefined;
+        return this.make(tx, batch, rate);
       });
     } catch (error) {
       if (error instanceof NoCoin) return 'no_coin';

@@ -4,6 +4,7 @@ import type { Clock } from '../platform/clock.ts';
 import type { Database } from '../platform/database.ts';
 import { failedPrecondition, invalidArgument, KelletError } from '../platform/errors.ts';
 import type { CallContext } from '../platform/rpc.ts';
+import type { AnchorQuota } from './anchor-quota.ts';
 import type { Devices } from './devices.ts';
 import type { IdempotencyRow } from './flush.ts';
 import { idempotencyScope, keptResponse, requestHash, type IdempotencyScope } from './idempotency.ts';
@@ -32,6 +33,7 @@ export interface IngestDependencies {
   readonly devices: Devices;
   readonly writer: TelemetryWriter;
   readonly clock: Clock;
+  readonly quota: AnchorQuota;
   /** Told of each rejected point; `deviceId` is empty when it named no device of the tenant. */
   readonly rejected: (tenantId: string, deviceId: string) => void;
 }
@@ -92,11 +94,11 @@ export class Ingest {
     context: CallContext,
     idempotency: Omit<IdempotencyRow, 'response'> | undefined,
   ): Promise<IngestResult> {
-    const { devices, writer, clock, rejected } = this.dependencies;
+    const { devices, writer, clock, rejected, quota } = this.dependencies;
     const known = await devices.lookup(context.tenantId, [...new Set(points.map((point) => point.deviceId))]);
     const now = clock.now();
-    const accepted: AcceptedPoint[] = [];
-    const acceptedIndexes: number[] = [];
+    let accepted: AcceptedPoint[] = [];
+    let acceptedIndexes: number[] = [];
     const errors: PointError[] = [];
     let rejections = 0;
     const reject = (index: number, code: Rejection['code'], message: string) => {
@@ -112,6 +114,18 @@ export class Ingest {
         accepted.push(judged);
         acceptedIndexes.push(index);
       }
+    }
+    const anchors = accepted.filter(({ device }) => device.anchoringMode === 'per_event').length;
+    let left = anchors === 0 ? 0 : await quota.reserve(context.tenantId, anchors);
+    if (left < anchors) {
+      // The first ones are taken. What is above the quota would never be proven, so it is not taken at all.
+      const isTaken = accepted.map(({ device }) => device.anchoringMode !== 'per_event' || left-- > 0);
+      for (const [at, index] of acceptedIndexes.entries()) {
+        if (!isTaken[at]) reject(index, 'RESOURCE_EXHAUSTED', 'anchors_per_day of the tenant is used up');
+      }
+      accepted = accepted.filter((_, at) => isTaken[at]);
+      acceptedIndexes = acceptedIndexes.filter((_, at) => isTaken[at]);
+      errors.sort((a, b) => a.index - b.index);
     }
     const result = (): IngestResult => ({ accepted: points.length - rejections, rejected: rejections, errors });
     if (accepted.length === 0 && !idempotency) return result();

@@ -23,6 +23,7 @@ import { Counter, Histogram } from '../platform/metrics.ts';
 import type { Platform, ServiceModule } from '../platform/module.ts';
 import type { Page } from '../platform/paging.ts';
 import type { CallContext, ServiceRegistry } from '../platform/rpc.ts';
+import { AnchorQuota } from './anchor-quota.ts';
 import type { Devices, Liveness, TelemetryDevice } from './devices.ts';
 import { readBuckets, readPoints, type Aggregation, type HistoryRange, type PointCursor } from './history.ts';
 import { forgetOldResponses } from './idempotency.ts';
@@ -113,6 +114,7 @@ class Telemetry implements TelemetryModule {
       devices,
       writer: this.writer,
       clock: platform.clock,
+      quota: new AnchorQuota(platform.database),
       rejected: (tenantId, deviceId) => {
         this.pointsTotal.inc({ result: 'rejected' });
         this.snapshots.reject(tenantId, deviceId);
