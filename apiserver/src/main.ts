@@ -20,7 +20,7 @@ import { addHealth } from './platform/grpc-health.ts';
 import { createLogger, type Logger } from './platform/logger.ts';
 import { createMetrics } from './platform/metrics.ts';
 import { migrate } from './platform/migrate.ts';
-import type { Platform } from './platform/module.ts';
+import type { Platform, ServiceModule } from './platform/module.ts';
 import { OutboxRelay } from './platform/outbox.ts';
 import { Paging } from './platform/paging.ts';
 import { SlowStatements } from './platform/slow-statements.ts';
@@ -67,9 +67,18 @@ async function migrateWhenReachable(database: Database, logger: Logger, signal: 
 const beyondCalls: ReadonlySet<string> = new Set(['nats', 'processor', 'headers']);
 
 /** What a process of these targets needs to serve; what it only makes use of is told by metrics. */
-function checksOf(config: Config, database: Database, broker: Broker): Record<string, Check> {
+function checksOf(
+  config: Config,
+  database: Database,
+  broker: Broker,
+  modules: readonly ServiceModule[],
+): Record<string, Check> {
   const { targets } = config;
-  const checks: Record<string, Check> = { postgres: () => database.ping() };
+  const postgres = async () => {
+    await database.ping();
+    for (const module of modules) module.check?.();
+  };
+  const checks: Record<string, Check> = { postgres };
   if (targets.has('gateway') || targets.has('chain-anchor')) checks['nats'] = () => broker.ping();
   // Beside other services the chain must not take them out of service.
   if (targets.has('chain-anchor') && targets.size === 1) Object.assign(checks, chainChecks(config));
@@ -95,18 +104,21 @@ async function run(config: Config): Promise<void> {
   const broker = new Broker(config.natsUrl, logger);
   const { targets } = config;
   const isGateway = targets.has('gateway');
-  const health = new Health(checksOf(config, database, broker));
+  const modules: ServiceModule[] = [];
+  const health = new Health(checksOf(config, database, broker, modules));
   const processServer = new ProcessServer(health, metrics, logger);
   await processServer.listen(config.listenHost, config.metricsPort);
   await migrateWhenReachable(database, logger, stopping.signal);
 
-  const outbox = new OutboxRelay(database, broker, logger);
+  const outbox = new OutboxRelay(database, broker, logger, metrics);
   const paging = new Paging(pagingKey(config));
   const platform: Platform = { config, clock: systemClock, logger, metrics, database, broker, outbox, paging };
   const live = new LiveHub();
   const liveRelay = new LiveRelay(live, broker, systemClock, metrics);
   const internal = new InternalServer(config.controlSecret, logger);
-  const { modules, registry, directory } = createServices(platform, targets, internal, live);
+  const created = createServices(platform, targets, internal, live);
+  const { registry, directory } = created;
+  modules.push(...created.modules);
   const services = new TargetInvoker(registry, config.addresses, config.controlSecret);
   // Nobody can be let in without it; what else is away, fails by itself.
   if (services.remoteTargets.includes('auth')) health.add('auth', () => services.checkTarget('auth'));

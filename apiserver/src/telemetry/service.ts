@@ -145,6 +145,10 @@ class Telemetry implements TelemetryModule {
     }, 60_000);
   }
 
+  check(): void {
+    this.writer.check();
+  }
+
   async stop(): Promise<void> {
     clearInterval(this.sweeper);
     this.closing.abort();

@@ -87,7 +87,7 @@ export async function startAnchoring(environment: Record<string, string> = {}): 
     outbox,
     paging: new Paging(Buffer.alloc(32, 7)),
   });
-  const outbox = new OutboxRelay(database, gateway.broker, logger);
+  const outbox = new OutboxRelay(database, gateway.broker, logger, createMetrics());
   const platform = platformWith({});
   const registry = new ServiceRegistry();
   const module = createChainAnchor(platform, quickTiming);

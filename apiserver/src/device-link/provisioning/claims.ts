@@ -26,7 +26,7 @@ interface Outcome {
   readonly template?: ClaimTemplateRow;
   readonly deviceId?: string;
   readonly apiKey?: string;
-  readonly eventId?: string;
+  readonly eventPosition?: bigint;
 }
 
 /** A claim whose fields have been checked, with the tenant that its key belongs to. */
@@ -73,7 +73,7 @@ export function claimMethod(ground: {
 
   return {
     async claimDevice(request, context) {
-      const { decision, template, deviceId, apiKey, eventId } = await claim(request);
+      const { decision, template, deviceId, apiKey, eventPosition } = await claim(request);
       if (decision.action === 'refuse') {
         claims.inc({ outcome: decision.cause });
         logger.info({ cause: decision.cause, template: template?.template_id }, 'claim refused');
@@ -81,10 +81,10 @@ export function claimMethod(ground: {
         throw permissionDenied('the provision key does not allow this claim');
       }
       claims.inc({ outcome: decision.action === 'create' ? 'created' : 'repeated' });
-      if (eventId) {
+      if (eventPosition !== undefined) {
         context.afterResponse(() => {
           outbox
-            .release([eventId])
+            .release([eventPosition])
             .catch((error: unknown) => logger.debug({ err: error }, 'an event goes with the sweep'));
         });
       }
@@ -144,7 +144,7 @@ async function claimInTenant(tx: Transaction, fields: ClaimFields, clock: Clock)
     template_id: template.template_id,
   };
   const event = { tenantId, subject: 'device.provisioned', resource: deviceId, data, holdMilliseconds };
-  return { decision, template, deviceId, apiKey, eventId: await enqueue(tx, event, clock) };
+  return { decision, template, deviceId, apiKey, eventPosition: await enqueue(tx, event, clock) };
 }
 
 /** Makes the device with the template's groups that still exist; undefined when the hardware id was taken meanwhile. */
