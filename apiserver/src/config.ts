@@ -7,7 +7,7 @@ import { allTargets, parseAddresses, parseTargets, remoteTargets, type Target } 
 const services = allTargets.filter((target) => target !== 'gateway' && target !== 'dashboard-bff');
 
 interface Setting {
-  readonly type: 'string' | 'integer' | 'boolean' | 'origin' | 'ranges' | readonly string[];
+  readonly type: 'string' | 'integer' | 'boolean' | 'origin' | 'ranges' | 'tenants' | readonly string[];
   readonly fallback?: string;
   /** Never shown; may be given as a file by the name with _FILE. */
   readonly secret?: boolean;
@@ -95,9 +95,9 @@ const settings = {
   batchPoints: { type: 'integer', fallback: '1000', help: 'points after which an anchor batch is sealed' },
   batchSeconds: { type: 'integer', fallback: '30', help: 'seconds after which an anchor batch is sealed' },
   publishPoints: {
-    type: 'string',
+    type: 'tenants',
     fallback: '',
-    help: 'tenants whose points are published on NATS, separated by commas; *: all',
+    help: 'tenants whose points are published on NATS, separated by commas; *: all; publish-points changes it for a tenant',
   },
   network: { type: ['main', 'test', 'local'], fallback: 'main', help: 'chain network' },
   arcUrl: { type: 'string', fallback: '', help: "base URL of the transaction processor's API" },
@@ -233,6 +233,11 @@ function parse(name: string, setting: Setting, text: string, problems: string[])
     const ranges = text.split(',').map((range) => range.trim());
     const wrong = ranges.find((range) => range !== '' && !isRange(range));
     if (wrong !== undefined) problems.push(`${name}: ${JSON.stringify(wrong)} is no address or CIDR range`);
+  }
+  if (setting.type === 'tenants') {
+    const tenants = text.split(',').map((tenantId) => tenantId.trim());
+    const wrong = tenants.find((tenantId) => !/^(\*|[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)?$/.test(tenantId));
+    if (wrong !== undefined) problems.push(`${name}: ${JSON.stringify(wrong)} is no tenant id`);
   }
   if (typeof setting.type !== 'string' && !setting.type.includes(text)) {
     problems.push(`${name} must be one of ${setting.type.join(', ')}`);

@@ -22,6 +22,7 @@ import { createMetrics } from './platform/metrics.ts';
 import { migrate } from './platform/migrate.ts';
 import type { Platform, ServiceModule } from './platform/module.ts';
 import { OutboxRelay } from './platform/outbox.ts';
+import { runEventsCommand } from './platform/outbox-command.ts';
 import { Paging } from './platform/paging.ts';
 import { SlowStatements } from './platform/slow-statements.ts';
 import { startTracing } from './platform/tracing.ts';
@@ -29,11 +30,14 @@ import type { ServiceRegistry } from './platform/rpc.ts';
 import { ProcessServer } from './process-server.ts';
 import { LiveRelay } from './telemetry/live-relay.ts';
 import { LiveHub } from './telemetry/live.ts';
+import { runPublishPointsCommand } from './telemetry/publish-points-command.ts';
 
 const usage = `kellet-apiserver: the data plane of Kellet
 
 usage: kellet-apiserver [--target=all|gateway,auth,…] [flags]
        kellet-apiserver wallet address|balance|split|import
+       kellet-apiserver publish-points list | --tenant TENANT_ID on|off|default
+       kellet-apiserver events list | show|resend|drop EVENT_ID… | resend|drop --all
 
 Every setting is a flag, or an environment variable; a secret is a variable or a file named by the variable with _FILE.
 KUBECONFIG names the Kubernetes API; inside a cluster it is found by itself. OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_SERVICE_NAME and
@@ -197,13 +201,26 @@ async function openGateway(
   };
 }
 
-/** `kellet-apiserver wallet …`: with the same settings as the server. Answers the exit code. */
-async function wallet(config: Config, args: readonly string[]): Promise<number> {
-  const logger = createLogger('warn', { process: 'kellet-apiserver wallet' });
+type Write = (line: string) => void;
+
+/** Commands that work on the database beside the server, with the same settings. Each returns the exit code. */
+const commands: Record<
+  string,
+  (args: readonly string[], config: Config, database: Database, logger: Logger, write: Write) => Promise<number>
+> = {
+  wallet: (args, config, database, logger, write) => runWalletCommand(args, { config, database, logger, write }),
+  'publish-points': (args, { publishPoints }, database, _logger, write) =>
+    runPublishPointsCommand(args, { database, setting: publishPoints, write }),
+  events: (args, _config, database, _logger, write) => runEventsCommand(args, { database, write }),
+};
+
+async function runCommand(name: string, args: readonly string[]): Promise<number> {
+  const config = readConfig(process.env, []);
+  const logger = createLogger('warn', { process: `kellet-apiserver ${name}` });
   const database = new Database(config.databaseUrl, logger, { maximumConnections: 2 });
   try {
     await migrate(database, logger);
-    return await runWalletCommand(args, { config, database, logger, write: (line) => console.log(line) });
+    return await commands[name]!(args, config, database, logger, (line) => console.log(line));
   } finally {
     await database.close();
   }
@@ -216,7 +233,7 @@ async function main(): Promise<number> {
     console.log(usage);
     return 0;
   }
-  if (first === 'wallet') return wallet(readConfig(process.env, []), rest);
+  if (first !== undefined && Object.hasOwn(commands, first)) return runCommand(first, rest);
   await run(readConfig(process.env, first === undefined ? [] : [first, ...rest]));
   return 0;
 }

@@ -61,6 +61,7 @@ export function apiserverEnvironment(options: ApiserverOptions): Record<string, 
     KELLET_PLATFORM_ADMIN_EMAIL: options.platform.email,
     KELLET_PLATFORM_ADMIN_PASSWORD_FILE: options.platform.password.path,
     KELLET_ALLOW_LOCAL_FETCH: 'true',
+    KELLET_PUBLISH_POINTS: environment.KELLET_PUBLISH_POINTS ?? '*',
   };
 }
 

@@ -35,7 +35,7 @@ export function refusalOf(error: unknown): string | undefined {
   if (isTooLarge(error)) return 'larger than max_payload of the broker';
   if (!(error instanceof NatsError)) return undefined;
   const refusal = error.jsError();
-  return refusal?.code === 400 && !passing.has(refusal.err_code) ? refusal.description : undefined;
+  return refusal?.code === 400 && !passing.has(refusal.err_code ?? 0) ? refusal.description : undefined;
 }
 
 /** Publications without an answer of the broker, beyond which further ones are dropped. */

@@ -50,4 +50,3 @@ export function cutOff(client: pg.Client): void {
   void client.end().catch(() => undefined);
   client.connection.stream.destroy();
 }
-

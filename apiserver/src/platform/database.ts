@@ -62,7 +62,8 @@ const rollback: Statement = { text: 'ROLLBACK' };
 // statements, so that they cost no round trip. A statement of this form is parsed only once.
 const columns = (settings: Readonly<Record<string, string>>) =>
   Object.entries(settings).map(([name, value]) => `set_config('${name}', ${value}, true)`);
-const setting = (settings: Readonly<Record<string, string>>) => named('scope', `SELECT ${columns(settings).join(', ')}`);
+const setting = (settings: Readonly<Record<string, string>>) =>
+  named('scope', `SELECT ${columns(settings).join(', ')}`);
 
 const tenantSettings = { role: "'kellet_tenant'", 'kellet.tenant_id': '$1' };
 const readSettings = { transaction_read_only: "'on'" };
@@ -402,8 +403,8 @@ export class Database {
     const client = await this.connect();
     let broken: Error | undefined;
     try {
-      const [asked] = await sendBatch(client, [{ text: 'SELECT pg_is_in_recovery() AS standby' }], pingMilliseconds);
-      if (asked!.rows[0]!['standby'] === true) throw new Error('the server is a standby');
+      const [asked] = await sendBatch(client, [{ text: 'SHOW transaction_read_only' }], pingMilliseconds);
+      if (asked!.rows[0]!['transaction_read_only'] === 'on') throw new Error('the server takes no writes');
     } catch (error) {
       broken = error as Error;
       throw error;

@@ -231,10 +231,12 @@ function addGauges(database: Database, metrics: Registry, logger: Logger): void 
       help,
       registers: [metrics],
       async collect() {
-        const asked = await database.systemRead((tx) => tx.query<{ value: number }>(query)).catch((error: unknown) => {
-          logger.debug({ err: error, metric: name }, 'a metric could not be read');
-          return undefined;
-        });
+        const asked = await database
+          .systemRead((tx) => tx.query<{ value: number }>(query))
+          .catch((error: unknown) => {
+            logger.debug({ err: error, metric: name }, 'a metric could not be read');
+            return undefined;
+          });
         if (asked) this.set(asked.rows[0]?.value ?? 0);
         else this.remove();
       },

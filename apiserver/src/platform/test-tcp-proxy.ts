@@ -17,6 +17,8 @@ export class TcpProxy {
   private readonly server: Server;
   private readonly pairs = new Set<Pair>();
   private isOpen = true;
+  /** How long everything takes in each direction. */
+  delayMilliseconds = 0;
   private muted: Silence | undefined;
 
   private constructor(target: { host: string; port: number }) {
@@ -33,7 +35,9 @@ export class TcpProxy {
     const isSwallowed = () => [pair.silence, this.muted].some((one) => one === 'both' || one === direction);
     // What is swallowed never arrives, as with a firewall that forgot the connection; nor does the end of a connection.
     from.on('data', (chunk) => {
-      if (!isSwallowed()) to.write(chunk);
+      if (isSwallowed()) return;
+      if (this.delayMilliseconds === 0) to.write(chunk);
+      else setTimeout(() => to.write(chunk), this.delayMilliseconds);
     });
     const end = () => {
       if (isSwallowed()) return;

@@ -263,8 +263,9 @@ describe('when the host of PostgreSQL vanishes', function () {
     await new Promise((resolve) => setTimeout(resolve, 500));
     proxy.silenceOpen();
     await other.query('SELECT pg_advisory_unlock(6452817301)');
-    expect(await Promise.race([migrating, new Promise((resolve) => setTimeout(() => resolve('hangs'), 20_000))])).to
-      .not.equal('hangs');
+    expect(
+      await Promise.race([migrating, new Promise((resolve) => setTimeout(() => resolve('hangs'), 20_000))]),
+    ).to.not.equal('hangs');
     expect(await outcome(migrate(database, logger))).to.equal('OK');
   });
 

@@ -34,7 +34,9 @@ describe('claims', () => {
     ({ claimDevice } = claimMethod({
       database: test.database,
       // The relay publishes to the broker; what a claim asks of it is to let one event go.
-      outbox: { release: async (positions: readonly bigint[]) => void released.push(...positions) } as unknown as OutboxRelay,
+      outbox: {
+        release: async (positions: readonly bigint[]) => void released.push(...positions),
+      } as unknown as OutboxRelay,
       changes: { mark: (change: Change) => void marked.push(change) } as unknown as ChangeCoalescer,
       clock: systemClock,
       logger: createLogger('silent'),
@@ -70,7 +72,7 @@ describe('claims', () => {
   const rows = async <Row extends Record<string, unknown>>(text: string, ...values: unknown[]): Promise<Row[]> =>
     (await test.database.system((tx) => tx.query<Row>(text, values))).rows;
   const provisioned = (hardwareId: string) =>
-    rows<{ event_id: string; payload: string; tenant_id: string }>(
+    rows<{ position: bigint; payload: string; tenant_id: string }>(
       `SELECT position, payload, tenant_id FROM outbox
        WHERE subject = 'device.provisioned' AND payload::json->'data'->>'hardware_id' = $1`,
       hardwareId,
