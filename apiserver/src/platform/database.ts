@@ -132,12 +132,14 @@ export class Database {
     this.systemBounds = systemBoundsOf(this.loopMilliseconds);
     this.heartbeatMilliseconds = options.heartbeatMilliseconds ?? defaultHeartbeatMilliseconds;
     this.slowStatements = options.slowStatements;
+    // Awaited by the pool, which pg's types do not say.
+    const onConnect = (client: pg.PoolClient): unknown => prepareSession(client, this.statementMilliseconds);
     this.pool = new pg.Pool({
       ...connectionOptions(url, 'kellet-apiserver'),
       max: options.maximumConnections ?? 20,
       // For what is asked of the pool itself; transactions bring bounds of their own.
       query_timeout: this.statementMilliseconds + answerMilliseconds,
-      onConnect: (client) => prepareSession(client, this.statementMilliseconds),
+      onConnect,
     });
     this.pool.on('error', (error) => logger.warn({ err: error }, 'idle database connection lost'));
     // The pool listens on idle connections only; an error that nobody hears would end the process. It throws away by itself
