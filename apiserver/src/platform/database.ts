@@ -133,7 +133,7 @@ export class Database {
     this.heartbeatMilliseconds = options.heartbeatMilliseconds ?? defaultHeartbeatMilliseconds;
     this.slowStatements = options.slowStatements;
     // Awaited by the pool, which pg's types do not say.
-    const onConnect = (client: pg.PoolClient): unknown => prepareSession(client, this.statementMilliseconds);
+    const onConnect = (client: pg.ClientBase): unknown => prepareSession(client, this.statementMilliseconds);
     this.pool = new pg.Pool({
       ...connectionOptions(url, 'kellet-apiserver'),
       max: options.maximumConnections ?? 20,
