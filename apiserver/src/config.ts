@@ -8,7 +8,7 @@ import { allTargets, parseAddresses, parseTargets, remoteTargets, type Target } 
 const services = allTargets.filter((target) => target !== 'gateway' && target !== 'dashboard-bff');
 
 interface Setting {
-  readonly type: 'string' | 'integer' | 'boolean' | 'origin' | 'ranges' | 'hosts' | readonly string[];
+  readonly type: 'string' | 'integer' | 'boolean' | 'origin' | 'ranges' | 'hosts' | 'tenants' | readonly string[];
   /** Bounds of an integer. */
   readonly minimum?: number;
   readonly maximum?: number;
@@ -104,9 +104,9 @@ const settings = {
   batchPoints: { type: 'integer', fallback: '1000', help: 'points after which an anchor batch is sealed' },
   batchSeconds: { type: 'integer', fallback: '30', help: 'seconds after which an anchor batch is sealed' },
   publishPoints: {
-    type: 'string',
+    type: 'tenants',
     fallback: '',
-    help: 'tenants whose points are published on NATS, separated by commas; *: all',
+    help: 'tenants whose points are published on NATS, separated by commas; *: all; publish-points changes it for a tenant',
   },
   network: { type: ['main', 'test', 'local'], fallback: 'main', help: 'chain network' },
   arcUrl: { type: 'string', fallback: '', help: "base URL of the transaction processor's API" },
@@ -276,6 +276,11 @@ function parse(name: string, setting: Setting, text: string, problems: string[])
     } catch (error) {
       problems.push(`${name}: ${(error as Error).message}`);
     }
+  }
+  if (setting.type === 'tenants') {
+    const tenants = text.split(',').map((tenantId) => tenantId.trim());
+    const wrong = tenants.find((tenantId) => !/^(\*|[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)?$/.test(tenantId));
+    if (wrong !== undefined) problems.push(`${name}: ${JSON.stringify(wrong)} is no tenant id`);
   }
   if (typeof setting.type !== 'string' && !setting.type.includes(text)) {
     problems.push(`${name} must be one of ${setting.type.join(', ')}`);

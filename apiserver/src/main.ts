@@ -20,8 +20,9 @@ import { addHealth } from './platform/grpc-health.ts';
 import { createLogger, type Logger } from './platform/logger.ts';
 import { createMetrics } from './platform/metrics.ts';
 import { migrate } from './platform/migrate.ts';
-import type { Platform } from './platform/module.ts';
+import type { Platform, ServiceModule } from './platform/module.ts';
 import { OutboxRelay } from './platform/outbox.ts';
+import { runEventsCommand } from './platform/outbox-command.ts';
 import { Paging } from './platform/paging.ts';
 import { SlowStatements } from './platform/slow-statements.ts';
 import { startTracing } from './platform/tracing.ts';
@@ -29,11 +30,14 @@ import type { ServiceRegistry } from './platform/rpc.ts';
 import { ProcessServer } from './process-server.ts';
 import { LiveRelay } from './telemetry/live-relay.ts';
 import { LiveHub } from './telemetry/live.ts';
+import { runPublishPointsCommand } from './telemetry/publish-points-command.ts';
 
 const usage = `kellet-apiserver: the data plane of Kellet
 
 usage: kellet-apiserver [--target=all|gateway,auth,…] [flags]
        kellet-apiserver wallet address|balance|split|import
+       kellet-apiserver publish-points list | --tenant TENANT_ID on|off|default
+       kellet-apiserver events list | show|resend|drop EVENT_ID… | resend|drop --all
 
 Every setting is a flag, or an environment variable; a secret is a variable or a file named by the variable with _FILE.
 KUBECONFIG names the Kubernetes API; inside a cluster it is found by itself. OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_SERVICE_NAME and
@@ -67,9 +71,18 @@ async function migrateWhenReachable(database: Database, logger: Logger, signal: 
 const beyondCalls: ReadonlySet<string> = new Set(['nats', 'processor', 'headers']);
 
 /** What a process of these targets needs to serve; what it only makes use of is told by metrics. */
-function checksOf(config: Config, database: Database, broker: Broker): Record<string, Check> {
+function checksOf(
+  config: Config,
+  database: Database,
+  broker: Broker,
+  modules: readonly ServiceModule[],
+): Record<string, Check> {
   const { targets } = config;
-  const checks: Record<string, Check> = { postgres: () => database.ping() };
+  const postgres = async () => {
+    await database.ping();
+    for (const module of modules) module.check?.();
+  };
+  const checks: Record<string, Check> = { postgres };
   if (targets.has('gateway') || targets.has('chain-anchor')) checks['nats'] = () => broker.ping();
   // Beside other services the chain must not take them out of service.
   if (targets.has('chain-anchor') && targets.size === 1) Object.assign(checks, chainChecks(config));
@@ -95,18 +108,21 @@ async function run(config: Config): Promise<void> {
   const broker = new Broker(config.natsUrl, logger);
   const { targets } = config;
   const isGateway = targets.has('gateway');
-  const health = new Health(checksOf(config, database, broker));
+  const modules: ServiceModule[] = [];
+  const health = new Health(checksOf(config, database, broker, modules));
   const processServer = new ProcessServer(health, metrics, logger);
   await processServer.listen(config.listenHost, config.metricsPort);
   await migrateWhenReachable(database, logger, stopping.signal);
 
-  const outbox = new OutboxRelay(database, broker, logger);
+  const outbox = new OutboxRelay(database, broker, logger, metrics);
   const paging = new Paging(pagingKey(config));
   const platform: Platform = { config, clock: systemClock, logger, metrics, database, broker, outbox, paging };
   const live = new LiveHub();
   const liveRelay = new LiveRelay(live, broker, systemClock, metrics);
   const internal = new InternalServer(config.controlSecret, logger);
-  const { modules, registry, directory } = createServices(platform, targets, internal, live);
+  const created = createServices(platform, targets, internal, live);
+  const { registry, directory } = created;
+  modules.push(...created.modules);
   const services = new TargetInvoker(registry, config.addresses, config.controlSecret);
   // Nobody can be let in without it; what else is away, fails by itself.
   if (services.remoteTargets.includes('auth')) health.add('auth', () => services.checkTarget('auth'));
@@ -185,13 +201,26 @@ async function openGateway(
   };
 }
 
-/** `kellet-apiserver wallet …`: with the same settings as the server. Answers the exit code. */
-async function wallet(config: Config, args: readonly string[]): Promise<number> {
-  const logger = createLogger('warn', { process: 'kellet-apiserver wallet' });
+type Write = (line: string) => void;
+
+/** Commands that work on the database beside the server, with the same settings. Each returns the exit code. */
+const commands: Record<
+  string,
+  (args: readonly string[], config: Config, database: Database, logger: Logger, write: Write) => Promise<number>
+> = {
+  wallet: (args, config, database, logger, write) => runWalletCommand(args, { config, database, logger, write }),
+  'publish-points': (args, { publishPoints }, database, _logger, write) =>
+    runPublishPointsCommand(args, { database, setting: publishPoints, write }),
+  events: (args, _config, database, _logger, write) => runEventsCommand(args, { database, write }),
+};
+
+async function runCommand(name: string, args: readonly string[]): Promise<number> {
+  const config = readConfig(process.env, []);
+  const logger = createLogger('warn', { process: `kellet-apiserver ${name}` });
   const database = new Database(config.databaseUrl, logger, { maximumConnections: 2 });
   try {
     await migrate(database, logger);
-    return await runWalletCommand(args, { config, database, logger, write: (line) => console.log(line) });
+    return await commands[name]!(args, config, database, logger, (line) => console.log(line));
   } finally {
     await database.close();
   }
@@ -204,7 +233,7 @@ async function main(): Promise<number> {
     console.log(usage);
     return 0;
   }
-  if (first === 'wallet') return wallet(readConfig(process.env, []), rest);
+  if (first !== undefined && Object.hasOwn(commands, first)) return runCommand(first, rest);
   await run(readConfig(process.env, first === undefined ? [] : [first, ...rest]));
   return 0;
 }

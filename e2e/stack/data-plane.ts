@@ -63,6 +63,7 @@ export function apiserverEnvironment(options: ApiserverOptions): Record<string, 
     KELLET_PLATFORM_ADMIN_EMAIL: options.platform.email,
     KELLET_PLATFORM_ADMIN_PASSWORD_FILE: options.platform.password.path,
     KELLET_ARTIFACT_HOSTS: [options.artifactHost, environment.KELLET_ARTIFACT_HOSTS].filter(Boolean).join(','),
+    KELLET_PUBLISH_POINTS: environment.KELLET_PUBLISH_POINTS ?? '*',
   };
 }
 

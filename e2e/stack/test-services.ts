@@ -1,9 +1,9 @@
 // mocha root-hook plugin: one PostgreSQL and one NATS server for a whole run of unit tests.
 // Use: mocha --require ./e2e/stack/test-services.ts 'apiserver/src/**/*.test.ts'
 // Tests find KELLET_TEST_DATABASE_URL (a superuser's: each suite makes a database of its own) and
-// KELLET_TEST_NATS_URL, which are left alone when they are set already, and KELLET_TEST_REDIS_SERVER, a program that a
-// test starts by itself, because it also stops it; where there is none, KELLET_TEST_REDIS_PROBLEM says why, and only the
-// tests that need it fail.
+// KELLET_TEST_NATS_URL, which are left alone when they are set already; and KELLET_TEST_NATS_SERVER and
+// KELLET_TEST_REDIS_SERVER, programs that a test starts by itself, because it also stops or configures them. Where there is
+// no Redis, KELLET_TEST_REDIS_PROBLEM says why, and only the tests that need it fail.
 import { chmod, mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -31,6 +31,7 @@ async function findRedisServer(): Promise<void> {
 
 async function start(): Promise<void> {
   await findRedisServer();
+  process.env.KELLET_TEST_NATS_SERVER ??= await natsServerProgram(report);
   const { KELLET_TEST_DATABASE_URL, KELLET_TEST_NATS_URL } = process.env;
   if (KELLET_TEST_DATABASE_URL && KELLET_TEST_NATS_URL) return;
   folder = await mkdtemp(join(tmpdir(), 'kellet-test-'));
@@ -50,7 +51,7 @@ async function start(): Promise<void> {
   };
   const broker = async () => {
     if (KELLET_TEST_NATS_URL) return;
-    const program = await natsServerProgram(report);
+    const program = process.env.KELLET_TEST_NATS_SERVER!;
     const options = { supervisor: services, program, folder: join(folder!, 'nats'), port: natsPort! };
     process.env.KELLET_TEST_NATS_URL = await startNats(options);
   };

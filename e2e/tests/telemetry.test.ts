@@ -1,6 +1,7 @@
 // The way of a point: taken, kept, shown live, read back (SPEC "Telemetry ingest", API.md "telemetry").
 import { randomUUID } from 'node:crypto';
 import { expect } from 'chai';
+import { connect } from 'nats';
 import type { IngestAnswer, Reading } from '../devices/device.ts';
 import { replay, weatherStations } from '../devices/readings.ts';
 import { admin, makeDevice } from '../src/fixtures.ts';
@@ -29,6 +30,27 @@ const values = ({ timestamp, numeric_values, string_values }: Reading) => ({
 });
 
 describe('telemetry', () => {
+  it('publishes the points of every tenant on the broker', async () => {
+    const device = await makeDevice(await admin());
+    const url = new URL(stack().info.natsUrl);
+    const broker = await connect({ servers: url.host });
+    try {
+      const messages: { tenantid: string; data: { points: Reading[] } }[] = [];
+      broker.subscribe(`telemetry.points.*.${device.deviceId}`, {
+        callback: (_error, message) => void messages.push(message.json()),
+      });
+      await broker.flush();
+      const readings = replay(weatherStations(), 0, 20);
+      expect(await device.send(readings)).to.include({ accepted: 20 });
+      const received = () => messages.flatMap(({ data }) => data.points);
+      await waitUntil(async () => received().length === 20, { what: 'the points', timeoutMilliseconds: 5000 });
+      expect(received().map(values)).to.deep.equal(readings.map(values));
+      expect(new Set(messages.map(({ tenantid }) => tenantid)).size).to.equal(1);
+    } finally {
+      await broker.close();
+    }
+  });
+
   it('takes points and gives them back: latest, history, live, online', async () => {
     const device = await makeDevice(await admin());
     const { base, token } = await admin();

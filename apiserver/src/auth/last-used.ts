@@ -47,13 +47,19 @@ export class LastUsed {
       const uses = [...this.pending[table]];
       if (uses.length === 0) continue;
       this.pending[table] = new Map();
-      await this.database.system((tx) =>
-        tx.query(
-          `UPDATE ${table} SET last_used_at = greatest(last_used_at, used.at)
-           FROM unnest($1::uuid[], $2::timestamptz[]) AS used (id, at) WHERE ${idColumn[table]} = used.id`,
-          [uses.map(([id]) => id), uses.map(([, at]) => new Date(at))],
-        ),
-      );
+      try {
+        await this.database.system((tx) =>
+          tx.query(
+            `UPDATE ${table} SET last_used_at = greatest(last_used_at, used.at)
+             FROM unnest($1::uuid[], $2::timestamptz[]) AS used (id, at) WHERE ${idColumn[table]} = used.id`,
+            [uses.map(([id]) => id), uses.map(([, at]) => new Date(at))],
+          ),
+        );
+      } catch (error) {
+        // A later use counts more than one that could not be written.
+        this.pending[table] = new Map([...uses, ...this.pending[table]]);
+        throw error;
+      }
     }
   }
 }

@@ -2,8 +2,8 @@
 import type { Transaction } from '../platform/database.ts';
 
 /**
- * The notification channel. The payload is the hex SHA-256 of a credential, `session:<session id>` for every access token of
- * a session, or `*` for everything (a tenant was deleted).
+ * The notification channel. The payload is the hex SHA-256 of a credential, or `session:<session id>` for every access token
+ * of a session. What concerns a whole tenant is announced as a change of the tenant.
  */
 export const revocationChannel = 'kellet_revocations';
 

@@ -14,7 +14,6 @@ import { newId } from '../platform/ids.ts';
 import type { Platform } from '../platform/module.ts';
 import { checkAllowlist } from './ip-allowlist.ts';
 import { checkNewPassword, hashPassword } from './passwords.ts';
-import { notifyRevoked } from './revocations.ts';
 import { insertUser } from './store.ts';
 import {
   checkDefaults,
@@ -85,7 +84,7 @@ export class TenantApplier implements Applier<TenantSpec, Observed> {
       if (rowCount === 0) return;
       await tx.query('UPDATE api_keys SET revoked_at = now() WHERE tenant_id = $1 AND revoked_at IS NULL', [id]);
       await tx.query('UPDATE sessions SET revoked_at = now() WHERE tenant_id = $1 AND revoked_at IS NULL', [id]);
-      await notifyRevoked(tx, ['*']);
+      // Every gateway forgets the tenant's callers, and judges its open streams again.
       await notifyTenantChanged(tx, id);
     });
     return undefined;

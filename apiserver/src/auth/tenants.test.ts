@@ -137,6 +137,7 @@ describe('tenants', () => {
       const key = await test.database.tenant('ending', (tx) =>
         mintDeviceKey(tx, 'ending', '0190a000-0000-7000-8000-000000000000'),
       );
+      heard.length = 0;
       expect(await remove('ending')).to.equal(undefined);
       expect(await remove('ending')).to.equal(undefined);
       for (const token of [pair.accessToken, key]) {
@@ -144,7 +145,9 @@ describe('tenants', () => {
       }
       expect(await codeOf(login('ending'))).to.equal('UNAUTHENTICATED');
       expect(await codeOf(call(method.refresh, { refreshToken: pair.refreshToken }))).to.equal('UNAUTHENTICATED');
-      await eventually(() => heard.includes(`${revocationChannel} *`));
+      await eventually(() => heard.includes('kellet_tenants ending'));
+      // Credentials of other tenants are not meant.
+      expect(heard).not.to.include(`${revocationChannel} *`);
       expect((await apply('ending')).refusal).to.include({ reason: 'Terminated' });
       expect(await codeOf(call(method.getTenant, { tenantId: 'ending' }))).to.equal('NOT_FOUND');
     });

@@ -36,7 +36,8 @@ export function consumeDurably(
     });
     const consumer = await connection.jetstream().consumers.get(streamName, durable);
     if (closing.signal.aborted) return;
-    messages = await consumer.consume({ max_messages: 64 });
+    // A broker that comes back without its files has no such consumer: it is made again.
+    messages = await consumer.consume({ max_messages: 64, abort_on_missing_resource: true });
     if (closing.signal.aborted) return void messages.close();
     for await (const message of messages) {
       try {

@@ -3,6 +3,9 @@ import { expect } from 'chai';
 import { eventually } from '../auth/test-fixtures.ts';
 import { Broker } from '../platform/broker.ts';
 import { newId } from '../platform/ids.ts';
+import { Database } from '../platform/database.ts';
+import { createLogger } from '../platform/logger.ts';
+import { TcpProxy } from '../platform/test-tcp-proxy.ts';
 import { createVerifier } from '../verifier/service.ts';
 import { startDevchain } from './testing/devchain-process.ts';
 import { newPoint, sealBatch, startAnchoring, type Anchoring, type TestBatch } from './testing/anchoring.ts';
@@ -195,6 +198,39 @@ describe('chain-anchor under faults', function () {
     } finally {
       await alone.stop!();
       await broker.close();
+    }
+  });
+
+  it('goes on by itself after the host of the database has vanished', async () => {
+    const own = await startAnchoring();
+    createVerifier(own.platform).register(own.registry);
+    const url = own.settings['KELLET_DATABASE_URL']!;
+    const proxy = await TcpProxy.before(url);
+    const bounds = { loopMilliseconds: 1000, heartbeatMilliseconds: 300 };
+    const database = new Database(proxy.through(url), createLogger('silent'), bounds);
+    await own.halt();
+    const alone = own.another({}, undefined, database);
+    await alone.start!();
+    try {
+      const sealTwo = async () => {
+        const point = () => newPoint(newId());
+        return [await sealBatch(own.platform.database, [point()]), await sealBatch(own.platform.database, [point()])];
+      };
+      await expectAnchored(own, await sealTwo());
+      proxy.silence();
+      const during = await sealTwo();
+      await new Promise((resolve) => setTimeout(resolve, 4000));
+      proxy.restore();
+      await expectAnchored(own, during);
+      // Only the connections that are open now are dead.
+      proxy.silenceOpen();
+      await expectAnchored(own, await sealTwo());
+    } finally {
+      proxy.restore();
+      await alone.stop!();
+      await database.close();
+      await proxy.close();
+      await own.stop();
     }
   });
 });

@@ -36,7 +36,7 @@ interface CoinRow {
 
 /** What does not hold, a line each; empty when all is well. Between two looks at a system at work some of it may be in motion. */
 export async function checkAnchoring(database: Database): Promise<string[]> {
-  return database.system(async (tx) => {
+  return database.maintenance(async (tx) => {
     const batches = await tx.query<BatchRow>(
       `SELECT batch_id, status, merkle_root, count, txid, raw_tx, bump, batch.block_hash, header.block_hash AS header_hash, header.header
        FROM anchor_batches AS batch LEFT JOIN block_headers AS header ON header.height = batch.block_height

@@ -135,12 +135,14 @@ export class ChangeCoalescer {
     const changes = [...this.pending.values()];
     this.pending.clear();
     try {
-      await this.database.system(async (tx) => {
-        for (const { kind, tenantId, namespace, name } of changes)
-          await notifyChanged(tx, kind, tenantId, namespace, name);
-      });
+      await this.database.system((tx) =>
+        Promise.all(
+          changes.map(({ kind, tenantId, namespace, name }) => notifyChanged(tx, kind, tenantId, namespace, name)),
+        ),
+      );
     } catch (error) {
-      this.logger.debug({ err: error }, 'changes could not be announced');
+      this.logger.debug({ err: error }, 'changes could not be announced yet');
+      for (const change of changes) this.mark(change);
     }
   }
 

@@ -1,6 +1,7 @@
 import { expect } from 'chai';
 import { eventually, insertTenant } from '../auth/test-fixtures.ts';
 import { MovableClock } from '../auth/test-platform.ts';
+import type { Clock } from '../platform/clock.ts';
 import { newId } from '../platform/ids.ts';
 import { createLogger } from '../platform/logger.ts';
 import { createTestDatabase, type TestDatabase } from '../platform/test-database.ts';
@@ -26,9 +27,9 @@ describe('liveness', () => {
     await test.drop();
   });
 
-  const start = () => {
+  const start = (own: Clock = clock) => {
     const directory = new DeviceDirectory(test.database, profiles);
-    const one = new Liveness(test.database, directory, clock, createLogger('silent'));
+    const one = new Liveness(test.database, directory, own, createLogger('silent'));
     one.start();
     running.push(one);
     return one;
@@ -41,12 +42,33 @@ describe('liveness', () => {
   };
   const row = async (deviceId: string) => {
     const { rows } = await test.database.system((tx) =>
-      tx.query<{ status: string; last_seen: Date | null; alive_at: Date | null }>(
-        'SELECT status, last_seen, alive_at FROM devices WHERE device_id = $1',
+      tx.query<{ status: string; last_seen: Date | null; offline_at: Date | null }>(
+        'SELECT status, last_seen, offline_at FROM devices WHERE device_id = $1',
         [deviceId],
       ),
     );
     return rows[0]!;
+  };
+  /** Time passes: for the processes, and for what they have written. The database's own clock cannot be moved. */
+  const pass = async (milliseconds: number) => {
+    clock.advance(milliseconds);
+    await test.database.system((tx) =>
+      tx.query(
+        `UPDATE devices SET last_seen = last_seen - passed, alive_at = alive_at - passed, offline_at = offline_at - passed
+         FROM (SELECT $1 * interval '1 ms' AS passed) AS time`,
+        [milliseconds],
+      ),
+    );
+  };
+  /** How long ago, by the database's clock, a device was seen or alive. */
+  const secondsSince = async (deviceId: string, column: 'last_seen' | 'alive_at') => {
+    const { rows } = await test.database.system((tx) =>
+      tx.query<{ seconds: number | null }>(
+        `SELECT extract(epoch FROM clock_timestamp() - ${column})::float8 AS seconds FROM devices WHERE device_id = $1`,
+        [deviceId],
+      ),
+    );
+    return rows[0]!.seconds ?? Infinity;
   };
   const becomes = (deviceId: string, status: string, milliseconds?: number) =>
     eventually(async () => (await row(deviceId)).status === status, milliseconds);
@@ -63,14 +85,15 @@ describe('liveness', () => {
     const id = await make();
     expect(await row(id)).to.deep.include({ status: 'offline', last_seen: null });
     const at = clock.now();
+    liveness.seen('acme', id, at - 1, 'telemetry');
+    expect(liveness.overlay('acme', id)).to.deep.equal({ lastSeen: at - 1, online: true });
     liveness.seen('acme', id, at, 'telemetry');
-    expect(liveness.overlay('acme', id)).to.deep.equal({ lastSeen: at, online: true });
-    liveness.seen('acme', id, at + 1, 'telemetry');
     await becomes(id, 'online', 1000);
-    expect((await row(id)).last_seen?.getTime()).to.equal(at + 1);
-    clock.advance(5000);
+    expect(await secondsSince(id, 'last_seen')).to.be.lessThan(1);
+    await pass(5000);
+    expect(await secondsSince(id, 'last_seen')).to.be.greaterThan(5);
     liveness.seen('acme', id, clock.now(), 'telemetry');
-    await eventually(async () => (await row(id)).last_seen!.getTime() > at + 1);
+    await eventually(async () => (await secondsSince(id, 'last_seen')) < 1);
     expect(await events(id)).to.deep.equal(['online']);
   });
 
@@ -78,17 +101,16 @@ describe('liveness', () => {
     const id = await make();
     liveness.seen('acme', id, clock.now(), 'telemetry');
     await becomes(id, 'online');
-    clock.advance(59_000);
+    await pass(50_000);
     liveness.seen('acme', id, clock.now(), 'poll');
-    const alive = clock.now();
-    await eventually(async () => (await row(id)).alive_at!.getTime() === alive);
-    clock.advance(60_000);
+    await eventually(async () => (await secondsSince(id, 'alive_at')) < 5);
+    await pass(55_000);
+    await new Promise((resolve) => setTimeout(resolve, 1000));
     expect((await row(id)).status).to.equal('online');
-    clock.advance(4001);
+    await pass(9001);
     await becomes(id, 'offline');
     liveness.seen('acme', id, clock.now(), 'poll');
-    const polled = clock.now();
-    await eventually(async () => (await row(id)).alive_at!.getTime() >= polled - 50);
+    await eventually(async () => (await secondsSince(id, 'alive_at')) < 5);
     expect((await row(id)).status).to.equal('offline');
     liveness.seen('acme', id, clock.now(), 'telemetry');
     await becomes(id, 'online', 1000);
@@ -99,13 +121,13 @@ describe('liveness', () => {
     const [gone, back] = [await make(), await make()];
     for (const id of [gone, back]) liveness.seen('acme', id, clock.now(), 'telemetry');
     for (const id of [gone, back]) await becomes(id, 'online');
-    clock.advance(1000);
+    await pass(5000);
     for (const id of [gone, back]) liveness.streamClosed('acme', id, clock.now());
-    clock.advance(5000);
-    liveness.seen('acme', back, clock.now(), 'poll');
-    const alive = clock.now();
-    await eventually(async () => (await row(back)).alive_at!.getTime() >= alive - 50);
-    clock.advance(5000);
+    const closing = async (id: string) => (await row(id)).offline_at!.getTime() < Date.now() + 15_000;
+    await eventually(async () => (await closing(gone)) && (await closing(back)));
+    liveness.seen('acme', back, clock.now() + 1, 'poll');
+    await eventually(async () => !(await closing(back)));
+    await pass(10_001);
     await becomes(gone, 'offline');
     expect((await row(back)).status).to.equal('online');
   });
@@ -115,18 +137,10 @@ describe('liveness', () => {
     const other = start();
     liveness.seen('acme', id, clock.now(), 'telemetry');
     await becomes(id, 'online');
-    clock.advance(10);
+    await pass(1000);
     other.streamClosed('acme', id, clock.now());
-    await eventually(async () => {
-      const { rows } = await test.database.system((tx) =>
-        tx.query<{ soon: boolean }>(`SELECT offline_at < $2 AS soon FROM devices WHERE device_id = $1`, [
-          id,
-          new Date(clock.now() + 15_000),
-        ]),
-      );
-      return rows[0]!.soon;
-    });
-    clock.advance(10_500);
+    await eventually(async () => (await row(id)).offline_at!.getTime() < Date.now() + 15_000);
+    await pass(10_500);
     await becomes(id, 'offline');
     await new Promise((resolve) => setTimeout(resolve, 100));
     liveness.seen('acme', id, clock.now(), 'telemetry');
@@ -138,16 +152,77 @@ describe('liveness', () => {
   it('never takes last_seen back, and writes what it holds when it ends', async () => {
     const id = await make();
     const other = start();
-    const now = clock.now();
-    other.seen('acme', id, now + 2000, 'telemetry');
+    other.seen('acme', id, clock.now(), 'telemetry');
     await becomes(id, 'online');
-    liveness.seen('acme', id, now, 'telemetry');
+    liveness.seen('acme', id, clock.now() - 20_000, 'telemetry');
     await liveness.stop();
-    expect((await row(id)).last_seen!.getTime()).to.equal(now + 2000);
+    expect(await secondsSince(id, 'last_seen')).to.be.lessThan(10);
     const late = await make();
     other.seen('acme', late, clock.now(), 'telemetry');
     await other.stop();
     expect((await row(late)).status).to.equal('online');
+  });
+
+  describe('with a process whose clock is an hour off', () => {
+    const hour = 3_600_000;
+    for (const [name, off] of [
+      ['fast', hour],
+      ['slow', -hour],
+    ] as const) {
+      it(`takes no device offline that lives (${name})`, async () => {
+        const wrong: Clock = { now: () => Date.now() + off };
+        const right: Clock = { now: () => Date.now() };
+        for (const one of running.splice(0)) await one.stop();
+        const [good, bad] = [start(right), start(wrong)];
+        const [atGood, atBad] = [await make(), await make()];
+        good.seen('acme', atGood, right.now(), 'telemetry');
+        bad.seen('acme', atBad, wrong.now(), 'telemetry');
+        await becomes(atGood, 'online', 1000);
+        await becomes(atBad, 'online', 1000);
+        // Both sweep meanwhile.
+        await new Promise((resolve) => setTimeout(resolve, 1500));
+        for (const id of [atGood, atBad]) {
+          expect((await row(id)).status).to.equal('online');
+          expect(await secondsSince(id, 'last_seen')).to.be.within(0, 5);
+          expect(await events(id)).to.deep.equal(['online']);
+        }
+        expect(Math.abs(bad.overlay('acme', atBad)!.lastSeen - Date.now())).to.be.lessThan(5000);
+      });
+
+      it(`takes a silent device offline in time, whoever heard it last (${name})`, async () => {
+        const wrong: Clock = { now: () => Date.now() + off };
+        const right: Clock = { now: () => Date.now() };
+        await test.database.system((tx) =>
+          tx.query(`UPDATE tenants SET defaults = '{"offline_after_seconds": 2}' WHERE tenant_id = 'acme'`),
+        );
+        for (const one of running.splice(0)) await one.stop();
+        const [good, bad] = [start(right), start(wrong)];
+        const id = await make();
+        good.seen('acme', id, right.now(), 'telemetry');
+        await becomes(id, 'online', 1000);
+        bad.seen('acme', id, wrong.now(), 'telemetry');
+        await eventually(async () => (await events(id)).length === 2, 5000);
+        expect((await row(id)).status).to.equal('offline');
+        // And either brings it back.
+        good.seen('acme', id, right.now(), 'telemetry');
+        await becomes(id, 'online', 1000);
+      });
+    }
+
+    it('goes on at once when the clock is put right', async () => {
+      let off = hour;
+      const moving: Clock = { now: () => Date.now() + off };
+      for (const one of running.splice(0)) await one.stop();
+      const one = start(moving);
+      const id = await make();
+      one.seen('acme', id, moving.now(), 'telemetry');
+      await becomes(id, 'online', 1000);
+      off = 0;
+      await pass(30_000);
+      one.seen('acme', id, moving.now(), 'telemetry');
+      await eventually(async () => (await secondsSince(id, 'last_seen')) < 5);
+      expect((await row(id)).offline_at!.getTime()).to.be.lessThan(Date.now() + 70_000);
+    });
   });
 
   it('brings many devices online in one go, and ignores deleted and unknown ones', async () => {

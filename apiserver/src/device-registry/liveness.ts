@@ -1,10 +1,11 @@
-// Signs of life: gathered in memory, written in batches, and missed by a sweep that takes silent devices offline.
+// Signs of life: gathered in memory, written in batches, and missed by a sweep that takes silent devices offline. What is written
+// is compared with what other processes write, so it is in the database's time: a process says how long ago something was.
 import type { Clock } from '../platform/clock.ts';
 import type { Database, Transaction } from '../platform/database.ts';
 import type { Logger } from '../platform/logger.ts';
 import { enqueueAll } from '../platform/outbox.ts';
 import type { DeviceDirectory } from './directory.ts';
-import { offlineAt, withClose, withSign, writeDelay, type LifeSigns, type SignOfLife } from './status.ts';
+import { notAfter, offlineAt, withClose, withSign, writeDelay, type LifeSigns, type SignOfLife } from './status.ts';
 
 /** Devices that some process has found silent; the payload is `tenant/device`. */
 const offlineChannel = 'kellet_devices_offline';
@@ -21,6 +22,8 @@ interface Entry {
   onlineUntil: number;
   offlineAfterSeconds: number;
   writtenAt: number;
+  /** A point has arrived that is not written yet. */
+  hasNewPoint: boolean;
   dirty: boolean;
   /** A point of a device that may be offline: written at the next tick. */
   urgent: boolean;
@@ -34,9 +37,12 @@ interface WrittenRow {
   last_seen: Date | null;
 }
 
+/** This process's clock and the database's differ by less than this, or are told apart. */
+const equalMilliseconds = 1000;
+
 /** What memory knows better than the database. */
 export interface LivenessOverlay {
-  /** Milliseconds since 1970 of the last point's arrival; 0: none is known. */
+  /** Milliseconds since 1970, by the database's clock, of the last point's arrival; 0: none is known. */
   readonly lastSeen: number;
   /** A point has arrived that makes the device online; it is being written. */
   readonly online: boolean;
@@ -44,7 +50,7 @@ export interface LivenessOverlay {
 
 /**
  * Keeps status and last_seen of devices. A device goes online in the database within a second of its first point; last_seen
- * follows within five (DECISIONS 9). What a crash loses is at most that.
+ * follows within five. What a crash loses is at most that.
  */
 export class Liveness {
   private readonly database: Database;
@@ -56,6 +62,8 @@ export class Liveness {
   private timer: NodeJS.Timeout | undefined;
   private running: Promise<void> | undefined;
   private forgottenAt = 0;
+  /** Milliseconds by which this process's clock is ahead of the database's. */
+  private ahead = 0;
 
   constructor(database: Database, directory: DeviceDirectory, clock: Clock, logger: Logger) {
     this.database = database;
@@ -70,6 +78,7 @@ export class Liveness {
     // After a close there is little time to say that the device lives on.
     if (entry.signs.closedAt > 0) entry.writtenAt = 0;
     entry.signs = withSign(entry.signs, kind, atMilliseconds);
+    if (kind === 'telemetry') entry.hasNewPoint = true;
     if (kind === 'telemetry' && atMilliseconds >= entry.onlineUntil) entry.urgent = true;
     this.mark(entry);
   }
@@ -84,7 +93,9 @@ export class Liveness {
   /** What this process knows of a device beyond the database, or undefined. */
   overlay(tenantId: string, deviceId: string): LivenessOverlay | undefined {
     const entry = this.entries.get(`${tenantId}/${deviceId}`);
-    return entry && { lastSeen: entry.signs.lastSeen, online: entry.urgent };
+    if (!entry) return undefined;
+    const { lastSeen } = entry.signs;
+    return { lastSeen: lastSeen === 0 ? 0 : lastSeen - this.ahead, online: entry.urgent };
   }
 
   start(): void {
@@ -115,7 +126,14 @@ export class Liveness {
     let entry = this.entries.get(key);
     if (!entry) {
       const signs = { lastSeen: 0, aliveAt: 0, closedAt: 0 };
-      const unknown = { onlineUntil: 0, offlineAfterSeconds: 0, writtenAt: 0, dirty: false, urgent: false };
+      const unknown = {
+        onlineUntil: 0,
+        offlineAfterSeconds: 0,
+        writtenAt: 0,
+        hasNewPoint: false,
+        dirty: false,
+        urgent: false,
+      };
       entry = { tenantId, deviceId, signs, ...unknown };
       this.entries.set(key, entry);
     }
@@ -135,7 +153,10 @@ export class Liveness {
   private async tick(): Promise<void> {
     try {
       const now = this.clock.now();
-      await this.write((entry) => entry.urgent || now - entry.writtenAt >= writeDelay(entry.offlineAfterSeconds));
+      // A clock that was put back must not keep signs in memory until it has caught up.
+      const isDue = ({ writtenAt, offlineAfterSeconds }: Entry) =>
+        now < writtenAt || now - writtenAt >= writeDelay(offlineAfterSeconds);
+      await this.write((entry) => entry.urgent || isDue(entry));
       await this.sweep();
       if (now - this.forgottenAt > forgetMilliseconds) this.forgetSilent(now);
     } catch (error) {
@@ -161,9 +182,15 @@ export class Liveness {
     for (const entry of entries) {
       entry.dirty = false;
       this.dirty.delete(entry);
+      entry.signs = notAfter(entry.signs, this.clock.now());
     }
     // What arrives while the batch is being written marks its entry again.
-    const given = entries.map((entry) => ({ entry, signs: entry.signs, urgent: entry.urgent }));
+    const given = entries.map((entry) => ({
+      entry,
+      signs: entry.signs,
+      hasNewPoint: entry.hasNewPoint,
+    }));
+    for (const entry of entries) entry.hasNewPoint = false;
     try {
       await this.refreshOfflineAfter(entries);
       const rows = await this.database.system((tx) => this.writeSigns(tx, given));
@@ -177,7 +204,10 @@ export class Liveness {
         entry.urgent = entry.urgent && entry.dirty && entry.signs.lastSeen >= entry.onlineUntil;
       }
     } catch (error) {
-      for (const entry of entries) this.mark(entry);
+      for (const { entry, hasNewPoint } of given) {
+        entry.hasNewPoint ||= hasNewPoint;
+        this.mark(entry);
+      }
       throw error;
     }
   }
@@ -195,12 +225,15 @@ export class Liveness {
   /** Writes signs of life; a device that is offline goes online only by a point. Answers status before and after. */
   private async writeSigns(
     tx: Transaction,
-    given: readonly { entry: Entry; signs: LifeSigns; urgent: boolean }[],
+    given: readonly { entry: Entry; signs: LifeSigns; hasNewPoint: boolean }[],
   ): Promise<WrittenRow[]> {
-    const at = (milliseconds: number) => (milliseconds === 0 ? null : new Date(milliseconds));
+    const now = this.clock.now();
+    const ago = (milliseconds: number) => (milliseconds === 0 ? null : now - milliseconds);
     const { rows } = await tx.query<WrittenRow>(
       `WITH given AS (
-         SELECT * FROM unnest($1::text[], $2::uuid[], $3::timestamptz[], $4::timestamptz[], $5::timestamptz[], $6::timestamptz[])
+         SELECT tenant_id, device_id, now() - seen * interval '1 ms' AS seen, now() - alive * interval '1 ms' AS alive,
+           now() + ends * interval '1 ms' AS ends, now() - closed * interval '1 ms' AS closed
+         FROM unnest($1::text[], $2::uuid[], $3::float8[], $4::float8[], $5::float8[], $6::float8[])
            AS g (tenant_id, device_id, seen, alive, ends, closed)
        ), held AS (
          SELECT d.tenant_id, d.device_id, d.status AS before FROM devices d JOIN given USING (tenant_id, device_id)
@@ -211,7 +244,7 @@ export class Liveness {
          alive_at = greatest(d.alive_at, g.alive),
          offline_at = CASE WHEN d.alive_at IS NULL OR greatest(g.alive, g.closed) >= d.alive_at THEN g.ends ELSE d.offline_at END,
          -- A point that was told of already does not bring back a device that has been silent since.
-         status = CASE WHEN g.seen IS NOT NULL AND (d.last_seen IS NULL OR g.seen > d.last_seen) AND g.ends > $7
+         status = CASE WHEN g.seen IS NOT NULL AND (d.last_seen IS NULL OR g.seen > d.last_seen) AND g.ends > now()
                        THEN 'online' ELSE d.status END
        FROM given g JOIN held h USING (tenant_id, device_id)
        WHERE d.tenant_id = g.tenant_id AND d.device_id = g.device_id
@@ -219,11 +252,10 @@ export class Liveness {
       [
         given.map(({ entry }) => entry.tenantId),
         given.map(({ entry }) => entry.deviceId),
-        given.map(({ signs }) => at(signs.lastSeen)),
-        given.map(({ signs }) => at(signs.aliveAt)),
-        given.map(({ entry, signs }) => at(offlineAt(signs, entry.offlineAfterSeconds))),
-        given.map(({ signs }) => at(signs.closedAt)),
-        new Date(this.clock.now()),
+        given.map(({ signs, hasNewPoint }) => (hasNewPoint ? ago(signs.lastSeen) : null)),
+        given.map(({ signs }) => ago(signs.aliveAt)),
+        given.map(({ entry, signs }) => offlineAt(signs, entry.offlineAfterSeconds) - now),
+        given.map(({ signs }) => ago(signs.closedAt)),
       ],
     );
     await this.announce(
@@ -236,17 +268,21 @@ export class Liveness {
   /** Takes devices offline whose time has come; one process at a time. */
   private async sweep(): Promise<void> {
     await this.database.system(async (tx) => {
-      const lock = await tx.query<{ locked: boolean }>('SELECT pg_try_advisory_xact_lock(6452817303) AS locked');
-      if (!lock.rows[0]?.locked) return;
+      const lock = await tx.query<{ locked: boolean; now: number }>(
+        `SELECT pg_try_advisory_xact_lock(6452817303) AS locked, extract(epoch FROM clock_timestamp())::float8 * 1000 AS now`,
+      );
+      const ahead = this.clock.now() - lock.rows[0]!.now;
+      this.ahead = Math.abs(ahead) < equalMilliseconds ? 0 : Math.round(ahead);
+      if (!lock.rows[0]!.locked) return;
       const { rows } = await tx.query<WrittenRow>(
         `WITH silent AS (
-           SELECT tenant_id, device_id FROM devices WHERE status = 'online' AND offline_at <= $1 AND deleted_at IS NULL
-           ORDER BY tenant_id, device_id LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED
+           SELECT tenant_id, device_id FROM devices WHERE status = 'online' AND offline_at <= now() AND deleted_at IS NULL
+           ORDER BY tenant_id, device_id LIMIT $1 FOR NO KEY UPDATE SKIP LOCKED
          )
          UPDATE devices d SET status = 'offline' FROM silent s
          WHERE d.tenant_id = s.tenant_id AND d.device_id = s.device_id
          RETURNING d.tenant_id, d.device_id, 'online' AS before, 'offline' AS after, d.last_seen`,
-        [new Date(this.clock.now()), batchSize],
+        [batchSize],
       );
       await this.announce(tx, rows);
       await tx.query(`SELECT pg_notify('${offlineChannel}', device) FROM unnest($1::text[]) AS device`, [

@@ -1,5 +1,5 @@
 import { expect } from 'chai';
-import { offlineAt, withClose, withSign, writeDelay, type LifeSigns } from './status.ts';
+import { notAfter, offlineAt, withClose, withSign, writeDelay, type LifeSigns } from './status.ts';
 
 const none: LifeSigns = { lastSeen: 0, aliveAt: 0, closedAt: 0 };
 
@@ -20,6 +20,11 @@ describe('device status', () => {
   const cases: [string, LifeSigns, LifeSigns][] = [
     ['a first point', withSign(none, 'telemetry', 5), { lastSeen: 5, aliveAt: 5, closedAt: 0 }],
     ['a poll, which is not seen', withSign(none, 'poll', 5), { lastSeen: 0, aliveAt: 5, closedAt: 0 }],
+    [
+      'signs of a clock that was put back',
+      notAfter({ lastSeen: 9, aliveAt: 10, closedAt: 4 }, 6),
+      { lastSeen: 6, aliveAt: 6, closedAt: 4 },
+    ],
     [
       'a point that comes late',
       withSign({ lastSeen: 9, aliveAt: 10, closedAt: 0 }, 'telemetry', 5),

@@ -1,6 +1,6 @@
 // When a device counts as online, and when that must be written. Pure.
 
-/** What shows that a device lives. Only telemetry makes a device online; a poll prolongs it (DECISIONS 9). */
+/** What shows that a device lives. Only telemetry makes a device online; a poll prolongs it. */
 export type SignOfLife = 'telemetry' | 'poll';
 
 /** How long a device stays online after its stream closed, without another sign of life. */
@@ -44,6 +44,13 @@ export function withSign(signs: LifeSigns, kind: SignOfLife, at: number): LifeSi
     closedAt: at >= signs.closedAt ? 0 : signs.closedAt,
   };
 }
+
+/** The signs as they can be at a time: a clock that was put back has left none in the future. */
+export const notAfter = (signs: LifeSigns, now: number): LifeSigns => ({
+  lastSeen: Math.min(signs.lastSeen, now),
+  aliveAt: Math.min(signs.aliveAt, now),
+  closedAt: Math.min(signs.closedAt, now),
+});
 
 /** The signs after the device's stream closed. */
 export function withClose(signs: LifeSigns, at: number): LifeSigns {

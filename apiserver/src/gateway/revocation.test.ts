@@ -43,7 +43,8 @@ describe('a credential that ends', () => {
       };
       registry.register(DeviceLinkService, {
         listPendingRpcs: async ({ waitSeconds }, context) => {
-          if (waitSeconds > 0) await once(context.signal, 'abort');
+          const ended = AbortSignal.any([context.signal, AbortSignal.timeout(waitSeconds * 1000)]);
+          if (waitSeconds > 0) await once(ended, 'abort');
           return {};
         },
       });
@@ -195,6 +196,37 @@ describe('a credential that ends', () => {
   it('because the tenant was deleted', async () => {
     const { token } = await signIn();
     await endsEverywhere(token, () => applier.remove(meta(), false), 401);
+  });
+
+  it('because the tenant was deleted, and no credential of another tenant with it', async () => {
+    const { deviceId, token, path } = await deviceKey();
+    const deleted = meta();
+    await insertTenant(one.test.database, (tenant = `${tenant}-neighbour`));
+    const neighbour = await signIn();
+    const held = await deviceKey();
+    await eventually(async () => {
+      await statuses(neighbour.token);
+      await statuses(held.token, held.path);
+      const asked = validations;
+      await statuses(neighbour.token);
+      await statuses(held.token, held.path);
+      return validations === asked;
+    });
+    const ends = statuses(token, `${path}?wait_seconds=60`);
+    const grpcEnds = Promise.all(gateways.map((gateway) => pollByGrpc(gateway, token, deviceId)));
+    const staysOn = statuses(held.token, `${held.path}?wait_seconds=2`);
+    await new Promise((resolve) => setTimeout(resolve, 300));
+    const asked = validations;
+    await applier.remove(deleted, false);
+    expect(await ends).to.deep.equal([401, 401]);
+    expect(await grpcEnds).to.deep.equal([status.UNAUTHENTICATED, status.UNAUTHENTICATED]);
+    const ofDeleted = validations - asked;
+    expect(await statuses(neighbour.token)).to.deep.equal([200, 200]);
+    expect(await statuses(held.token, held.path)).to.deep.equal([200, 200]);
+    expect(validations - asked).to.equal(ofDeleted);
+    // Judged again were the deleted tenant's polls, of which there were four.
+    expect(ofDeleted).to.be.at.most(4);
+    expect(await staysOn).to.deep.equal([200, 200]);
   });
 
   it('not, but gets the limit that its tenant is given, by the platform or by its resource', async () => {

@@ -21,6 +21,26 @@ export const streamSubjects = ['device.>', 'profile.>', 'alarm.>', 'arc.callback
 export const isTooLarge = (error: unknown): boolean =>
   error instanceof NatsError && error.code === (ErrorCode.MaxPayloadExceeded as string);
 
+/** Refusals of the stream (JetStream's error codes) that are about the account or the stream, and so may pass. */
+const passing: ReadonlySet<number> = new Set([
+  10002, // resource limits of the account exceeded
+  10109, // stream is sealed
+]);
+
+/**
+ * Why the broker will never take a message, whenever it is sent again; undefined when it may take it later. The broker's own limit,
+ * or the stream's, is below its size, or the stream says that the message is a bad request.
+ */
+export function refusalOf(error: unknown): string | undefined {
+  if (isTooLarge(error)) return 'larger than max_payload of the broker';
+  if (!(error instanceof NatsError)) return undefined;
+  const refusal = error.jsError();
+  return refusal?.code === 400 && !passing.has(refusal.err_code ?? 0) ? refusal.description : undefined;
+}
+
+/** Publications without an answer of the broker, beyond which further ones are dropped. */
+const mostUnconfirmedBytes = 8 * 1024 * 1024;
+
 /** The broker as the data plane uses it. */
 export class Broker {
   private readonly url: string;
@@ -29,6 +49,9 @@ export class Broker {
   private connection: NatsConnection | undefined;
   private jetStream: JetStreamClient | undefined;
   private isOnline = false;
+  private restoring: Promise<void> | undefined;
+  private unconfirmedBytes = 0;
+  private confirming: Promise<void> | undefined;
   private readonly connected: Promise<void>;
   private readonly onConnect: ((connection: NatsConnection) => void)[] = [];
 
@@ -52,6 +75,10 @@ export class Broker {
           token: target.username && !target.password ? decodeURIComponent(target.username) : undefined,
           maxReconnectAttempts: -1,
           reconnectTimeWait: 500,
+          timeout: 5000,
+          // A broker that has vanished is noticed within fifteen seconds.
+          pingInterval: 5000,
+          maxPingOut: 2,
           name: 'kellet-apiserver',
         });
         await this.ensureStream(connection).catch(async (error: unknown) => {
@@ -118,7 +145,18 @@ export class Broker {
    */
   async publish(subject: string, payload: Uint8Array, messageId: string): Promise<void> {
     if (!this.jetStream) throw new Error('the broker is not connected');
-    await this.jetStream.publish(subject, payload, { msgID: messageId, timeout: 5000, headers: natsHeaders() });
+    try {
+      await this.jetStream.publish(subject, payload, { msgID: messageId, timeout: 5000, headers: natsHeaders() });
+    } catch (error) {
+      // Nobody takes the subject: the broker has come back without its files.
+      if (error instanceof NatsError && error.code === (ErrorCode.NoResponders as string)) await this.restoreStream();
+      throw error;
+    }
+  }
+
+  private restoreStream(): Promise<void> {
+    this.restoring ??= this.ensureStream(this.connection!).finally(() => (this.restoring = undefined));
+    return this.restoring;
   }
 
   /** Whether the connection stands at this moment, as far as is known. */
@@ -126,10 +164,20 @@ export class Broker {
     return this.isOnline;
   }
 
-  /** Publishes without storage, best effort: lost when nobody listens or the broker is away. */
+  /** Publishes without storage, best effort: lost when nobody listens, or the broker is away or does not keep up. */
   publishLive(subject: string, payload: Uint8Array): void {
-    // While it is away the client would keep everything in memory.
-    if (this.isOnline) this.connection!.publish(subject, payload);
+    // What the broker has not taken yet is in memory.
+    if (!this.isOnline || this.unconfirmedBytes > mostUnconfirmedBytes) return;
+    this.unconfirmedBytes += payload.length;
+    this.connection!.publish(subject, payload);
+    this.confirming ??= this.confirm().finally(() => (this.confirming = undefined));
+  }
+
+  /** Learns that the broker has taken what was published so far. */
+  private async confirm(): Promise<void> {
+    const bytes = this.unconfirmedBytes;
+    await this.connection!.flush().catch(() => undefined);
+    this.unconfirmedBytes -= bytes;
   }
 
   /** Runs once there is a connection: for consumers, which then survive reconnects by themselves. */
@@ -141,6 +189,11 @@ export class Broker {
   async close(): Promise<void> {
     this.closing.abort();
     await this.connected;
-    await this.connection?.drain().catch(() => undefined);
+    // A broker that does not answer any more is not waited for.
+    const drained = this.connection?.drain().catch(() => undefined);
+    const over = new AbortController();
+    await Promise.race([drained, sleep(2000, over.signal)]);
+    over.abort();
+    if (this.connection && !this.connection.isClosed()) void this.connection.close();
   }
 }

@@ -1,6 +1,7 @@
 // PostgreSQL: one pool, with reads and transactions scoped to a tenant or to the system, and notifications.
 import type { Attributes } from '@opentelemetry/api';
 import pg from 'pg';
+import { connectionOptions, cutOff, prepareSession } from './connection.ts';
 import { codes, KelletError, sqlState, unavailable } from './errors.ts';
 import type { Logger } from './logger.ts';
 import { keepListening, type ListenerState } from './listen.ts';
@@ -27,8 +28,26 @@ export interface Transaction {
   query<Row extends pg.QueryResultRow>(text: string, values?: readonly unknown[]): Promise<Result<Row>>;
 }
 
-/** A database that hangs must not hold a caller for ever: no statement of a request takes a fraction of this. */
+/** The longest a statement of a request may run; none should take a fraction of this. */
 const defaultStatementMilliseconds = 15_000;
+
+/** The longest a statement of a loop may run. */
+const defaultLoopMilliseconds = 30_000;
+
+/** The longest a statement of maintenance may run: building an index, reading a table whole. */
+const maintenanceMilliseconds = 600_000;
+
+/** How long a transaction may wait for its client, which may be calling another server, before PostgreSQL ends it. */
+const idleMilliseconds = 120_000;
+
+/**
+ * PostgreSQL ends a statement that takes too long. When even that is not heard for so much longer, the connection is taken for dead
+ * and closed.
+ */
+const answerMilliseconds = 2000;
+
+/** How long the server may take to answer a ping. */
+const pingMilliseconds = 2000;
 
 /** How often a listening connection is asked whether it is still there, and how long it may take to answer. */
 const defaultHeartbeatMilliseconds = 3_000;
@@ -39,14 +58,25 @@ const begin: Statement = { text: 'BEGIN' };
 const commit: Statement = { text: 'COMMIT' };
 const rollback: Statement = { text: 'ROLLBACK' };
 
-// The role and the tenant hold until the transaction ends, as with SET LOCAL; a statement of this form is parsed only once.
-const scopeColumns = `set_config('role', 'kellet_tenant', true), set_config('kellet.tenant_id', $1, true)`;
-const scoping = named('scope', `SELECT ${scopeColumns}`);
-const scopeOf = (tenantId: string): Statement => ({ ...scoping, values: [tenantId] });
-const readingScoping = named('scope', `SELECT ${scopeColumns}, set_config('transaction_read_only', 'on', true)`);
-const readingScopeOf = (tenantId: string): Statement => ({ ...readingScoping, values: [tenantId] });
+// Settings hold until the transaction ends, as with SET LOCAL, so that they work through a pooler; and they travel with the first
+// statements, so that they cost no round trip. A statement of this form is parsed only once.
+const columns = (settings: Readonly<Record<string, string>>) =>
+  Object.entries(settings).map(([name, value]) => `set_config('${name}', ${value}, true)`);
+const setting = (settings: Readonly<Record<string, string>>) =>
+  named('scope', `SELECT ${columns(settings).join(', ')}`);
 
-const readOnly = named('scope', `SELECT set_config('transaction_read_only', 'on', true)`);
+const tenantSettings = { role: "'kellet_tenant'", 'kellet.tenant_id': '$1' };
+const readSettings = { transaction_read_only: "'on'" };
+const boundsOf = (milliseconds: number) => ({ statement_timeout: `'${milliseconds}'` });
+const transactionBoundsOf = (milliseconds: number) => ({
+  ...boundsOf(milliseconds),
+  idle_in_transaction_session_timeout: `'${idleMilliseconds}'`,
+});
+
+// Utility statements, after which a transaction may still choose its isolation level.
+const systemBoundsOf = (milliseconds: number): Statement[] =>
+  Object.entries(transactionBoundsOf(milliseconds)).map(([name, value]) => ({ text: `SET LOCAL ${name} = ${value}` }));
+const maintenanceBounds = systemBoundsOf(maintenanceMilliseconds);
 
 function checkTenantId(tenantId: string): void {
   if (!/^[a-z0-9]([-a-z0-9]*[a-z0-9])?$/.test(tenantId)) throw new Error('not a tenant id');
@@ -55,7 +85,10 @@ function checkTenantId(tenantId: string): void {
 /** What may be set of a database; the defaults are those of production. */
 export interface DatabaseOptions {
   readonly maximumConnections?: number;
+  /** The longest a statement of a request may run. */
   readonly statementMilliseconds?: number;
+  /** The longest a statement of a loop may run. */
+  readonly loopMilliseconds?: number;
   readonly heartbeatMilliseconds?: number;
   /** Judges the statements of reads and transactions. */
   readonly slowStatements?: SlowStatements;
@@ -67,12 +100,23 @@ export class Database {
   private readonly url: string;
   private readonly logger: Logger;
   private readonly statementMilliseconds: number;
+  private readonly loopMilliseconds: number;
+  private readonly tenantScope: Statement;
+  private readonly readScope: Statement;
+  private readonly systemReadScope: Statement;
+  private readonly systemBounds: readonly Statement[];
   private readonly heartbeatMilliseconds: number;
   private readonly slowStatements: SlowStatements | undefined;
   // Apart, so that no plan is ever made for one role and asked for by another.
   private readonly tenantNames = new StatementNames('tenant');
   private readonly systemNames = new StatementNames('system');
   private attributes: Attributes | undefined;
+  /** When each connection of the pool was last known to work; milliseconds of performance.now. */
+  private readonly heardAt = new WeakMap<pg.PoolClient, number>();
+  /** What was not heard of since then is not used again. */
+  private doubtedAt = 0;
+  /** Since when each connection owes an answer. */
+  private readonly sentAt = new Map<pg.PoolClient, number>();
   private readonly closing = new AbortController();
   private readonly listeners = new Set<Promise<void>>();
 
@@ -80,13 +124,22 @@ export class Database {
     this.url = url;
     this.logger = logger;
     this.statementMilliseconds = options.statementMilliseconds ?? defaultStatementMilliseconds;
+    this.loopMilliseconds = options.loopMilliseconds ?? defaultLoopMilliseconds;
+    const bounds = boundsOf(this.statementMilliseconds);
+    this.tenantScope = setting({ ...tenantSettings, ...transactionBoundsOf(this.statementMilliseconds) });
+    this.readScope = setting({ ...tenantSettings, ...readSettings, ...bounds });
+    this.systemReadScope = setting({ ...readSettings, ...bounds });
+    this.systemBounds = systemBoundsOf(this.loopMilliseconds);
     this.heartbeatMilliseconds = options.heartbeatMilliseconds ?? defaultHeartbeatMilliseconds;
     this.slowStatements = options.slowStatements;
+    // Awaited by the pool, which pg's types do not say.
+    const onConnect = (client: pg.ClientBase): unknown => prepareSession(client, this.statementMilliseconds);
     this.pool = new pg.Pool({
-      connectionString: url,
+      ...connectionOptions(url, 'kellet-apiserver'),
       max: options.maximumConnections ?? 20,
-      connectionTimeoutMillis: 5000,
-      application_name: 'kellet-apiserver',
+      // For what is asked of the pool itself; transactions bring bounds of their own.
+      query_timeout: this.statementMilliseconds + answerMilliseconds,
+      onConnect,
     });
     this.pool.on('error', (error) => logger.warn({ err: error }, 'idle database connection lost'));
     // The pool listens on idle connections only; an error that nobody hears would end the process. It throws away by itself
@@ -100,12 +153,17 @@ export class Database {
    */
   async tenant<T>(tenantId: string, work: (tx: Transaction) => Promise<T>): Promise<T> {
     checkTenantId(tenantId);
-    return this.transaction([begin, scopeOf(tenantId)], work, this.statementMilliseconds);
+    return this.transaction([begin, { ...this.tenantScope, values: [tenantId] }], work, this.statementMilliseconds);
   }
 
   /** Runs `work` in one transaction across tenants: for the loops of the data plane, never for a caller's request. */
   async system<T>(work: (tx: Transaction) => Promise<T>): Promise<T> {
-    return this.transaction([begin], work, 0);
+    return this.transaction([begin, ...this.systemBounds], work, this.loopMilliseconds);
+  }
+
+  /** Like `system`, for work on whole tables, whose statements may take minutes. */
+  async maintenance<T>(work: (tx: Transaction) => Promise<T>): Promise<T> {
+    return this.transaction([begin, ...maintenanceBounds], work, maintenanceMilliseconds);
   }
 
   /**
@@ -123,7 +181,7 @@ export class Database {
    */
   async read<T>(tenantId: string, work: (tx: Transaction) => Promise<T>): Promise<T> {
     checkTenantId(tenantId);
-    return this.readIn(readingScopeOf(tenantId), this.tenantNames, work);
+    return this.readIn({ ...this.readScope, values: [tenantId] }, this.tenantNames, work);
   }
 
   /**
@@ -131,7 +189,7 @@ export class Database {
    * it brings), for platform administrators, and for loops.
    */
   async systemRead<T>(work: (tx: Transaction) => Promise<T>): Promise<T> {
-    return this.readIn(readOnly, this.systemNames, work);
+    return this.readIn(this.systemReadScope, this.systemNames, work);
   }
 
   private readIn<T>(scope: Statement, names: StatementNames, work: (tx: Transaction) => Promise<T>): Promise<T> {
@@ -159,6 +217,7 @@ export class Database {
         throw error;
       });
     } catch (error) {
+      if (isTimeout(error)) throw unavailable(tookTooLong, error);
       if (!isConnectionError(error)) throw error;
       broken = error as Error;
       throw unavailable('the database is unavailable', error);
@@ -244,7 +303,8 @@ export class Database {
         throw unavailable('the database is unavailable', error);
       }
       if (isOpen) await this.send(client, [], [rollback], timeout).catch((failure: Error) => (broken = failure));
-      if (isOutOfTime(error)) throw unavailable('the database did not answer in time', error);
+      if (isTimeout(error)) throw unavailable(tookTooLong, error);
+      if (isReadOnlyServer(error)) throw unavailable('the database takes no writes', error);
       throw error;
     } finally {
       client.release(broken);
@@ -267,7 +327,10 @@ export class Database {
     }
   }
 
-  /** Sends what opens a transaction, if anything does, and statements together; answers the results of the statements. */
+  /**
+   * Sends what opens a transaction, if anything does, and statements together; returns the results of the statements. Rejects when
+   * the server has not answered a little after `timeout`.
+   */
   private async send(
     client: pg.PoolClient,
     opening: readonly Statement[],
@@ -275,39 +338,81 @@ export class Database {
     timeout: number,
   ): Promise<Result<pg.QueryResultRow>[]> {
     const started = performance.now();
+    this.sentAt.set(client, started);
     let hasFailed = true;
     try {
-      const results = await sendBatch(client, [...opening, ...statements], timeout);
+      const results = await sendBatch(client, [...opening, ...statements], timeout + answerMilliseconds);
       hasFailed = false;
       return results.slice(opening.length);
+    } catch (error) {
+      if (isConnectionError(error)) this.doubt();
+      throw error;
     } finally {
+      this.sentAt.delete(client);
+      if (!hasFailed) this.heardAt.set(client, performance.now());
       this.slowStatements?.judge(statements, performance.now() - started, hasFailed);
     }
   }
 
   private async connect(): Promise<pg.PoolClient> {
     try {
-      return await this.pool.connect();
+      for (;;) {
+        const client = await this.pool.connect();
+        if ((this.heardAt.get(client) ?? Infinity) >= this.doubtedAt) return client;
+        client.release(true);
+      }
     } catch (error) {
       throw unavailable('the database is unavailable', error);
     }
   }
 
-  /** A connection of its own, outside the pool (telemetry writers, advisory locks). The caller ends it. */
-  async dedicated(name: string): Promise<pg.Client> {
-    const client = new pg.Client({
-      connectionString: this.url,
-      connectionTimeoutMillis: 5000,
-      application_name: `kellet-${name}`,
-    });
+  /**
+   * Says that a connection was lost: those that wait in the pool may have gone with it, unnoticed, and are made anew rather than cost
+   * a caller each its whole patience.
+   */
+  doubt(): void {
+    this.doubtedAt = performance.now();
+  }
+
+  /** The server cannot be reached at all: whoever waits for an answer of it waits in vain. */
+  private unreachable(): void {
+    this.doubt();
+    for (const [client, sentAt] of this.sentAt) {
+      if (performance.now() - sentAt > this.heartbeatMilliseconds) client.connection.stream.destroy();
+    }
+  }
+
+  /**
+   * A connection of its own, outside the pool (telemetry writers, advisory locks). The caller ends it. Its statements are ended by
+   * the server after `statementMilliseconds` (0: never); whether the connection still lives while it says nothing is for the caller
+   * to find out.
+   */
+  async dedicated(name: string, statementMilliseconds: number): Promise<pg.Client> {
+    const client = new pg.Client(connectionOptions(this.url, `kellet-${name}`));
     client.on('error', (error) => this.logger.warn({ err: error, connection: name }, 'database connection lost'));
-    await client.connect();
+    try {
+      await client.connect();
+      await prepareSession(client, statementMilliseconds);
+    } catch (error) {
+      cutOff(client);
+      throw error;
+    }
     return client;
   }
 
-  /** Answers when the database answers; throws otherwise. */
+  /** Resolves when the database answers and takes writes; rejects with the reason otherwise. */
   async ping(): Promise<void> {
-    await this.pool.query('SELECT 1');
+    const client = await this.connect();
+    let broken: Error | undefined;
+    try {
+      const [asked] = await sendBatch(client, [{ text: 'SHOW transaction_read_only' }], pingMilliseconds);
+      if (asked!.rows[0]!['transaction_read_only'] === 'on') throw new Error('the server takes no writes');
+    } catch (error) {
+      broken = error as Error;
+      throw error;
+    } finally {
+      client.release(broken);
+    }
   }
 
   /**
@@ -315,9 +420,20 @@ export class Database {
    * `state(true)` and `state(false)` notifications may have been missed.
    */
   listen(channels: readonly string[], receive: (channel: string, payload: string) => void, state: ListenerState): void {
-    const connect = () => this.dedicated('listener');
+    const connect = async () => {
+      try {
+        return await this.dedicated('listener', this.heartbeatMilliseconds);
+      } catch (error) {
+        if (isSilence(error)) this.unreachable();
+        throw error;
+      }
+    };
+    const changed: ListenerState = (lost) => {
+      if (lost) this.doubt();
+      state(lost);
+    };
     const settings = { heartbeatMilliseconds: this.heartbeatMilliseconds, signal: this.closing.signal };
-    const loop = keepListening(connect, channels, receive, state, settings, this.logger);
+    const loop = keepListening(connect, channels, receive, changed, settings, this.logger);
     this.listeners.add(loop);
     void loop.finally(() => this.listeners.delete(loop));
   }
@@ -343,20 +459,35 @@ function failureOf(error: unknown): { state?: string; type?: string } {
   return { type: error instanceof Error ? error.name : 'error' };
 }
 
-/** Whether the server ended a statement that ran, or waited for a lock, for too long (57014, 55P03). */
-const isOutOfTime = (error: unknown): boolean => ['57014', '55P03'].includes(sqlState(error) ?? '');
+const tookTooLong = 'the database took too long';
+
+/** Whether the server ended a statement because it ran or waited for a lock too long. */
+const isTimeout = (error: unknown): boolean => ['57014', '55P03'].includes(sqlState(error) ?? '');
+
+/** Whether the server refuses to write: a standby that is not promoted yet. */
+const isReadOnlyServer = (error: unknown): boolean => sqlState(error) === '25006';
+
+// Class 08 connection exception, 25P03 and 25P04 a transaction that idled or took too long, 57P01–57P05 shutting down, starting up
+// or dropped, 53300 too many connections.
+const connectionStates = /^(08...|25P0[34]|57P0[1-5]|53300)$/;
+const connectionCodes = new Set([
+  ...['ECONNREFUSED', 'ECONNRESET', 'ECONNABORTED', 'EPIPE', 'ETIMEDOUT', 'ENOENT'],
+  ...['EHOSTUNREACH', 'EHOSTDOWN', 'ENETUNREACH', 'ENETDOWN', 'ENOTFOUND', 'EAI_AGAIN'],
+]);
+// pg's own, which have no code.
+const connectionMessages =
+  /Connection terminated|Query read timeout|timeout expired|timeout exceeded when trying to connect|Client has encountered a connection error|Client was closed/;
+
+/** Whether nothing answered at all, as when packets are dropped. */
+const isSilence = (error: unknown): boolean =>
+  error instanceof Error &&
+  ('code' in error
+    ? ['ETIMEDOUT', 'EHOSTUNREACH', 'EHOSTDOWN', 'ENETUNREACH', 'ENETDOWN'].includes(String(error.code))
+    : /timeout expired|Query read timeout/.test(error.message));
 
 /** Whether a failure says that the server is away or has dropped us, rather than that the statement was wrong. */
 export function isConnectionError(error: unknown): boolean {
   if (!(error instanceof Error)) return false;
   const code = 'code' in error && typeof error.code === 'string' ? error.code : '';
-  // Class 08 connection exception, 57P01–57P03 shutting down or starting up, 53300 too many connections, 25P03 and 25P04 the end
-  // of a session whose transaction took too long; the rest is Node's.
-  return (
-    /^(08...|57P0[123]|53300|25P0[34])$/.test(code) ||
-    ['ECONNREFUSED', 'ECONNRESET', 'EPIPE', 'ETIMEDOUT', 'ENOENT'].includes(code) ||
-    /Connection terminated|Query read timeout|timeout exceeded when trying to connect|Client has encountered a connection error/.test(
-      error.message,
-    )
-  );
+  return connectionStates.test(code) || connectionCodes.has(code) || connectionMessages.test(error.message);
 }

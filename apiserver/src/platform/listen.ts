@@ -1,7 +1,9 @@
 // Notifications of PostgreSQL (LISTEN), over a connection that is made again whenever it is lost.
 import type pg from 'pg';
 import { sleep } from './clock.ts';
+import { cutOff } from './connection.ts';
 import type { Logger } from './logger.ts';
+import { sendBatch } from './statement-batch.ts';
 
 /** Called when a listening connection was lost (true) and when it is back (false). */
 export type ListenerState = (lost: boolean) => void;
@@ -22,46 +24,37 @@ export async function keepListening(
   for (let delay = 100; !signal.aborted; delay = Math.min(delay * 2, 5000)) {
     const client = await connect().catch(() => undefined);
     if (client) {
-      const ended = new Promise<void>((resolve) => client.once('end', () => resolve()));
-      const stop = () => void client.end().catch(() => undefined);
       client.on('notification', (message) => receive(message.channel, message.payload ?? ''));
-      signal.addEventListener('abort', stop, { once: true });
-      try {
-        for (const channel of channels) await client.query(`LISTEN ${client.escapeIdentifier(channel)}`);
+      const listening = () => {
         delay = 100;
         state(false);
-        await Promise.race([ended, heartbeatLost(client, ended, heartbeatMilliseconds, logger)]);
-      } catch {
-        // Said below.
-      }
-      stop();
-      signal.removeEventListener('abort', stop);
+      };
+      await listenOn(client, channels, heartbeatMilliseconds, signal, listening).catch((error: unknown) =>
+        logger.warn({ err: error }, 'a listening database connection is lost'),
+      );
+      cutOff(client);
       if (!signal.aborted) state(true);
     }
     await sleep(delay, signal);
   }
 }
 
-/** Resolves when a connection that has not ended does not answer in time; it is cut off then. */
-async function heartbeatLost(
+/** Resolves when the signal aborts; rejects when the connection is lost, or does not answer in time. */
+async function listenOn(
   client: pg.Client,
-  ended: Promise<void>,
+  channels: readonly string[],
   milliseconds: number,
-  logger: Logger,
+  signal: AbortSignal,
+  listening: () => void,
 ): Promise<void> {
   const over = new AbortController();
-  void ended.then(() => over.abort());
-  while (!over.signal.aborted) {
-    await sleep(milliseconds, over.signal);
-    if (over.signal.aborted) return;
-    const answered = client.query('SELECT 1').then(
-      () => true,
-      () => true,
-    );
-    const silent = sleep(milliseconds, over.signal).then(() => over.signal.aborted);
-    if (await Promise.race([answered, silent])) continue;
-    logger.warn('a listening database connection does not answer');
-    client.connection.stream.destroy();
-    return;
+  client.once('end', () => over.abort());
+  const statements = channels.map((channel) => ({ text: `LISTEN ${client.escapeIdentifier(channel)}` }));
+  await sendBatch(client, statements, milliseconds);
+  listening();
+  for (;;) {
+    await sleep(milliseconds, AbortSignal.any([over.signal, signal]));
+    if (signal.aborted) return;
+    await sendBatch(client, [{ text: 'SELECT 1' }], milliseconds);
   }
 }

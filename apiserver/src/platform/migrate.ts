@@ -2,8 +2,13 @@
 import { createHash } from 'node:crypto';
 import { readdir, readFile } from 'node:fs/promises';
 import path from 'node:path';
+import { cutOff } from './connection.ts';
 import type { Database } from './database.ts';
 import type { Logger } from './logger.ts';
+import { watchSession } from './session-watch.ts';
+
+/** How often the server is asked whether it still works on a migration. */
+const watchMilliseconds = 2000;
 
 const migrationsFolder = path.resolve(import.meta.dirname, '../../migrations');
 
@@ -13,8 +18,13 @@ const migrationsFolder = path.resolve(import.meta.dirname, '../../migrations');
  * made by another version of a migration.
  */
 export async function migrate(database: Database, logger: Logger): Promise<void> {
-  const client = await database.dedicated('migrations');
+  // A migration may take long, and so may waiting for another process that is at it.
+  const client = await database.dedicated('migrations', 0);
+  const over = new AbortController();
+  let watch: Promise<void> | undefined;
   try {
+    const { rows } = await client.query<{ pid: number }>('SELECT pg_backend_pid() AS pid');
+    watch = watchSession(database, client, rows[0]!.pid, watchMilliseconds, over.signal);
     await client.query('SELECT pg_advisory_lock(6452817301)');
     await client.query(
       `CREATE TABLE IF NOT EXISTS schema_migrations
@@ -41,6 +51,8 @@ export async function migrate(database: Database, logger: Logger): Promise<void>
       logger.info({ migration: name }, 'migration applied');
     }
   } finally {
-    await client.end();
+    over.abort();
+    cutOff(client);
+    await watch;
   }
 }

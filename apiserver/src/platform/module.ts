@@ -27,6 +27,8 @@ export interface ServiceModule {
   register(registry: ServiceRegistry): void;
   /** Starts its loops; resolves when it can serve. */
   start?(): Promise<void>;
+  /** Throws, with the reason, while the service cannot use the database although the database answers. */
+  check?(): void;
   /** Ends its loops; everything acknowledged is durable before it resolves. */
   stop?(): Promise<void>;
 }

@@ -2,33 +2,51 @@
 import { once } from 'node:events';
 import { connect, createServer, type AddressInfo, type Server, type Socket } from 'node:net';
 
+/** Which bytes are swallowed: those from the client, those from the server, or both. */
+export type Silence = 'to server' | 'to client' | 'both';
+
+/** The two sockets of a forwarded connection. */
+interface Pair {
+  readonly near: Socket;
+  readonly far: Socket;
+  silence: Silence | undefined;
+}
+
 /** Forwards connections to a server until told otherwise. */
 export class TcpProxy {
   private readonly server: Server;
-  private readonly pairs = new Set<readonly [Socket, Socket]>();
+  private readonly pairs = new Set<Pair>();
   private isOpen = true;
-  private isSilent = false;
+  /** How long everything takes in each direction. */
+  delayMilliseconds = 0;
+  private muted: Silence | undefined;
 
   private constructor(target: { host: string; port: number }) {
     this.server = createServer((near) => {
       if (!this.isOpen) return void near.resetAndDestroy();
-      const far = connect(target);
-      const pair = [near, far] as const;
+      const pair: Pair = { near, far: connect(target), silence: undefined };
       this.pairs.add(pair);
-      const end = (): void => {
-        this.pairs.delete(pair);
-        near.destroy();
-        far.destroy();
-      };
-      for (const [from, to] of [pair, [far, near] as const]) {
-        from.on('data', (chunk) => {
-          // What is swallowed never arrives, as with a firewall that forgot the connection.
-          if (!this.isSilent) to.write(chunk);
-        });
-        from.on('error', end);
-        from.on('close', end);
-      }
+      this.forward(pair, near, pair.far, 'to server');
+      this.forward(pair, pair.far, near, 'to client');
     });
+  }
+
+  private forward(pair: Pair, from: Socket, to: Socket, direction: Silence): void {
+    const isSwallowed = () => [pair.silence, this.muted].some((one) => one === 'both' || one === direction);
+    // What is swallowed never arrives, as with a firewall that forgot the connection; nor does the end of a connection.
+    from.on('data', (chunk) => {
+      if (isSwallowed()) return;
+      if (this.delayMilliseconds === 0) to.write(chunk);
+      else setTimeout(() => to.write(chunk), this.delayMilliseconds);
+    });
+    const end = () => {
+      if (isSwallowed()) return;
+      this.pairs.delete(pair);
+      from.destroy();
+      to.destroy();
+    };
+    from.on('error', end);
+    from.on('close', end);
   }
 
   /** Listens on a free port before the server that the URL names. */
@@ -48,25 +66,36 @@ export class TcpProxy {
     return changed.href;
   }
 
+  /** Connections that are open on the client's side. */
+  get connections(): number {
+    return [...this.pairs].filter(({ near }) => !near.destroyed).length;
+  }
+
   /** Resets every connection and refuses new ones. */
   cut(): void {
     this.isOpen = false;
-    for (const [near, far] of this.pairs) {
+    for (const { near, far } of this.pairs) {
       near.resetAndDestroy();
       far.resetAndDestroy();
     }
+    this.pairs.clear();
   }
 
-  /** Keeps every connection and lets nothing through. */
-  silence(): void {
-    this.isSilent = true;
+  /** Keeps every connection, takes new ones, and lets nothing through, or nothing in one direction. */
+  silence(silence: Silence = 'both'): void {
+    this.muted = silence;
+  }
+
+  /** Lets nothing through on the connections that are open now; new ones work. */
+  silenceOpen(silence: Silence = 'both'): void {
+    for (const pair of this.pairs) pair.silence = silence;
   }
 
   /** Forwards again; connections that were silent are reset, having lost what was said meanwhile. */
   restore(): void {
-    if (this.isSilent) this.cut();
+    if (this.muted) this.cut();
     this.isOpen = true;
-    this.isSilent = false;
+    this.muted = undefined;
   }
 
   async close(): Promise<void> {

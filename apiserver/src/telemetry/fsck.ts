@@ -48,7 +48,7 @@ const rowsAtOnce = 20_000;
 
 /** Checks the telemetry of a database, in one snapshot. */
 export function fsck(database: Database): Promise<FsckReport> {
-  return database.system(async (tx) => {
+  return database.maintenance(async (tx) => {
     await tx.query('SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY');
     const check = new Check();
     const { rows: batches } = await tx.query<{ batch_id: string }>('SELECT batch_id FROM anchor_batches');

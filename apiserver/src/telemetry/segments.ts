@@ -5,7 +5,7 @@ import type { Logger } from '../platform/logger.ts';
 
 /** Indexes one complete segment; false when none is left, or another process is at it. */
 export function indexNextSegment(database: Database): Promise<boolean> {
-  return database.system(async (tx) => {
+  return database.maintenance(async (tx) => {
     const { rows } = await tx.query<{ segment_id: bigint }>(
       `SELECT segment_id FROM telemetry_segments WHERE state = 'sealed'
        ORDER BY segment_id LIMIT 1 FOR UPDATE SKIP LOCKED`,

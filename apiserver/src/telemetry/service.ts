@@ -31,6 +31,7 @@ import { Ingest } from './ingest.ts';
 import { byDevice, LiveHub } from './live.ts';
 import type { PointValues } from './payload.ts';
 import { publishPoints } from './publish.ts';
+import { PublishedTenants } from './published-tenants.ts';
 import { Rates } from './rate.ts';
 import { indexSegments } from './segments.ts';
 import { SnapshotStore } from './snapshot-store.ts';
@@ -78,8 +79,8 @@ class Telemetry implements TelemetryModule {
   private readonly writer: TelemetryWriter;
   private readonly ingest: Ingest;
   private readonly rates = new Rates();
-  /** Tenants whose points are published as telemetry.points.{tenant}.{device}; `*`: all. */
-  private readonly published: ReadonlySet<string>;
+  /** Tenants whose points are published as telemetry.points.{tenant}.{device}. */
+  private readonly published: PublishedTenants;
   private readonly pointsTotal: Counter<'result'>;
   private readonly ingestSeconds: Histogram;
   private readonly closing = new AbortController();
@@ -92,7 +93,7 @@ class Telemetry implements TelemetryModule {
     this.liveness = liveness;
     this.options = options;
     this.live = options.live ?? new LiveHub();
-    this.published = new Set(platform.config.publishPoints.split(',').map((tenantId) => tenantId.trim()));
+    this.published = new PublishedTenants(platform.database, platform.logger, platform.config.publishPoints);
     this.snapshots = new SnapshotStore(platform.database, platform.logger);
     const { batchPoints, batchSeconds } = platform.config;
     const writerOptions = { ...writerDefaults, batchPoints, batchSeconds, ...options.writer };
@@ -137,6 +138,7 @@ class Telemetry implements TelemetryModule {
     const interval = this.options.maintenanceMilliseconds ?? 5000;
     this.writer.start();
     this.snapshots.start();
+    this.published.start();
     this.loops = [
       watchForDeadWriters(database, logger, interval, this.closing.signal),
       indexSegments(database, logger, interval, this.closing.signal),
@@ -147,9 +149,14 @@ class Telemetry implements TelemetryModule {
     }, 60_000);
   }
 
+  check(): void {
+    this.writer.check();
+  }
+
   async stop(): Promise<void> {
     clearInterval(this.sweeper);
     this.closing.abort();
+    this.published.stop();
     await this.writer.stop();
     await this.snapshots.stop();
     await Promise.all(this.loops);
@@ -184,8 +191,7 @@ class Telemetry implements TelemetryModule {
       this.rates.add(tenantId, group.length, now);
       this.rates.add(`${tenantId}/${device.deviceId}`, group.length, now);
       if (this.live.isWatched) this.live.publish(tenantId, device.deviceId, group);
-      if (this.published.has('*') || this.published.has(tenantId))
-        publishPoints(broker, tenantId, device.deviceId, group, now);
+      if (this.published.has(tenantId)) publishPoints(broker, tenantId, device.deviceId, group, now);
     }
   }
 

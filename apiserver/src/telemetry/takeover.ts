@@ -2,6 +2,7 @@
 // try to flush is refused. A writer closes itself this way too, when it stops and when it cannot know what was committed.
 import type { Database, Transaction } from '../platform/database.ts';
 import { sleep } from '../platform/clock.ts';
+import { KelletError } from '../platform/errors.ts';
 import type { Logger } from '../platform/logger.ts';
 import { batchRoot, treeLeaves, type Batch, type ChainSegment } from './batches.ts';
 import type { AnchoringMode } from './devices.ts';
@@ -24,8 +25,9 @@ interface OpenBatchRow {
 }
 
 /**
- * Closes a writer in the transaction and answers the number of its last committed flush. Waits for a flush of it that runs.
- * A writer that is closed already stays as it is.
+ * Closes a writer in the transaction and returns the number of its last committed flush. Waits for a flush of it that runs.
+ * A writer that is closed already stays as it is. Nothing was committed of a writer without a row: the database is a replica or a
+ * backup that lacks its last rows.
  */
 export async function closeWriter(tx: Transaction, writerId: string): Promise<bigint> {
   const closed = await tx.query<{ flush_number: bigint }>(
@@ -42,8 +44,7 @@ export async function closeWriter(tx: Transaction, writerId: string): Promise<bi
     'SELECT flush_number FROM telemetry_writers WHERE writer_id = $1',
     [writerId],
   );
-  if (!earlier.rows[0]) throw new Error(`writer ${writerId} does not exist`);
-  return earlier.rows[0].flush_number;
+  return earlier.rows[0]?.flush_number ?? 0n;
 }
 
 /** As many batches are sealed with one reading of the segments. */
@@ -154,23 +155,29 @@ async function completeSegments(tx: Transaction, writerId: string): Promise<void
   }
 }
 
-/** Closes every writer whose lock nobody holds; answers how many. */
+/** Closes every writer whose lock nobody holds; returns how many. One that cannot be closed does not keep the others waiting. */
 export async function takeOverDeadWriters(database: Database, logger: Logger): Promise<number> {
   const { rows } = await database.system((tx) =>
     tx.query<{ writer_id: string }>('SELECT writer_id FROM telemetry_writers WHERE closed_at IS NULL'),
   );
   let closed = 0;
   for (const { writer_id: writerId } of rows) {
-    await database.system(async (tx) => {
-      const lock = await tx.query<{ locked: boolean }>(
-        'SELECT pg_try_advisory_xact_lock(telemetry_writer_lock($1)) AS locked',
-        [writerId],
-      );
-      if (!lock.rows[0]?.locked) return;
-      await closeWriter(tx, writerId);
+    try {
+      const isClosed = await database.maintenance(async (tx) => {
+        const lock = await tx.query<{ locked: boolean }>(
+          'SELECT pg_try_advisory_xact_lock(telemetry_writer_lock($1)) AS locked',
+          [writerId],
+        );
+        if (lock.rows[0]?.locked) await closeWriter(tx, writerId);
+        return lock.rows[0]?.locked === true;
+      });
+      if (!isClosed) continue;
       closed += 1;
       logger.info({ writerId }, 'took over a dead telemetry writer');
-    });
+    } catch (error) {
+      if (error instanceof KelletError) throw error;
+      logger.error({ err: error, writerId }, 'a dead telemetry writer cannot be taken over');
+    }
   }
   return closed;
 }

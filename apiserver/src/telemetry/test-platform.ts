@@ -28,12 +28,13 @@ export function testPlatform(
     [],
   );
   const logger = createLogger(process.env['KELLET_TEST_LOG_LEVEL'] ?? 'fatal');
-  const outbox = new OutboxRelay(database, broker, logger);
+  const metrics = createMetrics();
+  const outbox = new OutboxRelay(database, broker, logger, metrics);
   return {
     config,
     clock: systemClock,
     logger,
-    metrics: createMetrics(),
+    metrics,
     database,
     broker,
     outbox,

@@ -42,8 +42,8 @@ export const writerDefaults: Omit<WriterOptions, 'batchPoints' | 'batchSeconds'>
 };
 
 const flushesInFlight = 2;
-/** A flush without an answer for so long is taken for lost. */
-const flushTimeoutMilliseconds = 15_000;
+/** A flush without an answer for so long is taken for lost: a little longer than the server lets a statement of it run. */
+const flushTimeoutMilliseconds = 12_000;
 const retryMilliseconds = 200;
 
 interface Flight {
@@ -83,6 +83,8 @@ export class TelemetryWriter {
   /** Identities given up since the last commit. */
   private fruitlessIdentities = 0;
   private identity: Identity | undefined;
+  /** Since when nothing could be stored, if that is so; milliseconds since 1970. */
+  private troubledSince: number | undefined;
   private wake: () => void = () => undefined;
   private stopping = false;
   private running: Promise<void> | undefined;
@@ -134,6 +136,12 @@ export class TelemetryWriter {
     clearInterval(this.sweeper);
   }
 
+  /** Throws when points have not been stored for longer than a request waits for it. */
+  check(): void {
+    const since = Math.min(this.troubledSince ?? Infinity, this.flights[0]?.sentAt ?? Infinity);
+    if (this.clock.now() - since > this.options.holdMilliseconds) throw new Error('points cannot be stored');
+  }
+
   private async run(): Promise<void> {
     let giveUpAt = Infinity;
     for (;;) {
@@ -149,6 +157,7 @@ export class TelemetryWriter {
           return;
         }
       } catch (error) {
+        this.troubledSince ??= this.clock.now();
         this.logger.warn({ err: error }, 'the telemetry writer waits for the database');
         await sleep(retryMilliseconds);
       }
@@ -180,7 +189,10 @@ export class TelemetryWriter {
     if (draining && this.flights.length > 0) await this.flights[0]!.outcome;
     else if (draining && identity.batches.oldestOpenedAt() === undefined) return false;
     else if (draining || group.parts.length > 0 || this.dueIn(identity) <= 0) await this.flush(identity, group);
-    else await this.waitForWork(this.dueIn(identity));
+    else {
+      if (this.isIdle()) this.troubledSince = undefined;
+      await this.waitForWork(this.dueIn(identity));
+    }
     return true;
   }
 
@@ -268,6 +280,7 @@ export class TelemetryWriter {
   private commit(flight: Flight): void {
     this.flights.shift();
     this.fruitlessIdentities = 0;
+    this.troubledSince = undefined;
     try {
       if (flight.points.length > 0) this.committed(flight.points);
     } catch (error) {
@@ -289,6 +302,7 @@ export class TelemetryWriter {
       const kinds = outcomes.map((outcome) => (outcome ? flushFailure(outcome.error) : 'lost'));
       const kind = kinds.includes('lost') || identity.session.lost ? 'lost' : kinds[0]!;
       this.logger.warn({ err: failure.error, kind, flushes: outcomes.length }, 'a telemetry flush failed');
+      if (kind !== 'data' && kind !== 'chain_moved') this.troubledSince ??= this.clock.now();
       if (kind === 'lost' || kind === 'fenced' || kind === 'behind') await this.changeIdentity(identity);
       else await this.goBack(identity, kind, failure.error);
     }
@@ -297,7 +311,10 @@ export class TelemetryWriter {
 
   /** The database tells which flushes were committed; the others are placed again under a new identity. */
   private async changeIdentity(identity: Identity): Promise<void> {
-    if (identity.session.lost) identity.session.abandon();
+    if (identity.session.lost) {
+      identity.session.abandon();
+      this.database.doubt();
+    }
     const last = await identity.session.close(this.database);
     while (this.flights.length > 0 && this.flights[0]!.number <= last) this.commit(this.flights[0]!);
     this.putBackFlights();
@@ -335,5 +352,6 @@ export class TelemetryWriter {
     for (const part of parts) part.append.expire(now);
     const oldest = this.flights[0];
     if (oldest && now > oldest.sentAt + flushTimeoutMilliseconds) this.identity?.session.abandon();
+    else this.identity?.session.check(now);
   }
 }

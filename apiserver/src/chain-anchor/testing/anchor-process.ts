@@ -23,7 +23,7 @@ const module = createChainAnchor(
     metrics: createMetrics(),
     database,
     broker,
-    outbox: new OutboxRelay(database, broker, logger),
+    outbox: new OutboxRelay(database, broker, logger, createMetrics()),
     paging: new Paging(Buffer.alloc(32)),
   },
   quickTiming,

@@ -48,8 +48,8 @@ export interface Anchoring {
   readonly settings: Readonly<Record<string, string>>;
   /** Ends the chain-anchor that was started with the rest. */
   halt(): Promise<void>;
-  /** Makes a further chain-anchor, as another process would, on another broker if wanted. */
-  another(environment?: Record<string, string>, broker?: Broker): ServiceModule;
+  /** Makes a further chain-anchor, as another process would, on another broker or connections of its own if wanted. */
+  another(environment?: Record<string, string>, broker?: Broker, database?: Database): ServiceModule;
   stop(): Promise<void>;
 }
 
@@ -87,7 +87,7 @@ export async function startAnchoring(environment: Record<string, string> = {}): 
     outbox,
     paging: new Paging(Buffer.alloc(32, 7)),
   });
-  const outbox = new OutboxRelay(database, gateway.broker, logger);
+  const outbox = new OutboxRelay(database, gateway.broker, logger, createMetrics());
   const platform = platformWith({});
   const registry = new ServiceRegistry();
   const module = createChainAnchor(platform, quickTiming);
@@ -98,7 +98,8 @@ export async function startAnchoring(environment: Record<string, string> = {}): 
     registry,
     devchain,
     gateway,
-    another: (more = {}, broker = gateway.broker) => createChainAnchor({ ...platformWith(more), broker }, quickTiming),
+    another: (more = {}, broker = gateway.broker, own = database) =>
+      createChainAnchor({ ...platformWith(more), broker, database: own }, quickTiming),
     settings: settings({}),
     halt: () => module.stop!(),
     async stop() {

@@ -22,7 +22,7 @@ describe('claims', () => {
   let test: TestDatabase;
   let dispatcher: Dispatcher;
   let claimDevice: ReturnType<typeof claimMethod>['claimDevice'];
-  const released: string[] = [];
+  const released: bigint[] = [];
   const marked: Change[] = [];
 
   before(async () => {
@@ -35,7 +35,9 @@ describe('claims', () => {
     ({ claimDevice } = claimMethod({
       database: test.database,
       // The relay publishes to the broker; what a claim asks of it is to let one event go.
-      outbox: { release: async (ids: readonly string[]) => void released.push(...ids) } as unknown as OutboxRelay,
+      outbox: {
+        release: async (positions: readonly bigint[]) => void released.push(...positions),
+      } as unknown as OutboxRelay,
       changes: { mark: (change: Change) => void marked.push(change) } as unknown as ChangeCoalescer,
       clock: systemClock,
       logger: createLogger('silent'),
@@ -72,8 +74,8 @@ describe('claims', () => {
   const rows = async <Row extends Record<string, unknown>>(text: string, ...values: unknown[]): Promise<Row[]> =>
     (await test.database.system((tx) => tx.query<Row>(text, values))).rows;
   const provisioned = (hardwareId: string) =>
-    rows<{ event_id: string; payload: string; tenant_id: string }>(
-      `SELECT event_id, payload, tenant_id FROM outbox
+    rows<{ position: bigint; payload: string; tenant_id: string }>(
+      `SELECT position, payload, tenant_id FROM outbox
        WHERE subject = 'device.provisioned' AND payload::json->'data'->>'hardware_id' = $1`,
       hardwareId,
     );
@@ -117,9 +119,9 @@ describe('claims', () => {
     const [event] = await provisioned('announced');
     expect(JSON.parse(event!.payload)).to.deep.include({ type: 'device.provisioned', tenantid: 'acme' });
     expect((JSON.parse(event!.payload) as { data: object }).data).to.include({ device_id: answer.deviceId });
-    expect(released).not.to.include(event!.event_id);
+    expect(released).not.to.include(event!.position);
     respond();
-    expect(released).to.include(event!.event_id);
+    expect(released).to.include(event!.position);
 
     expect(await claim(key, 'announced')).to.deep.equal({ deviceId: answer.deviceId, apiKey: '' });
     expect(await provisioned('announced')).to.have.length(1);

@@ -28,7 +28,7 @@ interface Outcome {
   readonly template?: ClaimTemplateRow;
   readonly deviceId?: string;
   readonly apiKey?: string;
-  readonly eventId?: string;
+  readonly eventPosition?: bigint;
 }
 
 /** A claim whose fields have been checked, with the tenant that its key belongs to. */
@@ -76,7 +76,7 @@ export function claimMethod(ground: {
 
   return {
     async claimDevice(request, context) {
-      const { decision, template, deviceId, apiKey, eventId } = await claim(request);
+      const { decision, template, deviceId, apiKey, eventPosition } = await claim(request);
       if (decision.action === 'refuse') {
         claims.inc({ outcome: decision.cause });
         logger.info({ cause: decision.cause, template: template?.template_id }, 'claim refused');
@@ -84,10 +84,10 @@ export function claimMethod(ground: {
         throw permissionDenied('the provision key does not allow this claim');
       }
       claims.inc({ outcome: decision.action === 'create' ? 'created' : 'repeated' });
-      if (eventId) {
+      if (eventPosition !== undefined) {
         context.afterResponse(() => {
           outbox
-            .release([eventId])
+            .release([eventPosition])
             .catch((error: unknown) => logger.debug({ err: error }, 'an event goes with the sweep'));
         });
       }
@@ -155,11 +155,11 @@ async function claimInTenant(
   const event = { tenantId, subject: 'device.provisioned', resource: deviceId, data, holdMilliseconds };
   // Last, because a running rollout of the profile stays locked from here to the commit; together, because what finds no
   // rollout then costs no message of its own.
-  const [eventId] = await Promise.all([
+  const [eventPosition] = await Promise.all([
     enqueue(tx, event, clock),
     membership.devicesChanged(tx, tenantId, [{ after: fleetFacts(device) }]),
   ]);
-  return { decision, template, deviceId, apiKey, eventId };
+  return { decision, template, deviceId, apiKey, eventPosition };
 }
 
 /** Makes the device with the template's groups that still exist; undefined when the hardware id was taken meanwhile. */
