@@ -32,7 +32,7 @@ describe('the services of a process', () => {
     await writeFile(process.env['KUBECONFIG'], absentCluster);
     const platform = testPlatform(test.database, new MovableClock());
     broker = new Broker(process.env['KELLET_TEST_NATS_URL']!, platform.logger);
-    const outbox = new OutboxRelay(test.database, broker, platform.logger);
+    const outbox = new OutboxRelay(test.database, broker, platform.logger, platform.metrics);
     const internal = new InternalServer(platform.config.controlSecret, platform.logger);
     ({ registry, modules } = createServices(
       { ...platform, broker, outbox },
