@@ -1,11 +1,13 @@
 import { expect } from 'chai';
+import { MemoryBudget } from '../gateway/memory-budget.ts';
 import { Feed } from './feed.ts';
 
 describe('Feed', () => {
   it('keeps the latest message of each device while the socket is full', async () => {
     const sent: string[] = [];
+    const memory = new MemoryBudget({ total: 2 ** 30, perOwner: 2 ** 30 });
     const socket = { bufferedAmount: 0, send: (message: unknown) => void sent.push(message as string) };
-    const feed = new Feed(socket, () => expect.fail('not slow enough'));
+    const feed = new Feed({ socket, memory, tenantId: 'acme', tooSlow: () => expect.fail('not slow enough') });
     feed.push('a', 'a1');
     socket.bufferedAmount = 2 ** 20;
     for (const message of ['a2', 'b1', 'a3', 'b2', 'a4']) feed.push(message[0]!, message);

@@ -53,6 +53,7 @@ describe('/ws', () => {
         if (!caller) throw unauthenticated('the token has expired; exchange the refresh token');
         return caller;
       },
+      isKnown: (token) => token === 'user',
       watch: ({ end }) => {
         ends.push(() => end(unauthenticated()));
         return () => undefined;

@@ -240,6 +240,12 @@ export class Authenticator {
     return run;
   }
 
+  /** Whether the credential has been found to hold within the last seconds; a Kubernetes token is never known. */
+  isKnown(credential: string): boolean {
+    const known = this.remembered.get(hash('sha256', credential, 'hex'));
+    return known !== undefined && known.until > this.clock.now();
+  }
+
   private async validate(
     request: MessageInitShape<typeof ValidateTokenRequestSchema> & { token: string },
     credentialHash: string,

@@ -13,6 +13,7 @@ import { Admission, type IsGatewayOf } from './admission.ts';
 import { withAudit } from './audit.ts';
 import { Authenticator } from './authenticate.ts';
 import { CallMetrics } from './call-metrics.ts';
+import { BodyMemory } from './body-memory.ts';
 import { Callbacks } from './callbacks.ts';
 import { clientAddresses, listOf, type AddressOf } from './client-address.ts';
 import { coldRoutes } from './cold-routes.ts';
@@ -83,7 +84,9 @@ export class Gateway {
     const limiter = new RateLimiter(counter, clock, logger, metrics);
     const isGatewayOf = options.isGatewayOf ?? (() => Promise.resolve(false));
     this.admission = new Admission(this.authenticator, limiter, isGatewayOf);
+    const memory = new BodyMemory();
     const shared = {
+      memory,
       admission: this.admission,
       authenticator: this.authenticator,
       invoker: withAudit(options.invoker, logger),
@@ -102,6 +105,8 @@ export class Gateway {
         health: options.health,
         callbacks: this.callbacks,
         document: openapiRoute(shared.admission, this.addressOf),
+        memory,
+        addressOf: this.addressOf,
         logger,
       }),
     });
