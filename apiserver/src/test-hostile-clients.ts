@@ -1,11 +1,10 @@
 // For tests: a process of clients that mean harm. Its parent sends an Attack and is told once a second
 // what came of it; it goes on until the parent is gone.
 import { connect, type Socket } from 'node:net';
-import { setTimeout as sleep } from 'node:timers/promises';
 
 /** What the clients do. */
 export interface Attack {
-  readonly kind: 'flood /ws' | 'hold bodies' | 'read nothing' | 'pipeline';
+  readonly kind: 'flood /ws' | 'watch' | 'hold bodies' | 'pipeline';
   readonly port: number;
   /** Connections at a time; one that ends is replaced after a moment. */
   readonly connections: number;
@@ -13,6 +12,8 @@ export interface Attack {
   readonly request: string;
   /** `flood /ws`: bytes of each message. */
   readonly messageBytes?: number;
+  /** `watch`: the message. */
+  readonly message?: string;
 }
 
 /** What a parent is told. */
@@ -32,7 +33,7 @@ function frame(text: string): Buffer {
   return Buffer.concat([head, payload]);
 }
 
-async function run({ kind, port, connections, request, messageBytes = 0 }: Attack): Promise<void> {
+function run({ kind, port, connections, request, messageBytes = 0, message: subscription = '' }: Attack): void {
   let [opened, closed, sentBytes] = [0, 0, 0];
   setInterval(() => process.send!({ opened, closed, sentBytes } satisfies AttackReport, () => undefined), 1000);
   const message = frame(`{"unsubscribe":"telemetry.live","device_id":"${'x'.repeat(messageBytes)}"}`);
@@ -58,14 +59,16 @@ async function run({ kind, port, connections, request, messageBytes = 0 }: Attac
         socket.pause();
         void flood(socket);
       });
+    } else if (kind === 'watch') {
+      socket.once('data', () => {
+        socket.pause();
+        socket.write(frame(subscription));
+      });
     } else if (kind === 'hold bodies') socket.resume();
     else socket.pause();
   };
-  for (let index = 0; index < connections; index += 1) {
-    open();
-    if (kind === 'read nothing') await sleep(100);
-  }
+  for (let index = 0; index < connections; index += 1) open();
 }
 
 process.on('disconnect', () => process.exit(0));
-process.once('message', (attack) => void run(attack as Attack));
+process.once('message', (attack) => run(attack as Attack));

@@ -38,7 +38,7 @@ export const defaultHttpLimits: HttpLimits = {
   lingerTimeout: 5_000,
   headerBytes: 16 * 1024,
   connections: 10_000,
-  readAhead: 16,
+  readAhead: 4,
   pipelined: 1000,
 };
 
