@@ -18,12 +18,18 @@ import type { Clock } from '../platform/clock.ts';
 import type { Database } from '../platform/database.ts';
 import { KelletError, permissionDenied, unauthenticated } from '../platform/errors.ts';
 import { internalContext, publicCaller, type Caller, type CallerKind, type Invoker } from '../platform/rpc.ts';
+import { addressBlock } from '../platform/address-block.ts';
 import { BoundedMap } from './bounded-map.ts';
+import { RateLimitExceeded } from './rate-limit-exceeded.ts';
 import { RevocationIndex, tenantKey } from './revocation-index.ts';
+import { TokenBuckets } from './token-bucket.ts';
 
 const rememberMilliseconds = 10_000;
 const rememberRefusalMilliseconds = 2_000;
 const maximumRemembered = 50_000;
+/** Credentials that have held here before, and how many failed ones an address (IPv6: /64) may ask about. */
+const maximumProven = 200_000;
+const failures = { perSecond: 20, burst: 200 };
 /** Open calls that are judged again at the same time, and how long after an answer that did not tell. */
 const maximumChecks = 16;
 const recheckMilliseconds = 1_000;
@@ -108,6 +114,9 @@ export class Authenticator {
     maximumRemembered,
   );
   private readonly running = new Map<string, Promise<Identity>>();
+  /** The hashes of credentials that held when they were last asked about, cut to 16 bytes. */
+  private readonly proven = new BoundedMap<string, true>(maximumProven);
+  private readonly failures: TokenBuckets;
   /** Raised by every announcement, so that an answer that was under way meanwhile is used once and not remembered. */
   private announcements = 0;
   private isListening = true;
@@ -120,6 +129,7 @@ export class Authenticator {
   constructor(invoker: Invoker, clock: Clock) {
     this.invoker = invoker;
     this.clock = clock;
+    this.failures = new TokenBuckets(clock, failures);
   }
 
   /**
@@ -210,7 +220,8 @@ export class Authenticator {
 
   /**
    * The identity behind a credential; for a Kubernetes token, in this use of it. Throws UNAUTHENTICATED for one that is
-   * missing or does not hold, and whatever the auth service throws when it cannot tell.
+   * missing or does not hold, RESOURCE_EXHAUSTED for one that is unknown here and comes from an address from which too many
+   * did not hold, and whatever the auth service throws when it cannot tell.
    */
   async authenticate(credential: string | undefined, address: string, use: TokenUse = noUse): Promise<Identity> {
     if (credential === undefined) throw unauthenticated(`a credential is required: ${howToSend}`);
@@ -230,6 +241,7 @@ export class Authenticator {
     if (refused && refused.until > this.clock.now()) throw refused.refusal;
     let run = this.running.get(key);
     if (!run) {
+      this.refuseGuessing(credentialHash, address);
       const request = { token: credential, ...(isKubernetes ? use : {}) };
       const started = this.validate(request, credentialHash, key, address).finally(() => {
         if (this.running.get(key) === started) this.running.delete(key);
@@ -238,6 +250,12 @@ export class Authenticator {
       this.running.set(key, run);
     }
     return run;
+  }
+
+  /** Who shares an address with somebody who guesses is not locked out by that, once its credential has held. */
+  private refuseGuessing(credentialHash: string, address: string): void {
+    const wait = this.failures.wait(addressBlock(address));
+    if (wait > 0 && !this.proven.has(credentialHash.slice(0, 32))) throw new RateLimitExceeded(wait);
   }
 
   /** Whether the credential has been found to hold within the last seconds; a Kubernetes token is never known. */
@@ -261,10 +279,14 @@ export class Authenticator {
     const now = this.clock.now();
     const outcome = identityOf(answer, credentialHash, request.token.startsWith('sk_live_'));
     const mayRemember = this.isListening && this.announcements === announcements;
+    const provenKey = credentialHash.slice(0, 32);
     if (outcome instanceof KelletError) {
+      // One that has held before is no guess: it was revoked, or has expired.
+      if (!this.proven.delete(provenKey)) this.failures.charge(addressBlock(address));
       if (mayRemember) this.refused.set(key, { refusal: outcome, until: now + rememberRefusalMilliseconds });
       throw outcome;
     }
+    this.proven.set(provenKey, true);
     const { expiresAt, kind, tenantId } = outcome.caller;
     const end = expiresAt === 0 ? Infinity : expiresAt * 1000;
     const isRefused = kind === 'kubernetes' && tenantId === '';
