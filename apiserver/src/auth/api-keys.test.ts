@@ -8,6 +8,7 @@ import { expect } from 'chai';
 import { newId } from '../platform/ids.ts';
 import type { Caller } from '../platform/rpc.ts';
 import { mintDeviceKey } from './device-keys.ts';
+import { scopesOfRole } from './roles.ts';
 import { codeOf, method, password, refusal, TestAuth } from './test-auth.ts';
 import { eventually } from './test-fixtures.ts';
 
@@ -59,7 +60,7 @@ describe('API keys', () => {
   it('hand their limits on to what they make', async () => {
     const { caller } = await at.signedIn();
     const limited = await make(caller, {
-      scopes: ['keys:write', 'users:write', 'users:read', 'devices:read'],
+      scopes: [...scopesOfRole('viewer'), 'keys:write', 'users:write'],
       ipAllowlist: ['10.0.0.0/8'],
       expiresInSeconds: 60,
     });

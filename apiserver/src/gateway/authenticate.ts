@@ -27,6 +27,8 @@ import { TokenBuckets } from './token-bucket.ts';
 const rememberMilliseconds = 10_000;
 const rememberRefusalMilliseconds = 2_000;
 const maximumRemembered = 50_000;
+/** They are errors with their stacks, and anybody can make more of them. */
+const maximumRefused = 5_000;
 /** Credentials that have held here before, and how many failed ones an address (IPv6: /64) may ask about. */
 const maximumProven = 200_000;
 const failures = { perSecond: 20, burst: 200 };
@@ -111,7 +113,7 @@ export class Authenticator {
   private readonly clock: Clock;
   private readonly remembered = new RememberedIdentities(maximumRemembered);
   private readonly refused = new BoundedMap<string, { readonly refusal: KelletError; readonly until: number }>(
-    maximumRemembered,
+    maximumRefused,
   );
   private readonly running = new Map<string, Promise<Identity>>();
   /** The hashes of credentials that held when they were last asked about, cut to 16 bytes. */
@@ -196,7 +198,7 @@ export class Authenticator {
     const { credential, address, use, end } = watched.call;
     let reason: KelletError;
     try {
-      const now = (await this.authenticate(credential, address, use)).caller;
+      const now = (await this.identify(credential, address, use ?? noUse, false)).caller;
       if (!this.watched.has(watched)) return;
       const refusal =
         watched.call.refusalOf?.(now) ??
@@ -223,7 +225,17 @@ export class Authenticator {
    * missing or does not hold, RESOURCE_EXHAUSTED for one that is unknown here and comes from an address from which too many
    * did not hold, and whatever the auth service throws when it cannot tell.
    */
-  async authenticate(credential: string | undefined, address: string, use: TokenUse = noUse): Promise<Identity> {
+  authenticate(credential: string | undefined, address: string, use: TokenUse = noUse): Promise<Identity> {
+    return this.identify(credential, address, use, true);
+  }
+
+  /** `mayGuess`: the credential comes with a request, and is not that of a call which has been admitted. */
+  private async identify(
+    credential: string | undefined,
+    address: string,
+    use: TokenUse,
+    mayGuess: boolean,
+  ): Promise<Identity> {
     if (credential === undefined) throw unauthenticated(`a credential is required: ${howToSend}`);
     if (credential === '') throw unauthenticated(`a valid credential is required: ${howToSend}`);
     if (credential.length > 8192) throw unauthenticated();
@@ -241,9 +253,9 @@ export class Authenticator {
     if (refused && refused.until > this.clock.now()) throw refused.refusal;
     let run = this.running.get(key);
     if (!run) {
-      this.refuseGuessing(credentialHash, address);
+      if (mayGuess) this.refuseGuessing(credentialHash, address);
       const request = { token: credential, ...(isKubernetes ? use : {}) };
-      const started = this.validate(request, credentialHash, key, address).finally(() => {
+      const started = this.validate(request, credentialHash, key, address, mayGuess).finally(() => {
         if (this.running.get(key) === started) this.running.delete(key);
       });
       run = started;
@@ -269,6 +281,7 @@ export class Authenticator {
     credentialHash: string,
     key: string,
     address: string,
+    mayGuess: boolean,
   ): Promise<Identity> {
     const { announcements } = this;
     const answer = await this.invoker.unary(
@@ -282,7 +295,7 @@ export class Authenticator {
     const provenKey = credentialHash.slice(0, 32);
     if (outcome instanceof KelletError) {
       // One that has held before is no guess: it was revoked, or has expired.
-      if (!this.proven.delete(provenKey)) this.failures.charge(addressBlock(address));
+      if (!this.proven.delete(provenKey) && mayGuess) this.failures.charge(addressBlock(address));
       if (mayRemember) this.refused.set(key, { refusal: outcome, until: now + rememberRefusalMilliseconds });
       throw outcome;
     }
