@@ -1,10 +1,6 @@
 // The end of a real process: what it does with everything that is open or under way when it is told to stop.
-import { spawn, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
-import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { connect, createServer, type AddressInfo, type Socket } from 'node:net';
-import { tmpdir } from 'node:os';
-import path from 'node:path';
 import { create, type Message } from '@bufbuild/protobuf';
 import { Client, credentials, Metadata, type ServiceError } from '@grpc/grpc-js';
 import { DeviceLinkService, ListPendingRpcsRequestSchema } from '@kellet/proto/es/kellet/v1/device_link_pb';
@@ -12,38 +8,25 @@ import { IngestStreamRequestSchema, TelemetryService } from '@kellet/proto/es/ke
 import { expect } from 'chai';
 import { mintDeviceKey } from './auth/device-keys.ts';
 import { eventually, insertTenant } from './auth/test-fixtures.ts';
-import { newSigningKey } from './auth/test-platform.ts';
 import { grpcService } from './platform/grpc-service.ts';
 import { newId } from './platform/ids.ts';
 import { createTestDatabase, type TestDatabase } from './platform/test-database.ts';
-import { absentCluster } from './platform/test-kubeconfig.ts';
+import { TestProcesses, type TestProcess } from './test-process.ts';
 
 const tenant = 'acme';
 const sleep = (milliseconds: number) => new Promise((resolve) => setTimeout(resolve, milliseconds));
 
-/** A running kellet-apiserver. */
-interface Running {
-  readonly child: ChildProcess;
-  readonly ports: { readonly restPort: number; readonly grpcPort: number };
-  readonly log: () => string;
-  /** The exit code, or the signal that ended it, and after how many milliseconds. */
-  readonly ended: Promise<{ end: number | string; at: number }>;
-}
-
 describe('kellet-apiserver, told to stop', function () {
   this.timeout(60_000);
   let test: TestDatabase;
-  let folder: string;
   let deviceId: string;
   let key: string;
-  const started: Pick<Running, 'child' | 'ended'>[] = [];
+  let processes: TestProcesses;
   const sockets: Socket[] = [];
 
   before(async () => {
     test = await createTestDatabase();
-    folder = await mkdtemp(path.join(tmpdir(), 'kellet-main-test-'));
-    // Nothing that is done here needs the Kubernetes API.
-    await writeFile(path.join(folder, 'kubeconfig'), absentCluster);
+    processes = await TestProcesses.create(test.url);
     await insertTenant(test.database, tenant);
     deviceId = newId();
     key = await test.database.tenant(tenant, async (tx) => {
@@ -57,52 +40,12 @@ describe('kellet-apiserver, told to stop', function () {
   });
   afterEach(async () => {
     for (const socket of sockets.splice(0)) socket.destroy();
-    for (const { child, ended } of started.splice(0)) {
-      child.kill('SIGKILL');
-      await ended;
-    }
+    await processes.kill();
   });
   after(async () => {
-    await rm(folder, { recursive: true, force: true });
+    await processes.remove();
     await test.drop();
   });
-
-  async function start(settings: Record<string, string>): Promise<Running> {
-    const child = spawn(process.execPath, [path.join(import.meta.dirname, 'main.ts')], {
-      stdio: ['ignore', 'ignore', 'pipe'],
-      env: {
-        PATH: process.env['PATH'],
-        KUBECONFIG: path.join(folder, 'kubeconfig'),
-        KELLET_LISTEN_HOST: '127.0.0.1',
-        KELLET_REST_PORT: '0',
-        KELLET_GRPC_PORT: '0',
-        KELLET_CONTROL_PORT: '0',
-        KELLET_METRICS_PORT: '0',
-        KELLET_DASHBOARD_PORT: '0',
-        KELLET_DATABASE_URL: test.url,
-        KELLET_NATS_URL: process.env['KELLET_TEST_NATS_URL'],
-        KELLET_CONTROL_SECRET: 'control',
-        KELLET_JWT_PRIVATE_KEY: newSigningKey(),
-        KELLET_CALLBACK_HMAC_SECRET: 'callback secret',
-        KELLET_DASHBOARD_ORIGIN: 'https://dashboard.test',
-        ...settings,
-      },
-    });
-    let log = '';
-    child.stderr.setEncoding('utf8').on('data', (text: string) => (log += text));
-    const ended = once(child, 'exit').then(([code, signal]: unknown[]) => ({
-      end: (code ?? signal) as number | string,
-      at: performance.now(),
-    }));
-    const parts = { child, log: () => log, ended };
-    started.push(parts);
-    const line = () => log.split('\n').find((text) => text.includes('"msg":"serving"'));
-    await eventually(() => {
-      if (child.exitCode !== null) throw new Error(log);
-      return line() !== undefined;
-    }, 30_000);
-    return { ...parts, ports: JSON.parse(line()!) as Running['ports'] };
-  }
 
   /** A connection that sends this much, and keeps its side open whatever the process does; it takes down what it is told. */
   async function speak(port: number, text = ''): Promise<{ socket: Socket; received: () => string }> {
@@ -120,18 +63,18 @@ describe('kellet-apiserver, told to stop', function () {
     JSON.stringify({ points: [{ device_id: deviceId, timestamp: new Date().toISOString(), numeric_values: { n } }] });
 
   /** Starts the services in a process of their own; answers it, and the settings of a gateway before them. */
-  async function startServices(): Promise<{ services: Running; settings: Record<string, string> }> {
+  async function startServices(): Promise<{ services: TestProcess; settings: Record<string, string> }> {
     const probe = createServer().listen(0, '127.0.0.1');
     await once(probe, 'listening');
     const port = String((probe.address() as AddressInfo).port);
     probe.close();
     const targets = 'auth,device-registry,device-link,telemetry';
-    const services = await start({ KELLET_TARGET: targets, KELLET_CONTROL_PORT: port });
+    const services = await processes.start({ KELLET_TARGET: targets, KELLET_CONTROL_PORT: port });
     return { services, settings: { KELLET_TARGET: 'gateway', KELLET_SERVICE_ADDRESSES: `*=127.0.0.1:${port}` } };
   }
 
   async function endsWell(settings: Record<string, string>): Promise<void> {
-    const { ports, child, ended, log } = await start({ KELLET_DRAIN_DELAY_SECONDS: '1', ...settings });
+    const { ports, child, ended, log } = await processes.start({ KELLET_DRAIN_DELAY_SECONDS: '1', ...settings });
     const { restPort, grpcPort } = ports;
     const poll = await speak(restPort, head(`GET /api/v1/devices/${deviceId}/rpc/pending?wait_seconds=60`));
     const upload = await speak(
@@ -217,7 +160,7 @@ describe('kellet-apiserver, told to stop', function () {
   });
 
   it('cuts off what does not end in its time', async () => {
-    const { ports, child, ended, log } = await start({ KELLET_DRAIN_SECONDS: '2' });
+    const { ports, child, ended, log } = await processes.start({ KELLET_DRAIN_SECONDS: '2' });
     const upload = await speak(
       ports.restPort,
       head('POST /api/v1/telemetry', 'Content-Length: 100\r\n') + points(1).slice(0, 20),

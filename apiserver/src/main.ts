@@ -184,6 +184,7 @@ async function openGateway(
     live,
     groupMembers: (tenantId, groupId) => groupMembers(database, tenantId, groupId),
     authenticate: (token, address) => gateway.admitSocket(token, address),
+    isKnown: (token) => gateway.authenticator.isKnown(token),
     watch: (call) => gateway.authenticator.watch(call),
     addressOf: (request) => addressOfRequest(gateway.addressOf, request),
     accessLog: gateway.accessLog,

@@ -1,11 +1,13 @@
 import { expect } from 'chai';
+import { MemoryBudget } from '../gateway/memory-budget.ts';
 import { Feed } from './feed.ts';
 
 describe('Feed', () => {
   it('keeps the latest message of each device while the socket is full', async () => {
     const sent: string[] = [];
+    const memory = new MemoryBudget({ total: 2 ** 30, perOwner: 2 ** 30 });
     const socket = { bufferedAmount: 0, send: (message: unknown) => void sent.push(message as string) };
-    const feed = new Feed(socket, () => expect.fail('not slow enough'));
+    const feed = new Feed({ socket, memory, tenantId: 'acme', tooSlow: () => expect.fail('not slow enough') });
     feed.push('a', 'a1');
     socket.bufferedAmount = 2 ** 20;
     for (const message of ['a2', 'b1', 'a3', 'b2', 'a4']) feed.push(message[0]!, message);
@@ -16,5 +18,23 @@ describe('Feed', () => {
     feed.push('a', 'a5');
     expect(sent.at(-1)).to.equal('a5');
     feed.close();
+  });
+
+  it('lets the client go whose backlog has waited longest when memory is short', () => {
+    const memory = new MemoryBudget({ total: 250_000, perOwner: 200_000 });
+    const gone: string[] = [];
+    const open = (name: string, tenantId: string) =>
+      new Feed({
+        socket: { bufferedAmount: 70_000, send: () => expect.fail('the socket is full') },
+        memory,
+        tenantId,
+        tooSlow: () => gone.push(name),
+      });
+    const feeds = [open('a', 'acme'), open('b', 'acme'), open('c', 'acme'), open('d', 'other'), open('e', 'third')];
+    for (const feed of feeds) feed.push('device', 'point');
+    expect(gone).to.deep.equal(['a', 'b']);
+    feeds[0]!.push('device', 'point');
+    for (const feed of feeds) feed.close();
+    expect(memory.bytes).to.equal(0);
   });
 });

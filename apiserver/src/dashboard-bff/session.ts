@@ -1,85 +1,126 @@
 // One client of /ws: what it may see, what it watches.
-import { invalidArgument, notFound, toKelletError } from '../platform/errors.ts';
+import { invalidArgument, notFound, resourceExhausted, toKelletError } from '../platform/errors.ts';
+import type { MemoryBudget } from '../gateway/memory-budget.ts';
 import type { Logger } from '../platform/logger.ts';
 import type { Caller } from '../platform/rpc.ts';
 import type { Devices } from '../telemetry/devices.ts';
 import type { LiveHub, LiveListener } from '../telemetry/live.ts';
 import { parseClientMessage, type Target } from './client-message.ts';
+import type { ConnectionLimits, Tally } from './connections.ts';
 import { Feed, type FeedSocket } from './feed.ts';
+import { Inbox, type InboxSocket } from './inbox.ts';
 import { liveMessages } from './live-message.ts';
 
 /** What a session is made of. */
 export interface SessionParts {
   readonly devices: Devices;
   readonly live: LiveHub;
+  /** Counts what waits for slow clients. */
+  readonly memory: MemoryBudget;
+  readonly limits: ConnectionLimits;
+  /** The devices that the sockets of a tenant watch. */
+  readonly watched: Tally;
   /** The devices of a group; undefined when the tenant has no such group. */
   readonly groupMembers: (tenantId: string, groupId: string) => Promise<readonly string[] | undefined>;
   readonly logger: Logger;
 }
 
-/** Devices that one socket may watch. */
+/** Devices and groups that one socket may watch. */
 const mostDevices = 10_000;
+const mostGroups = 100;
+/** Characters of a message whose target is repeated in the answer. */
+const longestRepeated = 4096;
+
+/** How a session ends by itself. */
+export interface SessionEnds {
+  readonly tooSlow: () => void;
+  readonly flooded: () => void;
+}
 
 /** Watches devices on behalf of a caller. */
 export class Session {
   private readonly parts: SessionParts;
   private readonly caller: Caller;
-  private readonly socket: FeedSocket;
+  private readonly socket: FeedSocket & InboxSocket;
   private readonly feed: Feed;
   private readonly watched = new Map<string, () => void>();
   private readonly groups = new Map<string, Set<string>>();
   /** Devices that were subscribed by their own id. */
   private readonly direct = new Set<string>();
   private closed = false;
-  private turn: Promise<void> = Promise.resolve();
+  private readonly inbox: Inbox;
+  private isRefreshing = false;
 
-  constructor(parts: SessionParts, caller: Caller, socket: FeedSocket, tooSlow: () => void) {
+  constructor(parts: SessionParts, caller: Caller, socket: FeedSocket & InboxSocket, ends: SessionEnds) {
     this.parts = parts;
     this.caller = caller;
     this.socket = socket;
-    this.feed = new Feed(socket, tooSlow);
+    const { tenantId } = caller;
+    this.feed = new Feed({ socket, memory: parts.memory, tenantId, tooSlow: ends.tooSlow });
+    this.inbox = new Inbox({
+      socket,
+      handle: (text) => this.take(text),
+      flooded: ends.flooded,
+      now: () => performance.now(),
+    });
   }
 
   /** Takes a message; messages are taken in order. */
   receive(text: string): void {
-    this.turn = this.turn.then(async () => {
-      try {
-        this.answer(await this.handle(text));
-      } catch (thrown) {
-        const error = toKelletError(thrown);
-        if (error.code === 'INTERNAL') this.parts.logger.error({ err: thrown }, 'a message of /ws failed');
-        this.answer({ error: { code: error.code, message: error.message } });
-      }
-    });
+    this.inbox.take(text);
+  }
+
+  /** Counts a ping or pong of the client; false: it has sent too much. */
+  count(): boolean {
+    return this.inbox.count(0);
+  }
+
+  private async take(text: string): Promise<void> {
+    try {
+      await this.answer(await this.handle(text));
+    } catch (thrown) {
+      const error = toKelletError(thrown);
+      if (error.code === 'INTERNAL') this.parts.logger.error({ err: thrown }, 'a message of /ws failed');
+      await this.answer({ error: { code: error.code, message: error.message } });
+    }
   }
 
   /** Follows changes of the groups that are watched. */
   refreshGroups(): void {
-    this.turn = this.turn.then(async () => {
-      for (const groupId of this.groups.keys()) {
-        const members = await this.parts.groupMembers(this.caller.tenantId, groupId).catch(() => undefined);
-        if (members && !this.closed) this.groups.set(groupId, new Set(members));
-      }
-      this.update();
-    });
+    if (this.isRefreshing || this.groups.size === 0) return;
+    this.isRefreshing = true;
+    void this.readGroups().finally(() => (this.isRefreshing = false));
+  }
+
+  private async readGroups(): Promise<void> {
+    for (const groupId of [...this.groups.keys()]) {
+      const members = await this.parts.groupMembers(this.caller.tenantId, groupId).catch(() => undefined);
+      // It may have been unsubscribed meanwhile.
+      if (members && this.groups.has(groupId)) this.groups.set(groupId, new Set(members));
+    }
+    this.update();
   }
 
   close(): void {
     this.closed = true;
     for (const stop of this.watched.values()) stop();
+    this.parts.watched.add(this.caller.tenantId, -this.watched.size);
     this.watched.clear();
+    this.inbox.close();
     this.feed.close();
   }
 
-  private answer(message: object): void {
-    if (!this.closed) this.socket.send(JSON.stringify(message));
+  /** Resolves when the answer has left the process: a client that does not read waits with its next message. */
+  private answer(message: object): Promise<void> {
+    if (this.closed) return Promise.resolve();
+    return new Promise((resolve) => this.socket.send(JSON.stringify(message), () => resolve()));
   }
 
   private async handle(text: string): Promise<object> {
     const { verb, channel, target, given } = parseClientMessage(text);
     if (verb === 'subscribe') await this.subscribe(target);
     else this.unsubscribe(target);
-    return { [`${verb}d`]: channel, ...given };
+    return { [`${verb}d`]: channel, ...(text.length > longestRepeated ? {} : given) };
   }
 
   private async subscribe({ deviceIds, groupId }: Target): Promise<void> {
@@ -87,6 +128,9 @@ export class Session {
     if (groupId !== undefined) {
       const members = await this.parts.groupMembers(tenantId, groupId);
       if (!members) throw notFound('group_id: group');
+      if (!this.groups.has(groupId) && this.groups.size >= mostGroups) {
+        throw invalidArgument(`at most ${mostGroups} groups a connection`);
+      }
       this.limit(members);
       this.groups.set(groupId, new Set(members));
     } else {
@@ -104,6 +148,9 @@ export class Session {
   private limit(more: readonly string[]): void {
     const added = more.filter((id) => !this.watched.has(id)).length;
     if (this.watched.size + added > mostDevices) throw invalidArgument(`at most ${mostDevices} devices a connection`);
+    if (this.parts.watched.of(this.caller.tenantId) + added > this.parts.limits.watchedOfTenant) {
+      throw resourceExhausted('the connections of this tenant watch too many devices');
+    }
   }
 
   private unsubscribe({ deviceIds, groupId }: Target): void {
@@ -119,6 +166,8 @@ export class Session {
   /** Makes what is watched equal to what was subscribed: a device in several subscriptions is pushed once. */
   private update(): void {
     if (this.closed) return;
+    const { tenantId } = this.caller;
+    const before = this.watched.size;
     const wanted = new Set([...this.direct, ...[...this.groups.values()].flatMap((members) => [...members])]);
     for (const [id, stop] of this.watched) {
       if (wanted.has(id)) continue;
@@ -126,8 +175,11 @@ export class Session {
       this.watched.delete(id);
     }
     for (const id of wanted) {
-      if (!this.watched.has(id)) this.watched.set(id, this.parts.live.subscribe(this.caller.tenantId, id, this.push));
+      // A group may have grown.
+      if (this.watched.size >= mostDevices) break;
+      if (!this.watched.has(id)) this.watched.set(id, this.parts.live.subscribe(tenantId, id, this.push));
     }
+    this.parts.watched.add(tenantId, this.watched.size - before);
   }
 
   private readonly push: LiveListener = (deviceId, points) => {

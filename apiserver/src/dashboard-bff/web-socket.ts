@@ -5,12 +5,15 @@ import { WebSocketServer, type WebSocket } from 'ws';
 import { isAllowed } from '../auth/ip-allowlist.ts';
 import type { AccessEntry, AccessLog } from '../gateway/access-log.ts';
 import type { OpenCall } from '../gateway/authenticate.ts';
+import { MemoryBudget } from '../gateway/memory-budget.ts';
 import { endConnection, errorBody } from '../gateway/http-server.ts';
 import { requestIdOf } from '../gateway/metadata.ts';
-import { codes, toKelletError, type ErrorCode, type KelletError } from '../platform/errors.ts';
+import { addressBlock } from '../platform/address-block.ts';
+import { codes, toKelletError, unavailable, type ErrorCode, type KelletError } from '../platform/errors.ts';
 import { newRequestId } from '../platform/ids.ts';
 import { Gauge, type Registry } from '../platform/metrics.ts';
 import type { Caller } from '../platform/rpc.ts';
+import { defaultConnectionLimits, Tally, type ConnectionLimits } from './connections.ts';
 import { Session, type SessionParts } from './session.ts';
 
 /** Close codes of the contract (API.md, dashboard-bff). */
@@ -20,17 +23,30 @@ const closeCodes = {
   tooSlow: 4408,
   goingAway: 1001,
   unavailable: 1013,
+  /** More messages than a client may send (RFC 6455: a policy is violated). */
+  flooded: 1008,
   abnormal: 1006,
 } as const;
 
 const pingMilliseconds = 30_000;
-const mostMessageBytes = 256 * 1024;
+/** Enough for a thousand device ids. */
+const mostMessageBytes = 64 * 1024;
+/** How long a token may take to be judged, and a client that is sent away to read why. */
+const judgingMilliseconds = 10_000;
+const dismissalMilliseconds = 1000;
+/** What is read and thrown away meanwhile: enough for a client that closes its side. */
+const mostDismissedBytes = 4096;
+/** What may stand behind the request for the upgrade: a client has to wait for the answer before it sends anything. */
+const mostEarlyBytes = 4096;
+const mebibyte = 1024 * 1024;
 const requiredScope = 'telemetry:read';
 
 /** What /ws needs. */
-export interface WebSocketParts extends SessionParts {
+export interface WebSocketParts extends Omit<SessionParts, 'memory' | 'watched' | 'limits'> {
   /** The gateway's: the caller behind a token, counted as a request of its tenant. */
   readonly authenticate: (token: string, address: string) => Promise<Caller>;
+  /** Whether the gateway has found, within the last seconds, that the token holds. */
+  readonly isKnown: (token: string) => boolean;
   /** The gateway's: ends the call once when its token must not be used any longer, until the answered function is called. */
   readonly watch: (call: OpenCall) => () => void;
   /** From where a request comes, through trusted proxies. */
@@ -39,6 +55,14 @@ export interface WebSocketParts extends SessionParts {
   /** KELLET_DASHBOARD_ORIGIN: the only origin whose pages may connect. */
   readonly dashboardOrigin: string;
   readonly metrics: Registry;
+  readonly limits?: Partial<ConnectionLimits>;
+}
+
+/** What a socket needs besides: what is counted over all of them. */
+interface ServeParts extends Omit<WebSocketParts, 'limits'>, SessionParts {
+  readonly limits: ConnectionLimits;
+  readonly ofUser: Tally;
+  readonly ofTenant: Tally;
 }
 
 /** The live feed, as main.ts sees it. */
@@ -48,8 +72,28 @@ export interface LiveFeed {
 }
 
 /** Serves /ws on the server; every other upgrade is refused. */
-export function attachWebSocket(server: HttpServer, parts: WebSocketParts): LiveFeed {
-  const sockets = new WebSocketServer({ noServer: true, maxPayload: mostMessageBytes, perMessageDeflate: false });
+export function attachWebSocket(server: HttpServer, given: WebSocketParts): LiveFeed {
+  const limits = { ...defaultConnectionLimits, ...given.limits };
+  const parts: ServeParts = {
+    ...given,
+    limits,
+    memory: new MemoryBudget({ total: 64 * mebibyte, perOwner: 24 * mebibyte }),
+    watched: new Tally(),
+    ofUser: new Tally(),
+    ofTenant: new Tally(),
+  };
+  const unjudged = new Tally();
+  const sockets = new WebSocketServer({
+    noServer: true,
+    maxPayload: mostMessageBytes,
+    // A message in many pieces takes more memory than its bytes.
+    maxFragments: 64,
+    maxBufferedChunks: 1024,
+    // A few bytes that become many.
+    perMessageDeflate: false,
+    // Pongs would wait without bound for a client that does not read.
+    autoPong: false,
+  });
   const gauge: Gauge = new Gauge({
     name: 'kellet_websocket_connections',
     help: 'Open connections of /ws.',
@@ -62,7 +106,12 @@ export function attachWebSocket(server: HttpServer, parts: WebSocketParts): Live
     const entry = parts.accessLog.begin('websocket', 'GET', requestId, undefined);
     entry.address = parts.addressOf(request);
     const refuse = (status: string, code: ErrorCode, message: string): void => {
-      writeRefusal(stream, status, requestId, errorBody(code, message, requestId));
+      writeRefusal(
+        stream,
+        status,
+        requestId,
+        errorBody(code === 'RESOURCE_EXHAUSTED' ? 429 : code, message, requestId),
+      );
       entry.code = code;
       entry.status = codes[code].http;
       parts.accessLog.end(entry);
@@ -74,11 +123,25 @@ export function attachWebSocket(server: HttpServer, parts: WebSocketParts): Live
     if (origin !== undefined && origin !== parts.dashboardOrigin) {
       return refuse('403 Forbidden', 'PERMISSION_DENIED', 'the origin is not allowed');
     }
-    if (!url.searchParams.get('token')) {
+    const token = url.searchParams.get('token');
+    if (!token) {
       return refuse(
         '401 Unauthorized',
         'UNAUTHENTICATED',
         'a credential is required: an access token in the query parameter token',
+      );
+    }
+    if (head.length > mostEarlyBytes) {
+      return refuse('400 Bad Request', 'INVALID_ARGUMENT', 'wait for the answer to the upgrade before sending');
+    }
+    const block = addressBlock(entry.address);
+    const isCrowded = unjudged.of('') >= limits.unjudged || unjudged.of(block) >= limits.unjudgedOfAddress;
+    // Those whose token is known to hold do not wait behind those who are not.
+    if (isCrowded && !parts.isKnown(token)) {
+      return refuse(
+        '429 Too Many Requests',
+        'RESOURCE_EXHAUSTED',
+        'too many connections wait for their token to be judged',
       );
     }
     // A handshake that is wrong is said at once, by an event.
@@ -86,7 +149,10 @@ export function attachWebSocket(server: HttpServer, parts: WebSocketParts): Live
     sockets.once('wsClientError', onBroken);
     // A browser sees no answer to a refused upgrade, only close codes: a credential is judged behind the handshake.
     sockets.handleUpgrade(request, stream, head, (socket) => {
-      void serve(socket, url.searchParams.get('token') ?? '', entry, parts);
+      // Nothing is read of a stranger.
+      socket.pause();
+      const leaves = [unjudged.enter(''), unjudged.enter(block)];
+      void serve({ socket, stream, token, entry, judged: () => leaves.forEach((leave) => leave()) }, parts);
     });
     sockets.off('wsClientError', onBroken);
   };
@@ -110,17 +176,27 @@ function writeRefusal(stream: Duplex, status: string, requestId: string, body: s
     `x-request-id: ${requestId}`,
     // The one that there is (RFC 6455, 4.4).
     'sec-websocket-version: 13',
+    ...(status.startsWith('429') ? ['retry-after: 1'] : []),
     'connection: close',
   ];
   endConnection(stream, `${lines.join('\r\n')}\r\n\r\n${body}`);
 }
 
-async function serve(socket: WebSocket, token: string, entry: AccessEntry, parts: WebSocketParts): Promise<void> {
+/** A socket whose token is not judged yet. */
+interface Upgraded {
+  readonly socket: WebSocket;
+  readonly stream: Duplex;
+  readonly token: string;
+  readonly entry: AccessEntry;
+  /** To be called when the token is judged, or the socket is gone. */
+  readonly judged: () => void;
+}
+
+async function serve({ socket, stream, token, entry, judged }: Upgraded, parts: ServeParts): Promise<void> {
   const { address } = entry;
   entry.status = 101;
-  const early: string[] = [];
   let session: Session | undefined;
-  let stopWatching = (): void => undefined;
+  const atEnd: (() => void)[] = [judged];
   let answered = true;
   const pings = setInterval(() => {
     if (!answered) return socket.terminate();
@@ -128,51 +204,101 @@ async function serve(socket: WebSocket, token: string, entry: AccessEntry, parts
     socket.ping();
     session?.refreshGroups();
   }, pingMilliseconds);
-  socket.on('pong', () => (answered = true));
-  socket.on('error', (error) => parts.logger.debug({ err: error }, 'a connection of /ws failed'));
-  socket.on('message', (data, isBinary) => {
-    const text = isBinary ? '' : (data as Buffer).toString();
-    // A client may speak before its token is judged.
-    if (session) session.receive(text);
-    else if (early.length < 100) early.push(text);
+  socket.on('ping', (data) => {
+    // Whoever does not read needs no further pong.
+    if (session?.count() && socket.bufferedAmount < mostMessageBytes) socket.pong(data);
   });
+  socket.on('pong', () => {
+    answered = true;
+    session?.count();
+  });
+  socket.on('error', (error) => {
+    parts.logger.debug({ err: error }, 'a connection of /ws failed');
+    // It has said why, and reads on until the client closes its side.
+    linger(socket, stream);
+  });
+  socket.on('message', (data, isBinary) => session?.receive(isBinary ? '' : (data as Buffer).toString()));
   const end = (closeCode: number, code: ErrorCode, reason: string): void => {
     entry.code = code;
     entry.closeCode ??= closeCode;
+    session?.close();
     socket.close(closeCode, reason);
+    linger(socket, stream);
   };
   socket.on('close', (closeCode) => {
     entry.closeCode ??= closeCode;
     if (entry.closeCode === closeCodes.abnormal) entry.code = 'CANCELLED';
     parts.accessLog.end(entry);
     clearInterval(pings);
-    stopWatching();
+    for (const run of atEnd) run();
     session?.close();
   });
   try {
-    const caller = (entry.caller = await parts.authenticate(token, address));
+    const caller = (entry.caller = await inTime(parts.authenticate(token, address)));
+    judged();
     const refusal = refusalOf(caller, address);
     if (refusal) return end(closeCodes.notAllowed, 'PERMISSION_DENIED', refusal);
     if (socket.readyState !== socket.OPEN) return;
-    stopWatching = parts.watch({
-      credential: token,
-      caller,
-      address,
-      refusalOf: (now) => refusalOf(now, address),
-      end: (reason) => {
-        if (reason.code === 'UNAUTHENTICATED') end(closeCodes.expired, reason.code, 'the token has ended');
-        else end(closeCodes.notAllowed, reason.code, closeReason(reason));
+    const { limits, ofUser, ofTenant } = parts;
+    const user = `${caller.tenantId}/${caller.userId}`;
+    if (ofUser.of(user) >= limits.ofUser || ofTenant.of(caller.tenantId) >= limits.ofTenant) {
+      return end(closeCodes.unavailable, 'RESOURCE_EXHAUSTED', 'too many connections of this user or tenant');
+    }
+    atEnd.push(ofUser.enter(user), ofTenant.enter(caller.tenantId));
+    atEnd.push(
+      parts.watch({
+        credential: token,
+        caller,
+        address,
+        refusalOf: (now) => refusalOf(now, address),
+        end: (reason) => {
+          if (reason.code === 'UNAUTHENTICATED') end(closeCodes.expired, reason.code, 'the token has ended');
+          else end(closeCodes.notAllowed, reason.code, closeReason(reason));
+        },
+      }),
+    );
+    session = new Session(parts, caller, socket, {
+      tooSlow: () => end(closeCodes.tooSlow, 'RESOURCE_EXHAUSTED', 'too slow'),
+      flooded: () => {
+        const message = 'too many messages: the connection is closed';
+        socket.send(JSON.stringify({ error: { code: 'RESOURCE_EXHAUSTED', message } }));
+        end(closeCodes.flooded, 'RESOURCE_EXHAUSTED', message);
       },
     });
-    session = new Session(parts, caller, socket, () => end(closeCodes.tooSlow, 'RESOURCE_EXHAUSTED', 'too slow'));
     parts.accessLog.end(entry);
-    for (const text of early) session.receive(text);
+    socket.resume();
   } catch (thrown) {
+    judged();
     const error = toKelletError(thrown);
     if (error.code === 'UNAUTHENTICATED') return end(closeCodes.expired, error.code, closeReason(error));
     if (error.code !== 'RESOURCE_EXHAUSTED') parts.logger.error({ err: thrown }, 'a token could not be judged');
     end(closeCodes.unavailable, error.code, closeReason(error));
   }
+}
+
+/** What is judged, unless that takes too long. */
+async function inTime<T>(judging: Promise<T>): Promise<T> {
+  let timer: NodeJS.Timeout | undefined;
+  const late = new Promise<never>((_resolve, reject) => {
+    timer = setTimeout(() => reject(unavailable('the token could not be judged in time')), judgingMilliseconds);
+  });
+  return Promise.race([judging, late]).finally(() => clearTimeout(timer));
+}
+
+/** Gives a client that has been told to go a moment to do so; of what it still sends little is read. */
+function linger(socket: WebSocket, stream: Duplex): void {
+  const timer = setTimeout(() => socket.terminate(), dismissalMilliseconds);
+  let bytes = 0;
+  const count = (chunk: Buffer): void => {
+    bytes += chunk.length;
+    if (bytes > mostDismissedBytes) socket.pause();
+  };
+  stream.on('data', count);
+  socket.once('close', () => {
+    clearTimeout(timer);
+    stream.off('data', count);
+  });
+  socket.resume();
 }
 
 /** Why the caller may not have the live feed; undefined when it may. It is for people: no API key opens it. */

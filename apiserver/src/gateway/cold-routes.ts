@@ -3,10 +3,12 @@ import type { IncomingMessage, ServerResponse } from 'node:http';
 import { KelletError } from '../platform/errors.ts';
 import type { Logger } from '../platform/logger.ts';
 import type { Callbacks } from './callbacks.ts';
+import { addressOfRequest, type AddressOf } from './client-address.ts';
 import { excludedNames, type Health } from './health.ts';
 import { openapiPath, type DocumentRoute } from './openapi-route.ts';
+import type { BodyMemory } from './body-memory.ts';
 import { answer, answerError } from './rest-answer.ts';
-import { readBody } from './rest-call.ts';
+import { readBody, type BodyBounds } from './rest-call.ts';
 
 /** SPEC, Errors, case rule 1. */
 export const notFoundRoute = (): KelletError => new KelletError('NOT_FOUND', 'route not found');
@@ -44,6 +46,8 @@ export interface ColdParts {
   readonly health: Health;
   readonly callbacks: Callbacks;
   readonly document: DocumentRoute;
+  readonly memory: BodyMemory;
+  readonly addressOf: AddressOf;
   readonly logger: Logger;
 }
 
@@ -52,6 +56,8 @@ export function coldRoutes({
   health,
   callbacks,
   document,
+  memory,
+  addressOf,
   logger,
 }: ColdParts): (request: IncomingMessage, response: ServerResponse, path: string) => boolean {
   const fail = (response: ServerResponse) => (thrown: unknown) => {
@@ -60,7 +66,7 @@ export function coldRoutes({
   return (request, response, path) => {
     const { method } = request;
     if (path === callbackPath && method === 'POST') {
-      takeCallback(callbacks, request)
+      takeCallback(callbacks, request, memory.ofStranger(addressOfRequest(addressOf, request), callbackBodyLimit))
         .then(() => answerJson(response, 200, {}))
         .catch(fail(response));
       return true;
@@ -73,10 +79,10 @@ export function coldRoutes({
   };
 }
 
-async function takeCallback(callbacks: Callbacks, request: IncomingMessage): Promise<void> {
+async function takeCallback(callbacks: Callbacks, request: IncomingMessage, bounds: BodyBounds): Promise<void> {
   let body: Uint8Array;
   try {
-    body = await readBody(request, callbackBodyLimit);
+    body = await readBody(request, bounds);
   } catch (error) {
     callbacks.reject('unreadable');
     throw error;

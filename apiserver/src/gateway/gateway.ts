@@ -13,6 +13,7 @@ import { Admission, type IsGatewayOf } from './admission.ts';
 import { withAudit } from './audit.ts';
 import { Authenticator } from './authenticate.ts';
 import { CallMetrics } from './call-metrics.ts';
+import { BodyMemory } from './body-memory.ts';
 import { Callbacks } from './callbacks.ts';
 import { clientAddresses, listOf, type AddressOf } from './client-address.ts';
 import { coldRoutes } from './cold-routes.ts';
@@ -71,7 +72,12 @@ export class Gateway {
     this.health = options.health;
     const services = options.services ?? publicServices;
     this.routes = new RouteTable(services);
-    this.addressOf = clientAddresses(listOf(config.trustedProxies));
+    this.addressOf = clientAddresses(listOf(config.trustedProxies), (peer) =>
+      logger.warn(
+        { peer },
+        'a peer that is no trusted proxy sends X-Forwarded-For or Forwarded: behind a proxy all clients share its address, and its limits, until KELLET_TRUSTED_PROXIES names it',
+      ),
+    );
     this.accessLog = new AccessLog(config.accessLog, options.accessLog);
     this.authenticator = new Authenticator(options.invoker, clock);
     this.callbacks = new Callbacks(database, broker, logger, metrics, {
@@ -83,7 +89,9 @@ export class Gateway {
     const limiter = new RateLimiter(counter, clock, logger, metrics);
     const isGatewayOf = options.isGatewayOf ?? (() => Promise.resolve(false));
     this.admission = new Admission(this.authenticator, limiter, isGatewayOf);
+    const memory = new BodyMemory();
     const shared = {
+      memory,
       admission: this.admission,
       authenticator: this.authenticator,
       invoker: withAudit(options.invoker, logger),
@@ -102,6 +110,8 @@ export class Gateway {
         health: options.health,
         callbacks: this.callbacks,
         document: openapiRoute(shared.admission, this.addressOf),
+        memory,
+        addressOf: this.addressOf,
         logger,
       }),
     });

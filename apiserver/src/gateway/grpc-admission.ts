@@ -9,7 +9,7 @@ import {
   type ServerInterceptingCallInterface,
   type ServerInterceptor,
 } from '@grpc/grpc-js';
-import { codeNames, KelletError } from '../platform/errors.ts';
+import { codeNames, KelletError, unavailable } from '../platform/errors.ts';
 import { metadataText, type GrpcCall } from '../platform/grpc-context.ts';
 import type { Logger } from '../platform/logger.ts';
 import { publicCaller, type Caller } from '../platform/rpc.ts';
@@ -19,13 +19,16 @@ import type { Admission } from './admission.ts';
 import { credentialOf } from './authenticate.ts';
 import type { CallMetrics } from './call-metrics.ts';
 import { endCall, traceCall } from './call-trace.ts';
+import { isPublic } from './authorize.ts';
+import { strangerBodyBytes, type BodyMemory } from './body-memory.ts';
 import type { AddressOf } from './client-address.ts';
 import { timeoutForm } from './deadline.ts';
 import { addressOfCall, grpcRequestId, maximumMessageBytes, statusOf, toStatus } from './grpc-call.ts';
+import type { Hold } from './memory-budget.ts';
 import { namespaceHeader } from './metadata.ts';
 import { accessOf } from './routes.ts';
 
-const tooLarge = `the message must not be larger than ${maximumMessageBytes} bytes`;
+const tooLarge = (bytes: number): string => `the message must not be larger than ${bytes} bytes`;
 
 type MetadataListener = (metadata: Metadata, proceed: (metadata: Metadata) => void) => void;
 type Outcome = Parameters<ServerInterceptingCall['sendStatus']>[0];
@@ -38,6 +41,7 @@ export interface GrpcAdmissionParts {
   readonly logger: Logger;
   readonly addressOf: AddressOf;
   readonly accessLog: AccessLog;
+  readonly memory: BodyMemory;
 }
 
 /** A call that runs: what is known of it from its metadata. */
@@ -120,7 +124,10 @@ export class GrpcAdmission {
   readonly interceptor: ServerInterceptor = ({ path, requestStream }, call) => {
     const method = this.methods.get(path);
     if (!method) return new ServerInterceptingCall(call);
+    const isOpen = isPublic(accessOf(method));
+    if (isOpen) limitMessage(call, strangerBodyBytes);
     let running: RunningCall | undefined;
+    let hold: Hold | undefined;
     let isAdmitted = false;
     let isWhole = false;
     let hasStatus = false;
@@ -138,7 +145,8 @@ export class GrpcAdmission {
       // A message that cannot be written is a fault of ours to grpc-js, also where the client is gone.
       const isGone = isLeft(call);
       hasStatus = true;
-      const said = isFromWithin || outcome.metadata ? outcome : foundFailure(outcome, running.headers, isAdmitted);
+      const said =
+        isFromWithin || outcome.metadata ? outcome : foundFailure(outcome, running.headers, isAdmitted, isOpen);
       sendStatus(completed(said, running.headers));
       running.end(isGone ? status.CANCELLED : said.code);
     };
@@ -150,6 +158,7 @@ export class GrpcAdmission {
           // A call that was cancelled meanwhile goes no further.
           () => {
             isAdmitted = true;
+            if (isOpen) hold = this.holdMessage(call, opened);
             proceed(metadata);
           },
           (thrown: unknown) => call.sendStatus(toStatus(thrown, opened.headers, this.parts.logger)),
@@ -162,6 +171,7 @@ export class GrpcAdmission {
           onReceiveMetadata,
           onReceiveMessage: (message, proceed) => {
             isWhole = !requestStream;
+            hold?.release();
             proceed(message);
           },
           // A stream that its client has reset ends first, and is closed within this turn of the event loop: no handler is to
@@ -176,6 +186,16 @@ export class GrpcAdmission {
     });
   };
 
+  /** The message of a caller without a credential counts, at its greatest, until it has come. */
+  private holdMessage(call: ServerInterceptingCallInterface, running: RunningCall): Hold {
+    const crowded = unavailable('too many bodies are being received: try again');
+    const hold = this.parts.memory.holdStranger(running.entry.address, () =>
+      call.sendStatus(toStatus(crowded, running.headers, this.parts.logger)),
+    );
+    running.whenOver(() => hold.release());
+    return hold;
+  }
+
   /** What is known of the call that a handler has got. */
   of(call: GrpcCall): RunningCall {
     const running = this.calls.get(call.metadata);
@@ -189,10 +209,29 @@ function isLeft(call: ServerInterceptingCallInterface & { readonly stream?: Serv
   return call.stream !== undefined && (call.stream.destroyed || call.stream.closed);
 }
 
+/** Lowers the greatest message of a call below the port's. grpc-js has a setting for the whole port only. */
+function limitMessage(
+  call: ServerInterceptingCallInterface & {
+    maxReceiveMessageSize?: number;
+    decoder?: { maxReadMessageLength: number };
+  },
+  bytes: number,
+): void {
+  call.maxReceiveMessageSize = bytes;
+  if (call.decoder) call.decoder.maxReadMessageLength = bytes;
+}
+
 /** What grpc-js itself has found wrong with a call, by the codes of the contract; may add to the answer's metadata. */
-function foundFailure({ code, details }: Outcome, headers: Map<string, string>, isAdmitted: boolean): Outcome {
+function foundFailure(
+  { code, details }: Outcome,
+  headers: Map<string, string>,
+  isAdmitted: boolean,
+  isOpen: boolean,
+): Outcome {
   // Not a limit of the tenant, after which the same call may succeed.
-  if (code === status.RESOURCE_EXHAUSTED) return { code: status.INVALID_ARGUMENT, details: tooLarge };
+  if (code === status.RESOURCE_EXHAUSTED) {
+    return { code: status.INVALID_ARGUMENT, details: tooLarge(isOpen ? strangerBodyBytes : maximumMessageBytes) };
+  }
   // Before anything of a message is read, it is the deadline that has no form.
   if (code === status.INTERNAL && !isAdmitted) return { code: status.INVALID_ARGUMENT, details: timeoutForm };
   // A message is compressed in a way that it does not know.

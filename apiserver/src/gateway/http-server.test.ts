@@ -3,6 +3,7 @@ import { connect, type AddressInfo, type Socket } from 'node:net';
 import { expect } from 'chai';
 import { toKelletError, codes } from '../platform/errors.ts';
 import { errorBody, HttpServer, type HttpLimits } from './http-server.ts';
+import { MemoryBudget } from './memory-budget.ts';
 import { readBody, streamBody } from './rest-call.ts';
 
 /**
@@ -23,7 +24,7 @@ async function start(limits: Partial<HttpLimits> = {}) {
         return void pieces.next().then(() => response.writeHead(409).end('enough'));
       }
       if (request.url !== '/echo') return void response.end(request.url);
-      readBody(request, 1000).then(
+      readBody(request, { limit: 1000, budget, owner: '' }).then(
         (body) => response.end(`${body.length} bytes`),
         (thrown: unknown) => {
           const { code, message } = toKelletError(thrown);
@@ -71,6 +72,8 @@ async function eventually(condition: () => boolean, milliseconds = 5000): Promis
     await pause(5);
   }
 }
+
+const budget = new MemoryBudget({ total: 1_000_000, perOwner: 1_000_000 });
 
 describe('HTTP server', () => {
   let running: Awaited<ReturnType<typeof start>>;

@@ -23,7 +23,9 @@ export interface HttpLimits {
   readonly headerBytes: number;
   /** Connections at a time; one more is closed at once. */
   readonly connections: number;
-  /** Requests of one connection that wait for their answers; a connection with more is cut. */
+  /** Requests of one connection that wait for their answers before no more of it is read. */
+  readonly readAhead: number;
+  /** Those that may come in what has been read by then; a connection with more is cut. */
   readonly pipelined: number;
 }
 
@@ -36,6 +38,7 @@ export const defaultHttpLimits: HttpLimits = {
   lingerTimeout: 5_000,
   headerBytes: 16 * 1024,
   connections: 10_000,
+  readAhead: 4,
   pipelined: 1000,
 };
 
@@ -49,6 +52,8 @@ interface Connection {
   last: ServerResponse | undefined;
   lastAt: number;
   lastRead: number;
+  /** Nothing is read until some of those requests are answered. */
+  isPaused: boolean;
   /** What the client sent is no HTTP any more: nothing further is read. */
   isBroken: boolean;
   /** Sent once the answers before it are out. */
@@ -189,6 +194,7 @@ export class HttpServer extends Server {
       last: undefined,
       lastAt: 0,
       lastRead: 0,
+      isPaused: false,
       isBroken: false,
       refusal: undefined,
       written: 0,
@@ -231,6 +237,10 @@ export class HttpServer extends Server {
     connection.outstanding += 1;
     response.once('close', () => this.answered(request, socket, connection));
     if (connection.outstanding > this.limits.pipelined) return void socket.destroy();
+    if (connection.outstanding > this.limits.readAhead) {
+      connection.isPaused = true;
+      pauseRequests(socket);
+    }
     // One after the other: what a client pipelines may depend on what it sent before (RFC 9112, 9.3.2), and a client that does
     // not read has one answer in our memory, not a thousand.
     if (connection.outstanding > 1) connection.queue.push(response);
@@ -252,6 +262,10 @@ export class HttpServer extends Server {
   private answered(request: IncomingMessage, socket: Socket, connection: Connection): void {
     connection.outstanding -= 1;
     if (socket.destroyed || socket.writableEnded) return;
+    if (connection.isPaused && connection.outstanding <= this.limits.readAhead) {
+      connection.isPaused = false;
+      resumeRequests(socket);
+    }
     if (!request.complete) {
       readOn(request);
       lingering(socket, this.limits.lingerTimeout, request);
@@ -354,6 +368,21 @@ export function endConnection(
   socket.end(bytes);
   socket.resume();
   lingering(socket, lingerMilliseconds);
+}
+
+/** A connection as Node's HTTP server marks it when a client does not take its answers. */
+type RequestSocket = Socket & { _paused?: boolean; parser?: { resume(): void } | null };
+
+/** Takes no further requests of a connection. Only the mark lasts: the end of every request starts reading anew otherwise. */
+function pauseRequests(socket: RequestSocket): void {
+  socket._paused = true;
+  socket.pause();
+}
+
+function resumeRequests(socket: RequestSocket): void {
+  socket._paused = false;
+  socket.parser?.resume();
+  socket.resume();
 }
 
 /** Whoever read the body may have stopped in the middle of it, which Node takes for reading on. */

@@ -1,42 +1,74 @@
 // One REST request as a call: its body, and the context its handler sees.
 import type { IncomingMessage, ServerResponse } from 'node:http';
-import { invalidArgument } from '../platform/errors.ts';
+import { invalidArgument, unavailable, type KelletError } from '../platform/errors.ts';
 import type { CallContext, Caller } from '../platform/rpc.ts';
 import { continueRequest } from './http-server.ts';
+import type { Hold, MemoryBudget } from './memory-budget.ts';
 import { requestMetadata } from './metadata.ts';
 import { currentTrace } from '../platform/tracing.ts';
 
 const noBytes = new Uint8Array();
 
-/** Reads a body. Throws INVALID_ARGUMENT when it is longer than `limit` bytes or compressed. */
-export async function readBody(request: IncomingMessage, limit: number): Promise<Uint8Array> {
+/** What a body may take. */
+export interface BodyBounds {
+  /** Bytes of the whole body. */
+  readonly limit: number;
+  /** Counts the bytes of a body that does not come at once. */
+  readonly budget: MemoryBudget;
+  /** On whose account in the budget. */
+  readonly owner: string;
+  /** For the whole body; without it the limits of the connection are enough. */
+  readonly milliseconds?: number;
+}
+
+/**
+ * Reads a body. Throws INVALID_ARGUMENT when it is compressed, longer than the limit or too late, UNAVAILABLE when it was read
+ * longer than others and memory is short.
+ */
+export async function readBody(request: IncomingMessage, bounds: BodyBounds): Promise<Uint8Array> {
+  const { limit, budget, owner, milliseconds } = bounds;
   const tooLong = () => invalidArgument(`the body is longer than ${limit} bytes`);
   refuseCompressed(request);
   const { 'content-length': contentLength, 'transfer-encoding': transferEncoding } = request.headers;
-  if (Number(contentLength ?? 0) > limit) throw tooLong();
+  const expected = Number(contentLength ?? 0);
+  if (expected > limit) throw tooLong();
   continueRequest(request);
   // RFC 9112, 6.3: there is none.
   if (contentLength === undefined && transferEncoding === undefined) return noBytes;
   return new Promise((resolve, reject) => {
     const chunks: Uint8Array[] = [];
     let length = 0;
-    request.on('data', (chunk: Uint8Array) => {
+    let hold: Hold | undefined;
+    let timer: NodeJS.Timeout | undefined;
+    const finish = (): void => {
+      hold?.release();
+      clearTimeout(timer);
+      request.off('data', take).off('end', end).off('error', endEarly).off('close', endEarly);
+    };
+    const fail = (error: KelletError): void => {
+      finish();
+      chunks.length = 0;
+      request.resume();
+      reject(error);
+    };
+    const take = (chunk: Uint8Array): void => {
       length += chunk.length;
-      if (length > limit) {
-        request.removeAllListeners('data');
-        request.resume();
-        reject(tooLong());
-      } else {
-        chunks.push(chunk);
-      }
-    });
-    request.once('end', () => {
-      request.off('error', endEarly).off('close', endEarly);
+      if (length > limit) return fail(tooLong());
+      chunks.push(chunk);
+      // A body in one piece, as most are, is about to end.
+      if (length === expected) return;
+      hold ??= budget.hold(owner, () => fail(unavailable('too many bodies are being received: try again')));
+      hold.set(length);
+    };
+    const end = (): void => {
+      finish();
       resolve(chunks.length === 1 ? chunks[0]! : Buffer.concat(chunks));
-    });
-    const endEarly = (): void => reject(invalidArgument('the body is not well-formed, or ended early'));
-    request.once('error', endEarly);
-    request.once('close', endEarly);
+    };
+    const endEarly = (): void => fail(invalidArgument('the body is not well-formed, or ended early'));
+    if (milliseconds !== undefined) {
+      timer = setTimeout(() => fail(invalidArgument('the body did not arrive in time')), milliseconds);
+    }
+    request.on('data', take).once('end', end).once('error', endEarly).once('close', endEarly);
   });
 }
 

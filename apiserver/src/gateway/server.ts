@@ -5,11 +5,12 @@ import { create, type Message } from '@bufbuild/protobuf';
 import { codeOfStatus, type AccessEntry, type AccessLog } from './access-log.ts';
 import { notFoundRoute } from './cold-routes.ts';
 import type { Admission } from './admission.ts';
+import type { BodyMemory } from './body-memory.ts';
 import { credentialOf } from './authenticate.ts';
 import { corsHeaders, isPreflight, preflightHeaders } from './cors.ts';
 import { newRequestId } from '../platform/ids.ts';
 import type { Logger } from '../platform/logger.ts';
-import type { Invoker } from '../platform/rpc.ts';
+import type { Caller, Invoker } from '../platform/rpc.ts';
 import { plainAddress } from './authorize.ts';
 import { addressOfRequest, type AddressOf } from './client-address.ts';
 import { timeoutMilliseconds, withinDeadline } from './deadline.ts';
@@ -19,7 +20,7 @@ import type { CallMetrics } from './call-metrics.ts';
 import { whileAllowed, type OpenCallParts } from './open-call.ts';
 import { answer, answerError } from './rest-answer.ts';
 import { rawChunk, wantsRawChunk } from './raw-chunk.ts';
-import { readBody, RestContext, streamBody } from './rest-call.ts';
+import { readBody, RestContext, streamBody, type BodyBounds } from './rest-call.ts';
 import type { Match, Route, RouteTable } from './routes.ts';
 import { bodyMessages, decodeRequest, encodeResponse } from './transcode.ts';
 import { codes } from '../platform/errors.ts';
@@ -29,6 +30,8 @@ import { nameRequest, traceRequest } from './call-trace.ts';
 /** Greatest body of a telemetry request (API.md, telemetry) and of any other, in bytes. */
 const telemetryBodyLimit = 4 * 1024 * 1024;
 const bodyLimit = 1024 * 1024;
+/** Answers larger than this count in the memory of their tenant until they have been taken. */
+const smallAnswer = 64 * 1024;
 
 /** What the REST server is made of. */
 export interface RestParts extends OpenCallParts {
@@ -41,6 +44,7 @@ export interface RestParts extends OpenCallParts {
   readonly addressOf: AddressOf;
   readonly accessLog: AccessLog;
   readonly limits: Partial<HttpLimits>;
+  readonly memory: BodyMemory;
   /** Answers the few routes that are no calls (health, callbacks); false: none of its routes. */
   readonly cold: (request: IncomingMessage, response: ServerResponse, path: string) => boolean;
 }
@@ -121,7 +125,9 @@ async function handle(parts: RestParts, request: IncomingMessage, response: Serv
     const caller = await parts.admission.admit(route.access, credential, address, extra, namespace, entry);
 
     const streamsBody = route.method.methodKind === 'client_streaming';
-    const body = streamsBody ? new Uint8Array() : await readBody(request, bodyLimitOf(route));
+    const body = streamsBody
+      ? new Uint8Array()
+      : await readBody(request, boundsOf(parts.memory, route, caller, address));
     entry.bytesIn = body.length;
     const query = mark < 0 ? '' : url.slice(mark + 1);
     const message = decodeRequest(match, { query, body, contentType: headers['content-type'] ?? '' });
@@ -143,6 +149,7 @@ async function handle(parts: RestParts, request: IncomingMessage, response: Serv
       );
     const encoded = await (deadline === undefined ? run() : withinDeadline(deadline, () => context.abort(), run));
     for (const [name, value] of encoded.headers ?? []) extra.set(name, value);
+    if (encoded.body.length > smallAnswer) parts.memory.holdAnswer(caller.tenantId, response, encoded.body.length);
     answer(response, encoded.status ?? 200, extra, encoded.contentType, encoded.body);
     parts.metrics.observe(route.method, 'rest', 'OK', entry.started);
   } catch (thrown) {
@@ -163,5 +170,8 @@ function endEntry(log: AccessLog, entry: AccessEntry, request: IncomingMessage, 
   log.end(entry);
 }
 
-const bodyLimitOf = (route: Route): number =>
-  route.method.input.typeName === 'kellet.v1.IngestRequest' ? telemetryBodyLimit : bodyLimit;
+function boundsOf(memory: BodyMemory, route: Route, caller: Caller, address: string): BodyBounds {
+  if (caller.kind === 'public') return memory.ofStranger(address);
+  const limit = route.method.input.typeName === 'kellet.v1.IngestRequest' ? telemetryBodyLimit : bodyLimit;
+  return memory.ofCaller(caller.tenantId, limit);
+}

@@ -9,6 +9,7 @@ import { TelemetryService } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { AccessLog } from '../../../apiserver/src/gateway/access-log.ts';
 import { Admission } from '../../../apiserver/src/gateway/admission.ts';
 import { Authenticator } from '../../../apiserver/src/gateway/authenticate.ts';
+import { BodyMemory } from '../../../apiserver/src/gateway/body-memory.ts';
 import { CallMetrics } from '../../../apiserver/src/gateway/call-metrics.ts';
 import { clientAddresses } from '../../../apiserver/src/gateway/client-address.ts';
 import { PostgresRateCounter } from '../../../apiserver/src/gateway/postgres-rate-counter.ts';
@@ -65,6 +66,7 @@ await serveParent(async ({ databaseUrl }) => {
     addressOf: clientAddresses([]),
     accessLog: new AccessLog('off'),
     limits: {},
+    memory: new BodyMemory(),
     stopping: new AbortController().signal,
     cold: () => false,
   });

@@ -1,0 +1,224 @@
+// What clients that mean harm take of a real process: a bounded amount of memory, and little of other callers' time.
+import { execFileSync, fork } from 'node:child_process';
+import { once } from 'node:events';
+import path from 'node:path';
+import { expect } from 'chai';
+import { mintDeviceKey } from './auth/device-keys.ts';
+import { hashPassword } from './auth/passwords.ts';
+import { insertUser } from './auth/store.ts';
+import { insertTenant } from './auth/test-fixtures.ts';
+import { newId } from './platform/ids.ts';
+import { createTestDatabase, type TestDatabase } from './platform/test-database.ts';
+import type { Attack, AttackReport } from './test-hostile-clients.ts';
+import { TestProcesses, type TestProcess } from './test-process.ts';
+
+const tenant = 'acme';
+const mebibyte = 1024 * 1024;
+const attackMilliseconds = 3000;
+
+const quartile = (values: readonly number[]): number => values.toSorted((a, b) => a - b)[values.length >> 2]!;
+const median = (values: readonly number[]): number => values.toSorted((a, b) => a - b)[values.length >> 1]!;
+
+describe('kellet-apiserver among hostile clients', function () {
+  this.timeout(60_000);
+  let test: TestDatabase;
+  let processes: TestProcesses;
+  let server: TestProcess;
+  let deviceId: string;
+  let key: string;
+  let token: string;
+
+  before(async () => {
+    test = await createTestDatabase();
+    await insertTenant(test.database, tenant);
+    await test.database.system((tx) => tx.query('UPDATE tenants SET rate_limit_per_minute = 1000000'));
+    deviceId = newId();
+    key = await test.database.tenant(tenant, async (tx) => {
+      const columns = [tenant, deviceId];
+      await tx.query(
+        `INSERT INTO devices (tenant_id, device_id, name, hardware_id) VALUES ($1, $2, 'a', 'a')`,
+        columns,
+      );
+      return mintDeviceKey(tx, tenant, deviceId);
+    });
+    const user = { userId: newId(), tenantId: tenant, email: 'viewer@test', name: '', role: 'viewer' } as const;
+    const passwordHash = await hashPassword('correct horse battery');
+    await test.database.system((tx) => insertUser(tx, { ...user, passwordHash, disabled: false }));
+    processes = await TestProcesses.create(test.url);
+    server = await processes.start({ KELLET_ACCESS_LOG: 'off' });
+    const login = await fetch(url('/api/v1/auth/login'), {
+      method: 'POST',
+      body: JSON.stringify({ email: 'viewer@test', password: 'correct horse battery' }),
+    });
+    token = ((await login.json()) as { access_token: string }).access_token;
+  });
+  after(async () => {
+    await processes.kill();
+    await processes.remove();
+    await test.drop();
+  });
+
+  const url = (route: string) => `http://127.0.0.1:${server.ports.restPort}${route}`;
+  const residentBytes = () =>
+    Number(execFileSync('ps', ['-o', 'rss=', '-p', String(server.child.pid)], { encoding: 'utf8' })) * 1024;
+
+  /**
+   * The latencies of a GET of a device in milliseconds, asked one after the other: the median of each fifth of a second; and
+   * the greatest resident memory.
+   */
+  async function observe(milliseconds: number): Promise<{ medians: number[]; memory: number }> {
+    let latencies: number[] = [];
+    const medians: number[] = [];
+    let memory = residentBytes();
+    let sampled = performance.now();
+    for (const end = performance.now() + milliseconds; performance.now() < end;) {
+      const begun = performance.now();
+      const answer = await fetch(url(`/api/v1/devices/${deviceId}`), { headers: { authorization: `Bearer ${token}` } });
+      await answer.text();
+      expect(answer.status).to.equal(200);
+      latencies.push(performance.now() - begun);
+      if (performance.now() - sampled > 200) {
+        memory = Math.max(memory, residentBytes());
+        medians.push(median(latencies));
+        latencies = [];
+        sampled = performance.now();
+      }
+    }
+    return { medians, memory };
+  }
+
+  /**
+   * `ordinary`: a request of the size that the attack is about, answered and taken as it should be. `meanwhile` is done while the
+   * clients are connected.
+   */
+  async function attack(
+    attacks: readonly Omit<Attack, 'port'>[],
+    ordinary: () => Promise<Response>,
+    meanwhile?: () => Promise<void>,
+  ) {
+    // What a process takes before it collects its garbage for the first time has nothing to do with anybody's harm.
+    const until = performance.now() + 1500;
+    while (performance.now() < until) {
+      await Promise.all(Array.from({ length: 4 }, async () => (await ordinary()).arrayBuffer()));
+    }
+    const before = await observe(1000);
+    const reports: AttackReport[] = [];
+    const children = attacks.map((one, index) => {
+      const child = fork(path.join(import.meta.dirname, 'test-hostile-clients.ts'));
+      child.send({ ...one, port: server.ports.restPort });
+      child.on('message', (report) => (reports[index] = report as AttackReport));
+      return child;
+    });
+    let during: Awaited<ReturnType<typeof observe>>;
+    try {
+      during = await observe(meanwhile ? 1000 : attackMilliseconds);
+      if (meanwhile) {
+        await meanwhile();
+        during.memory = Math.max(during.memory, residentBytes());
+      }
+    } finally {
+      for (const child of children) {
+        const ended = once(child, 'exit');
+        child.disconnect();
+        await ended;
+      }
+    }
+    const after = await observe(1000);
+    return {
+      grownMebibytes: (during.memory - before.memory) / mebibyte,
+      // An attack goes on all the time, what else this machine does comes and goes.
+      latencies: [Math.max(median(before.medians), median(after.medians)), quartile(during.medians)] as const,
+      reports,
+    };
+  }
+
+  function expectHarmless({ grownMebibytes, latencies: [usual, attacked] }: Awaited<ReturnType<typeof attack>>): void {
+    expect(grownMebibytes, 'mebibytes of resident memory').to.be.below(64);
+    expect(attacked, `milliseconds, without attack ${usual}`).to.be.below(usual * 2 + 10);
+  }
+
+  /** A mebibyte that is mostly space. */
+  const post = () =>
+    fetch(url('/api/v1/telemetry'), {
+      method: 'POST',
+      headers: { 'x-api-key': key },
+      body: `{"points":[]${' '.repeat(mebibyte)}}`,
+    });
+
+  const upgrade = (query: string) =>
+    [
+      `GET /ws?token=${query} HTTP/1.1`,
+      'Host: a',
+      'Connection: Upgrade',
+      'Upgrade: websocket',
+      'Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==',
+      'Sec-WebSocket-Version: 13',
+      '\r\n',
+    ].join('\r\n');
+
+  it('gives sockets without a credential no memory', async () => {
+    const seen = await attack(
+      [{ kind: 'flood /ws', connections: 200, request: upgrade('x'), messageBytes: 200_000 }],
+      post,
+    );
+    expectHarmless(seen);
+    expect(seen.reports[0]!.opened).to.be.at.least(200);
+  });
+
+  it('lets a viewer flood a socket only until it is closed', async () => {
+    const seen = await attack(
+      [
+        { kind: 'flood /ws', connections: 100, request: upgrade(token), messageBytes: 200_000 },
+        { kind: 'flood /ws', connections: 100, request: upgrade(token), messageBytes: 50_000 },
+      ],
+      post,
+    );
+    expectHarmless(seen);
+    for (const { opened } of seen.reports) expect(opened).to.be.at.least(100);
+  });
+
+  it('holds few bytes of bodies whose senders it does not know', async () => {
+    const held = (route: string, bytes: number) =>
+      `POST ${route} HTTP/1.1\r\nHost: a\r\nX-ARC-Signature: sha256=${'0'.repeat(64)}\r\n` +
+      `Content-Type: application/json\r\nContent-Length: ${bytes}\r\n\r\n${' '.repeat(bytes - 1)}`;
+    const seen = await attack(
+      [
+        { kind: 'hold bodies', connections: 200, request: held('/api/v1/callbacks/arc', 1_000_000) },
+        { kind: 'hold bodies', connections: 200, request: held('/api/v1/auth/login', 1_000_000) },
+      ],
+      post,
+    );
+    expectHarmless(seen);
+    for (const { opened } of seen.reports) expect(opened).to.be.at.least(200);
+  });
+
+  it('reads no further requests while many wait for their answers', async () => {
+    const login = JSON.stringify({ email: 'nobody@test', password: 'wrong' });
+    const first = `POST /api/v1/auth/login HTTP/1.1\r\nHost: a\r\nContent-Length: ${login.length}\r\n\r\n${login}`;
+    const next = `GET /x HTTP/1.1\r\nHost: a\r\nX-Filler: ${'x'.repeat(14_000)}\r\n\r\n`;
+    const seen = await attack([{ kind: 'pipeline', connections: 100, request: first + next.repeat(500) }], post);
+    expectHarmless(seen);
+  });
+
+  it('lets a slow reader of /ws go before it costs much', async () => {
+    const values = Object.fromEntries(Array.from({ length: 25 }, (_, index) => [`s${index}`, 'x'.repeat(4000)]));
+    const publish = async () => {
+      for (let request = 0; request < 20; request += 1) {
+        const points = Array.from({ length: 5 }, (_, index) => ({
+          device_id: deviceId,
+          timestamp: new Date(Date.now() - index).toISOString(),
+          string_values: values,
+        }));
+        await fetch(url('/api/v1/telemetry'), {
+          method: 'POST',
+          headers: { 'x-api-key': key },
+          body: JSON.stringify({ points }),
+        });
+      }
+    };
+    const message = JSON.stringify({ subscribe: 'telemetry.live', device_id: deviceId });
+    const seen = await attack([{ kind: 'watch', connections: 90, request: upgrade(token), message }], post, publish);
+    expectHarmless(seen);
+    expect(seen.reports[0]!.opened).to.be.at.least(90);
+  });
+});

@@ -1,0 +1,74 @@
+// For tests: a process of clients that mean harm. Its parent sends an Attack and is told once a second
+// what came of it; it goes on until the parent is gone.
+import { connect, type Socket } from 'node:net';
+
+/** What the clients do. */
+export interface Attack {
+  readonly kind: 'flood /ws' | 'watch' | 'hold bodies' | 'pipeline';
+  readonly port: number;
+  /** Connections at a time; one that ends is replaced after a moment. */
+  readonly connections: number;
+  /** The request that each begins with. */
+  readonly request: string;
+  /** `flood /ws`: bytes of each message. */
+  readonly messageBytes?: number;
+  /** `watch`: the message. */
+  readonly message?: string;
+}
+
+/** What a parent is told. */
+export interface AttackReport {
+  readonly opened: number;
+  readonly closed: number;
+  readonly sentBytes: number;
+}
+
+/** A masked text message, whose mask is zero. */
+function frame(text: string): Buffer {
+  const payload = Buffer.from(text);
+  const head = Buffer.alloc(14);
+  head[0] = 0x81;
+  head[1] = 0x80 | 127;
+  head.writeBigUInt64BE(BigInt(payload.length), 2);
+  return Buffer.concat([head, payload]);
+}
+
+function run({ kind, port, connections, request, messageBytes = 0, message: subscription = '' }: Attack): void {
+  let [opened, closed, sentBytes] = [0, 0, 0];
+  setInterval(() => process.send!({ opened, closed, sentBytes } satisfies AttackReport, () => undefined), 1000);
+  const message = frame(`{"unsubscribe":"telemetry.live","device_id":"${'x'.repeat(messageBytes)}"}`);
+  // Enough to fill a server, and no more: the kernel would take gigabytes, and this machine's time with them.
+  const flood = async (socket: Socket): Promise<void> => {
+    for (let sent = 0; sent < 4_000_000 && !socket.destroyed; sent += message.length) {
+      sentBytes += message.length;
+      if (!socket.write(message)) await new Promise((resolve) => socket.once('drain', resolve).once('close', resolve));
+    }
+  };
+  const open = (): void => {
+    const socket = connect(port, '127.0.0.1');
+    socket.once('connect', () => (opened += 1));
+    socket.on('error', () => undefined);
+    socket.once('close', () => {
+      closed += 1;
+      setTimeout(open, 1000);
+    });
+    socket.write(request);
+    if (kind === 'flood /ws') {
+      socket.once('data', () => {
+        // Nothing further is read.
+        socket.pause();
+        void flood(socket);
+      });
+    } else if (kind === 'watch') {
+      socket.once('data', () => {
+        socket.pause();
+        socket.write(frame(subscription));
+      });
+    } else if (kind === 'hold bodies') socket.resume();
+    else socket.pause();
+  };
+  for (let index = 0; index < connections; index += 1) open();
+}
+
+process.on('disconnect', () => process.exit(0));
+process.once('message', (attack) => run(attack as Attack));
