@@ -1,5 +1,6 @@
 import type { MessageInitShape } from '@bufbuild/protobuf';
 import {
+  User_Role,
   ValidateTokenResponse_Kind as Kind,
   ValidateTokenResponse_Reason as Reason,
 } from '@kellet/proto/es/kellet/v1/auth_pb';
@@ -7,7 +8,8 @@ import { expect } from 'chai';
 import { newId } from '../platform/ids.ts';
 import type { Caller } from '../platform/rpc.ts';
 import { mintDeviceKey } from './device-keys.ts';
-import { codeOf, method, refusal, TestAuth } from './test-auth.ts';
+import { scopesOfRole } from './roles.ts';
+import { codeOf, method, password, refusal, TestAuth } from './test-auth.ts';
 import { eventually } from './test-fixtures.ts';
 
 describe('API keys', () => {
@@ -53,6 +55,26 @@ describe('API keys', () => {
     const service = await at.auth.authenticate(key.apiKey!, '127.0.0.1');
     expect(await codeOf(make(service, { scopes: ['devices:write'] }))).to.equal('PERMISSION_DENIED');
     await make(service, { scopes: ['devices:read'] });
+  });
+
+  it('hand their limits on to what they make', async () => {
+    const { caller } = await at.signedIn();
+    const limited = await make(caller, {
+      scopes: [...scopesOfRole('viewer'), 'keys:write', 'users:write'],
+      ipAllowlist: ['10.0.0.0/8'],
+      expiresInSeconds: 60,
+    });
+    const service = await at.auth.authenticate(limited.apiKey!, '10.1.2.3');
+    const heir = await make(service, {});
+    expect(heir).to.deep.include({ ipAllowlist: ['10.0.0.0/8'], expiresAt: limited.expiresAt });
+    expect(await codeOf(make(service, { ipAllowlist: ['0.0.0.0/0'] }))).to.equal('PERMISSION_DENIED');
+    expect(await codeOf(make(service, { expiresInSeconds: 120 }))).to.equal('PERMISSION_DENIED');
+    const user = { email: `${newId()}@test`, role: User_Role.viewer, password };
+    const refused = await refusal(at.call(method.createUser, user, service, context));
+    expect(refused).to.include({ code: 'PERMISSION_DENIED' });
+    expect(refused.message).to.contain('may not make or change users');
+    await at.call(method.deleteApiKey, { keyId: limited.keyId }, caller, context);
+    expect(await codeOf(make(service, {}))).to.equal('UNAUTHENTICATED');
   });
 
   for (const [name, fields] of [

@@ -1,4 +1,4 @@
-// API keys of service accounts: made with a subset of their maker's scopes, listed without their secret, revoked for good.
+// API keys of service accounts: made within their maker's scopes and limits, listed without their secret, revoked for good.
 import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import type { MessageInitShape } from '@bufbuild/protobuf';
 import type { ApiKeySchema, AuthService } from '@kellet/proto/es/kellet/v1/auth_pb';
@@ -9,6 +9,7 @@ import type { AuthPlatform } from './auth-platform.ts';
 import type { Implementation } from '../platform/rpc.ts';
 import { mintKey } from './api-key-format.ts';
 import { checkAllowlist } from './ip-allowlist.ts';
+import { limitsOf, limitsOfNewKey } from './key-limits.ts';
 import type { LastUsed } from './last-used.ts';
 import { notifyRevoked } from './revocations.ts';
 import { scopeAreas, scopesBeyond, unknownScopes } from './roles.ts';
@@ -50,13 +51,14 @@ export function apiKeyHandlers(platform: AuthPlatform, lastUsed: LastUsed): Impl
       checkGrantedScopes(request.scopes, caller.scopes);
       checkAllowlist('ip_allowlist', request.ipAllowlist);
       const { key, hash, prefix, last4 } = mintKey();
-      const seconds = request.expiresInSeconds;
-      const expiresAt = seconds === 0 ? null : new Date(clock.now() + seconds * 1000);
       const row = await database.tenant(tenantId, async (tx) => {
+        const maker = await limitsOf(tx, caller);
+        const { ipAllowlist, expiresAt } = limitsOfNewKey(request, maker, caller.ipAllowlist, clock.now());
+        const end = expiresAt === undefined ? null : new Date(expiresAt);
         const { rows } = await tx.query<KeyRow>(
           `INSERT INTO api_keys (key_id, tenant_id, name, key_hash, prefix, last4, scopes, ip_allowlist, expires_at)
            VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) RETURNING ${keyColumns}`,
-          [newId(), tenantId, name, hash, prefix, last4, [...new Set(request.scopes)], request.ipAllowlist, expiresAt],
+          [newId(), tenantId, name, hash, prefix, last4, [...new Set(request.scopes)], ipAllowlist, end],
         );
         return rows[0]!;
       });

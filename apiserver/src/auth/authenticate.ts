@@ -51,13 +51,13 @@ export class Authenticator {
   }
 
   /**
-   * `use` is looked at for a Kubernetes token alone. Throws UNAVAILABLE when the database cannot be asked or, for such a
+   * `use` and `address` are looked at for a Kubernetes token alone. Throws UNAVAILABLE when the database cannot be asked or, for such a
    * token, the Kubernetes API.
    */
-  authenticate(credential: string, use: KubernetesUse): Promise<Authentication> {
+  authenticate(credential: string, use: KubernetesUse, address: string): Promise<Authentication> {
     if (looksLikeApiKey(credential)) return this.key(credential);
     const claimed = readKubernetesToken(credential);
-    return claimed ? this.kubernetes.authenticate(credential, claimed, use) : this.accessToken(credential);
+    return claimed ? this.kubernetes.authenticate(credential, claimed, use, address) : this.accessToken(credential);
   }
 
   private async key(credential: string): Promise<Authentication> {

@@ -52,6 +52,12 @@ export function intersect(first: readonly string[], second: readonly string[]): 
   return shared.size === 0 ? nowhere : [...shared];
 }
 
+/** The ranges asked for from which more could call than from the allowed ones; an empty list of these allows every address. */
+export function rangesBeyond(asked: readonly string[], allowed: readonly string[]): string[] {
+  if (allowed.length === 0) return [];
+  return asked.filter((range) => !allowed.some((outer) => holds(outer, range)));
+}
+
 function holds(outer: string, inner: string): boolean {
   const [wide, narrow] = [parseRange(outer), parseRange(inner)];
   if (!wide || !narrow || wide.family !== narrow.family || wide.prefix > narrow.prefix) return false;

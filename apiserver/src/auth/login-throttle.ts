@@ -1,12 +1,13 @@
 // Failed sign-ins, counted in the database so that replicas share them and a restart forgives nothing.
 import { createHash } from 'node:crypto';
+import { addressBlock } from '../platform/address-block.ts';
 import type { Clock } from '../platform/clock.ts';
 import type { Database, Transaction } from '../platform/database.ts';
 import { resourceExhausted } from '../platform/errors.ts';
 import { addressRule, delayAfter, pairRule, type DelayRule } from './login-delay.ts';
 import { Turns } from './turns.ts';
 
-/** Holds failed sign-ins against further ones: per pair of account and address, and per address. */
+/** Holds failed sign-ins against further ones: per pair of account and address, and per address (IPv6: /64). */
 export class LoginThrottle {
   private readonly database: Database;
   private readonly clock: Clock;
@@ -23,8 +24,9 @@ export class LoginThrottle {
    * same pair run one after another: guesses made at once are counted like guesses made in a row.
    */
   attempt<T>(account: string, address: string, work: () => Promise<T | undefined>): Promise<T | undefined> {
-    const pair = subject('pair', account, address);
-    const alone = subject('address', address);
+    const block = addressBlock(address);
+    const pair = subject('pair', account, block);
+    const alone = subject('address', block);
     return this.turns.run(pair.toString('hex'), async () => {
       await this.refuseBlocked([pair, alone]);
       const result = await work();

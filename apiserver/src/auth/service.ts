@@ -25,7 +25,7 @@ import { checkNewPassword, hashPassword } from './passwords.ts';
 import { sessionHandlers } from './session-list.ts';
 import { revokeSessions, Sessions, type TokenPair } from './sessions.ts';
 import { SignIn } from './sign-in.ts';
-import { findAccount, insertUser } from './store.ts';
+import { hasPlatformAdministrator, insertUser } from './store.ts';
 import { TenantApplier } from './tenant-applier.ts';
 import { TenantResources } from './tenant-resources.ts';
 import { tenantHandlers } from './tenants.ts';
@@ -34,7 +34,7 @@ import { userHandlers } from './users.ts';
 const sweepMilliseconds = 3600_000;
 
 /** What auth asks of the Kubernetes API. */
-export type AuthKubernetes = Pick<KubernetesApi, 'review' | 'create' | 'get' | 'delete' | 'mergePatch'>;
+export type AuthKubernetes = Pick<KubernetesApi, 'review' | 'signingKeys' | 'create' | 'get' | 'delete' | 'mergePatch'>;
 
 /** The auth service as the rest of the process sees it. */
 export interface AuthModule extends ServiceModule {
@@ -87,9 +87,12 @@ export function createAuth(platform: AuthPlatform, kubernetes: AuthKubernetes): 
       await database.system((tx) => revokeSessions(tx, [context.caller.sessionId]));
       return {};
     },
-    validateToken: async (request, { caller }) =>
+    validateToken: async (request, { caller, address }) =>
       // Of callers that may ask, the gateway alone has no credential of its own.
-      validateTokenResponse(await authenticator.authenticate(request.token, request), caller.kind === 'public'),
+      validateTokenResponse(
+        await authenticator.authenticate(request.token, request, address),
+        caller.kind === 'public',
+      ),
     ...apiKeyHandlers(platform, lastUsed),
     ...sessionHandlers(platform, lastUsed),
     ...userHandlers(platform),
@@ -101,8 +104,7 @@ export function createAuth(platform: AuthPlatform, kubernetes: AuthKubernetes): 
     const { platformAdminEmail: email, platformAdminPassword: password } = config;
     if (email === '' || password === '') return;
     checkNewPassword(password);
-    const existing = await database.systemRead((tx) => findAccount(tx, email, ''));
-    if (existing && existing.tenant_id === null) return;
+    if (await database.systemRead((tx) => hasPlatformAdministrator(tx, email))) return;
     const passwordHash = await hashPassword(password);
     const user = { userId: newId(), tenantId: null, email, name: '', role: 'platform_admin', passwordHash } as const;
     const made = await database.system((tx) => insertUser(tx, { ...user, disabled: false }));
@@ -131,7 +133,7 @@ export function createAuth(platform: AuthPlatform, kubernetes: AuthKubernetes): 
       await lastUsed.stop();
     },
     authenticate: async (credential, address) => {
-      const result = await authenticator.authenticate(credential, { namespace: '', permission: '' });
+      const result = await authenticator.authenticate(credential, { namespace: '', permission: '' }, address);
       if (!result.valid) throw unauthenticated(refusalMessage(result));
       if (!isAllowed(address, result.caller.ipAllowlist)) {
         throw permissionDenied('this credential may not be used from this address');

@@ -2,6 +2,8 @@ import { expect } from 'chai';
 import { decodeJwt, decodeProtectedHeader } from 'jose';
 import { newId } from '../platform/ids.ts';
 import { scopesOfRole } from './roles.ts';
+import { hashPassword } from './passwords.ts';
+import { insertUser } from './store.ts';
 import { codeOf, refusal, TestAuth } from './test-auth.ts';
 import { insertTenant } from './test-fixtures.ts';
 
@@ -23,6 +25,7 @@ describe('login', () => {
     const [user, disabled] = [await at.makeUser(), await at.makeUser()];
     await at.disable(disabled.user_id);
     const shared = `${newId()}@test`;
+    // The password fits both: who is meant cannot be told.
     for (const tenant of ['acme', 'other']) await at.makeUser('viewer', tenant, shared);
     await insertTenant(at.test.database, 'closed');
     const gone = await at.makeUser('viewer', 'closed');
@@ -40,6 +43,55 @@ describe('login', () => {
       expect({ code, message }).to.deep.equal({ code: 'UNAUTHENTICATED', message: 'e-mail or password is wrong' });
     }
     expect((await at.login(shared, { tenantId: 'other' })).accessToken).not.to.equal('');
+  });
+
+  it('is not blocked by users of the same e-mail in other tenants', async () => {
+    const user = await at.makeUser();
+    const otherPassword = await hashPassword('another password of mine');
+    const squat = async (tenantId: string) => {
+      const made = { userId: newId(), tenantId, email: user.email, name: '', role: 'viewer', disabled: false } as const;
+      await at.test.database.system((tx) => insertUser(tx, { ...made, passwordHash: otherPassword }));
+    };
+    await squat('other');
+    const signedIn = await at.login(user.email);
+    expect(decodeJwt(signedIn.accessToken)).to.include({ tenant: 'acme', user: user.user_id });
+    const theirs = await at.login(user.email, { password: 'another password of mine' });
+    expect(decodeJwt(theirs.accessToken)).to.include({ tenant: 'other' });
+    // Those who come later take nobody's place among those that are tried.
+    for (let index = 0; index < 12; index += 1) {
+      await insertTenant(at.test.database, `squatter-${index}`);
+      await squat(`squatter-${index}`);
+    }
+    expect(decodeJwt((await at.login(user.email)).accessToken)).to.include({ user: user.user_id });
+    expect(await codeOf(at.login(user.email, { password: 'another password of mine' }))).to.equal('UNAUTHENTICATED');
+    const named = await at.login(user.email, { password: 'another password of mine', tenantId: 'squatter-11' });
+    expect(decodeJwt(named.accessToken)).to.include({ tenant: 'squatter-11' });
+  });
+
+  it('takes as long to fail for ten accounts as for none', async () => {
+    const email = `${newId()}@test`;
+    for (let index = 0; index < 10; index += 1) {
+      await insertTenant(at.test.database, `many-${index}`);
+      await at.makeUser('viewer', `many-${index}`, email);
+    }
+    for (const [address, password] of [
+      [email, 'wrong password of somebody'],
+      [`${newId()}@test`, 'wrong password of somebody'],
+    ] as const) {
+      const begun = performance.now();
+      expect(await codeOf(at.login(address, { password }))).to.equal('UNAUTHENTICATED');
+      expect(performance.now() - begun).to.be.at.least(295);
+    }
+  });
+
+  it('counts the addresses of an IPv6 network as one', async () => {
+    const user = await at.makeUser();
+    for (let index = 0; index < 5; index += 1) {
+      const address = `2001:db8:7:7::${index + 1}`;
+      expect(await codeOf(at.login(user.email, { password: 'wrong', address }))).to.equal('UNAUTHENTICATED');
+    }
+    expect(await codeOf(at.login(user.email, { address: '2001:db8:7:7:ffff::1' }))).to.equal('RESOURCE_EXHAUSTED');
+    await at.login(user.email, { address: '2001:db8:7:8::1' });
   });
 
   it('refuses requests that are none', async () => {

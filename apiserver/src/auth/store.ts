@@ -23,22 +23,31 @@ export interface AccountRow extends UserRow {
   password_hash: string;
 }
 
+/** Accounts that one sign-in is tried on. */
+export const mostAccounts = 10;
+
 /**
- * The account that an e-mail address names: in the tenant, when one is given; else the platform administrator's, or the only
- * one among all living tenants. Undefined when there is none or more than one. Asked before the tenant is known, so it needs
- * a system transaction.
+ * The enabled accounts that an e-mail address may name: the one of the tenant, when one is given; else the platform
+ * administrator's alone, or those of living tenants, at most {@link mostAccounts}. The oldest come first, so that no tenant that
+ * makes a user of the same address later takes another's place. Asked before the tenant is known, so it needs a system
+ * transaction.
  */
-export async function findAccount(tx: Transaction, email: string, tenantId: string): Promise<AccountRow | undefined> {
+export async function findAccounts(tx: Transaction, email: string, tenantId: string): Promise<AccountRow[]> {
   const { rows } = await tx.query<AccountRow>(
     `SELECT ${userColumns}, password_hash FROM users u
-     WHERE lower(email) = lower($1) AND ($2 = '' OR tenant_id = $2)
+     WHERE lower(email) = lower($1) AND ($2 = '' OR tenant_id = $2) AND NOT disabled
        AND (tenant_id IS NULL OR EXISTS (SELECT FROM tenants t WHERE t.tenant_id = u.tenant_id AND deleted_at IS NULL))
-     ORDER BY tenant_id NULLS FIRST LIMIT 2`,
+     ORDER BY tenant_id IS NOT NULL, created_at, user_id LIMIT ${mostAccounts}`,
     [email, tenantId],
   );
   // A tenant that makes a user with the platform administrator's address must not lock the administrator out.
-  if (rows[0]?.tenant_id === null) return rows[0];
-  return rows.length === 1 ? rows[0] : undefined;
+  return rows[0]?.tenant_id === null ? rows.slice(0, 1) : rows;
+}
+
+/** Whether the platform administrator's account of this address exists, enabled or not. */
+export async function hasPlatformAdministrator(tx: Transaction, email: string): Promise<boolean> {
+  const { rows } = await tx.query('SELECT FROM users WHERE lower(email) = lower($1) AND tenant_id IS NULL', [email]);
+  return rows.length > 0;
 }
 
 /** A new account. */

@@ -50,4 +50,11 @@ export function testPlatform(
 
 const away = () => Promise.reject(unavailable('the Kubernetes API is unavailable'));
 /** A cluster that is away. */
-export const clusterAway: AuthKubernetes = { review: away, create: away, get: away, delete: away, mergePatch: away };
+export const clusterAway: AuthKubernetes = {
+  review: away,
+  signingKeys: away,
+  create: away,
+  get: away,
+  delete: away,
+  mergePatch: away,
+};

@@ -15,6 +15,7 @@ import { idField, textField, updatedFields } from '../platform/fields.ts';
 import { newId } from '../platform/ids.ts';
 import type { AuthPlatform } from './auth-platform.ts';
 import type { Caller, Implementation } from '../platform/rpc.ts';
+import { refuseLimitedKey } from './key-limits.ts';
 import { checkNewPassword, hashPassword } from './passwords.ts';
 import { scopesBeyond, scopesOfRole, tenantRoles, type Role } from './roles.ts';
 import { announceSessionsOfUser, revokeSessionsOfUser } from './sessions.ts';
@@ -33,9 +34,12 @@ export function userHandlers(platform: AuthPlatform): Implementation<typeof Auth
       checkMayManage(caller, role);
       refuseGroups(request.groupIds);
       checkNewPassword(request.password);
-      const passwordHash = await hashPassword(request.password);
+      const passwordHash = await hashPassword(request.password, tenantId);
       const user = { userId: newId(), tenantId, email, name, role, passwordHash, disabled: request.disabled };
-      const row = await database.tenant(tenantId, (tx) => insertUser(tx, user));
+      const row = await database.tenant(tenantId, async (tx) => {
+        await refuseLimitedKey(tx, caller);
+        return insertUser(tx, user);
+      });
       if (!row) throw alreadyExists(`a user with e-mail ${JSON.stringify(email)} already exists`);
       return toUser(row);
     },
@@ -72,9 +76,10 @@ export function userHandlers(platform: AuthPlatform): Implementation<typeof Auth
       let passwordHash: string | null = null;
       if (fields.has('password')) {
         checkNewPassword(request.password ?? '');
-        passwordHash = await hashPassword(request.password ?? '');
+        passwordHash = await hashPassword(request.password ?? '', tenantId);
       }
       const row = await database.tenant(tenantId, async (tx) => {
+        await refuseLimitedKey(tx, caller);
         const administrators = await lockAdministrators(tx, tenantId);
         const before = await findUser(tx, tenantId, userId);
         checkMayManage(caller, before.role);

@@ -6,7 +6,8 @@ import { permissionDenied } from '../platform/errors.ts';
 import { publicCaller, type Caller } from '../platform/rpc.ts';
 import { authorize, foreignDevice, isPublic } from './authorize.ts';
 import type { Authenticator } from './authenticate.ts';
-import { RateLimitExceeded, rateLimitHeaders, type RateLimiter, type WindowState } from './rate-limit.ts';
+import { rateLimitHeaders, type RateLimiter, type WindowState } from './rate-limit.ts';
+import { RateLimitExceeded } from './rate-limit-exceeded.ts';
 
 /** Whether a gateway device may speak for another device of its tenant (its connected child). */
 export type IsGatewayOf = (tenantId: string, gatewayDeviceId: string, deviceId: string) => Promise<boolean>;

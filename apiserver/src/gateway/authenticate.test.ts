@@ -157,6 +157,45 @@ describe('remembering credentials', () => {
     expect(await askTimes(1)).to.equal(1);
   });
 
+  it('asks about few guesses of an address, and goes on asking about credentials that have held', async () => {
+    const from = (address: string, credential: string) =>
+      authenticator.authenticate(credential, address).then(
+        () => 'ok',
+        (error: KelletError) => `${error.code} ${error.retryAfterSeconds ?? ''}`,
+      );
+    expect(await from('2001:db8::1', 'good')).to.equal('ok');
+    answer = async () => ({ valid: false });
+    const outcomes: string[] = [];
+    asked = 0;
+    for (let guess = 0; guess < 1000; guess += 1)
+      outcomes.push(await from(`2001:db8::${guess.toString(16)}`, `guess ${guess}`));
+    expect(asked).to.equal(200);
+    expect(outcomes[199]).to.equal('UNAUTHENTICATED ');
+    expect(outcomes.slice(200)).to.satisfy((rest: string[]) => rest.every((one) => one === 'RESOURCE_EXHAUSTED 1'));
+    answer = async () => user;
+    // Behind the same address: what held here before, though it is not remembered any longer.
+    now += 11_000;
+    for (let guess = 0; guess < 1000; guess += 1) {
+      answer = async () => ({ valid: false });
+      await from('2001:db8::1', `another ${guess}`);
+    }
+    answer = async () => user;
+    expect(await from('2001:db8::1', 'good')).to.equal('ok');
+    expect(await from('2001:db8::1', 'new')).to.equal('RESOURCE_EXHAUSTED 1');
+    expect(await from('2001:db8:0:1::1', 'new')).to.equal('ok');
+    now += 100;
+    expect(await from('2001:db8::1', 'newer')).to.equal('ok');
+  });
+
+  it('charges an address nothing for a credential that has held and is revoked', async () => {
+    expect(await ask('token')).to.equal('ok');
+    answer = async () => ({ valid: false });
+    for (let time = 0; time < 300; time += 1) {
+      now += 10_000;
+      expect(await ask('token')).to.equal('UNAUTHENTICATED');
+    }
+  });
+
   it('not when the auth service cannot tell', async () => {
     answer = () => Promise.reject(unavailable('away'));
     expect(await ask()).to.equal('UNAVAILABLE');

@@ -18,12 +18,20 @@ import type { Clock } from '../platform/clock.ts';
 import type { Database } from '../platform/database.ts';
 import { KelletError, permissionDenied, unauthenticated } from '../platform/errors.ts';
 import { internalContext, publicCaller, type Caller, type CallerKind, type Invoker } from '../platform/rpc.ts';
+import { addressBlock } from '../platform/address-block.ts';
 import { BoundedMap } from './bounded-map.ts';
+import { RateLimitExceeded } from './rate-limit-exceeded.ts';
 import { RevocationIndex, tenantKey } from './revocation-index.ts';
+import { TokenBuckets } from './token-bucket.ts';
 
 const rememberMilliseconds = 10_000;
 const rememberRefusalMilliseconds = 2_000;
 const maximumRemembered = 50_000;
+/** They are errors with their stacks, and anybody can make more of them. */
+const maximumRefused = 5_000;
+/** Credentials that have held here before, and how many failed ones an address (IPv6: /64) may ask about. */
+const maximumProven = 200_000;
+const failures = { perSecond: 20, burst: 200 };
 /** Open calls that are judged again at the same time, and how long after an answer that did not tell. */
 const maximumChecks = 16;
 const recheckMilliseconds = 1_000;
@@ -105,9 +113,12 @@ export class Authenticator {
   private readonly clock: Clock;
   private readonly remembered = new RememberedIdentities(maximumRemembered);
   private readonly refused = new BoundedMap<string, { readonly refusal: KelletError; readonly until: number }>(
-    maximumRemembered,
+    maximumRefused,
   );
   private readonly running = new Map<string, Promise<Identity>>();
+  /** The hashes of credentials that held when they were last asked about, cut to 16 bytes. */
+  private readonly proven = new BoundedMap<string, true>(maximumProven);
+  private readonly failures: TokenBuckets;
   /** Raised by every announcement, so that an answer that was under way meanwhile is used once and not remembered. */
   private announcements = 0;
   private isListening = true;
@@ -120,6 +131,7 @@ export class Authenticator {
   constructor(invoker: Invoker, clock: Clock) {
     this.invoker = invoker;
     this.clock = clock;
+    this.failures = new TokenBuckets(clock, failures);
   }
 
   /**
@@ -186,7 +198,7 @@ export class Authenticator {
     const { credential, address, use, end } = watched.call;
     let reason: KelletError;
     try {
-      const now = (await this.authenticate(credential, address, use)).caller;
+      const now = (await this.identify(credential, address, use ?? noUse, false)).caller;
       if (!this.watched.has(watched)) return;
       const refusal =
         watched.call.refusalOf?.(now) ??
@@ -210,9 +222,20 @@ export class Authenticator {
 
   /**
    * The identity behind a credential; for a Kubernetes token, in this use of it. Throws UNAUTHENTICATED for one that is
-   * missing or does not hold, and whatever the auth service throws when it cannot tell.
+   * missing or does not hold, RESOURCE_EXHAUSTED for one that is unknown here and comes from an address from which too many
+   * did not hold, and whatever the auth service throws when it cannot tell.
    */
-  async authenticate(credential: string | undefined, address: string, use: TokenUse = noUse): Promise<Identity> {
+  authenticate(credential: string | undefined, address: string, use: TokenUse = noUse): Promise<Identity> {
+    return this.identify(credential, address, use, true);
+  }
+
+  /** `mayGuess`: the credential comes with a request, and is not that of a call which has been admitted. */
+  private async identify(
+    credential: string | undefined,
+    address: string,
+    use: TokenUse,
+    mayGuess: boolean,
+  ): Promise<Identity> {
     if (credential === undefined) throw unauthenticated(`a credential is required: ${howToSend}`);
     if (credential === '') throw unauthenticated(`a valid credential is required: ${howToSend}`);
     if (credential.length > 8192) throw unauthenticated();
@@ -230,14 +253,21 @@ export class Authenticator {
     if (refused && refused.until > this.clock.now()) throw refused.refusal;
     let run = this.running.get(key);
     if (!run) {
+      if (mayGuess) this.refuseGuessing(credentialHash, address);
       const request = { token: credential, ...(isKubernetes ? use : {}) };
-      const started = this.validate(request, credentialHash, key, address).finally(() => {
+      const started = this.validate(request, credentialHash, key, address, mayGuess).finally(() => {
         if (this.running.get(key) === started) this.running.delete(key);
       });
       run = started;
       this.running.set(key, run);
     }
     return run;
+  }
+
+  /** Who shares an address with somebody who guesses is not locked out by that, once its credential has held. */
+  private refuseGuessing(credentialHash: string, address: string): void {
+    const wait = this.failures.wait(addressBlock(address));
+    if (wait > 0 && !this.proven.has(credentialHash.slice(0, 32))) throw new RateLimitExceeded(wait);
   }
 
   /** Whether the credential has been found to hold within the last seconds; a Kubernetes token is never known. */
@@ -251,6 +281,7 @@ export class Authenticator {
     credentialHash: string,
     key: string,
     address: string,
+    mayGuess: boolean,
   ): Promise<Identity> {
     const { announcements } = this;
     const answer = await this.invoker.unary(
@@ -261,10 +292,14 @@ export class Authenticator {
     const now = this.clock.now();
     const outcome = identityOf(answer, credentialHash, request.token.startsWith('sk_live_'));
     const mayRemember = this.isListening && this.announcements === announcements;
+    const provenKey = credentialHash.slice(0, 32);
     if (outcome instanceof KelletError) {
+      // One that has held before is no guess: it was revoked, or has expired.
+      if (!this.proven.delete(provenKey) && mayGuess) this.failures.charge(addressBlock(address));
       if (mayRemember) this.refused.set(key, { refusal: outcome, until: now + rememberRefusalMilliseconds });
       throw outcome;
     }
+    this.proven.set(provenKey, true);
     const { expiresAt, kind, tenantId } = outcome.caller;
     const end = expiresAt === 0 ? Infinity : expiresAt * 1000;
     const isRefused = kind === 'kubernetes' && tenantId === '';

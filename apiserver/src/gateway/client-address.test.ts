@@ -46,6 +46,19 @@ describe('client addresses', () => {
     });
   }
 
+  it('are not believed of a peer that is no trusted proxy, which is told once', () => {
+    for (const trusted of [[], ['192.0.2.0/24']]) {
+      const told: string[] = [];
+      const addressOf = clientAddresses(trusted, (peer) => told.push(peer));
+      expect(addressOf('10.0.0.1', () => undefined)).to.equal('10.0.0.1');
+      expect(told).to.deep.equal([]);
+      for (const peer of ['10.0.0.2', '10.0.0.3']) {
+        expect(addressOf(peer, (name) => (name === 'forwarded' ? 'for=198.51.100.1' : undefined))).to.equal(peer);
+      }
+      expect(told).to.deep.equal(['10.0.0.2']);
+    }
+  });
+
   it('are the peers unless proxies are configured', () => {
     const addressOf = clientAddresses(listOf(' '));
     expect(addressOf('10.0.0.1', () => '198.51.100.1')).to.equal('10.0.0.1');

@@ -14,14 +14,22 @@ export const addressOfRequest = (addressOf: AddressOf, request: IncomingMessage)
 /**
  * `trusted`: addresses or CIDR ranges of proxies (KELLET_TRUSTED_PROXIES). The addresses in `X-Forwarded-For`, or else in
  * `Forwarded` (RFC 7239), are walked from the nearest to the farthest: the first that is no trusted proxy is the client. What
- * stands before it was written by the client, and proves nothing. Without trusted proxies the headers are not looked at.
+ * stands before it was written by the client, and proves nothing. Without trusted proxies the
+ * headers say nothing. `untrusted` hears, once, of a peer that sends them and is none.
  */
-export function clientAddresses(trusted: readonly string[]): AddressOf {
-  if (trusted.length === 0) return (peer) => plainAddress(peer);
+export function clientAddresses(trusted: readonly string[], untrusted?: (peer: string) => void): AddressOf {
+  let warn = untrusted;
+  const notBelieved = (address: string, header: (name: string) => string | undefined): string => {
+    if (warn && (header('x-forwarded-for') !== undefined || header('forwarded') !== undefined)) {
+      warn(address);
+      warn = undefined;
+    }
+    return address;
+  };
   const proxies = addressList(trusted);
   return (peer, header) => {
     let address = plainAddress(peer);
-    if (!holds(proxies, address)) return address;
+    if (trusted.length === 0 || !holds(proxies, address)) return notBelieved(address, header);
     const forwardedFor = header('x-forwarded-for');
     const hops = forwardedFor === undefined ? forwardedHops(header('forwarded') ?? '') : forwardedFor.split(',');
     for (const hop of hops.toReversed()) {

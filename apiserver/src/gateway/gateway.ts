@@ -72,7 +72,12 @@ export class Gateway {
     this.health = options.health;
     const services = options.services ?? publicServices;
     this.routes = new RouteTable(services);
-    this.addressOf = clientAddresses(listOf(config.trustedProxies));
+    this.addressOf = clientAddresses(listOf(config.trustedProxies), (peer) =>
+      logger.warn(
+        { peer },
+        'a peer that is no trusted proxy sends X-Forwarded-For or Forwarded: behind a proxy all clients share its address, and its limits, until KELLET_TRUSTED_PROXIES names it',
+      ),
+    );
     this.accessLog = new AccessLog(config.accessLog, options.accessLog);
     this.authenticator = new Authenticator(options.invoker, clock);
     this.callbacks = new Callbacks(database, broker, logger, metrics, {

@@ -9,7 +9,8 @@ import { createTestDatabase, type TestDatabase } from '../platform/test-database
 import type { Identity } from './authenticate.ts';
 import { PostgresRateCounter } from './postgres-rate-counter.ts';
 import type { RateCounter } from './rate-counter.ts';
-import { judge, RateLimiter, RateLimitExceeded } from './rate-limit.ts';
+import { judge, RateLimiter } from './rate-limit.ts';
+import { RateLimitExceeded } from './rate-limit-exceeded.ts';
 import { TokenBuckets } from './token-bucket.ts';
 
 const logger = createLogger('silent');

@@ -1,24 +1,18 @@
 // The rate limit: which limit a call falls under, and what the answer says of it (SPEC, Limits; DECISIONS 22).
 import { Access_RateLimit, type Access } from '@kellet/proto/es/kellet/v1/options_pb';
+import { addressBlock } from '../platform/address-block.ts';
 import type { Clock } from '../platform/clock.ts';
-import { KelletError } from '../platform/errors.ts';
 import type { Logger } from '../platform/logger.ts';
 import { Counter, type Registry } from '../platform/metrics.ts';
 import type { Identity } from './authenticate.ts';
 import { BoundedMap } from './bounded-map.ts';
 import type { Hit } from './counted-window.ts';
 import type { RateCounter } from './rate-counter.ts';
+import { RateLimitExceeded } from './rate-limit-exceeded.ts';
 import { TokenBuckets } from './token-bucket.ts';
 
 /** Requests per minute of a tenant that has no limit of its own (SPEC, Limits). */
 export const defaultRateLimit = 1000;
-
-/** A rejection by a rate limit; on REST its body carries the number 429 as its code (SPEC, Errors, case rule 2). */
-export class RateLimitExceeded extends KelletError {
-  constructor(retryAfterSeconds: number) {
-    super('RESOURCE_EXHAUSTED', 'rate limit exceeded', { retryAfterSeconds });
-  }
-}
 
 /** The state of a tenant's window after a request, as the headers show it. */
 export interface WindowState {
@@ -113,9 +107,9 @@ export class RateLimiter {
     });
   }
 
-  /** A call without a credential. Throws RESOURCE_EXHAUSTED when its address has made too many. */
+  /** A call without a credential. Throws RESOURCE_EXHAUSTED when its address (IPv6: /64) has made too many. */
   throttleAddress(address: string): void {
-    const wait = this.addresses.take(address);
+    const wait = this.addresses.take(addressBlock(address));
     if (wait > 0) throw new RateLimitExceeded(wait);
   }
 

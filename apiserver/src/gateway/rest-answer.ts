@@ -3,7 +3,7 @@ import type { ServerResponse } from 'node:http';
 import { codes, toKelletError, type KelletError } from '../platform/errors.ts';
 import type { Logger } from '../platform/logger.ts';
 import { errorBody } from './http-server.ts';
-import { RateLimitExceeded } from './rate-limit.ts';
+import { RateLimitExceeded } from './rate-limit-exceeded.ts';
 import { RangeNotSatisfiable } from './raw-chunk.ts';
 
 /** Writes a whole answer. */

@@ -19,11 +19,29 @@ export class TokenBuckets {
   /** Takes a token. Answers 0 when there was one, else the seconds (at least 1) after which there will be. */
   take(key: string): number {
     const now = this.clock.now();
+    const tokens = this.tokensOf(key, now);
+    this.buckets.set(key, { tokens: tokens >= 1 ? tokens - 1 : tokens, at: now });
+    return this.secondsUntilOne(tokens);
+  }
+
+  /** What `take` would answer; takes nothing. */
+  wait(key: string): number {
+    return this.secondsUntilOne(this.tokensOf(key, this.clock.now()));
+  }
+
+  /** Takes a token whether there is one or not: the debt, of at most a whole bucket, has to be refilled first. */
+  charge(key: string): void {
+    const now = this.clock.now();
+    this.buckets.set(key, { tokens: Math.max(-this.burst, this.tokensOf(key, now) - 1), at: now });
+  }
+
+  private tokensOf(key: string, now: number): number {
     const bucket = this.buckets.get(key);
-    const elapsed = bucket ? Math.max(0, now - bucket.at) / 1000 : 0;
-    const tokens = bucket ? Math.min(this.burst, bucket.tokens + elapsed * this.perSecond) : this.burst;
-    const isFree = tokens >= 1;
-    this.buckets.set(key, { tokens: isFree ? tokens - 1 : tokens, at: now });
-    return isFree ? 0 : Math.max(1, Math.ceil((1 - tokens) / this.perSecond));
+    if (!bucket) return this.burst;
+    return Math.min(this.burst, bucket.tokens + (Math.max(0, now - bucket.at) / 1000) * this.perSecond);
+  }
+
+  private secondsUntilOne(tokens: number): number {
+    return tokens >= 1 ? 0 : Math.max(1, Math.ceil((1 - tokens) / this.perSecond));
   }
 }

@@ -4,6 +4,7 @@ import http from 'node:http';
 import https, { type RequestOptions } from 'node:https';
 import { isDeepStrictEqual } from 'node:util';
 import { KubeConfig } from '@kubernetes/client-node';
+import type { JSONWebKeySet } from 'jose';
 import { apiFieldManager, apiVersion, group, plurals, version, type Kind, type ObjectMeta } from '@kellet/crds';
 import { KelletError, unavailable } from './errors.ts';
 import type { Logger } from './logger.ts';
@@ -52,6 +53,7 @@ interface Call {
   readonly template?: string;
   readonly body?: unknown;
   readonly contentType?: string;
+  readonly accept?: string;
   readonly signal?: AbortSignal | undefined;
 }
 
@@ -169,6 +171,11 @@ export class KubernetesApi {
     return status;
   }
 
+  /** The public keys with which the cluster signs service accounts' tokens, as a JSON Web Key Set. */
+  async signingKeys(): Promise<JSONWebKeySet> {
+    return this.call({ method: 'GET', path: 'openid/v1/jwks', accept: 'application/jwk-set+json' });
+  }
+
   private async call<T>(call: Call): Promise<T> {
     let answer: { status: number; text: string };
     try {
@@ -211,7 +218,7 @@ export class KubernetesApi {
         method: call.method,
         headers: {
           ...(options.headers as Record<string, string> | undefined),
-          accept: 'application/json',
+          accept: call.accept ?? 'application/json',
           'user-agent': 'kellet-apiserver',
           ...traceHeaders(),
           ...(body === undefined

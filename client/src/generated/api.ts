@@ -3059,10 +3059,10 @@ export interface components {
             scopes: string[];
             /**
              * Format: int64
-             * @description 0: never expires.
+             * @description 0: never expires. A key that is made with a key that expires ends no later than that, and with it by default.
              */
             expires_in_seconds?: number;
-            /** @description CIDR; empty: any address. */
+            /** @description CIDR; empty: any address, or those of the key that it is made with. It must be within that key's, and the tenant's. */
             ip_allowlist?: string[];
         };
         CreateAssetRequest: {
@@ -3856,7 +3856,7 @@ export interface components {
              */
             password: string;
             /**
-             * @description Needed only when the e-mail belongs to several tenants.
+             * @description Needed only when the same password fits users of that e-mail in several tenants, or more than ten tenants have such a user: without it the ten oldest are tried.
              * @example acme
              */
             tenant_id?: string;

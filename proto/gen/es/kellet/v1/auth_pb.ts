@@ -35,7 +35,8 @@ export type LoginRequest = Message<"kellet.v1.LoginRequest"> & {
   password: string;
 
   /**
-   * Needed only when the e-mail belongs to several tenants.
+   * Needed only when the same password fits users of that e-mail in several tenants, or more than ten tenants have such a user:
+   * without it the ten oldest are tried.
    *
    * @generated from field: string tenant_id = 3;
    */
@@ -436,14 +437,14 @@ export type CreateApiKeyRequest = Message<"kellet.v1.CreateApiKeyRequest"> & {
   scopes: string[];
 
   /**
-   * 0: never expires.
+   * 0: never expires. A key that is made with a key that expires ends no later than that, and with it by default.
    *
    * @generated from field: uint32 expires_in_seconds = 3;
    */
   expiresInSeconds: number;
 
   /**
-   * CIDR; empty: any address.
+   * CIDR; empty: any address, or those of the key that it is made with. It must be within that key's, and the tenant's.
    *
    * @generated from field: repeated string ip_allowlist = 4;
    */
