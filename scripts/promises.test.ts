@@ -8,8 +8,11 @@ const root = path.dirname(import.meta.dirname);
 /** Rows of the tables of promises in a page. */
 const rowsOf = (page: string): string[] =>
   readFileSync(path.join(root, page), 'utf8')
-    .split('\n')
-    .filter((line) => line.startsWith('| ') && !line.startsWith('| promise'));
+    .split(/^\| promise .*$/m)
+    .slice(1)
+    // Of what follows the head of such a table, its rows.
+    .flatMap((text) => text.split('\n\n', 1)[0]!.split('\n'))
+    .filter((line) => line.startsWith('| '));
 
 for (const page of ['docs/promises.md', 'docs/security.md']) {
   describe(page, () => {

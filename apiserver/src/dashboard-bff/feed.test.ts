@@ -19,4 +19,22 @@ describe('Feed', () => {
     expect(sent.at(-1)).to.equal('a5');
     feed.close();
   });
+
+  it('lets the client go whose backlog has waited longest when memory is short', () => {
+    const memory = new MemoryBudget({ total: 250_000, perOwner: 200_000 });
+    const gone: string[] = [];
+    const open = (name: string, tenantId: string) =>
+      new Feed({
+        socket: { bufferedAmount: 70_000, send: () => expect.fail('the socket is full') },
+        memory,
+        tenantId,
+        tooSlow: () => gone.push(name),
+      });
+    const feeds = [open('a', 'acme'), open('b', 'acme'), open('c', 'acme'), open('d', 'other'), open('e', 'third')];
+    for (const feed of feeds) feed.push('device', 'point');
+    expect(gone).to.deep.equal(['a', 'b']);
+    feeds[0]!.push('device', 'point');
+    for (const feed of feeds) feed.close();
+    expect(memory.bytes).to.equal(0);
+  });
 });

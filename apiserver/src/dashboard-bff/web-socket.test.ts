@@ -24,6 +24,9 @@ describe('/ws', () => {
   let ends: (() => void)[];
   let members: string[];
   let lines: string[];
+  /** What becomes of the token `slow`. */
+  let judging: Promise<Caller>;
+  let judge: (error: Error) => void;
 
   const user: Caller = { ...publicCaller, kind: 'user', tenantId: 'acme', scopes: new Set(['telemetry:read']) };
   const callers: Record<string, Caller> = {
@@ -42,13 +45,17 @@ describe('/ws', () => {
     ends = [];
     members = [second, third];
     lines = [];
+    judging = new Promise((_resolve, reject) => (judge = reject));
+    judging.catch(() => undefined);
     server = createServer();
     feed = attachWebSocket(server, {
       devices,
       live,
       groupMembers: async (tenantId, groupId) => (tenantId === 'acme' && groupId === 'g' ? members : undefined),
       logger: createLogger('fatal'),
+      limits: { unjudgedOfAddress: 3, ofUser: 4 },
       authenticate: async (token) => {
+        if (token === 'slow') return judging;
         const caller = callers[token];
         if (!caller) throw unauthenticated('the token has expired; exchange the refresh token');
         return caller;
@@ -245,6 +252,89 @@ describe('/ws', () => {
     expect(await client.closed).to.equal(4401);
     for (let wait = 0; live.isWatched && wait < 100; wait += 1) await new Promise((resolve) => setTimeout(resolve, 10));
     expect(live.isWatched).to.equal(false);
+  });
+
+  it('reads nothing before the token is judged', async () => {
+    const client = connect('slow');
+    await client.opened;
+    let sent = 0;
+    // More than kernels keep.
+    for (; sent < 64; sent += 1) client.socket.send('x'.repeat(512 * 1024));
+    await new Promise((resolve) => setTimeout(resolve, 300));
+    expect(client.socket.bufferedAmount).to.be.above(1024 * 1024);
+    expect(server.listenerCount('upgrade')).to.equal(1);
+    judge(unauthenticated('the token has expired'));
+    expect(await client.closed).to.be.oneOf([4401, 1006, 'write ECONNRESET', 'read ECONNRESET', 'write EPIPE']);
+  });
+
+  it('takes few sockets of an address whose tokens are not judged, and those whose token is known', async () => {
+    const waiting = [connect('slow'), connect('slow'), connect('slow')];
+    await Promise.all(waiting.map(({ opened }) => opened));
+    const refusedOne = connect('slow');
+    refusedOne.opened.catch(() => undefined);
+    expect(await refusedOne.closed).to.equal('Unexpected server response: 429');
+    const known = connect('user');
+    await known.opened;
+    expect(await known.say({ subscribe: 'telemetry.live', device_id: first })).to.have.property('subscribed');
+    judge(unauthenticated());
+    for (const { closed } of waiting) expect(await closed).to.equal(4401);
+    const next = connect('old');
+    expect(await next.closed).to.equal(4401);
+  });
+
+  it('keeps few sockets of a user', async () => {
+    const kept = [connect('user'), connect('user'), connect('user'), connect('user')];
+    for (const client of kept) {
+      await client.opened;
+      await client.say({ subscribe: 'telemetry.live', device_id: first });
+    }
+    expect(await connect('user').closed).to.equal(1013);
+    kept[0]!.socket.close();
+    await kept[0]!.closed;
+    const next = connect('user');
+    await next.opened;
+    expect(await next.say({ subscribe: 'telemetry.live', device_id: first })).to.have.property('subscribed');
+  });
+
+  it('says so and closes when a client sends too many messages', async () => {
+    const client = connect('user');
+    await client.opened;
+    for (let count = 0; count < 600; count += 1) client.socket.send('{"unsubscribe":"telemetry.live"}');
+    expect(await client.closed).to.equal(1008);
+    expect(client.received.at(-1)).to.deep.equal({
+      error: { code: 'RESOURCE_EXHAUSTED', message: 'too many messages: the connection is closed' },
+    });
+  });
+
+  it('closes when a message is too long or comes in too many pieces', async () => {
+    const long = connect('user');
+    await long.opened;
+    long.socket.send(JSON.stringify({ subscribe: 'telemetry.live', device_id: 'x'.repeat(70_000) }));
+    expect(await long.closed).to.equal(1009);
+    const pieces = connect('user');
+    await pieces.opened;
+    for (let piece = 0; piece < 100; piece += 1) pieces.socket.send(' ', { fin: false });
+    expect(await pieces.closed).to.equal(1008);
+  });
+
+  it('does not repeat a long target', async () => {
+    const client = connect('user');
+    await client.opened;
+    const deviceIds = Array.from({ length: 150 }, () => first);
+    expect(await client.say({ subscribe: 'telemetry.live', device_ids: deviceIds })).to.deep.equal({
+      subscribed: 'telemetry.live',
+    });
+  });
+
+  it('answers pings, and closes when there are too many', async () => {
+    const client = connect('user');
+    await client.opened;
+    let pongs = 0;
+    client.socket.on('pong', () => (pongs += 1));
+    client.socket.ping('a');
+    await eventually(() => pongs === 1);
+    for (let count = 0; count < 600; count += 1) client.socket.ping();
+    expect(await client.closed).to.equal(1008);
   });
 
   it('takes a message that comes before the token is judged', async () => {
