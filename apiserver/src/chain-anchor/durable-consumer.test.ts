@@ -24,7 +24,14 @@ describe('a durable consumer', function () {
       await nats.start(1024 * 1024, false);
       await eventually(() => broker.isConnected, 10_000);
       // The first one finds no stream, and has it made.
-      await eventually(() => publish('after').then(() => true, () => false), 20_000);
+      await eventually(
+        () =>
+          publish('after').then(
+            () => true,
+            () => false,
+          ),
+        20_000,
+      );
       await eventually(() => received.includes('after'), 60_000);
       expect(received.filter((text) => text === 'before')).to.have.length(1);
     } finally {
