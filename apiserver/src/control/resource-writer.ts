@@ -10,6 +10,7 @@ import {
 } from '@kellet/crds';
 import {
   RemoveRequestSchema,
+  type ProvisioningTemplateSpec,
   type ApplyResponse,
   type DeviceProfileObservedSchema,
   type OtaPackageObservedSchema,
@@ -59,14 +60,17 @@ export interface NewResource<K extends ManagedKind> {
   readonly spec: ManagedSpecs[K];
 }
 
+/** What is known of a provision key. */
+type KeyOnRecord = Pick<ProvisioningTemplateSpec, 'keySha256' | 'keyBinding'>;
+
 /** A change of a resource: top-level fields of the spec, where undefined takes a field away; the others stay. */
 export interface ResourceChange<K extends ManagedKind> {
   readonly kind: K;
   readonly name: string;
   readonly displayName?: string;
   readonly annotations?: Readonly<Record<string, string>>;
-  /** Of a template whose spec says nothing of its key: the hash of the new one. */
-  readonly keySha256?: string;
+  /** Of a template whose spec says nothing of its key: hash and binding of the new one. */
+  readonly key?: KeyOnRecord;
   readonly spec: { readonly [F in keyof ManagedSpecs[K]]?: ManagedSpecs[K][F] | undefined };
 }
 
@@ -169,7 +173,7 @@ export class ResourceWriter {
   ): Promise<TakenUp<K>> {
     const { kind, name } = change;
     const { before, after } = await this.changed(namespace, change, context.signal);
-    const answer = await this.applied(kind, context.tenantId, after, change.keySha256);
+    const answer = await this.applied(kind, context.tenantId, after, change.key);
     if (!answer.refusal) return { id: answer.id, name, observed: observedOf(answer) };
     await this.kubernetes
       .apply(kind, withChange(before, { kind, name, spec: {} }))
@@ -296,15 +300,13 @@ export class ResourceWriter {
     kind: K,
     tenantId: string,
     object: KubernetesObject<ManagedSpecs[K]>,
-    keySha256?: string,
+    key?: KeyOnRecord,
   ): Promise<ApplyResponse> {
     const { namespace = '', name } = object.metadata;
     let current: KubernetesObject<ManagedSpecs[K]> | undefined = object;
     for (let attempt = 1; current && !current.metadata.deletionTimestamp; attempt += 1) {
       const request = applyRequest(kind, tenantId, current);
-      if (keySha256 !== undefined && request.spec.case === 'provisioningTemplate') {
-        request.spec.value.keySha256 = keySha256;
-      }
+      if (key && request.spec.case === 'provisioningTemplate') Object.assign(request.spec.value, key);
       try {
         return await this.dispatcher.apply(request);
       } catch (error) {

@@ -6,6 +6,7 @@ import { createHash } from 'node:crypto';
 import {
   apiVersion,
   createdByLabel,
+  provisionKeyBinding,
   provisionKeyDataKey,
   provisionKeySecretName,
   rotateKeyAnnotation,
@@ -17,9 +18,9 @@ import { secretResource, type Secret } from '../resources.ts';
 import type { KubernetesClient } from '../runtime/kubernetes-client.ts';
 import { isNotFound } from '../runtime/kubernetes-error.ts';
 
-/** A key's hash and where the key lies; or what stands in the way, with the time to look again. */
+/** A key's hash and binding, and where the key lies; or what stands in the way, with the time to look again. */
 export type ProvisionKey =
-  { sha256: string; secretName?: string; finding: Finding } | { missing: Finding; retryMs: number };
+  { sha256: string; binding: string; secretName?: string; finding: Finding } | { missing: Finding; retryMs: number };
 
 /** Least length of a key that somebody else chose, in characters. */
 const shortestKey = 16;
@@ -72,22 +73,25 @@ export function mintedSecret(template: ProvisioningTemplate, key: string): Secre
 }
 
 /**
- * Finds or mints the key of a template. `newKey` makes a key that cannot be guessed, `openSealed` opens one that REST sealed
+ * Finds or mints the key of a template of this tenant. `newKey` makes a key that cannot be guessed, `openSealed` opens one that REST sealed
  * for this template.
  */
 export async function resolveProvisionKey(
   client: Pick<KubernetesClient, 'get' | 'create' | 'mergePatch'>,
   template: ProvisioningTemplate,
+  tenantId: string,
   newKey: () => string,
   openSealed: (namespace: string, name: string, sealed: string) => string | undefined,
 ): Promise<ProvisionKey> {
-  const { keySha256, keySecretRef } = template.spec;
-  if (keySha256)
-    return { sha256: keySha256, finding: holds('KeyIssued', 'HashGiven', 'only the hash of the key is known') };
+  const { keySha256, keyBinding = '', keySecretRef } = template.spec;
+  if (keySha256) {
+    const finding = holds('KeyIssued', 'HashGiven', 'only the hash of the key is known');
+    return { sha256: keySha256, binding: keyBinding, finding };
+  }
   const { namespace = '', name } = template.metadata;
   if (keySecretRef) {
     const secret = await find(client, namespace, keySecretRef.name);
-    return readReferenced(secret, keySecretRef.name, keySecretRef.key ?? provisionKeyDataKey);
+    return readReferenced(tenantId, secret, keySecretRef.name, keySecretRef.key ?? provisionKeyDataKey);
   }
   const secretName = provisionKeySecretName(name);
   const found = await find(client, namespace, secretName);
@@ -109,12 +113,13 @@ export async function resolveProvisionKey(
   const key = decode(secret?.data?.[provisionKeyDataKey]);
   return {
     sha256: hash(key),
+    binding: provisionKeyBinding(tenantId, key),
     secretName,
     finding: holds('KeyIssued', 'Minted', `the key is in Secret ${secretName}, data key ${provisionKeyDataKey}`),
   };
 }
 
-function readReferenced(secret: Secret | undefined, name: string, dataKey: string): ProvisionKey {
+function readReferenced(tenantId: string, secret: Secret | undefined, name: string, dataKey: string): ProvisionKey {
   const missing = (reason: string, message: string): ProvisionKey => ({
     missing: fails('KeyIssued', reason, message),
     retryMs: missingRetryMs,
@@ -128,6 +133,7 @@ function readReferenced(secret: Secret | undefined, name: string, dataKey: strin
   }
   return {
     sha256: hash(key),
+    binding: provisionKeyBinding(tenantId, key),
     secretName: name,
     finding: holds('KeyIssued', 'SecretFound', `the key is in Secret ${name}`),
   };
