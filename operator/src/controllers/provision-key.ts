@@ -1,7 +1,7 @@
 // The provision key of a template: minted into an owned Secret, taken from a Secret, or known by its hash alone. The key
 // itself never leaves the Secret; the data plane gets its SHA-256.
 //
-// RBAC: secrets: get, create, patch.
+// RBAC: secrets: get, create, patch, in the tenant's namespace (secret-access.ts).
 import { createHash } from 'node:crypto';
 import {
   apiVersion,
@@ -16,7 +16,7 @@ import {
 import { fails, holds, type Finding } from '../conditions.ts';
 import { secretResource, type Secret } from '../resources.ts';
 import type { KubernetesClient } from '../runtime/kubernetes-client.ts';
-import { isNotFound } from '../runtime/kubernetes-error.ts';
+import { findSecret } from '../secrets.ts';
 
 /** A key's hash and binding, and where the key lies; or what stands in the way, with the time to look again. */
 export type ProvisionKey =
@@ -90,11 +90,11 @@ export async function resolveProvisionKey(
   }
   const { namespace = '', name } = template.metadata;
   if (keySecretRef) {
-    const secret = await find(client, namespace, keySecretRef.name);
+    const secret = await findSecret(client, namespace, keySecretRef.name);
     return readReferenced(tenantId, secret, keySecretRef.name, keySecretRef.key ?? provisionKeyDataKey);
   }
   const secretName = provisionKeySecretName(name);
-  const found = await find(client, namespace, secretName);
+  const found = await findSecret(client, namespace, secretName);
   const decision = decideMint(template, found);
   if (decision === 'conflict') {
     const message = `Secret ${secretName} exists and does not belong to this template`;
@@ -137,19 +137,6 @@ function readReferenced(tenantId: string, secret: Secret | undefined, name: stri
     secretName: name,
     finding: holds('KeyIssued', 'SecretFound', `the key is in Secret ${name}`),
   };
-}
-
-async function find(
-  client: Pick<KubernetesClient, 'get'>,
-  namespace: string,
-  name: string,
-): Promise<Secret | undefined> {
-  try {
-    return await client.get<Secret>(secretResource, namespace, name);
-  } catch (error) {
-    if (isNotFound(error)) return undefined;
-    throw error;
-  }
 }
 
 /** The text of a Secret's value; a newline at its end is an editor's, not the key's. */

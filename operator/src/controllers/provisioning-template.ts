@@ -79,9 +79,14 @@ export class ProvisioningTemplateReconciler implements KindReconciler<'Provision
   }
 
   async prepare(template: ProvisioningTemplate, tenantId: string): Promise<Preparation> {
-    const { client, controlSecret } = this.#environment;
+    const { client, cluster, controlSecret, secretAccess } = this.#environment;
     const open = openProvisionKey.bind(undefined, controlSecret);
-    const key = await resolveProvisionKey(client, template, tenantId, newProvisionKey, open);
+    const namespace = cluster.namespace(template.metadata.namespace ?? '')!;
+    if (!template.spec.keySha256) {
+      await secretAccess.ensure(cluster.get('Tenant', { namespace: '', name: tenantId })!, namespace);
+    }
+    const resolving = resolveProvisionKey(client, template, tenantId, newProvisionKey, open);
+    const key = await secretAccess.using(namespace, resolving);
     if ('missing' in key) {
       const findings = [
         holds('Accepted', 'Accepted'),
