@@ -44,8 +44,10 @@ describe('the chart', function () {
   const run = async (...args: string[]) => (await execute(helm, args, { maxBuffer: 64 << 20 })).stdout;
   const render = (...args: string[]) => run('template', 'release', chart, '--namespace', 'kellet-system', ...args);
 
-  before(async () => {
-    helm = await helmProgram(() => undefined);
+  before(async function () {
+    // The first build takes minutes.
+    this.timeout(30 * 60_000);
+    helm = await helmProgram((line) => console.log(`    ${line}`));
   });
 
   it('has nothing to lint', async () => {
