@@ -151,6 +151,19 @@ describe('walls between tenants in the cluster', function () {
     await other.run(['delete', 'secret', secret]);
   });
 
+  it('says of a deleted Tenant that its credentials end and its data stays', async () => {
+    const tenant = tenantName();
+    await kube.apply(make('Tenant', tenant, {}));
+    await kube.wait(`tenant.kellet.dev/${tenant}`, 'condition=Ready');
+    await kube.run(['delete', 'tenant.kellet.dev', tenant, '--timeout=30s']);
+    const events = ['get', 'events', '--field-selector', `involvedObject.name=${tenant},reason=DataKept`];
+    const event = await waitUntil(
+      async () => (await kube.in('default').json<{ items: { message: string }[] }>(events)).items[0],
+      { what: 'the event', timeoutMilliseconds: 10_000 },
+    );
+    expect(event.message).to.match(/^every credential of the tenant has ended; .* stay in the database/);
+  });
+
   describe('of the operator’s token', () => {
     const binding = (role: string, subject: object) => ({
       apiVersion: 'rbac.authorization.k8s.io/v1',
