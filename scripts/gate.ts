@@ -7,7 +7,9 @@
 // (comma-separated) and GREP mean the same as the options.
 import { spawn } from 'node:child_process';
 import { existsSync, globSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { setPriority } from 'node:os';
 import { join, resolve } from 'node:path';
+import { createInterface } from 'node:readline';
 import { parseArgs } from 'node:util';
 import type { TestCounts } from './mocha-reporter.ts';
 
@@ -26,7 +28,7 @@ const grep = values.grep ?? process.env.GREP;
 
 interface Step {
   name: string;
-  /** Programs are what both kinds of test run need. */
+  /** Programs are what both kinds of test run need; they are built from the start on, beside the other steps. */
   group: 'lint' | 'programs' | 'unit' | 'e2e';
   run: () => Promise<TestCounts>;
 }
@@ -57,6 +59,44 @@ async function execute(command: string[], options: { live: boolean; environment?
   return passed;
 }
 
+const programLines: string[] = [];
+let programsShown = false;
+
+/** Shows what the builds report, from the last line on, or keeps it for later. */
+function showPrograms(shown: boolean): void {
+  const last = programLines.at(-1);
+  if (shown && !programsShown && last !== undefined) console.log(last);
+  programsShown = shown;
+}
+
+/** Builds programs in the background, at a low priority: what is checked meanwhile goes first. @returns whether all are there */
+function buildPrograms(names: readonly string[]): Promise<boolean> {
+  const child = spawn('node', ['e2e/stack/programs.ts', ...names], { cwd: root, stdio: ['ignore', 'pipe', 'inherit'] });
+  try {
+    if (child.pid) setPriority(child.pid, 15);
+  } catch {
+    // Not allowed here: the builds run at their usual priority.
+  }
+  let first = true;
+  createInterface(child.stdout).on('line', (line) => {
+    // The first line says how long it may take.
+    if (first || programsShown) console.log(line);
+    else programLines.push(line);
+    first = false;
+  });
+  // Ctrl-C reaches the builds by itself; any other end of this process does not.
+  for (const signal of ['SIGTERM', 'SIGHUP'] as const) {
+    process.once(signal, () => {
+      child.kill(signal);
+      process.kill(process.pid, signal);
+    });
+  }
+  return new Promise((settle) => {
+    child.once('error', () => settle(false));
+    child.once('close', (code) => settle(code === 0));
+  });
+}
+
 /** A step that holds when a command succeeds. */
 const check = (name: string, ...command: string[]): Step => ({
   name,
@@ -67,20 +107,33 @@ const check = (name: string, ...command: string[]): Step => ({
   },
 });
 
-/** A run of mocha over all files that match, with a root-hook plugin that starts what the tests need. */
-const tests = (name: 'unit' | 'e2e', plugin: string, patterns: string[], options: string[] = []): Step => ({
+/** Tests of programs that take minutes to build and that no other test needs. */
+const lastTests = ['e2e/tests/chart.test.ts', 'e2e/tests/gitops.test.ts'];
+
+/** A run of mocha over all files that match, with a root-hook plugin that starts what the tests need. `last` run at the end. */
+const tests = (
+  name: 'unit' | 'e2e',
+  plugin: string,
+  patterns: string[],
+  options: string[] = [],
+  last: readonly string[] = [],
+): Step => ({
   name: `${name} tests`,
   group: name,
   run: async () => {
     const files = globSync(patterns, { cwd: root, exclude: (path) => path.split('/').includes('node_modules') });
     const countsFile = join(workFolder, `${name}-counts.json`);
     rmSync(countsFile, { force: true });
+    showPrograms(true);
     const command = ['mocha', '--require', plugin, '--reporter', './scripts/mocha-reporter.ts', ...options];
     if (grep) command.push('--grep', grep);
-    const succeeded = await execute([...command, ...files.sort()], {
+    const isLast = (file: string): number => (last.includes(file) ? 1 : 0);
+    files.sort((a, b) => isLast(a) - isLast(b) || (a < b ? -1 : 1));
+    const succeeded = await execute([...command, ...files], {
       live: true,
       environment: { KELLET_TEST_COUNTS: countsFile },
     });
+    showPrograms(false);
     const counts = existsSync(countsFile)
       ? (JSON.parse(readFileSync(countsFile, 'utf8')) as TestCounts)
       : { passed: 0, failed: 0, pending: 0 };
@@ -97,14 +150,6 @@ const steps: Step[] = [
   check('proto breaking', 'npm', 'run', '--silent', 'breaking', '--workspace', 'proto'),
   check('generated code', 'node', 'scripts/generate.ts', '--check'),
   check('types', 'tsc', '--noEmit'),
-  {
-    name: 'programs',
-    group: 'programs',
-    run: async () => {
-      const passed = await execute(['node', 'e2e/stack/programs.ts'], { live: true });
-      return { passed: passed ? 1 : 0, failed: passed ? 0 : 1, pending: 0 };
-    },
-  },
   tests('unit', './e2e/stack/test-services.ts', [
     'verify/**/*.test.ts',
     'client/**/*.test.ts',
@@ -116,7 +161,16 @@ const steps: Step[] = [
     'scripts/**/*.test.ts',
     'e2e/{stack,devchain,devices,demo,property,src}/**/*.test.ts',
   ]),
-  tests('e2e', './e2e/stack/test-stack.ts', ['e2e/tests/**/*.test.ts'], ['--timeout', '120000']),
+  tests('e2e', './e2e/stack/test-stack.ts', ['e2e/tests/**/*.test.ts'], ['--timeout', '120000'], lastTests),
+  {
+    name: 'programs',
+    group: 'programs',
+    run: async () => {
+      showPrograms(true);
+      const passed = await programs;
+      return { passed: passed ? 1 : 0, failed: passed ? 0 : 1, pending: 0 };
+    },
+  },
 ];
 
 const wanted = only.includes('unit') || only.includes('e2e') ? [...only, 'programs'] : only;
@@ -129,6 +183,14 @@ if (chosen.length === 0) {
   );
   process.exitCode = 1;
 }
+
+/** What the chosen steps need; undefined: nothing. */
+const needed = chosen.some(({ group }) => group === 'e2e' || group === 'programs')
+  ? chosen.some(({ group }) => group === 'e2e') || chosen.length === 1
+    ? []
+    : ['nats-server', 'redis']
+  : undefined;
+const programs = needed ? buildPrograms(needed) : Promise.resolve(true);
 
 const total: TestCounts = { passed: 0, failed: 0, pending: 0 };
 const failedSteps: string[] = [];

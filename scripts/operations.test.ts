@@ -116,7 +116,7 @@ describe('docs/operations.md', function () {
         KUBECONFIG: path.join(folder, 'kubeconfig'),
         KELLET_LISTEN_HOST: '127.0.0.1',
         KELLET_METRICS_PORT: '0',
-        KELLET_CONTROL_SECRET: 'control',
+        KELLET_CONTROL_SECRET: 'control'.repeat(5),
         KELLET_TEST_METRICS_FILE: file,
         ...settings,
       },

@@ -4,7 +4,7 @@ import { readConfig } from './config.ts';
 const required = {
   KELLET_DATABASE_URL: 'postgres://x',
   KELLET_NATS_URL: 'nats://x',
-  KELLET_CONTROL_SECRET: 'c',
+  KELLET_CONTROL_SECRET: 'control'.repeat(5),
   KELLET_JWT_PRIVATE_KEY: 'k',
   KELLET_CALLBACK_HMAC_SECRET: 'h',
 };
@@ -17,6 +17,12 @@ describe('configuration', () => {
       .to.throw(/KELLET_DATABASE_URL is required/)
       .with.property('message')
       .contain('KELLET_CALLBACK_HMAC_SECRET is required');
+  });
+
+  it('refuses a control secret that could be guessed', () => {
+    const read31 = () => read({ KELLET_CONTROL_SECRET: 'x'.repeat(31) });
+    expect(read31).to.throw('KELLET_CONTROL_SECRET must have at least 32 characters');
+    expect(() => read({ KELLET_CONTROL_SECRET: 'x'.repeat(32) })).not.to.throw();
   });
 
   it('prefers a flag to the environment', () => {

@@ -15,6 +15,8 @@ interface Setting {
   readonly fallback?: string;
   /** Never shown; may be given as a file by the name with _FILE. */
   readonly secret?: boolean;
+  /** Least length, in characters. */
+  readonly shortest?: number;
   /** Needed by every target, or by these. */
   readonly required?: boolean | readonly Target[];
   readonly help: string;
@@ -61,7 +63,14 @@ const settings = {
     help: 'Redis or Valkey that counts requests for the rate limit; empty: PostgreSQL counts',
   },
   natsUrl: { type: 'string', secret: true, required: true, help: 'NATS URL' },
-  controlSecret: { type: 'string', secret: true, required: true, help: 'shared secret of the internal port' },
+  controlSecret: {
+    type: 'string',
+    secret: true,
+    required: true,
+    // 32 hexadecimal digits are 128 bits: nothing that somebody could try out.
+    shortest: 32,
+    help: 'shared secret of the internal port, at least 32 characters',
+  },
   jwtPrivateKey: {
     type: 'string',
     secret: true,
@@ -281,6 +290,9 @@ function parse(name: string, setting: Setting, text: string, problems: string[])
     const tenants = text.split(',').map((tenantId) => tenantId.trim());
     const wrong = tenants.find((tenantId) => !/^(\*|[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)?$/.test(tenantId));
     if (wrong !== undefined) problems.push(`${name}: ${JSON.stringify(wrong)} is no tenant id`);
+  }
+  if (setting.shortest !== undefined && text.length < setting.shortest) {
+    problems.push(`${name} must have at least ${setting.shortest} characters`);
   }
   if (typeof setting.type !== 'string' && !setting.type.includes(text)) {
     problems.push(`${name} must be one of ${setting.type.join(', ')}`);

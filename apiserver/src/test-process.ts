@@ -49,7 +49,7 @@ export class TestProcesses {
         KELLET_DASHBOARD_PORT: '0',
         KELLET_DATABASE_URL: this.databaseUrl,
         KELLET_NATS_URL: process.env['KELLET_TEST_NATS_URL'],
-        KELLET_CONTROL_SECRET: 'control',
+        KELLET_CONTROL_SECRET: 'control'.repeat(5),
         KELLET_JWT_PRIVATE_KEY: newSigningKey(),
         KELLET_CALLBACK_HMAC_SECRET: 'callback secret',
         KELLET_DASHBOARD_ORIGIN: 'https://dashboard.test',

@@ -1,5 +1,6 @@
 // The custom resources: their types (generated from the YAML), the names around them, and where the YAML lies.
 export * from './constants.ts';
+export * from './key-binding.ts';
 export * from './manifests.ts';
 export * from './sealed-key.ts';
 export type * from './object-meta.ts';

@@ -1,10 +1,12 @@
+import { spawn } from 'node:child_process';
 import { chmod, mkdir, readFile, readdir, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { expect } from 'chai';
 import { findOnPath, isAtLeast, stagingReplacements, statedReplacements } from './binaries.ts';
 import type { GoProgram } from './go-build.ts';
-import { buildPrograms, cachedProgram } from './go-build.ts';
-import { withFolder } from './testing.ts';
+import { buildPrograms, cachedProgram, expectedSeconds, fileExists, roughly } from './go-build.ts';
+import { script, waitGone, withFolder } from './testing.ts';
+import { waitUntil } from './wait.ts';
 
 describe('stack: programs', () => {
   it('replaces the staging modules of Kubernetes by the published ones and nothing else', () => {
@@ -65,6 +67,7 @@ describe('stack: builds', () => {
     version: 'v1.0.0',
     module: 'example.test/tool',
     package: 'example.test/tool',
+    seconds: 60,
   };
   const path = process.env.PATH;
   afterEach(() => (process.env.PATH = path));
@@ -77,13 +80,30 @@ describe('stack: builds', () => {
     process.env.PATH = `${join(folder, 'go-bin')}:/usr/bin:/bin`;
   }
 
-  /** Logs each call; \`build\` writes the file named after -o, after long enough to be overtaken. */
+  /**
+   * Logs the beginning and end of each call with its time; `build` writes the programs into the folder named after -o, after
+   * long enough to be overtaken. It prints each package, as -v does.
+   */
   const fakeGo = `
-echo "$1" >> "$(dirname "$0")/calls"
-[ "$1" = build ] || exit 0
-while [ "$1" != -o ]; do shift; done
-sleep 0.3
-echo program > "$2"`;
+log() { echo "$1 $(date +%s%N) $(basename "$PWD")" >> "$(dirname "$0")/calls"; }
+verb=$1
+log "$verb"
+case "$verb" in
+get) sleep 0.3 ;;
+build)
+  while [ "$1" != -o ]; do shift; done
+  folder=$2; shift 2
+  for package; do echo "$package" >&2; done
+  sleep 0.3
+  for package; do echo program > "$folder/$(basename "$package")"; done ;;
+esac
+log "$verb-end"`;
+  const callsOf = async (folder: string) =>
+    (await readFile(join(folder, 'go-bin/calls'), 'utf8'))
+      .trim()
+      .split('\n')
+      .map((line) => line.split(' ') as [string, string, string]);
+  const another = (name: string): GoProgram => ({ ...program, name, package: `example.test/${name}` });
 
   it('happen once, also when two ask at the same time, and leave nothing half-made', async () => {
     await withFolder(async (folder) => {
@@ -92,12 +112,72 @@ echo program > "$2"`;
       const options = { cache, report: () => undefined };
       const paths = await Promise.all([buildPrograms([program], options), buildPrograms([program], options)]);
       await buildPrograms([program], options);
-      const calls = (await readFile(join(folder, 'go-bin/calls'), 'utf8')).split('\n');
-      expect(calls.filter((call) => call === 'build')).to.have.length(1);
+      expect((await callsOf(folder)).filter(([call]) => call === 'build')).to.have.length(1);
       expect(paths[0].tool).to.equal(cachedProgram(cache, program));
       expect(await readdir(join(cache, 'bin'))).to.deep.equal(['tool-v1.0.0']);
+      expect(await readdir(join(cache, 'partial'))).to.deep.equal([]);
     });
   });
+
+  it('fetch the modules of one program while another is compiled, and wait for no lock of another', async () => {
+    await withFolder(async (folder) => {
+      await useGo(folder, fakeGo);
+      const cache = join(folder, 'cache');
+      const lines: string[] = [];
+      const options = { cache, report: (line: string) => void lines.push(line) };
+      const one = buildPrograms([program], options);
+      await new Promise((resolve) => setTimeout(resolve, 200));
+      await Promise.all([one, buildPrograms([another('other')], options)]);
+      const at = Object.fromEntries(
+        (await callsOf(folder)).map(([call, time, where]) => [`${where} ${call}`, Number(time)]),
+      );
+      expect(at['other-v1.0.0 get']).to.be.lessThan(at['tool-v1.0.0 build-end']!);
+      expect(at['tool-v1.0.0 build']).to.be.lessThan(at['other-v1.0.0 get-end']!);
+      expect(lines.join('\n')).not.to.include('waiting for another build in its folder');
+      expect(lines[0]).to.match(/^tool v1\.0\.0: to be built once, about \d+ (s|min) on an idle machine/);
+    });
+  });
+
+  it('of one family share a folder and are one build', async () => {
+    await withFolder(async (folder) => {
+      await useGo(folder, fakeGo);
+      const cache = join(folder, 'cache');
+      const family = { name: 'both', packages: ['example.test/a', 'example.test/b'] };
+      const [a, b] = [another('a'), another('b')].map((each) => ({ ...each, family }));
+      await buildPrograms([a!, b!], { cache, report: () => undefined });
+      const builds = (await callsOf(folder)).filter(([call]) => call === 'build');
+      expect(builds.map(([, , where]) => where)).to.deep.equal(['both-v1.0.0']);
+      expect((await readdir(join(cache, 'bin'))).sort()).to.deep.equal(['a-v1.0.0', 'b-v1.0.0']);
+    });
+  });
+
+  for (const signal of ['SIGINT', 'SIGKILL'] as const) {
+    it(`that are ended by ${signal} leave no program and no lock`, async () => {
+      await withFolder(async (folder) => {
+        await useGo(
+          folder,
+          `[ "$1" = build ] || exit 0\nwhile [ "$1" != -o ]; do shift; done\necho half > "$2/tool"\nexec sleep 60`,
+        );
+        const cache = join(folder, 'cache');
+        const code = `
+import { buildPrograms } from ${JSON.stringify(join(import.meta.dirname, 'go-build.ts'))};
+await buildPrograms([${JSON.stringify(program)}], { cache: ${JSON.stringify(cache)}, report: () => undefined });`;
+        const { command, args } = await script(folder, 'build', code);
+        // A process group of its own, as a terminal gives it: Ctrl-C reaches the compiler too.
+        const child = spawn(command, args, { stdio: 'ignore', detached: true });
+        const half = join(cache, 'partial/tool-v1.0.0/tool');
+        await waitUntil(() => fileExists(half), { what: 'a build under way', timeoutMilliseconds: 10_000 });
+        process.kill(signal === 'SIGINT' ? -child.pid! : child.pid!, signal);
+        await waitGone(child.pid!);
+        expect(await readdir(join(cache, 'bin'))).to.deep.equal([]);
+        process.env.PATH = path;
+        await useGo(join(folder, 'cache'), fakeGo);
+        const built = await buildPrograms([program], { cache, report: () => undefined });
+        expect(await readFile(built.tool!, 'utf8')).to.equal('program\n');
+        if (signal === 'SIGKILL') process.kill(-child.pid!, 'SIGKILL');
+      });
+    });
+  }
 
   it('that fail quote the compiler and leave no program', async () => {
     await withFolder(async (folder) => {
@@ -111,6 +191,31 @@ echo program > "$2"`;
       expect(await readdir(join(cache, 'bin'))).to.deep.equal([]);
     });
   });
+
+  for (const [cores, seconds, want] of [
+    [2, [35, 5], '40'],
+    [1, [35, 5], '80'],
+    [4, [200], '100'],
+    [64, [200], '50'],
+  ] as const) {
+    it(`of ${seconds.join(' and ')} s on two cores take ${want} s on ${cores}`, () =>
+      expect(
+        String(
+          expectedSeconds(
+            seconds.map((each) => ({ ...program, seconds: each })),
+            cores,
+          ),
+        ),
+      ).to.equal(want));
+  }
+  for (const [seconds, want] of [
+    [3, 'about 10 s'],
+    [44, 'about 40 s'],
+    [89, 'about 90 s'],
+    [390, 'about 7 min'],
+  ] as const) {
+    it(`of ${seconds} s take ${want}`, () => expect(roughly(seconds)).to.equal(want));
+  }
 
   it('without Go say what to install', async () => {
     await withFolder(async (folder) => {

@@ -3,7 +3,7 @@ import { execFile } from 'node:child_process';
 import { delimiter, join } from 'node:path';
 import { promisify } from 'node:util';
 import type { GoProgram, Report } from './go-build.ts';
-import { buildPrograms, cachedProgram, fileExists } from './go-build.ts';
+import { buildPrograms, cachedProgram, expectedSeconds, fileExists, roughly } from './go-build.ts';
 import { cacheFolder } from './paths.ts';
 
 const execute = promisify(execFile);
@@ -29,8 +29,14 @@ export function statedReplacements(goMod: string): string[] {
   );
 }
 
+/** Built in one folder, with the modules of all. */
+const kubernetesFamily = {
+  name: 'kubernetes',
+  packages: ['kube-apiserver', 'kube-controller-manager', 'kubectl'].map((name) => `${kubernetesModule}/cmd/${name}`),
+};
+
 /** A program of k8s.io/kubernetes, told its own version: Helm, kubectl and feature gates ask for it. */
-function kubernetesProgram(name: string): GoProgram {
+function kubernetesProgram(name: string, seconds: number): GoProgram {
   const minor = kubernetesVersion.split('.')[1]!;
   const variables = ['k8s.io/component-base/version', 'k8s.io/client-go/pkg/version'].flatMap((path) => [
     [`${path}.gitVersion`, kubernetesVersion],
@@ -43,8 +49,9 @@ function kubernetesProgram(name: string): GoProgram {
     version: kubernetesVersion,
     module: kubernetesModule,
     package: `${kubernetesModule}/cmd/${name}`,
+    seconds,
     variables: Object.fromEntries(variables) as Record<string, string>,
-    family: 'kubernetes',
+    family: kubernetesFamily,
     replacements: stagingReplacements,
   };
 }
@@ -54,18 +61,21 @@ const etcd: GoProgram = {
   version: 'v3.6.5',
   module: 'go.etcd.io/etcd/server/v3',
   package: 'go.etcd.io/etcd/server/v3',
+  seconds: 35,
 };
 const natsServer: GoProgram = {
   name: 'nats-server',
   version: 'v2.15.2',
   module: 'github.com/nats-io/nats-server/v2',
   package: 'github.com/nats-io/nats-server/v2',
+  seconds: 35,
 };
 const helm: GoProgram = {
   name: 'helm',
   version: 'v4.3.1',
   module: 'helm.sh/helm/v4',
   package: 'helm.sh/helm/v4/cmd/helm',
+  seconds: 120,
   variables: { 'helm.sh/helm/v4/internal/version.version': 'v4.3.1' },
 };
 // The last line that builds from its published module alone: later ones replace gitops-engine by a folder.
@@ -74,11 +84,12 @@ const argocd: GoProgram = {
   version: 'v3.2.11',
   module: 'github.com/argoproj/argo-cd/v3',
   package: 'github.com/argoproj/argo-cd/v3/cmd',
+  seconds: 270,
   variables: { 'github.com/argoproj/argo-cd/v3/common.version': '3.2.11' },
   replacements: statedReplacements,
 };
-const kubectl = kubernetesProgram('kubectl');
-const controlPlane = [etcd, kubernetesProgram('kube-apiserver'), kubernetesProgram('kube-controller-manager')];
+const kubectl = kubernetesProgram('kubectl', 25);
+const controlPlane = [etcd, kubernetesProgram('kube-apiserver', 195), kubernetesProgram('kube-controller-manager', 65)];
 
 /** The paths of the control plane's programs. */
 export interface ControlPlanePrograms {
@@ -114,35 +125,71 @@ async function recentProgram(
   return version && isAtLeast([Number(version[1]), Number(version[2])], least) ? path : undefined;
 }
 
+/** Which programs of the machine will do: how they tell their version, and the least one. */
+const onPath: Record<string, { args: string[]; least: readonly [number, number] }> = {
+  // Per-message TTL.
+  'nats-server': { args: ['--version'], least: [2, 11] },
+  // At most one minor version away from the API server's.
+  kubectl: { args: ['version', '--client'], least: [1, 34] },
+  helm: { args: ['version', '--short'], least: [4, 0] },
+  argocd: { args: ['version', '--client', '--short'], least: [3, 0] },
+};
+
+/** The path of a program that need not be built: from the cache, else from $PATH when it is recent enough. */
+async function findProgram(program: GoProgram): Promise<string | undefined> {
+  const cached = cachedProgram(cacheFolder(), program);
+  if (await fileExists(cached)) return cached;
+  const wanted = onPath[program.name];
+  return wanted && recentProgram(program.name, wanted.args, wanted.least);
+}
+
 async function build(programs: readonly GoProgram[], report: Report, signal?: AbortSignal) {
   return buildPrograms(programs, { cache: cacheFolder(), report, signal });
 }
 
-/** nats-server: from $PATH when it is 2.11 or later (per-message TTL), else built. */
-export async function natsServerProgram(report: Report, signal?: AbortSignal): Promise<string> {
-  if (await fileExists(cachedProgram(cacheFolder(), natsServer))) return cachedProgram(cacheFolder(), natsServer);
-  const found = await recentProgram('nats-server', ['--version'], [2, 11]);
-  return found ?? (await build([natsServer], report, signal))['nats-server']!;
+async function findOrBuild(program: GoProgram, report: Report, signal?: AbortSignal): Promise<string> {
+  return (await findProgram(program)) ?? (await build([program], report, signal))[program.name]!;
 }
+
+/** nats-server: from $PATH when it is 2.11 or later, else built. */
+export const natsServerProgram = (report: Report, signal?: AbortSignal): Promise<string> =>
+  findOrBuild(natsServer, report, signal);
 
 /** kubectl: from $PATH when it is at most one minor version away from the API server's, else built. */
-export async function kubectlProgram(report: Report, signal?: AbortSignal): Promise<string> {
-  if (await fileExists(cachedProgram(cacheFolder(), kubectl))) return cachedProgram(cacheFolder(), kubectl);
-  const found = await recentProgram('kubectl', ['version', '--client'], [1, 34]);
-  return found ?? (await build([kubectl], report, signal)).kubectl!;
-}
+export const kubectlProgram = (report: Report, signal?: AbortSignal): Promise<string> =>
+  findOrBuild(kubectl, report, signal);
 
 /** Helm, which only tests need: from $PATH when it is Helm 4, else built. */
-export async function helmProgram(report: Report, signal?: AbortSignal): Promise<string> {
-  if (await fileExists(cachedProgram(cacheFolder(), helm))) return cachedProgram(cacheFolder(), helm);
-  return (await recentProgram('helm', ['version', '--short'], [4, 0])) ?? (await build([helm], report, signal)).helm!;
-}
+export const helmProgram = (report: Report, signal?: AbortSignal): Promise<string> => findOrBuild(helm, report, signal);
 
 /** Argo CD, whose own evaluator judges the health checks that only a test needs: from $PATH when it is 3.x, else built. */
-export async function argocdProgram(report: Report, signal?: AbortSignal): Promise<string> {
-  if (await fileExists(cachedProgram(cacheFolder(), argocd))) return cachedProgram(cacheFolder(), argocd);
-  const found = await recentProgram('argocd', ['version', '--client', '--short'], [3, 0]);
-  return found ?? (await build([argocd], report, signal)).argocd!;
+export const argocdProgram = (report: Report, signal?: AbortSignal): Promise<string> =>
+  findOrBuild(argocd, report, signal);
+
+/** The programs that somebody may ask for. */
+export type ProgramName = 'nats-server' | 'control plane' | 'kubectl' | 'helm' | 'argocd';
+
+const programsOf: Record<ProgramName, readonly GoProgram[]> = {
+  'nats-server': [natsServer],
+  'control plane': controlPlane,
+  kubectl: [kubectl],
+  helm: [helm],
+  argocd: [argocd],
+};
+
+/** Reports which of these programs are to be built, and how long that may take; nothing when all are there. */
+export async function announceBuilds(names: readonly ProgramName[], report: Report): Promise<void> {
+  const assets = process.env.KUBEBUILDER_ASSETS;
+  const missing: GoProgram[] = [];
+  for (const program of names.flatMap((name) => programsOf[name])) {
+    const given = assets !== undefined && (await fileExists(join(assets, program.name)));
+    if (!given && !(await findProgram(program))) missing.push(program);
+  }
+  if (missing.length === 0) return;
+  const seconds = expectedSeconds(missing);
+  report(
+    `${missing.map(({ name }) => name).join(', ')}: built once for this machine, in ${roughly(seconds)} if it is idle`,
+  );
 }
 
 /** etcd, kube-apiserver and kube-controller-manager: from $KUBEBUILDER_ASSETS as far as it has them, else built. */

@@ -1,6 +1,6 @@
 // The Kubernetes API of the local stack: the user's own cluster, kind, or a control plane of ordinary processes.
 import { join } from 'node:path';
-import { controlPlanePrograms, findOnPath } from './binaries.ts';
+import { announceBuilds, controlPlanePrograms, findOnPath } from './binaries.ts';
 import type { ControlPlaneOptions } from './control-plane.ts';
 import { startControlPlane } from './control-plane.ts';
 import type { Report } from './go-build.ts';
@@ -72,6 +72,7 @@ export async function startCluster(options: ClusterOptions): Promise<Cluster> {
       return { kubeconfig, stop: () => kind.stop() };
     }
     case 'processes': {
+      await announceBuilds(environment.NATS_URL ? ['control plane'] : ['nats-server', 'control plane'], report);
       const programs = await controlPlanePrograms(report, signal, environment.KUBEBUILDER_ASSETS);
       return { kubeconfig: await startControlPlane({ supervisor, programs, folder, ports }), stop: nothing };
     }

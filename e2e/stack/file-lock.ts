@@ -27,13 +27,13 @@ export function tryLock(path: string): Release | undefined {
   return () => database.close();
 }
 
-/** Takes the lock, waiting as long as needed; `onWait` is called every few seconds of waiting with the seconds so far. */
+/** Takes the lock, waiting as long as needed; `onWait` is called at once and every 30 seconds with the seconds so far. */
 export async function lock(path: string, onWait: (seconds: number) => void, signal?: AbortSignal): Promise<Release> {
   const started = performance.now();
   for (let attempt = 0; ; attempt++) {
     const release = tryLock(path);
     if (release) return release;
-    if (attempt % 25 === 0) onWait(Math.round((performance.now() - started) / 1000));
+    if (attempt % 150 === 0) onWait(Math.round((performance.now() - started) / 1000));
     await sleep(200, undefined, signal ? { signal } : {});
   }
 }

@@ -44,6 +44,8 @@ const collections: Record<string, string> = {
   Role: 'roles',
   RoleBinding: 'rolebindings',
   Tenant: 'tenants',
+  ValidatingAdmissionPolicy: 'validatingadmissionpolicies',
+  ValidatingAdmissionPolicyBinding: 'validatingadmissionpolicybindings',
 };
 
 /** The path of an object in the API. */

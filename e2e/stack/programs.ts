@@ -1,13 +1,45 @@
-// Makes sure that every program the tests run is there, so that no test has to wait for a build.
-import { argocdProgram, controlPlanePrograms, helmProgram, kubectlProgram, natsServerProgram } from './binaries.ts';
+// Makes sure that programs are there, so that what needs them does not have to wait: node programs.ts [NAME]...
+// Names: nats-server, control plane, kubectl, redis, helm, argocd; all of them when none is given.
+import {
+  announceBuilds,
+  argocdProgram,
+  controlPlanePrograms,
+  helmProgram,
+  kubectlProgram,
+  natsServerProgram,
+  type ProgramName,
+} from './binaries.ts';
+import type { Report } from './go-build.ts';
 import { redisServerProgram } from './redis-server.ts';
 
-const report = (line: string) => console.log(`    ${line}`);
+const report: Report = (line) => console.log(`    ${line}`);
 
-await natsServerProgram(report);
-await controlPlanePrograms(report);
-await kubectlProgram(report);
-await helmProgram(report);
-await argocdProgram(report);
-// Few tests need it, and say so themselves where there is none.
-await redisServerProgram(report).catch((error: Error) => report(error.message));
+/** What is needed first is built first; the builds of one row share the machine. */
+const rows: Partial<Record<ProgramName | 'redis', () => Promise<unknown>>>[] = [
+  {
+    'nats-server': () => natsServerProgram(report),
+    // Few tests need it, and say so themselves where there is none.
+    redis: () => redisServerProgram(report).catch((error: Error) => report(error.message)),
+    'control plane': () => controlPlanePrograms(report),
+    kubectl: () => kubectlProgram(report),
+  },
+  { helm: () => helmProgram(report), argocd: () => argocdProgram(report) },
+];
+
+const known = rows.flatMap((row) => Object.keys(row) as (ProgramName | 'redis')[]);
+const given = process.argv.slice(2);
+const unknown = given.find((name) => !(known as string[]).includes(name));
+if (unknown !== undefined) throw new Error(`there is no program ${unknown}: there are ${known.join(', ')}`);
+const wanted = known.filter((name) => given.length === 0 || given.includes(name));
+await announceBuilds(
+  wanted.filter((name) => name !== 'redis'),
+  report,
+);
+for (const row of rows) {
+  const outcomes = await Promise.allSettled(wanted.flatMap((name) => row[name]?.() ?? []));
+  for (const outcome of outcomes) {
+    if (outcome.status === 'fulfilled') continue;
+    report(outcome.reason instanceof Error ? outcome.reason.message : String(outcome.reason));
+    process.exitCode = 1;
+  }
+}

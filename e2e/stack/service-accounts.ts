@@ -7,6 +7,9 @@ import { openKubernetes, type KubernetesResource } from './kubernetes-client.ts'
 import { checkout } from './paths.ts';
 import { systemNamespace } from './resources.ts';
 
+/** What the operator itself binds, in tenants' namespaces. */
+const boundByOperator = 'kellet-operator-tenant';
+
 /** The processes that have an identity. */
 export type ServiceName = 'apiserver' | 'operator';
 
@@ -16,7 +19,7 @@ interface Kubeconfig {
 }
 
 /**
- * Makes the service account of a process with the rights of `<process>/rbac.yaml`, and answers the path of a kubeconfig with
+ * Makes the service account of a process with the rights of `<process>/rbac.yaml`, and returns the path of a kubeconfig with
  * its token. Making it again renews the token.
  */
 export async function serviceAccountKubeconfig(
@@ -31,11 +34,16 @@ export async function serviceAccountKubeconfig(
     kind: account.kind,
     metadata: { name: account.name, namespace: account.namespace },
   });
-  const roles = parseAllDocuments(await readFile(join(checkout, service, 'rbac.yaml'), 'utf8')).map(
-    (document) => document.toJS() as KubernetesResource,
-  );
-  for (const role of roles) {
+  const manifests = async (file: string): Promise<KubernetesResource[]> =>
+    parseAllDocuments(await readFile(join(checkout, service, file), 'utf8')).map(
+      (document) => document.toJS() as KubernetesResource,
+    );
+  if (service === 'operator') {
+    for (const object of await manifests('admission-policy.yaml')) await client.apply(object);
+  }
+  for (const role of await manifests('rbac.yaml')) {
     await client.apply(role);
+    if (role.metadata.name === boundByOperator) continue;
     const binding = {
       apiVersion: role.apiVersion,
       kind: `${role.kind}Binding`,

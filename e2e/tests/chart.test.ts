@@ -13,17 +13,12 @@ import { stack } from '../stack/test-stack.ts';
 const execute = promisify(execFile);
 const root = path.resolve(import.meta.dirname, '../..');
 const chart = path.join(root, 'charts/kellet');
-const everything = ['--set', 'networkPolicy.enabled=true,apiserver.autoscaling.enabled=true'];
+const everything = ['--set', 'apiserver.autoscaling.enabled=true,operator.adminPasswordSecrets={acme-admin}'];
 
-interface Rule {
-  apiGroups: string[];
-  resources: string[];
-  verbs: string[];
-}
 interface Manifest {
   kind: string;
   metadata: { name: string; annotations?: Record<string, string>; labels?: Record<string, string> };
-  rules?: Rule[];
+  rules?: object[];
   spec?: { template?: { spec: PodSpec } };
 }
 interface PodSpec {
@@ -49,8 +44,10 @@ describe('the chart', function () {
   const run = async (...args: string[]) => (await execute(helm, args, { maxBuffer: 64 << 20 })).stdout;
   const render = (...args: string[]) => run('template', 'release', chart, '--namespace', 'kellet-system', ...args);
 
-  before(async () => {
-    helm = await helmProgram(() => undefined);
+  before(async function () {
+    // The first build takes minutes.
+    this.timeout(30 * 60_000);
+    helm = await helmProgram((line) => console.log(`    ${line}`));
   });
 
   it('has nothing to lint', async () => {
@@ -132,22 +129,65 @@ describe('the chart', function () {
     const plain = env.flatMap(({ name, value }) => (value === undefined ? [] : [[name, value]]));
     const secrets = env
       .filter(({ valueFrom }) => valueFrom?.secretKeyRef?.optional !== true)
-      .map(({ name }) => [name, 'x']);
+      .map(({ name }) => [name, 'x'.repeat(32)]);
     expect(() => readConfig(Object.fromEntries([...secrets, ...plain]) as Record<string, string>, [])).not.to.throw();
   });
 
   it('gives each process the rights that its code names and no more', async () => {
-    const roles = manifestsOf(await render()).filter(({ kind }) => kind === 'ClusterRole' || kind === 'Role');
-    const rulesOf = (manifests: Manifest[], kind: string, part: string) =>
-      manifests.find((manifest) => manifest.kind === kind && manifest.metadata.name.includes(part))!.rules;
-    for (const [kind, service] of [
-      ['ClusterRole', 'operator'],
-      ['Role', 'operator'],
-      ['ClusterRole', 'apiserver'],
+    // Under this name of the release the chart's names are those of the files.
+    const rendered = manifestsOf(await run('template', 'kellet', chart, '--namespace', 'kellet-system'));
+    const isOf = (kinds: readonly string[], service: string) => (manifest: Manifest) =>
+      kinds.includes(manifest.kind) && manifest.metadata.name.includes(service);
+    const partOf = ({ kind, metadata: { name }, rules, spec }: Manifest) => ({
+      kind,
+      name,
+      ...(rules ? { rules } : { spec }),
+    });
+    for (const [service, file, kinds] of [
+      ['operator', 'rbac.yaml', ['ClusterRole', 'Role']],
+      ['operator', 'admission-policy.yaml', ['ValidatingAdmissionPolicy', 'ValidatingAdmissionPolicyBinding']],
+      ['apiserver', 'rbac.yaml', ['ClusterRole', 'Role']],
     ] as const) {
-      const named = manifestsOf(await readFile(path.join(root, service, 'rbac.yaml'), 'utf8'));
-      expect(rulesOf(roles, kind, service), `${kind} of ${service}`).to.deep.equal(rulesOf(named, kind, service));
+      const named = manifestsOf(await readFile(path.join(root, service, file), 'utf8'));
+      const has = rendered.filter(isOf(kinds, service));
+      expect(has.map(partOf), `${service}/${file}`).to.have.deep.members(named.map(partOf));
     }
+  });
+
+  it('lets nobody reach metrics from outside, the control port from elsewhere, or credentials of machines', async () => {
+    interface Peer {
+      podSelector?: { matchLabels: Record<string, string> };
+      ipBlock?: { cidr: string; except?: string[] };
+    }
+    interface Rule {
+      ports?: { port: string | number }[];
+      from?: Peer[];
+      to?: Peer[];
+    }
+    const manifests = manifestsOf(await render()) as (Manifest & {
+      spec: { ports?: { name: string }[]; type?: string; ingress?: Rule[]; egress?: Rule[] };
+    })[];
+    const find = (kind: string, name: string) =>
+      manifests.find((manifest) => manifest.kind === kind && manifest.metadata.name === `release-kellet-${name}`)!;
+    expect(find('Service', 'apiserver').spec.ports!.map(({ name }) => name)).to.deep.equal([
+      'rest',
+      'grpc',
+      'dashboard',
+    ]);
+    expect(find('Service', 'metrics').spec).to.include({ type: 'ClusterIP' });
+    const { ingress, egress } = find('NetworkPolicy', 'apiserver').spec;
+    const ruleOf = (port: string) => ingress!.find(({ ports }) => ports!.some((each) => each.port === port))!;
+    expect(ruleOf('rest').from).to.equal(undefined);
+    expect(ruleOf('metrics').from).to.deep.equal([{ namespaceSelector: {} }]);
+    const components = ruleOf('control').from!.map(
+      ({ podSelector }) => podSelector!.matchLabels['app.kubernetes.io/component'],
+    );
+    expect(components).to.have.members(['operator', 'apiserver']);
+    const blocks = egress!.flatMap(({ to }) => to ?? []).map(({ ipBlock }) => ipBlock!);
+    expect(blocks.find(({ cidr }) => cidr === '0.0.0.0/0')!.except).to.deep.equal(['169.254.0.0/16']);
+    // The operator reaches DNS, the control port and the Kubernetes API.
+    const ports = find('NetworkPolicy', 'operator').spec.egress!.flatMap((rule) => rule.ports!.map(({ port }) => port));
+    expect(ports).to.have.members([53, 53, 'control', 443, 6443]);
   });
 
   it('has the roles of people that kubectl/roles.yaml has, in the same aggregation', async () => {

@@ -157,7 +157,7 @@ describe('drift', function () {
     const [profile, template, package_, rollout] = older;
     const manifests: SpecMessage[] = [
       { device_profile: toDeviceProfileMessage(profile.spec) },
-      { provisioning_template: toTemplateMessage(template.spec, '') },
+      { provisioning_template: toTemplateMessage(template.spec, { sha256: '', binding: '' }) },
       { ota_package: toOtaPackageMessage(package_.spec) },
       { ota_rollout: toRolloutMessage(rollout.spec) },
     ];

@@ -2,6 +2,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { expect } from 'chai';
 import { argocdHealth } from '../src/argocd.ts';
+import { argocdProgram } from '../stack/binaries.ts';
 import { admin, kubectl, makeArtifact, makeFleet, makeProfile, unique, type Rollout } from '../src/fixtures.ts';
 import type { Kubectl } from '../src/kubectl.ts';
 import { waitUntil } from '../stack/wait.ts';
@@ -33,6 +34,12 @@ const judged = (kind: string, conditions: string[], status: object = {}, generat
 
 describe('GitOps', function () {
   this.timeout(120_000);
+
+  before(async function () {
+    // The first build takes minutes.
+    this.timeout(30 * 60_000);
+    await argocdProgram((line) => console.log(`    ${line}`));
+  });
 
   describe('health in Argo CD', () => {
     const paused = (reason: string) => ({

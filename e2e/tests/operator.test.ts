@@ -177,7 +177,7 @@ describe('operator', function () {
       expect((await admin.get<{ tenant_id: string }>('/api/v1/tenant')).tenant_id).to.equal(tenant);
     });
 
-    it('adopts a namespace that carries the label', async () => {
+    it('adopts a namespace that the Tenant names and that carries the label', async () => {
       const other = `${tenant}-b`;
       const adopted = `${tenant}-own`;
       await kubectl.apply({
@@ -185,7 +185,7 @@ describe('operator', function () {
         kind: 'Namespace',
         metadata: { name: adopted, labels: { [tenantLabel]: other } },
       });
-      await kubectl.apply(make('Tenant', other, {}));
+      await kubectl.apply(make('Tenant', other, { namespace: adopted }));
       await kubectl.wait(`ktenant/${other}`, 'condition=Ready');
       expect((await get('ktenant', other)).status?.['namespace']).to.equal(adopted);
       await kubectl.run(['delete', 'ktenant', other, '--timeout=30s']);
@@ -200,12 +200,13 @@ describe('operator', function () {
       await kubectl.apply(
         make('Tenant', other, {
           adminEmail: `admin@${other}.test`,
-          adminPasswordSecretRef: { namespace, name: secret },
+          adminPasswordSecretRef: { namespace: `kellet-${other}`, name: secret },
         }),
       );
       await untilCondition('ktenant', other, 'Ready', 'False SecretNotFound');
       const password = randomUUID();
-      await kubectl.run(['create', 'secret', 'generic', secret, `--from-literal=password=${password}`]);
+      const place = kubectl.in(`kellet-${other}`);
+      await place.run(['create', 'secret', 'generic', secret, `--from-literal=password=${password}`]);
       await kubectl.wait(`ktenant/${other}`, 'condition=Ready');
       await Rest.login(stack().info.rest, { email: `admin@${other}.test`, password });
       await kubectl.run(['delete', 'ktenant', other, '--timeout=30s']);
@@ -566,7 +567,7 @@ describe('operator', function () {
         ...process.env,
         KUBECONFIG: kubeconfig,
         KELLET_CONTROL_ADDRESS: '127.0.0.1:1',
-        KELLET_CONTROL_SECRET: 'wrong: a standby must not even try',
+        KELLET_CONTROL_SECRET: 'wrong: a standby must not even try it',
         KELLET_LEASE_NAMESPACE: 'kellet-system',
         KELLET_LISTEN_HOST: '127.0.0.1',
         KELLET_METRICS_PORT: '0',

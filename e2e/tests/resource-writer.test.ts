@@ -13,6 +13,7 @@ import {
   displayNameAnnotation,
   finalizer,
   intentAnnotation,
+  provisionKeyBinding,
   type DeviceProfileSpec,
   type ProvisioningTemplateSpec,
 } from '@kellet/crds';
@@ -327,6 +328,7 @@ describe('custom resources written for REST callers', function () {
     expect(made.provisionKey).to.match(/^pk_/);
     const object = await read<ProvisioningTemplateSpec>('ProvisioningTemplate', 'keys');
     expect(object!.spec.keySha256).to.equal(provisionKeyHash(made.provisionKey!).toString('hex'));
+    expect(object!.spec.keyBinding).to.equal(provisionKeyBinding(tenantId, made.provisionKey!));
     expect(JSON.stringify(object)).not.to.include(made.provisionKey);
     const again = await call(template.getTemplate, { templateId: made.templateId });
     expect(again.provisionKey).to.equal(undefined);

@@ -120,7 +120,7 @@ export class Cluster {
   /** @returns the one namespace that is a tenant's */
   chosenNamespace(tenantId: string): Namespace | undefined {
     const tenant = this.get('Tenant', { namespace: '', name: tenantId });
-    return chooseNamespace(tenantId, tenant?.status?.namespace, this.namespacesOf(tenantId));
+    return tenant && chooseNamespace(tenant, this.namespacesOf(tenantId));
   }
 
   /** @returns the tenant of a namespace, or why it has none */

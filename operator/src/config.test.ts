@@ -2,7 +2,7 @@ import { expect } from 'chai';
 import { readConfig } from './config.ts';
 
 describe('readConfig', () => {
-  const least = { KELLET_CONTROL_ADDRESS: 'data-plane:9091', KELLET_CONTROL_SECRET: 's' };
+  const least = { KELLET_CONTROL_ADDRESS: 'data-plane:9091', KELLET_CONTROL_SECRET: 's'.repeat(32) };
 
   it('fills in what is not said', () => {
     expect(readConfig(least, 'id')).to.deep.include({ metricsPort: 9464, leaderElection: true, logLevel: 'info' });
@@ -12,6 +12,12 @@ describe('readConfig', () => {
   it('is itself again where its place has a name, and somebody new otherwise', () => {
     expect(readConfig({ ...least, KELLET_IDENTITY: 'pod-1' }, 'id').identity).to.equal('pod-1');
     expect(readConfig(least, 'a').identity).not.to.equal(readConfig(least, 'b').identity);
+  });
+
+  it('refuses a shared secret that could be guessed', () => {
+    const secret = (length: number) => () => readConfig({ ...least, KELLET_CONTROL_SECRET: 's'.repeat(length) }, 'id');
+    expect(secret(31)).to.throw('KELLET_CONTROL_SECRET must have at least 32 characters');
+    expect(secret(32)).not.to.throw();
   });
 
   it('names everything that is wrong at once', () => {

@@ -12,8 +12,10 @@ export interface Config {
   listenHost: string;
   metricsPort: number;
   leaderElection: boolean;
-  /** Namespace of the Lease. */
+  /** The operator's own namespace: that of the Lease, and of passwords that Tenants refer to. */
   leaseNamespace: string;
+  /** ClusterRole with the rights to Secrets that the operator binds to itself in tenants' namespaces. */
+  tenantRole: string;
   logLevel: string;
   /** Milliseconds between two comparisons of the data plane with what was applied. */
   driftCheckMs: number;
@@ -25,6 +27,9 @@ export interface Config {
 }
 
 type Environment = Record<string, string | undefined>;
+
+/** Least length of the shared secret: 32 hexadecimal digits are 128 bits. */
+const shortestSecret = 32;
 
 const levels = ['trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent'];
 const namespaceFile = '/var/run/secrets/kubernetes.io/serviceaccount/namespace';
@@ -54,6 +59,7 @@ export function readConfig(environment: Environment, uniqueId: string): Config {
     metricsPort: Number(port),
     leaderElection: election === 'true' || election === '1',
     leaseNamespace: environment['KELLET_LEASE_NAMESPACE'] || ownNamespace() || 'kellet-system',
+    tenantRole: environment['KELLET_TENANT_ROLE'] || 'kellet-operator-tenant',
     logLevel,
     driftCheckMs: driftCheck * 1000,
     identity: environment['KELLET_IDENTITY'] || `${hostname()}_${uniqueId}`,
@@ -72,6 +78,7 @@ function readSecret(environment: Environment, name: string, problems: string[]):
     }
   }
   if (text === '') problems.push(`${name} is required: the secret that operator and data plane share`);
+  else if (text.length < shortestSecret) problems.push(`${name} must have at least ${shortestSecret} characters`);
   return text;
 }
 

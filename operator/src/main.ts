@@ -21,11 +21,12 @@ usage: kellet-operator
 
   KUBECONFIG                the Kubernetes API; inside a cluster it is found by itself
   KELLET_CONTROL_ADDRESS    host:port of the data plane's control service (required)
-  KELLET_CONTROL_SECRET     the secret shared with it, or KELLET_CONTROL_SECRET_FILE (required)
+  KELLET_CONTROL_SECRET     the secret shared with it, at least 32 characters, or KELLET_CONTROL_SECRET_FILE (required)
   KELLET_LISTEN_HOST        address of /metrics, /healthz, /readyz (default 0.0.0.0)
   KELLET_METRICS_PORT       their port (default 9464)
   KELLET_LEADER_ELECTION    whether one of several replicas leads (default true)
-  KELLET_LEASE_NAMESPACE    namespace of the Lease (default: the pod's own, else kellet-system)
+  KELLET_LEASE_NAMESPACE    the operator's namespace, of Lease and passwords (default: the pod's own, else kellet-system)
+  KELLET_TENANT_ROLE        ClusterRole that it binds to itself in tenants' namespaces (default kellet-operator-tenant)
   KELLET_IDENTITY           name of a place that holds one process at a time, for the Lease
   KELLET_DRIFT_CHECK_SECONDS how often the data plane is compared with what was applied (default 60)
   KELLET_LOG_LEVEL          trace, debug, info, warn, error, fatal or silent (default info)
@@ -41,8 +42,9 @@ async function run(config: Config, logger: Logger, signal: AbortSignal): Promise
     metrics,
   });
   const dataPlane = new ControlClient({ address: config.controlAddress, secret: config.controlSecret, clock, logger });
-  const { identity, controlSecret, driftCheckMs } = config;
-  const operator = new Operator({ client, dataPlane, logger, metrics, identity, controlSecret, driftCheckMs });
+  const { identity, controlSecret, driftCheckMs, tenantRole, leaseNamespace: ownNamespace } = config;
+  const means = { client, dataPlane, logger, metrics };
+  const operator = new Operator({ ...means, identity, controlSecret, ownNamespace, tenantRole, driftCheckMs });
   let leading = false;
   const health = await serveHealth({
     host: config.listenHost,

@@ -72,12 +72,13 @@ describe('messages', () => {
 
   it('translates a template', () => {
     const spec = { profileRef: { name: 'p' }, keyUse: 'Once', credentialType: 'ApiKey', suspended: true } as const;
-    expect(toTemplateMessage(spec, 'abc')).to.deep.include({
+    expect(toTemplateMessage(spec, { sha256: 'abc', binding: 'def' })).to.deep.include({
       profile_name: 'p',
       hardware_id_pattern: '*',
       one_time: true,
       credential_type: 'api_key',
       key_sha256: 'abc',
+      key_binding: 'def',
       suspended: true,
     });
   });

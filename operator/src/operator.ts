@@ -22,6 +22,7 @@ import type { Logger } from './runtime/logger.ts';
 import type { Metrics } from './runtime/metrics.ts';
 import type { Change } from './runtime/reflector.ts';
 import { keyText } from './runtime/resource.ts';
+import { SecretAccess } from './secret-access.ts';
 import { StatusWriter } from './status-writer.ts';
 import { concernsItself, dependentsOf } from './triggers.ts';
 
@@ -42,6 +43,10 @@ export interface OperatorOptions {
   identity: string;
   /** The secret shared with the data plane. */
   controlSecret: string;
+  /** The operator's own namespace, in which passwords of tenants may lie. */
+  ownNamespace: string;
+  /** ClusterRole with the rights to Secrets that the operator binds to itself in tenants' namespaces. */
+  tenantRole: string;
   /** Milliseconds between two comparisons of the data plane with what was applied. */
   driftCheckMs: number;
   clock?: Clock;
@@ -54,6 +59,7 @@ export class Operator {
   readonly #controllers: Readonly<Record<Kind, Controller>>;
   readonly #events: EventRecorder;
   readonly #statuses: StatusWriter;
+  readonly #secretAccess: SecretAccess;
   readonly #drift = new DriftCheck();
 
   constructor(options: OperatorOptions) {
@@ -69,6 +75,7 @@ export class Operator {
       component: 'kellet-operator',
       instance: identity,
     });
+    this.#secretAccess = new SecretAccess({ client, clock, role: this.#options.tenantRole });
     const environment: Environment = {
       client,
       cluster: this.cluster,
@@ -76,6 +83,8 @@ export class Operator {
       statuses: this.#statuses,
       events: this.#events,
       controlSecret: this.#options.controlSecret,
+      secretAccess: this.#secretAccess,
+      ownNamespace: this.#options.ownNamespace,
       clock,
     };
     const tenants = new TenantReconciler(environment);
@@ -164,7 +173,10 @@ export class Operator {
   #onTenant(change: Change<CustomResource>): void {
     const tenant = change.object;
     const facts = (object: CustomResource): string =>
-      JSON.stringify([object.kind === 'Tenant' && object.status?.namespace, findCondition(object, 'Synced')?.status]);
+      JSON.stringify([
+        object.kind === 'Tenant' && [object.spec.namespace, object.status?.namespace],
+        findCondition(object, 'Synced')?.status,
+      ]);
     if (change.type === 'updated' && facts(change.previous) === facts(tenant)) return;
     for (const { metadata } of this.cluster.namespacesOf(tenant.metadata.name)) this.#addNamespace(metadata.name);
   }
@@ -172,6 +184,7 @@ export class Operator {
   #onNamespace(change: Change<Namespace>): void {
     const label = ({ metadata }: Namespace): string | undefined => metadata.labels?.[tenantLabel];
     const { object } = change;
+    if (change.type === 'deleted') this.#secretAccess.forget(object);
     if (change.type === 'updated') {
       const { previous } = change;
       if (label(previous) === label(object) && isBeingDeleted(previous) === isBeingDeleted(object)) return;

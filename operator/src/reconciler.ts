@@ -25,6 +25,7 @@ import type { EventRecorder, Happening } from './runtime/events.ts';
 import type { KubernetesClient } from './runtime/kubernetes-client.ts';
 import { isNotFound } from './runtime/kubernetes-error.ts';
 import type { ObjectKey } from './runtime/resource.ts';
+import type { SecretAccess } from './secret-access.ts';
 import type { StatusWriter } from './status-writer.ts';
 
 /** What every reconciler works with. */
@@ -36,6 +37,9 @@ export interface Environment {
   events: Pick<EventRecorder, 'record'>;
   /** The secret shared with the data plane. */
   controlSecret: string;
+  secretAccess: SecretAccess;
+  /** The operator's own namespace. */
+  ownNamespace: string;
   clock: Clock;
 }
 

@@ -1,36 +1,75 @@
+import { apiVersion, type Tenant } from '@kellet/crds';
 import { expect } from 'chai';
 import type { Namespace } from './resources.ts';
 import { chooseNamespace, decideTenancy, type Tenancy } from './tenancy.ts';
 
-function makeNamespace(name: string, given: { created?: number; tenant?: string; deleted?: boolean } = {}): Namespace {
+function makeNamespace(
+  name: string,
+  given: { tenant?: string; owner?: string; uid?: string; deleted?: boolean } = {},
+): Namespace {
+  const { tenant, owner, uid = `uid of ${name}`, deleted } = given;
   return {
     metadata: {
       name,
-      creationTimestamp: `2026-01-01T00:00:0${given.created ?? 0}Z`,
-      labels: given.tenant ? { 'kellet.dev/tenant': given.tenant } : {},
-      ...(given.deleted && { deletionTimestamp: '2026-01-02T00:00:00Z' }),
+      uid,
+      labels: tenant ? { 'kellet.dev/tenant': tenant } : {},
+      ...(owner && { ownerReferences: [{ apiVersion, kind: 'Tenant', name: 'acme', uid: owner }] }),
+      ...(deleted && { deletionTimestamp: '2026-01-02T00:00:00Z' }),
     },
   };
 }
 
 describe('chooseNamespace', () => {
-  const [a, b, own] = [
-    makeNamespace('a', { created: 2 }),
-    makeNamespace('b', { created: 1 }),
-    makeNamespace('kellet-acme', { created: 3 }),
+  const makeTenant = (namespace?: string, status?: Tenant['status']): Tenant => ({
+    apiVersion,
+    kind: 'Tenant',
+    metadata: { name: 'acme', uid: 'acme-uid' },
+    spec: { ...(namespace && { namespace }) },
+    ...(status && { status }),
+  });
+  const tenant = 'acme';
+  const made = makeNamespace('kellet-acme', { tenant, owner: 'acme-uid' });
+  const planted = makeNamespace('kellet-acme', { tenant });
+  const own = makeNamespace('own', { tenant });
+  const cases: [string, Tenant, Namespace[], Namespace | undefined][] = [
+    ['none', makeTenant(), [], undefined],
+    ['the one made for it', makeTenant(), [own, made], made],
+    ['none that only carries the label', makeTenant(), [own], undefined],
+    ['none that carries the label and the usual name', makeTenant(), [planted], undefined],
+    [
+      'none made for a Tenant before it',
+      makeTenant(),
+      [makeNamespace('kellet-acme', { tenant, owner: 'before' })],
+      undefined,
+    ],
+    ['the one it names', makeTenant('own'), [made, own], own],
+    ['the one it names, of the usual name', makeTenant('kellet-acme'), [planted], planted],
+    [
+      'none while the one it names has no label',
+      makeTenant('own'),
+      [makeNamespace('own', { tenant: 'other' })],
+      undefined,
+    ],
+    ['none on its way out anew', makeTenant('own'), [makeNamespace('own', { tenant, deleted: true })], undefined],
+    ['the recorded one', makeTenant(undefined, { namespace: 'own', namespaceUid: 'uid of own' }), [made, own], own],
+    ['the one recorded by name alone', makeTenant(undefined, { namespace: 'own' }), [made, own], own],
+    ['the recorded one before the one it names', makeTenant('kellet-acme', { namespace: 'own' }), [planted, own], own],
+    ['the recorded one lost the label', makeTenant(undefined, { namespace: 'own' }), [made], made],
+    [
+      'the recorded one was made anew',
+      makeTenant(undefined, { namespace: 'own', namespaceUid: 'uid before' }),
+      [own],
+      undefined,
+    ],
+    [
+      'the recorded one on its way out',
+      makeTenant(undefined, { namespace: 'own' }),
+      [makeNamespace('own', { tenant, deleted: true })],
+      makeNamespace('own', { tenant, deleted: true }),
+    ],
   ];
-  const gone = makeNamespace('old', { deleted: true });
-  const cases: [string, string | undefined, Namespace[], string | undefined][] = [
-    ['none', undefined, [], undefined],
-    ['the recorded one', 'a', [own, b, a], 'a'],
-    ['the recorded one lost the label', 'gone', [b, own], 'kellet-acme'],
-    ['the one named after the tenant', undefined, [a, b, own], 'kellet-acme'],
-    ['the oldest', undefined, [a, b], 'b'],
-    ['the recorded one on its way out', 'old', [a, gone], 'old'],
-    ['none on its way out anew', undefined, [gone], undefined],
-  ];
-  for (const [name, recorded, labelled, want] of cases) {
-    it(name, () => expect(chooseNamespace('acme', recorded, labelled)?.metadata.name).to.equal(want));
+  for (const [name, of, labelled, want] of cases) {
+    it(name, () => expect(chooseNamespace(of, labelled)).to.deep.equal(want));
   }
 });
 
@@ -44,6 +83,7 @@ describe('decideTenancy', () => {
       'does not carry the label',
     ],
     ['no Tenant', { namespace: ours, tenantExists: false, chosen: ours }, 'no such Tenant'],
+    ['a label alone', { namespace: ours, tenantExists: true, chosen: undefined }, 'the Tenant does not name it'],
     ['a second namespace', { namespace: ours, tenantExists: true, chosen: makeNamespace('first') }, 'a tenant has one'],
     ['its namespace', { namespace: ours, tenantExists: true, chosen: ours }, { tenantId: 'acme' }],
     [

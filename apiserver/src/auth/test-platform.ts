@@ -37,7 +37,7 @@ export function testPlatform(
     {
       KELLET_DATABASE_URL: 'postgres://unused',
       KELLET_NATS_URL: 'nats://unused',
-      KELLET_CONTROL_SECRET: 'unused',
+      KELLET_CONTROL_SECRET: 'control'.repeat(5),
       KELLET_CALLBACK_HMAC_SECRET: 'unused',
       KELLET_JWT_PRIVATE_KEY: newSigningKey(),
       ...environment,

@@ -47,6 +47,7 @@ describe('manifests as control applies them', () => {
       credentialType: '',
       defaultGroups: [],
       keySha256: '',
+      keyBinding: '',
       suspended: false,
     });
     expect(
@@ -58,6 +59,7 @@ describe('manifests as control applies them', () => {
         credentialType: 'ApiKey',
         defaultGroups: ['g'],
         keySha256: 'ab',
+        keyBinding: 'cd',
         suspended: true,
       }),
     ).to.deep.include({
@@ -67,6 +69,7 @@ describe('manifests as control applies them', () => {
       credentialType: 'api_key',
       defaultGroups: ['g'],
       keySha256: 'ab',
+      keyBinding: 'cd',
       suspended: true,
     });
   });

@@ -176,6 +176,7 @@ const templateSpec = (spec: ProvisioningTemplateSpec) => ({
   credentialType: lowerCase(spec.credentialType),
   defaultGroups: spec.defaultGroups ?? [],
   keySha256: spec.keySha256 ?? '',
+  keyBinding: spec.keyBinding ?? '',
   suspended: spec.suspended ?? false,
 });
 

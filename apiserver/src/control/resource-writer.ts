@@ -4,6 +4,7 @@ import { displayNameAnnotation, finalizer, type ObjectMeta } from '@kellet/crds'
 import {
   RemoveRequestSchema,
   type ApplyRequest,
+  type ProvisioningTemplateSpec,
   type ApplyResponse,
 } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
 import { sleep } from '../platform/clock.ts';
@@ -37,14 +38,17 @@ export interface NewResource<K extends ManagedKind> {
   readonly spec: ManagedSpecs[K];
 }
 
+/** What is known of a provision key. */
+type KeyOnRecord = Pick<ProvisioningTemplateSpec, 'keySha256' | 'keyBinding'>;
+
 /** A change of a resource: top-level fields of the spec, where undefined takes a field away; the others stay. */
 export interface ResourceChange<K extends ManagedKind> {
   readonly kind: K;
   readonly name: string;
   readonly displayName?: string;
   readonly annotations?: Readonly<Record<string, string>>;
-  /** Of a template whose spec says nothing of its key: the hash of the new one. */
-  readonly keySha256?: string;
+  /** Of a template whose spec says nothing of its key: hash and binding of the new one. */
+  readonly key?: KeyOnRecord;
   readonly spec: { readonly [F in keyof ManagedSpecs[K]]?: ManagedSpecs[K][F] | undefined };
 }
 
@@ -138,7 +142,7 @@ export class ResourceWriter {
   ): Promise<void> {
     const { kind, name } = change;
     const { before, after } = await this.changed(namespace, change, context.signal);
-    const answer = await this.applied(kind, context.tenantId, after, { keySha256: change.keySha256 });
+    const answer = await this.applied(kind, context.tenantId, after, { key: change.key });
     if (!answer.refusal) return;
     await this.kubernetes
       .apply(kind, withChange(before, { kind, name, spec: {} }))
@@ -245,15 +249,13 @@ export class ResourceWriter {
     kind: K,
     tenantId: string,
     object: KubernetesObject<ManagedSpecs[K]>,
-    { keySha256, last }: { keySha256?: string | undefined; last?: LastStep } = {},
+    { key, last }: { key?: KeyOnRecord | undefined; last?: LastStep } = {},
   ): Promise<ApplyResponse> {
     const { namespace = '', name } = object.metadata;
     let current: KubernetesObject<ManagedSpecs[K]> | undefined = object;
     for (let attempt = 1; current && !current.metadata.deletionTimestamp; attempt += 1) {
       const request = applyRequest(kind, tenantId, current);
-      if (keySha256 !== undefined && request.spec.case === 'provisioningTemplate') {
-        request.spec.value.keySha256 = keySha256;
-      }
+      if (key && request.spec.case === 'provisioningTemplate') Object.assign(request.spec.value, key);
       try {
         return await this.dispatcher.apply(request, last);
       } catch (error) {

@@ -102,7 +102,7 @@ export async function startTestGateway(
       KELLET_DASHBOARD_PORT: '0',
       KELLET_DATABASE_URL: testDatabase.url,
       KELLET_NATS_URL: natsUrl,
-      KELLET_CONTROL_SECRET: 'control',
+      KELLET_CONTROL_SECRET: 'control'.repeat(5),
       KELLET_JWT_PRIVATE_KEY: 'unused here',
       KELLET_CALLBACK_HMAC_SECRET: 'callback secret',
       KELLET_ACCESS_LOG: options.lines ? 'all' : 'off',

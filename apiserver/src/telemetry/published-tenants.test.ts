@@ -95,7 +95,7 @@ describe('publishing points on NATS', function () {
         PATH: process.env['PATH'],
         KELLET_DATABASE_URL: test.url,
         KELLET_NATS_URL: natsUrl,
-        KELLET_CONTROL_SECRET: 'unused',
+        KELLET_CONTROL_SECRET: 'control'.repeat(5),
         KELLET_JWT_PRIVATE_KEY: 'unused',
         KELLET_CALLBACK_HMAC_SECRET: 'unused',
         KELLET_PUBLISH_POINTS: 'other',
@@ -154,7 +154,7 @@ describe('publishing points on NATS', function () {
         {
           KELLET_DATABASE_URL: 'x',
           KELLET_NATS_URL: 'x',
-          KELLET_CONTROL_SECRET: 'x',
+          KELLET_CONTROL_SECRET: 'control'.repeat(5),
           KELLET_JWT_PRIVATE_KEY: 'x',
           KELLET_CALLBACK_HMAC_SECRET: 'x',
           KELLET_PUBLISH_POINTS: value,

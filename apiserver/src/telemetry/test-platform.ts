@@ -20,7 +20,7 @@ export function testPlatform(
     {
       KELLET_DATABASE_URL: 'postgres://unused',
       KELLET_NATS_URL: 'nats://unused',
-      KELLET_CONTROL_SECRET: 'unused',
+      KELLET_CONTROL_SECRET: 'control'.repeat(5),
       KELLET_JWT_PRIVATE_KEY: 'unused',
       KELLET_CALLBACK_HMAC_SECRET: 'unused',
       ...settings,

@@ -2,7 +2,7 @@
 import { createHash, randomBytes } from 'node:crypto';
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { apiVersion, type OtaRolloutSpec } from '@kellet/crds';
+import { apiVersion, provisionKeyBinding, type OtaRolloutSpec } from '@kellet/crds';
 import type { Stack } from '../../../e2e/stack/stack.ts';
 import { customResources, type CustomResource, type NamespacedKind } from '../../../operator/src/resources.ts';
 import type { KubernetesClient } from '../../../operator/src/runtime/kubernetes-client.ts';
@@ -40,7 +40,10 @@ export async function describeResources(stack: Stack, count: number): Promise<Ma
     ProvisioningTemplate: (index) =>
       make('ProvisioningTemplate', name('template', index), {
         profileRef: { name: name('profile', index) },
-        ...(index % 2 === 0 && { keySha256: createHash('sha256').update(`${index}`).digest('hex') }),
+        ...(index % 2 === 0 && {
+          keySha256: createHash('sha256').update(`${index}`).digest('hex'),
+          keyBinding: provisionKeyBinding(stack.info.tenant, `${index}`),
+        }),
       }),
     OtaPackage: (index) =>
       make('OtaPackage', name('package', index), {

@@ -48,3 +48,10 @@ seccompProfile:
       optional: true
       {{- end }}
 {{- end -}}
+
+{{/* Rules of a NetworkPolicy that let a pod ask for names, wherever the cluster's DNS is. */}}
+{{- define "kellet.dnsEgress" -}}
+- ports:
+    - { port: 53, protocol: UDP }
+    - { port: 53, protocol: TCP }
+{{- end -}}

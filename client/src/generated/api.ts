@@ -702,7 +702,7 @@ export interface paths {
         post?: never;
         /**
          * Delete tenant
-         * @description `DeleteTenant` ends a tenant; its id is never given out again.
+         * @description `DeleteTenant` ends a tenant and every credential of it at once. Its devices, telemetry and proofs stay in the database; its id is never given out again.
          *
          *     Callers: platform administrator.
          */

@@ -72,9 +72,13 @@ export interface ProvisioningTemplateSpec {
     key?: string;
   };
   /**
-   * SHA-256 of the provision key, for whoever keeps the key itself elsewhere.
+   * SHA-256 of the provision key, for whoever keeps the key itself elsewhere. It needs keyBinding.
    */
   keySha256?: string;
+  /**
+   * SHA-256 of the text kellet-provision-key:<tenant>:<key>. It shows that whoever wrote the manifest has the key, so that a copy of keySha256 opens nothing in another tenant.
+   */
+  keyBinding?: string;
   /**
    * While true no claim is accepted with this template's key.
    */

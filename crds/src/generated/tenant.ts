@@ -3,7 +3,7 @@ import type { ObjectMeta } from '../object-meta.ts';
 import type { AnchoringPolicy, Condition, OtaPolicy, TelemetrySchema } from './shared.ts';
 
 /**
- * Tenant is one customer of the installation; its metadata.name is the tenant_id. The operator makes the namespace kellet-<name>, or adopts the one that carries the label kellet.dev/tenant=<name>. Deleting a Tenant deletes the tenant's data and never frees its name.
+ * Tenant is one customer of the installation; its metadata.name is the tenant_id. The operator makes the namespace kellet-<name>, or adopts the one that spec.namespace names and that carries the label kellet.dev/tenant=<name>. Deleting a Tenant ends every credential of the tenant at once and never frees its name; the tenant's devices, telemetry and proofs stay in the database.
  */
 export interface Tenant {
   /**
@@ -30,11 +30,15 @@ export interface TenantSpec {
    */
   name?: string;
   /**
+   * Namespace of the tenant's resources; kellet-<metadata.name> when absent. One that exists already is adopted if it is named here and carries the label kellet.dev/tenant=<metadata.name>.
+   */
+  namespace?: string;
+  /**
    * E-mail of the first tenant administrator. Without adminPasswordSecretRef the operator generates a password into the Secret <name>-admin in the tenant's namespace (data key password).
    */
   adminEmail?: string;
   /**
-   * Secret that holds the first administrator's password, at least 12 characters.
+   * Secret that holds the first administrator's password, at least 12 characters. It lies in the tenant's namespace or in the operator's own.
    */
   adminPasswordSecretRef?: {
     /**
@@ -138,6 +142,10 @@ export interface TenantStatus {
    * Namespace of the tenant's resources.
    */
   namespace?: string;
+  /**
+   * metadata.uid of that namespace; another one of its name is not the tenant's.
+   */
+  namespaceUid?: string;
   /**
    * Accepted, ReferencesResolved, Synced and their summary Ready.
    */

@@ -1,11 +1,12 @@
 // The provision key of a template: minted into an owned Secret, taken from a Secret, or known by its hash alone. The key
 // itself never leaves the Secret; the data plane gets its SHA-256.
 //
-// RBAC: secrets: get, create, patch.
+// RBAC: secrets: get, create, patch, in the tenant's namespace (secret-access.ts).
 import { createHash } from 'node:crypto';
 import {
   apiVersion,
   createdByLabel,
+  provisionKeyBinding,
   provisionKeyDataKey,
   provisionKeySecretName,
   rotateKeyAnnotation,
@@ -15,11 +16,11 @@ import {
 import { fails, holds, type Finding } from '../conditions.ts';
 import { secretResource, type Secret } from '../resources.ts';
 import type { KubernetesClient } from '../runtime/kubernetes-client.ts';
-import { isNotFound } from '../runtime/kubernetes-error.ts';
+import { findSecret } from '../secrets.ts';
 
-/** A key's hash and where the key lies; or what stands in the way, with the time to look again. */
+/** A key's hash and binding, and where the key lies; or what stands in the way, with the time to look again. */
 export type ProvisionKey =
-  { sha256: string; secretName?: string; finding: Finding } | { missing: Finding; retryMs: number };
+  { sha256: string; binding: string; secretName?: string; finding: Finding } | { missing: Finding; retryMs: number };
 
 /** Least length of a key that somebody else chose, in characters. */
 const shortestKey = 16;
@@ -72,25 +73,28 @@ export function mintedSecret(template: ProvisioningTemplate, key: string): Secre
 }
 
 /**
- * Finds or mints the key of a template. `newKey` makes a key that cannot be guessed, `openSealed` opens one that REST sealed
+ * Finds or mints the key of a template of this tenant. `newKey` makes a key that cannot be guessed, `openSealed` opens one that REST sealed
  * for this template.
  */
 export async function resolveProvisionKey(
   client: Pick<KubernetesClient, 'get' | 'create' | 'mergePatch'>,
   template: ProvisioningTemplate,
+  tenantId: string,
   newKey: () => string,
   openSealed: (namespace: string, name: string, sealed: string) => string | undefined,
 ): Promise<ProvisionKey> {
-  const { keySha256, keySecretRef } = template.spec;
-  if (keySha256)
-    return { sha256: keySha256, finding: holds('KeyIssued', 'HashGiven', 'only the hash of the key is known') };
+  const { keySha256, keyBinding = '', keySecretRef } = template.spec;
+  if (keySha256) {
+    const finding = holds('KeyIssued', 'HashGiven', 'only the hash of the key is known');
+    return { sha256: keySha256, binding: keyBinding, finding };
+  }
   const { namespace = '', name } = template.metadata;
   if (keySecretRef) {
-    const secret = await find(client, namespace, keySecretRef.name);
-    return readReferenced(secret, keySecretRef.name, keySecretRef.key ?? provisionKeyDataKey);
+    const secret = await findSecret(client, namespace, keySecretRef.name);
+    return readReferenced(tenantId, secret, keySecretRef.name, keySecretRef.key ?? provisionKeyDataKey);
   }
   const secretName = provisionKeySecretName(name);
-  const found = await find(client, namespace, secretName);
+  const found = await findSecret(client, namespace, secretName);
   const decision = decideMint(template, found);
   if (decision === 'conflict') {
     const message = `Secret ${secretName} exists and does not belong to this template`;
@@ -109,12 +113,13 @@ export async function resolveProvisionKey(
   const key = decode(secret?.data?.[provisionKeyDataKey]);
   return {
     sha256: hash(key),
+    binding: provisionKeyBinding(tenantId, key),
     secretName,
     finding: holds('KeyIssued', 'Minted', `the key is in Secret ${secretName}, data key ${provisionKeyDataKey}`),
   };
 }
 
-function readReferenced(secret: Secret | undefined, name: string, dataKey: string): ProvisionKey {
+function readReferenced(tenantId: string, secret: Secret | undefined, name: string, dataKey: string): ProvisionKey {
   const missing = (reason: string, message: string): ProvisionKey => ({
     missing: fails('KeyIssued', reason, message),
     retryMs: missingRetryMs,
@@ -128,22 +133,10 @@ function readReferenced(secret: Secret | undefined, name: string, dataKey: strin
   }
   return {
     sha256: hash(key),
+    binding: provisionKeyBinding(tenantId, key),
     secretName: name,
     finding: holds('KeyIssued', 'SecretFound', `the key is in Secret ${name}`),
   };
-}
-
-async function find(
-  client: Pick<KubernetesClient, 'get'>,
-  namespace: string,
-  name: string,
-): Promise<Secret | undefined> {
-  try {
-    return await client.get<Secret>(secretResource, namespace, name);
-  } catch (error) {
-    if (isNotFound(error)) return undefined;
-    throw error;
-  }
 }
 
 /** The text of a Secret's value; a newline at its end is an editor's, not the key's. */

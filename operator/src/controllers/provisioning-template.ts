@@ -31,7 +31,10 @@ const keyReasons: Record<KeyState, { reason: string; message: string }> = {
 };
 
 /** The manifest as the data plane takes it. */
-export function toTemplateMessage(spec: ProvisioningTemplateSpec, keySha256: string): ProvisioningTemplateMessage {
+export function toTemplateMessage(
+  spec: ProvisioningTemplateSpec,
+  key: { sha256: string; binding: string },
+): ProvisioningTemplateMessage {
   return {
     profile_name: spec.profileRef.name,
     hardware_id_pattern: spec.hardwareIdPattern ?? '*',
@@ -39,7 +42,8 @@ export function toTemplateMessage(spec: ProvisioningTemplateSpec, keySha256: str
     expires_in_seconds: spec.expiresInSeconds ?? 0,
     credential_type: toLowerCase(spec.credentialType),
     default_groups: spec.defaultGroups ?? [],
-    key_sha256: keySha256,
+    key_sha256: key.sha256,
+    key_binding: key.binding,
     suspended: spec.suspended ?? false,
   };
 }
@@ -74,10 +78,15 @@ export class ProvisioningTemplateReconciler implements KindReconciler<'Provision
     this.#environment = environment;
   }
 
-  async prepare(template: ProvisioningTemplate): Promise<Preparation> {
-    const { client, controlSecret } = this.#environment;
+  async prepare(template: ProvisioningTemplate, tenantId: string): Promise<Preparation> {
+    const { client, cluster, controlSecret, secretAccess } = this.#environment;
     const open = openProvisionKey.bind(undefined, controlSecret);
-    const key = await resolveProvisionKey(client, template, newProvisionKey, open);
+    const namespace = cluster.namespace(template.metadata.namespace ?? '')!;
+    if (!template.spec.keySha256) {
+      await secretAccess.ensure(cluster.get('Tenant', { namespace: '', name: tenantId })!, namespace);
+    }
+    const resolving = resolveProvisionKey(client, template, tenantId, newProvisionKey, open);
+    const key = await secretAccess.using(namespace, resolving);
     if ('missing' in key) {
       const findings = [
         holds('Accepted', 'Accepted'),
@@ -88,7 +97,7 @@ export class ProvisioningTemplateReconciler implements KindReconciler<'Provision
       return { blocked: withReady(findings, { reason: 'Ready', message: '' }), requeueAfterMs: key.retryMs };
     }
     return {
-      spec: { provisioning_template: toTemplateMessage(template.spec, key.sha256) },
+      spec: { provisioning_template: toTemplateMessage(template.spec, key) },
       findings: [key.finding],
     };
   }

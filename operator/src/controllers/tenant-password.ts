@@ -1,11 +1,12 @@
 // The first administrator's password of a tenant: from a Secret that the manifest names, or generated into one.
 //
-// RBAC: secrets: get, create.
+// RBAC: secrets: get, create, in the tenant's namespace (secret-access.ts); get in the operator's own.
 import { apiVersion, createdByApi, createdByLabel, type Tenant } from '@kellet/crds';
 import { fails, holds, isTrue, type Finding } from '../conditions.ts';
 import { secretResource, type Secret } from '../resources.ts';
 import type { KubernetesClient } from '../runtime/kubernetes-client.ts';
-import { isAlreadyExists, isNotFound } from '../runtime/kubernetes-error.ts';
+import { isAlreadyExists } from '../runtime/kubernetes-error.ts';
+import { findSecret } from '../secrets.ts';
 
 /** A password (empty: the account keeps its own, or there is none to make), or what stands in the way. */
 export type AdminPassword = { password: string; finding: Finding } | { missing: Finding; retryMs: number };
@@ -30,11 +31,23 @@ export function decidePasswordSource(tenant: Tenant): PasswordSource {
   return { from: 'generated', secretName: `${tenant.metadata.name}-admin` };
 }
 
-/** Finds or generates the password. `namespace` is the tenant's; `newPassword` makes one that cannot be guessed. */
+/** The namespaces in which a password may lie. */
+export interface PasswordNamespaces {
+  /** The tenant's. */
+  tenant: string;
+  /** The operator's. */
+  own: string;
+}
+
+/**
+ * Finds or generates the password. `ensureAccess` resolves once Secrets of the tenant's namespace may be used, `newPassword`
+ * makes a password that cannot be guessed.
+ */
 export async function resolveAdminPassword(
   client: Pick<KubernetesClient, 'get' | 'create'>,
   tenant: Tenant,
-  namespace: string,
+  namespaces: PasswordNamespaces,
+  ensureAccess: () => Promise<void>,
   newPassword: () => string,
 ): Promise<AdminPassword> {
   const source = decidePasswordSource(tenant);
@@ -42,10 +55,19 @@ export async function resolveAdminPassword(
     return { password: '', finding: holds('ReferencesResolved', 'NoPassword', source.why) };
   const reference = tenant.spec.adminPasswordSecretRef;
   const name = source.from === 'generated' ? source.secretName : reference!.name;
-  const at = source.from === 'generated' ? namespace : reference!.namespace;
+  const at = source.from === 'generated' ? namespaces.tenant : reference!.namespace;
+  if (at !== namespaces.tenant && at !== namespaces.own) {
+    const allowed = `${namespaces.tenant}, the tenant's, or ${namespaces.own}, the operator's`;
+    const message = `adminPasswordSecretRef.namespace must be ${allowed}`;
+    // The account was made before this was asked for, and keeps its password.
+    if (isTrue(tenant, 'Synced'))
+      return { password: '', finding: holds('ReferencesResolved', 'SecretIgnored', message) };
+    return missing('SecretNamespaceRefused', message);
+  }
+  if (at === namespaces.tenant) await ensureAccess();
   const dataKey = source.from === 'generated' ? generatedDataKey : (reference!.key ?? generatedDataKey);
   const where = `Secret ${at}/${name}`;
-  let secret = await find(client, at, name);
+  let secret = await findSecret(client, at, name);
   if (!secret && isTrue(tenant, 'Synced')) {
     const message = `${where} is gone; the administrator keeps the password that the account was made with`;
     return { password: '', finding: holds('ReferencesResolved', 'SecretGone', message) };
@@ -92,20 +114,7 @@ async function generate(
   try {
     return await client.create<Secret>(secretResource, secret);
   } catch (error) {
-    if (isAlreadyExists(error)) return find(client, namespace, name);
-    throw error;
-  }
-}
-
-async function find(
-  client: Pick<KubernetesClient, 'get'>,
-  namespace: string,
-  name: string,
-): Promise<Secret | undefined> {
-  try {
-    return await client.get<Secret>(secretResource, namespace, name);
-  } catch (error) {
-    if (isNotFound(error)) return undefined;
+    if (isAlreadyExists(error)) return findSecret(client, namespace, name);
     throw error;
   }
 }

@@ -1,16 +1,9 @@
 // Tenant: makes or adopts the tenant's namespace, finds or generates the first password, and applies limits and defaults.
 //
 // RBAC: kellet.dev tenants: get, list, watch, patch (finalizers), delete (a cancelled creation); tenants/status: get, patch.
-// namespaces: get, list, watch, create. secrets: see tenant-password.ts. events: create, patch.
+// namespaces: get, list, watch, create. secrets: see tenant-password.ts and secret-access.ts. events: create, patch.
 import { randomBytes } from 'node:crypto';
-import {
-  apiVersion,
-  createdByLabel,
-  tenantLabel,
-  tenantNamespaceName,
-  type Tenant,
-  type TenantSpec,
-} from '@kellet/crds';
+import { apiVersion, createdByLabel, tenantLabel, type Tenant, type TenantSpec } from '@kellet/crds';
 import type { ApplyResponse, TenantSpec as TenantMessage } from '@kellet/proto/ts/kellet/control/v1/control';
 import { fails, findCondition, holds, toConditions, unknown, withReady, type Finding } from '../conditions.ts';
 import { isOvertaken, overtakenRetryMs } from '../data-plane.ts';
@@ -22,11 +15,16 @@ import { controlKinds, customResources, isBeingDeleted, namespaceResource, type 
 import type { Outcome, ReconcileContext } from '../runtime/controller.ts';
 import { isAlreadyExists, isNotFound } from '../runtime/kubernetes-error.ts';
 import type { ObjectKey } from '../runtime/resource.ts';
+import { belongsTo, namespaceNameOf } from '../tenancy.ts';
 import { resolveAdminPassword } from './tenant-password.ts';
 
 const aspects = ['Accepted', 'ReferencesResolved', 'Synced'];
 const removalRetryMs = 10_000;
 const conflictRetryMs = 30_000;
+
+/** What becomes of a deleted tenant, for people. */
+const dataKept =
+  'every credential of the tenant has ended; its devices, telemetry and proofs stay in the database, and its name is never given out again';
 
 /** The manifest as the data plane takes it. */
 export function toTenantMessage(spec: TenantSpec, name: string, namespace: string, password: string): TenantMessage {
@@ -63,7 +61,7 @@ export function toNamespace(tenant: Tenant): Namespace {
     apiVersion: 'v1',
     kind: 'Namespace',
     metadata: {
-      name: tenantNamespaceName(name),
+      name: namespaceNameOf(tenant),
       labels: { [tenantLabel]: name, [createdByLabel]: 'operator' },
       ownerReferences: [{ apiVersion, kind: 'Tenant', name, uid, controller: true, blockOwnerDeletion: false }],
     },
@@ -80,7 +78,7 @@ export class TenantReconciler {
 
   /** Makes namespace and data plane agree with one Tenant. */
   async reconcile({ name }: ObjectKey, context: ReconcileContext): Promise<Outcome> {
-    const { client, cluster, dataPlane, statuses } = this.#environment;
+    const { client, cluster, dataPlane, statuses, secretAccess, ownNamespace } = this.#environment;
     let tenant = cluster.get('Tenant', { namespace: '', name });
     if (!tenant) return {};
     const staleMs = statuses.staleFor(tenant);
@@ -88,21 +86,29 @@ export class TenantReconciler {
     if (isBeingDeleted(tenant)) return this.#remove(tenant);
     if (!isHeld(tenant)) tenant = await statuses.track(tenant.metadata.uid ?? '', hold(client, tenant));
     const namespace = cluster.chosenNamespace(name) ?? (await this.#makeNamespace(tenant));
-    if (!namespace) {
-      const message = `namespace ${tenantNamespaceName(name)} exists without the label ${tenantLabel}=${name}`;
+    if ('conflict' in namespace) {
       // What was its namespace once still holds what it has in the data plane.
-      const recorded = tenant.status?.namespace;
-      const kept = recorded === undefined ? {} : { namespace: recorded };
-      const outcome = await this.#write(tenant, kept, [fails('Ready', 'NamespaceConflict', message)]);
+      const { namespace: recorded, namespaceUid } = tenant.status ?? {};
+      const kept = { ...(recorded && { namespace: recorded }), ...(namespaceUid && { namespaceUid }) };
+      const outcome = await this.#write(tenant, kept, [fails('Ready', 'NamespaceConflict', namespace.conflict)]);
       return earliest(outcome, conflictRetryMs);
     }
-    const status = { namespace: namespace.metadata.name };
+    const status = { namespace: namespace.metadata.name, namespaceUid: namespace.metadata.uid };
+    if (tenant.spec.namespace !== undefined && tenant.spec.namespace !== status.namespace) {
+      const message = `the tenant's namespace is ${status.namespace}, which spec.namespace cannot change`;
+      return this.#write(tenant, status, [fails('Ready', 'NamespaceConflict', message)]);
+    }
     // When it is gone its deletion comes as a change, and a new one is made.
     if (isBeingDeleted(namespace)) {
       const message = `namespace ${status.namespace} is being deleted`;
       return this.#write(tenant, status, [fails('Ready', 'NamespaceTerminating', message)]);
     }
-    const found = await resolveAdminPassword(client, tenant, status.namespace, newPassword);
+    const places = { tenant: status.namespace, own: ownNamespace };
+    const ensureAccess = (): Promise<void> => secretAccess.ensure(tenant, namespace);
+    const found = await secretAccess.using(
+      namespace,
+      resolveAdminPassword(client, tenant, places, ensureAccess, newPassword),
+    );
     if ('missing' in found) {
       const findings = [
         holds('Accepted', 'Accepted'),
@@ -128,8 +134,8 @@ export class TenantReconciler {
     return this.#write(tenant, status, ready(findings));
   }
 
-  /** @returns the namespace made for the tenant; undefined when one of its name belongs to somebody else */
-  async #makeNamespace(tenant: Tenant): Promise<Namespace | undefined> {
+  /** Makes the tenant's namespace, or takes the one of its name if that belongs to it. @returns why not otherwise */
+  async #makeNamespace(tenant: Tenant): Promise<Namespace | { conflict: string }> {
     const { client } = this.#environment;
     const wanted = toNamespace(tenant);
     try {
@@ -138,7 +144,7 @@ export class TenantReconciler {
       if (!isAlreadyExists(error)) throw error;
     }
     const existing = await client.get<Namespace>(namespaceResource, '', wanted.metadata.name);
-    return existing.metadata.labels?.[tenantLabel] === tenant.metadata.name ? existing : undefined;
+    return belongsTo(tenant, existing) ? existing : { conflict: conflictOf(tenant, existing) };
   }
 
   async #refused(
@@ -169,7 +175,7 @@ export class TenantReconciler {
   }
 
   async #remove(tenant: Tenant): Promise<Outcome> {
-    const { client, dataPlane, statuses } = this.#environment;
+    const { client, dataPlane, statuses, events } = this.#environment;
     if (!isHeld(tenant)) return {};
     const meta = toMeta(tenant.metadata.name, tenant);
     const { refusal } = await dataPlane.remove({ meta, kind: controlKinds.Tenant, detach: false });
@@ -178,6 +184,7 @@ export class TenantReconciler {
       const blocked = [...findings, fails('Ready', 'DeletionBlocked', refusal.message)];
       return earliest(await this.#write(tenant, { ...tenant.status }, blocked), removalRetryMs);
     }
+    events.record(tenant, { type: 'Normal', reason: 'DataKept', message: dataKept });
     await release(client, tenant);
     statuses.forget(tenant);
     return {};
@@ -194,6 +201,18 @@ export class TenantReconciler {
       for (const happening of readyHappenings(tenant.status, status)) events.record(tenant, happening);
     return {};
   }
+}
+
+/** Says what stands between a tenant and a namespace of the name that it is to have, and what to do. */
+function conflictOf(tenant: Tenant, { metadata: { name, labels } }: Namespace): string {
+  const label = `${tenantLabel}=${tenant.metadata.name}`;
+  if (labels?.[tenantLabel] !== tenant.metadata.name) {
+    const missing = `namespace ${name} exists without the label ${label}`;
+    return tenant.spec.namespace === undefined
+      ? `${missing}: delete it, or adopt it by the label and spec.namespace: ${name}`
+      : `${missing}: set it to give the namespace to the tenant`;
+  }
+  return `namespace ${name} was not made for this Tenant: delete it, or adopt it by spec.namespace: ${name}`;
 }
 
 function ready(findings: Finding[]): Finding[] {

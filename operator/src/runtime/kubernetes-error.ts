@@ -32,6 +32,11 @@ export function isNotFound(error: unknown): boolean {
   return error instanceof KubernetesError && error.code === 404;
 }
 
+/** Whether the caller lacks the right. */
+export function isForbidden(error: unknown): boolean {
+  return error instanceof KubernetesError && error.code === 403;
+}
+
 /** Whether somebody else changed the object since it was read. */
 export function isConflict(error: unknown): boolean {
   return error instanceof KubernetesError && error.code === 409 && error.reason !== 'AlreadyExists';

@@ -65,7 +65,7 @@ export async function startAnchoring(environment: Record<string, string> = {}): 
   const settings = (more: Record<string, string>) => ({
     KELLET_DATABASE_URL: gateway.testDatabase.url,
     KELLET_NATS_URL: process.env['KELLET_TEST_NATS_URL']!,
-    KELLET_CONTROL_SECRET: 'control',
+    KELLET_CONTROL_SECRET: 'control'.repeat(5),
     KELLET_JWT_PRIVATE_KEY: 'unused here',
     KELLET_CALLBACK_HMAC_SECRET: 'callback secret',
     KELLET_NETWORK: 'local',

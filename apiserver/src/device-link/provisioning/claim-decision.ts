@@ -23,7 +23,7 @@ export interface Claim {
 }
 
 /** Why a claim is refused: for logs and metrics alone, the caller gets one answer for all (SPEC, rule 3). */
-export type Refused = 'unknown_key' | 'disabled' | 'expired' | 'pattern' | 'used';
+export type Refused = 'unknown_key' | 'wrong_binding' | 'disabled' | 'expired' | 'pattern' | 'used';
 
 /** What comes of a claim. */
 export type ClaimDecision =

@@ -1,6 +1,7 @@
 // The SQL of claims.
 import type { Transaction } from '../../platform/database.ts';
 import type { CredentialType } from '../../device-registry/devices.ts';
+import type { RegisteredKey } from './provision-key.ts';
 
 /** What a claim must know of the template that its key opens. */
 export interface ClaimTemplateRow {
@@ -21,17 +22,14 @@ export interface ClaimTemplateRow {
   now: Date;
 }
 
-/** The tenant of a key, and its hash as it is stored; undefined when no living tenant has it. Works across tenants. */
-export async function findKey(
-  tx: Transaction,
-  keyHash: Buffer,
-): Promise<{ tenant_id: string; key_hash: Buffer } | undefined> {
-  const { rows } = await tx.query<{ tenant_id: string; key_hash: Buffer }>(
-    `SELECT k.tenant_id, k.key_hash FROM provision_keys k JOIN tenants t USING (tenant_id)
-     WHERE k.key_hash = $1 AND t.deleted_at IS NULL`,
+/** Returns the living tenants whose manifests name this hash, the first to name it first. Works across tenants. */
+export async function findKeys(tx: Transaction, keyHash: Buffer): Promise<RegisteredKey[]> {
+  const { rows } = await tx.query<RegisteredKey>(
+    `SELECT k.tenant_id, k.key_hash, k.binding FROM provision_keys k JOIN tenants t USING (tenant_id)
+     WHERE k.key_hash = $1 AND t.deleted_at IS NULL ORDER BY k.first_seen_at, k.tenant_id`,
     [keyHash],
   );
-  return rows[0];
+  return rows;
 }
 
 /**

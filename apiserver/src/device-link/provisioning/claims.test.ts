@@ -1,4 +1,5 @@
 import { create } from '@bufbuild/protobuf';
+import { provisionKeyBinding } from '@kellet/crds';
 import { Kind, RemoveRequestSchema } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
 import { ClaimDeviceRequestSchema } from '@kellet/proto/es/kellet/v1/provisioning_pb.ts';
 import { expect } from 'chai';
@@ -86,6 +87,60 @@ describe('claims', () => {
         id,
       )
     )[0]!.claims;
+
+  describe('never go to a tenant that copied the hash of a key', () => {
+    const hashOf = (key: string) => provisionKeyHash(key).toString('hex');
+    /** Applies a template in the thief's tenant with what can be read of acme's manifest, or made up. */
+    const steal = (key: string, keyBinding: string, name = newId()) =>
+      applyTemplate(dispatcher, { tenantId: 'other', name }, 'not the key', {
+        keySha256: hashOf(key),
+        keyBinding,
+      });
+    const tenantOf = async (deviceId: string) =>
+      (await rows<{ tenant_id: string }>('SELECT tenant_id FROM devices WHERE device_id = $1', deviceId))[0]?.tenant_id;
+    const bindings: [string, (key: string) => string][] = [
+      ['no binding', () => ''],
+      ["the owner's binding", (key) => provisionKeyBinding('acme', key)],
+      ['an invented binding', () => provisionKeyBinding('other', 'a guess')],
+    ];
+    for (const [what, bindingOf] of bindings) {
+      it(`refuses the devices before the owner is there and gives them to the owner afterwards: ${what}`, async () => {
+        const key = mintProvisionKey();
+        await steal(key, bindingOf(key));
+        expect(await outcome(key, `${what} early`)).to.deep.equal(denied);
+        const { refusal } = await applyTemplate(dispatcher, { tenantId: 'acme', name: newId() }, key);
+        expect(refusal).to.equal(undefined);
+        expect(await tenantOf((await claim(key, `${what} early`)).deviceId)).to.equal('acme');
+      });
+
+      it(`leaves the owner's devices with the owner: ${what}`, async () => {
+        const { key, name } = await template();
+        await steal(key, bindingOf(key));
+        expect(await tenantOf((await claim(key, `${what} late`)).deviceId)).to.equal('acme');
+        // Nor does the owner's template have to be there.
+        const meta = { tenantId: 'acme', namespace: 'kellet-acme', name, uid: 'uid' };
+        await dispatcher.remove(create(RemoveRequestSchema, { meta, kind: Kind.PROVISIONING_TEMPLATE }));
+        expect(await outcome(key, `${what} last`)).to.deep.equal(denied);
+      });
+    }
+
+    it('leaves a key that was in use before there were bindings with its tenant, until another proves to have it', async () => {
+      const { key } = await template();
+      await test.database.system((tx) =>
+        tx.query('UPDATE provision_keys SET binding = NULL WHERE key_hash = $1', [provisionKeyHash(key)]),
+      );
+      await steal(key, provisionKeyBinding('other', 'a guess'), 'found again');
+      expect(await tenantOf((await claim(key, 'unbound')).deviceId)).to.equal('acme');
+      expect((await steal(key, provisionKeyBinding('other', key), 'found again')).refusal).to.equal(undefined);
+      expect(await tenantOf((await claim(key, 'proven')).deviceId)).to.equal('other');
+    });
+
+    it('leaves a key with the tenant that had it first where both know it', async () => {
+      const { key } = await template();
+      expect((await applyTemplate(dispatcher, { tenantId: 'other', name: newId() }, key)).refusal).to.equal(undefined);
+      expect(await tenantOf((await claim(key, 'known to both')).deviceId)).to.equal('acme');
+    });
+  });
 
   it('makes the device in the tenant of the key, with its profile, its groups and an API key', async () => {
     const group = newId();

@@ -1,5 +1,4 @@
 // A device claims its identity (SPEC, Claim a device): one transaction from the key to the device, its API key and the event.
-import { timingSafeEqual } from 'node:crypto';
 import type { ClaimDeviceRequest, ProvisioningService } from '@kellet/proto/es/kellet/v1/provisioning_pb.ts';
 import { mintDeviceKey } from '../../auth/device-keys.ts';
 import type { ChangeCoalescer } from '../../control/changes.ts';
@@ -16,8 +15,8 @@ import { enqueue, type OutboxRelay } from '../../platform/outbox.ts';
 import { retryConflicts } from '../../platform/retry-conflicts.ts';
 import type { Implementation } from '../../platform/rpc.ts';
 import { decideClaim, type ClaimDecision, type ClaimKey } from './claim-decision.ts';
-import { countClaim, findClaimTemplate, findKey, markKeyUsed, type ClaimTemplateRow } from './claim-store.ts';
-import { keyExpiry, provisionKeyHash } from './provision-key.ts';
+import { countClaim, findClaimTemplate, findKeys, markKeyUsed, type ClaimTemplateRow } from './claim-store.ts';
+import { keyExpiry, provisionKeyHash, tenantOfKey } from './provision-key.ts';
 
 /** How long the event waits for its response to be written before the sweep takes it all the same (DECISIONS 25). */
 const holdMilliseconds = 1000;
@@ -68,10 +67,13 @@ export function claimMethod(ground: {
   const claim = async (request: ClaimDeviceRequest): Promise<Outcome> => {
     const { key, hardwareId, deviceName } = fieldsOf(request);
     const keyHash = provisionKeyHash(key);
-    const found = await database.system((tx) => findKey(tx, keyHash));
-    if (!found || !timingSafeEqual(found.key_hash, keyHash)) return { decision: refusedAsUnknown };
-    const fields: ClaimFields = { tenantId: found.tenant_id, keyHash, hardwareId, deviceName };
-    return retryConflicts(() => database.tenant(fields.tenantId, (tx) => claimInTenant(tx, fields, clock, membership)));
+    const registered = await database.system((tx) => findKeys(tx, keyHash));
+    const tenantId = tenantOfKey(key, registered);
+    if (tenantId === undefined) {
+      return { decision: { action: 'refuse', cause: registered.length === 0 ? 'unknown_key' : 'wrong_binding' } };
+    }
+    const fields: ClaimFields = { tenantId, keyHash, hardwareId, deviceName };
+    return retryConflicts(() => database.tenant(tenantId, (tx) => claimInTenant(tx, fields, clock, membership)));
   };
 
   return {

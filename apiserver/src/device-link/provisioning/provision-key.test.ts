@@ -1,5 +1,14 @@
 import { expect } from 'chai';
-import { keyExpiry, keyState, mintProvisionKey, provisionKeyHash, type KeyFacts } from './provision-key.ts';
+import { provisionKeyBinding } from '@kellet/crds';
+import {
+  keyExpiry,
+  keyState,
+  mintProvisionKey,
+  provisionKeyHash,
+  tenantOfKey,
+  type KeyFacts,
+  type RegisteredKey,
+} from './provision-key.ts';
 
 describe('provision keys', () => {
   it('are opaque, 256 bits, and never the same', () => {
@@ -39,4 +48,29 @@ describe('provision keys', () => {
     expect(keyExpiry(now, 60)).to.deep.equal(new Date('2026-01-01T12:01:00Z'));
     expect(keyExpiry(now, null)).to.equal(undefined);
   });
+});
+
+describe('tenantOfKey', () => {
+  const key = 'pk_1';
+  const named = (tenantId: string, binding: string | null, hashed = key): RegisteredKey => ({
+    tenant_id: tenantId,
+    key_hash: provisionKeyHash(hashed),
+    binding: binding === null ? null : Buffer.from(binding, 'hex'),
+  });
+  const bound = (tenantId: string) => named(tenantId, provisionKeyBinding(tenantId, key));
+  const copied = (tenantId: string, from: string) => named(tenantId, provisionKeyBinding(from, key));
+  const cases: [string, RegisteredKey[], string | undefined][] = [
+    ['named by nobody', [], undefined],
+    ['bound', [bound('a')], 'a'],
+    ['bound to two: the first', [bound('a'), bound('b')], 'a'],
+    ['a copied binding', [copied('b', 'a')], undefined],
+    ['a copied binding first', [copied('b', 'a'), bound('a')], 'a'],
+    ['in use before there were bindings', [named('a', null)], 'a'],
+    ['in use before, and a copied binding', [copied('b', 'a'), named('a', null)], 'a'],
+    ['in use before, and bound elsewhere', [named('a', null), bound('b')], 'b'],
+    ['another hash', [named('a', null, 'pk_2')], undefined],
+  ];
+  for (const [what, registered, want] of cases) {
+    it(`${what}: ${want ?? 'nobody'}`, () => expect(tenantOfKey(key, registered)).to.equal(want));
+  }
 });

@@ -41,6 +41,7 @@ export function templateProblem(spec: ProvisioningTemplateSpec): string | undefi
   if (spec.expiresInSeconds > 315_360_000) return 'spec.expiresInSeconds must be at most 315360000';
   if (spec.defaultGroups.length > 32) return 'spec.defaultGroups must have at most 32 entries';
   if (!/^([0-9a-f]{64})?$/.test(spec.keySha256)) return 'spec.keySha256 must be 64 lowercase hexadecimal digits';
+  if (!/^([0-9a-f]{64})?$/.test(spec.keyBinding)) return 'spec.keyBinding must be 64 lowercase hexadecimal digits';
   switch (spec.credentialType) {
     case '':
     case 'api_key':
@@ -69,7 +70,7 @@ export class TemplateApplier implements Applier<ProvisioningTemplateSpec, Observ
     return this.database.tenant(tenantId, async (tx) => {
       await takeUp(tx, 'ProvisioningTemplate', meta);
       const fields = await resolved(tx, tenantId, spec, await keyHashOf(tx, tenantId, id, spec));
-      await registerKey(tx, tenantId, fields.keyHash);
+      await registerKey(tx, tenantId, fields.keyHash, bindingOf(spec));
       await writeTemplate(tx, id, meta, fields);
       const row = (await findTemplate(tx, tenantId, id))!;
       const { state, expiresAt } = keyOf(row);
@@ -87,6 +88,10 @@ export class TemplateApplier implements Applier<ProvisioningTemplateSpec, Observ
     });
   }
 }
+
+/** The binding that the manifest states of its key, or undefined. */
+const bindingOf = ({ keySha256, keyBinding }: ProvisioningTemplateSpec): Buffer | undefined =>
+  keySha256 === '' || keyBinding === '' ? undefined : Buffer.from(keyBinding, 'hex');
 
 /** The hash of the key: the manifest's, else that of the key in force. Throws the refusal InvalidSpec when there is none. */
 async function keyHashOf(

@@ -95,17 +95,35 @@ export async function listTemplates(
 }
 
 /**
- * Makes a key known, as first seen now unless it was seen before. Throws the refusal InvalidSpec when it is another tenant's:
- * a key belongs to one tenant for good.
+ * Makes a key known to a tenant, as first seen now unless the tenant had it before. A binding replaces the one on record, and
+ * without one that on record stays. Throws the refusal InvalidSpec when a key that is new to the tenant comes without: its
+ * hash may have been copied from another tenant's manifest.
  */
-export async function registerKey(tx: Transaction, tenantId: string, keyHash: Buffer): Promise<void> {
-  await tx.query('INSERT INTO provision_keys (key_hash, tenant_id) VALUES ($1, $2) ON CONFLICT DO NOTHING', [
+export async function registerKey(
+  tx: Transaction,
+  tenantId: string,
+  keyHash: Buffer,
+  binding: Buffer | undefined,
+): Promise<void> {
+  if (binding) {
+    await tx.query(
+      `INSERT INTO provision_keys AS held (key_hash, tenant_id, binding) VALUES ($1, $2, $3)
+       ON CONFLICT (key_hash, tenant_id) DO UPDATE SET binding = excluded.binding
+         WHERE held.binding IS DISTINCT FROM excluded.binding`,
+      [keyHash, tenantId, binding],
+    );
+    return;
+  }
+  const known = await tx.query('SELECT FROM provision_keys WHERE key_hash = $1 AND tenant_id = $2', [
     keyHash,
     tenantId,
   ]);
-  const own = await tx.query('SELECT FROM provision_keys WHERE key_hash = $1 AND tenant_id = $2', [keyHash, tenantId]);
-  if (own.rowCount === 0)
-    throw new RefusalError('InvalidSpec', 'this provision key cannot be used: choose another one');
+  if (known.rowCount === 0) {
+    throw new RefusalError(
+      'InvalidSpec',
+      `spec.keyBinding is required with spec.keySha256: the SHA-256 of the text kellet-provision-key:${tenantId}:<key>`,
+    );
+  }
 }
 
 /** Writes the working copy of a resource. Throws the refusal InvalidSpec when the key opens another template. */

@@ -2,7 +2,7 @@
 // in no other way: the custom resource and the database hold its SHA-256.
 import { create } from '@bufbuild/protobuf';
 import { timestampFromDate } from '@bufbuild/protobuf/wkt';
-import { sealedKeyAnnotation, type ProvisioningTemplateSpec } from '@kellet/crds';
+import { provisionKeyBinding, sealedKeyAnnotation, type ProvisioningTemplateSpec } from '@kellet/crds';
 import { Credential_Type } from '@kellet/proto/es/kellet/v1/common_pb.ts';
 import { ObjectMetaSchema } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
 import {
@@ -72,6 +72,12 @@ function toTemplate(row: TemplateRow, provisionKey?: string): Template {
     updatedAt: timestampFromDate(row.updated_at),
   });
 }
+
+/** What a manifest says of a key: nothing that opens anything. */
+const keyOnRecord = (tenantId: string, key: string) => ({
+  keySha256: provisionKeyHash(key).toString('hex'),
+  keyBinding: provisionKeyBinding(tenantId, key),
+});
 
 const nameField = (name: string): string => textField('name', name, { minimum: 1, maximum: 128 });
 const patternField = (pattern: string): string =>
@@ -160,7 +166,7 @@ export function templateMethods(ground: {
         hardwareIdPattern,
         keyUse: request.oneTime ? 'Once' : 'Unlimited',
         credentialType: 'ApiKey',
-        keySha256: provisionKeyHash(provisionKey).toString('hex'),
+        ...keyOnRecord(tenantId, provisionKey),
         ...(expiresInSeconds > 0 ? { expiresInSeconds } : {}),
         ...(defaultGroups.length > 0 ? { defaultGroups } : {}),
         ...(request.enabled === false ? { suspended: true } : {}),
@@ -239,14 +245,14 @@ export function templateMethods(ground: {
       const kind = 'ProvisioningTemplate';
       const { namespace, resource_name: name } = row;
       const provisionKey = mintProvisionKey();
-      const keySha256 = provisionKeyHash(provisionKey).toString('hex');
+      const key = keyOnRecord(context.tenantId, provisionKey);
       const { spec } = await writer.read(context, kind, name);
       if (spec.keySecretRef)
         throw failedPrecondition(`the key is kept in Secret ${spec.keySecretRef.name}: rotate it there`);
-      if (spec.keySha256) return toTemplate(await patch(context, row, { keySha256 }), provisionKey);
+      if (spec.keySha256) return toTemplate(await patch(context, row, key), provisionKey);
       // The operator keeps the key in a Secret of its own; it alone may write there, and gets the new one sealed.
       const annotations = { [sealedKeyAnnotation]: sealKey(namespace, name, provisionKey) };
-      await writer.patch(context, { kind, name, spec: {}, annotations, keySha256 });
+      await writer.patch(context, { kind, name, spec: {}, annotations, key });
       return toTemplate(await read(context, row.template_id), provisionKey);
     },
   };

@@ -1,5 +1,6 @@
 // For tests: manifests of profiles and templates, applied as the operator would.
 import { create, type MessageInitShape } from '@bufbuild/protobuf';
+import { provisionKeyBinding } from '@kellet/crds';
 import {
   ApplyRequestSchema,
   type ApplyResponse,
@@ -53,7 +54,7 @@ export const applyProfile = (
     create(ApplyRequestSchema, { meta: metaOf(identity), spec: { case: 'deviceProfile', value: spec } }),
   );
 
-/** Applies a ProvisioningTemplate whose key is `key`. */
+/** Applies a ProvisioningTemplate whose key is `key`, bound to the tenant. */
 export const applyTemplate = (
   dispatcher: Dispatcher,
   identity: ManifestIdentity,
@@ -64,6 +65,7 @@ export const applyTemplate = (
     profileName: 'pumps',
     hardwareIdPattern: '*',
     keySha256: provisionKeyHash(key).toString('hex'),
+    keyBinding: provisionKeyBinding(identity.tenantId, key),
     ...spec,
   };
   return dispatcher.apply(

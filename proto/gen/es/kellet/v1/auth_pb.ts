@@ -2773,7 +2773,8 @@ export const AuthService: GenService<{
     output: typeof TenantSchema;
   },
   /**
-   * DeleteTenant ends a tenant; its id is never given out again.
+   * DeleteTenant ends a tenant and every credential of it at once. Its devices, telemetry and proofs stay in the database; its
+   * id is never given out again.
    *
    * @generated from rpc kellet.v1.AuthService.DeleteTenant
    */

@@ -273,6 +273,8 @@ export interface ProvisioningTemplateSpec {
   /** SHA-256 of the key, 64 hex digits; empty: the key in force stays. */
   key_sha256: string;
   suspended: boolean;
+  /** SHA-256 of kellet-provision-key:<tenant>:<key>, 64 hex digits; required the first time that the tenant uses key_sha256. */
+  key_binding: string;
 }
 
 export interface ProvisioningTemplateObserved {
@@ -2720,6 +2722,7 @@ function createBaseProvisioningTemplateSpec(): ProvisioningTemplateSpec {
     default_groups: [],
     key_sha256: "",
     suspended: false,
+    key_binding: "",
   };
 }
 
@@ -2748,6 +2751,9 @@ export const ProvisioningTemplateSpec: MessageFns<ProvisioningTemplateSpec> = {
     }
     if (message.suspended !== false) {
       writer.uint32(64).bool(message.suspended);
+    }
+    if (message.key_binding !== "") {
+      writer.uint32(74).string(message.key_binding);
     }
     return writer;
   },
@@ -2829,6 +2835,14 @@ export const ProvisioningTemplateSpec: MessageFns<ProvisioningTemplateSpec> = {
             message.suspended = reader.bool();
             continue;
           }
+          case 9: {
+            if (tag !== 74) {
+              break;
+            }
+
+            message.key_binding = reader.string();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -2854,6 +2868,7 @@ export const ProvisioningTemplateSpec: MessageFns<ProvisioningTemplateSpec> = {
     message.default_groups = object.default_groups?.map((e) => e) || [];
     message.key_sha256 = object.key_sha256 ?? "";
     message.suspended = object.suspended ?? false;
+    message.key_binding = object.key_binding ?? "";
     return message;
   },
 };

@@ -1,0 +1,295 @@
+// What somebody who is an administrator of neither the cluster nor the tenant gets by labels, copied manifests and the
+// operator's token, on the real API server with the rights that the installation has.
+import { provisionKeyBinding, tenantLabel } from '@kellet/crds';
+import { createHash, randomUUID } from 'node:crypto';
+import path from 'node:path';
+import { expect } from 'chai';
+import { admin, anonymous, kubectl, makeProfile, unique } from '../src/fixtures.ts';
+import { Kubectl } from '../src/kubectl.ts';
+import type { RestError } from '../src/rest.ts';
+import { stack } from '../stack/test-stack.ts';
+import { waitUntil } from '../stack/wait.ts';
+
+interface Resource {
+  metadata: { name: string; uid: string; labels?: Record<string, string>; deletionTimestamp?: string };
+  spec: Record<string, unknown>;
+  status?: { namespace?: string; conditions?: { type: string; status: string; reason: string; message: string }[] };
+}
+
+const make = (kind: string, name: string, spec: object) => ({
+  apiVersion: 'kellet.dev/v1alpha1',
+  kind,
+  metadata: { name },
+  spec,
+});
+const labelled = (name: string, tenant: string) => ({
+  apiVersion: 'v1',
+  kind: 'Namespace',
+  metadata: { name, labels: { [tenantLabel]: tenant } },
+});
+
+describe('walls between tenants in the cluster', function () {
+  this.timeout(120_000);
+  let kube: Kubectl;
+  /** kubectl with the operator's own token. */
+  let operator: Kubectl;
+  const made: string[] = [];
+
+  const conditionOf = async (at: Kubectl, kind: string, name: string) =>
+    (await at.json<Resource>(['get', kind, name])).status?.conditions?.find(({ type }) => type === 'Ready');
+  const untilReady = (at: Kubectl, kind: string, name: string, reason: string) =>
+    waitUntil(
+      async () => {
+        const ready = await conditionOf(at, kind, name);
+        return ready?.reason === reason && ready;
+      },
+      { what: `${kind} ${name}: ${reason}`, timeoutMilliseconds: 20_000 },
+    );
+  const secretsIn = async (namespace: string) =>
+    (await kube.in(namespace).json<{ items: Resource[] }>(['get', 'secrets'])).items.map(
+      ({ metadata }) => metadata.name,
+    );
+  const failureOf = (running: Promise<unknown>) =>
+    running.then(
+      () => 'it was allowed',
+      (error: Error) => error.message,
+    );
+  const tenantName = () => {
+    const name = unique('wall');
+    made.push(name);
+    return name;
+  };
+
+  before(async () => {
+    kube = await kubectl();
+    const folder = path.dirname(stack().infoPath);
+    operator = new Kubectl(await stack().kubectl(), path.join(folder, 'secrets/operator.kubeconfig'), 'default');
+  });
+  after(async () => {
+    for (const name of made) {
+      await kube.run(['delete', 'tenant.kellet.dev', name, '--ignore-not-found', '--wait=false']);
+      await kube.run(['delete', 'namespace', `kellet-${name}`, '--ignore-not-found', '--wait=false']);
+    }
+  });
+
+  it('gives nothing to a namespace that carries the label of a tenant that does not name it', async () => {
+    const tenant = tenantName();
+    const planted = kube.in(unique('planted'));
+    await kube.apply(labelled(planted.namespace, tenant));
+    await kube.apply(make('Tenant', tenant, { adminEmail: `admin@${tenant}.test` }));
+    await kube.wait(`tenant.kellet.dev/${tenant}`, 'condition=Ready');
+    const { status } = await kube.json<Resource>(['get', 'tenant.kellet.dev', tenant]);
+    expect(status!.namespace).to.equal(`kellet-${tenant}`);
+    expect(await secretsIn(`kellet-${tenant}`)).to.deep.equal([`${tenant}-admin`]);
+    expect(await secretsIn(planted.namespace)).to.deep.equal([]);
+    await planted.apply(make('DeviceProfile', 'planted', { type: 'planted' }));
+    expect((await untilReady(planted, 'dprof', 'planted', 'NoTenant')).message).to.include(`is kellet-${tenant}`);
+    await kube.run(['delete', 'namespace', planted.namespace, '--wait=false']);
+  });
+
+  it('gives nothing to a namespace of the usual name that was there before, until the Tenant names it', async () => {
+    const tenant = tenantName();
+    const namespace = `kellet-${tenant}`;
+    await kube.apply(labelled(namespace, tenant));
+    const spec = { adminEmail: `admin@${tenant}.test` };
+    await kube.apply(make('Tenant', tenant, spec));
+    const { message } = await untilReady(kube, 'tenant.kellet.dev', tenant, 'NamespaceConflict');
+    expect(message).to.equal(
+      `namespace ${namespace} was not made for this Tenant: delete it, or adopt it by spec.namespace: ${namespace}`,
+    );
+    expect(await secretsIn(namespace)).to.deep.equal([]);
+    const place = kube.in(namespace);
+    await place.apply(make('DeviceProfile', 'planted', { type: 'planted' }));
+    expect((await untilReady(place, 'dprof', 'planted', 'NoTenant')).message).to.include('does not name it');
+
+    await kube.apply(make('Tenant', tenant, { ...spec, namespace }));
+    await kube.wait(`tenant.kellet.dev/${tenant}`, 'condition=Ready');
+    expect(await secretsIn(namespace)).to.deep.equal([`${tenant}-admin`]);
+    await place.wait('dprof/planted', 'condition=Ready');
+    expect(await failureOf(kube.apply(make('Tenant', tenant, { ...spec, namespace: 'default' })))).to.include(
+      'must not change once set',
+    );
+  });
+
+  it('gives nothing to a namespace that took the name of one that was the tenant’s', async () => {
+    const tenant = tenantName();
+    const own = unique('own');
+    await kube.apply(labelled(own, tenant), make('Tenant', tenant, { namespace: own }));
+    await kube.wait(`tenant.kellet.dev/${tenant}`, 'condition=Ready');
+    // The Tenant no longer names it; what is recorded holds for this namespace, not for its name.
+    await kube.run([
+      'patch',
+      'tenant.kellet.dev',
+      tenant,
+      '--type=json',
+      '-p',
+      '[{"op":"remove","path":"/spec/namespace"}]',
+    ]);
+    await kube.wait(`tenant.kellet.dev/${tenant}`, 'condition=Ready');
+    expect((await kube.json<Resource>(['get', 'tenant.kellet.dev', tenant])).status!.namespace).to.equal(own);
+    await kube.run(['delete', 'namespace', own, '--timeout=60s']);
+    await kube.apply(labelled(own, tenant));
+    await waitUntil(
+      async () =>
+        (await kube.json<Resource>(['get', 'tenant.kellet.dev', tenant])).status!.namespace === `kellet-${tenant}`,
+      { what: 'a namespace of its own', timeoutMilliseconds: 20_000 },
+    );
+    await kube.run(['delete', 'namespace', own, '--wait=false']);
+  });
+
+  it('refuses a first password from a namespace that is neither the tenant’s nor the operator’s', async () => {
+    const tenant = tenantName();
+    const secret = unique('foreign');
+    const other = kube.in(`kellet-${stack().info.other.tenant}`);
+    await other.run(['create', 'secret', 'generic', secret, `--from-literal=password=${randomUUID()}`]);
+    const adminPasswordSecretRef = { namespace: other.namespace, name: secret };
+    await kube.apply(make('Tenant', tenant, { adminEmail: `admin@${tenant}.test`, adminPasswordSecretRef }));
+    const { message } = await untilReady(kube, 'tenant.kellet.dev', tenant, 'SecretNamespaceRefused');
+    expect(message).to.equal(
+      `adminPasswordSecretRef.namespace must be kellet-${tenant}, the tenant's, or kellet-system, the operator's`,
+    );
+    await other.run(['delete', 'secret', secret]);
+  });
+
+  it('says of a deleted Tenant that its credentials end and its data stays', async () => {
+    const tenant = tenantName();
+    await kube.apply(make('Tenant', tenant, {}));
+    await kube.wait(`tenant.kellet.dev/${tenant}`, 'condition=Ready');
+    await kube.run(['delete', 'tenant.kellet.dev', tenant, '--timeout=30s']);
+    const events = ['get', 'events', '--field-selector', `involvedObject.name=${tenant},reason=DataKept`];
+    const event = await waitUntil(
+      async () => (await kube.in('default').json<{ items: { message: string }[] }>(events)).items[0],
+      { what: 'the event', timeoutMilliseconds: 10_000 },
+    );
+    expect(event.message).to.match(/^every credential of the tenant has ended; .* stay in the database/);
+  });
+
+  describe('of the operator’s token', () => {
+    const binding = (role: string, subject: object) => ({
+      apiVersion: 'rbac.authorization.k8s.io/v1',
+      kind: 'RoleBinding',
+      metadata: { name: 'kellet-operator-tenant' },
+      roleRef: { apiGroup: 'rbac.authorization.k8s.io', kind: 'ClusterRole', name: role },
+      subjects: [subject],
+    });
+    const itself = { kind: 'ServiceAccount', name: 'kellet-operator', namespace: 'kellet-system' };
+    const bind = (at: Kubectl, object: object) =>
+      at.run(['apply', '--server-side', '--force-conflicts', '--validate=false', '-f', '-'], JSON.stringify(object));
+
+    /** Has the operator mint a key, for which it needs the tenant's Secrets. */
+    const mint = async () => {
+      const name = unique('minted');
+      await kube.apply(
+        make('DeviceProfile', name, { type: name }),
+        make('ProvisioningTemplate', name, { profileRef: { name } }),
+      );
+      await kube.wait(`ptmpl/${name}`, 'condition=Ready', 30);
+      expect(await secretsIn(kube.namespace)).to.include(`${name}-provision-key`);
+    };
+
+    it('reads Secrets of tenants and of its own namespace, and no others', async () => {
+      await mint();
+      for (const [namespace, may] of [
+        [stack().info.namespace, true],
+        ['kellet-system', true],
+        ['default', false],
+        ['kube-system', false],
+      ] as const) {
+        const failure = await failureOf(operator.in(namespace).run(['get', 'secret', 'none-of-this-name']));
+        expect(failure, namespace).to.include(may ? 'NotFound' : 'Forbidden');
+      }
+      expect(await failureOf(operator.run(['get', 'secrets', '--all-namespaces']))).to.include('Forbidden');
+      expect(await failureOf(operator.in('kellet-system').run(['get', 'secrets']))).to.include('Forbidden');
+    });
+
+    it('binds its role to nobody but itself, and only where there is a tenant', async () => {
+      const own = operator.in(stack().info.namespace);
+      const other = { kind: 'ServiceAccount', name: 'default', namespace: 'default' };
+      expect(await failureOf(bind(operator.in('kube-system'), binding('kellet-operator-tenant', itself)))).to.include(
+        'only in namespaces with the label kellet.dev/tenant',
+      );
+      expect(await failureOf(bind(own, binding('kellet-operator-tenant', other)))).to.include('only to itself');
+      const elsewhere = { ...binding('cluster-admin', itself), metadata: { name: 'another' } };
+      expect(await failureOf(bind(own, elsewhere))).to.include('Forbidden');
+      const place = unique('unlabelled');
+      await kube.run(['create', 'namespace', place]);
+      expect(await failureOf(bind(operator.in(place), binding('cluster-admin', itself)))).to.include('Forbidden');
+      expect(await failureOf(operator.run(['label', 'namespace', place, `${tenantLabel}=demo`]))).to.include(
+        'Forbidden',
+      );
+      await kube.run(['delete', 'namespace', place, '--wait=false']);
+    });
+
+    it('comes back when somebody takes its binding away', async () => {
+      await mint();
+      await kube.run(['delete', 'rolebinding', 'kellet-operator-tenant']);
+      await mint();
+    });
+  });
+
+  describe('of provision keys', () => {
+    const claim = async (provision_key: string) => {
+      const name = unique('claimed');
+      const body = { provision_key, device_name: name, hardware_id: name };
+      const { device_id } = await anonymous().post<{ device_id: string }>('/api/v1/provision', body);
+      return device_id;
+    };
+    const refusalOf = (running: Promise<unknown>) =>
+      running.then(
+        () => 'it was allowed',
+        (error: RestError) => error.code,
+      );
+    /** The other tenant's kubectl, with a profile for what it steals. */
+    const thief = async () => {
+      const other = kube.in(`kellet-${stack().info.other.tenant}`);
+      await other.apply(make('DeviceProfile', 'stolen', { type: 'stolen' }));
+      return other;
+    };
+    const steal = async (keySha256: string, keyBinding: string) => {
+      const other = await thief();
+      const name = unique('stolen');
+      await other.apply(make('ProvisioningTemplate', name, { profileRef: { name: 'stolen' }, keySha256, keyBinding }));
+      await other.wait(`ptmpl/${name}`, 'condition=Ready');
+    };
+
+    it('leaves devices with the tenant whose key they have, whoever copied its manifest', async () => {
+      const rest = await admin();
+      const { profile_id } = await makeProfile(rest);
+      const { provision_key } = await rest.post<{ provision_key: string }>('/api/v1/provisioning/templates', {
+        name: unique('owner'),
+        profile_id,
+      });
+      const { items } = await kube.json<{ items: Resource[] }>(['get', 'ptmpl']);
+      const sha256 = createHash('sha256').update(provision_key).digest('hex');
+      const { spec } = items.find((item) => item.spec['keySha256'] === sha256)!;
+      await steal(spec['keySha256'] as string, spec['keyBinding'] as string);
+      const device = await claim(provision_key);
+      expect(await rest.get<object>(`/api/v1/devices/${device}`)).to.include({ device_id: device });
+    });
+
+    it('refuses devices whose hash a tenant copied before its owner came, and lets the owner in', async () => {
+      const key = `pk_${randomUUID()}`;
+      const keySha256 = createHash('sha256').update(key).digest('hex');
+      await steal(keySha256, 'ab'.repeat(32));
+      expect(await refusalOf(claim(key))).to.equal('PERMISSION_DENIED');
+      const name = unique('late');
+      const keyBinding = provisionKeyBinding(stack().info.tenant, key);
+      await kube.apply(
+        make('DeviceProfile', name, { type: name }),
+        make('ProvisioningTemplate', name, { profileRef: { name }, keySha256, keyBinding }),
+      );
+      await kube.wait(`ptmpl/${name}`, 'condition=Ready');
+      const device = await claim(key);
+      expect(await (await admin()).get<object>(`/api/v1/devices/${device}`)).to.include({ device_id: device });
+    });
+
+    it('says what a manifest with a hash alone lacks', async () => {
+      const name = unique('bare');
+      const other = await thief();
+      const keySha256 = createHash('sha256').update(name).digest('hex');
+      await other.apply(make('ProvisioningTemplate', name, { profileRef: { name: 'stolen' }, keySha256 }));
+      const { message } = await untilReady(other, 'ptmpl', name, 'InvalidSpec');
+      expect(message).to.include('spec.keyBinding is required with spec.keySha256');
+    });
+  });
+});

@@ -1,0 +1,80 @@
+import { apiVersion, type Tenant } from '@kellet/crds';
+import { expect } from 'chai';
+import type { Namespace } from './resources.ts';
+import { KubernetesError } from './runtime/kubernetes-error.ts';
+import type { KubernetesObject, Resource } from './runtime/resource.ts';
+import { TestClock } from './runtime/test-clock.ts';
+import { SecretAccess, toSubject } from './secret-access.ts';
+
+describe('toSubject', () => {
+  it('names a service account as such, and anybody else as a user', () => {
+    expect(toSubject('system:serviceaccount:kellet-system:kellet-operator')).to.deep.equal({
+      kind: 'ServiceAccount',
+      name: 'kellet-operator',
+      namespace: 'kellet-system',
+    });
+    expect(toSubject('admin')).to.deep.equal({
+      kind: 'User',
+      name: 'admin',
+      apiGroup: 'rbac.authorization.k8s.io',
+    });
+  });
+});
+
+describe('SecretAccess', () => {
+  const tenant: Tenant = { apiVersion, kind: 'Tenant', metadata: { name: 'acme', uid: 'uid' }, spec: {} };
+  const namespace: Namespace = { metadata: { name: 'kellet-acme', uid: 'namespace uid' } };
+
+  /** An API server that fails at these calls, in the order of asking. */
+  function makeServer(failures: string[] = []) {
+    const calls: string[] = [];
+    const call = (what: string): void => {
+      calls.push(what);
+      if (failures[0] !== what) return;
+      failures.shift();
+      throw new KubernetesError(500, { message: what });
+    };
+    const client = {
+      create: async <T extends KubernetesObject>({ kind }: Resource, object: T): Promise<T> => {
+        call(kind);
+        const userInfo = { username: 'system:serviceaccount:a:b' };
+        return { ...object, status: { allowed: true, userInfo } };
+      },
+      apply: async <T extends KubernetesObject>({ kind }: Resource, object: T): Promise<T> => {
+        call(`${kind} ${object.metadata.namespace}/${object.metadata.name}`);
+        return object;
+      },
+    };
+    return { calls, access: new SecretAccess({ client, clock: new TestClock(), role: 'role' }) };
+  }
+  const once = ['SelfSubjectReview', 'RoleBinding kellet-acme/role', 'SelfSubjectAccessReview'];
+  const again = once.slice(1);
+
+  it('is asked for once, also by many at the same time', async () => {
+    const { calls, access } = makeServer();
+    await Promise.all([access.ensure(tenant, namespace), access.ensure(tenant, namespace)]);
+    await access.ensure(tenant, namespace);
+    expect(calls).to.deep.equal(once);
+  });
+
+  it('is asked for anew after a failure', async () => {
+    const { calls, access } = makeServer(['RoleBinding kellet-acme/role']);
+    const failure = await access.ensure(tenant, namespace).catch((error: Error) => error.message);
+    expect(failure).to.equal('RoleBinding kellet-acme/role');
+    await access.ensure(tenant, namespace);
+    expect(calls).to.deep.equal([...once.slice(0, 2), ...again]);
+  });
+
+  it('is asked for anew once Secrets were refused, and not after other errors', async () => {
+    const { calls, access } = makeServer();
+    await access.ensure(tenant, namespace);
+    for (const [code, want] of [
+      [500, once],
+      [403, [...once, ...again]],
+    ] as const) {
+      await access.using(namespace, Promise.reject(new KubernetesError(code, {}))).catch(() => undefined);
+      await access.ensure(tenant, namespace);
+      expect(calls, String(code)).to.deep.equal(want);
+    }
+  });
+});

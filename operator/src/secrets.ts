@@ -1,0 +1,18 @@
+// Reading Secrets.
+import { secretResource, type Secret } from './resources.ts';
+import type { KubernetesClient } from './runtime/kubernetes-client.ts';
+import { isNotFound } from './runtime/kubernetes-error.ts';
+
+/** Reads a Secret. @returns undefined when it does not exist */
+export async function findSecret(
+  client: Pick<KubernetesClient, 'get'>,
+  namespace: string,
+  name: string,
+): Promise<Secret | undefined> {
+  try {
+    return await client.get<Secret>(secretResource, namespace, name);
+  } catch (error) {
+    if (isNotFound(error)) return undefined;
+    throw error;
+  }
+}
