@@ -12,17 +12,17 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 dev: install ## the whole of Kellet on this machine, until Ctrl-C (ONLY=kubernetes: just a cluster)
-	@exec node e2e/stack/main.ts $(if $(ONLY),--only $(ONLY))
+	@exec node dev/stack/main.ts $(if $(ONLY),--only $(ONLY))
 
 demo: install ## the whole story in two minutes: provisioned, measured, updated, stopped, proven
-	@exec node e2e/demo/main.ts
+	@exec node dev/demo/main.ts
 
 test: install ## every check and test (ONLY=lint|unit|e2e, GREP=title)
 	@exec node scripts/gate.ts
 
 fuzz: install ## 20,000 mutated requests to every route (REQUESTS=n, SEED=n)
 	@KELLET_FUZZ_REQUESTS=$(or $(REQUESTS),20000) $(if $(SEED),KELLET_FUZZ_SEED=$(SEED)) exec mocha \
-		--require ./e2e/stack/test-stack.ts e2e/tests/fuzz.test.ts
+		--require ./dev/stack/test-stack.ts e2e/tests/fuzz.test.ts
 
 property: install ## schemathesis over the OpenAPI document (ONLY=admin|viewer|device|platform, EXAMPLES=n)
 	@exec node e2e/property/main.ts

@@ -2,11 +2,11 @@
 import { globSync } from 'node:fs';
 import { rm } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
-import { kubernetesFolder } from '../e2e/stack/cluster.ts';
-import { tryLock } from '../e2e/stack/file-lock.ts';
-import { deleteKind } from '../e2e/stack/kind.ts';
-import { defaultStateFolder, removeReachableFolder } from '../e2e/stack/paths.ts';
-import { endRecordedProcesses } from '../e2e/stack/process-table.ts';
+import { kubernetesFolder } from '../dev/stack/cluster.ts';
+import { tryLock } from '../dev/stack/file-lock.ts';
+import { deleteKind } from '../dev/stack/kind.ts';
+import { defaultStateFolder, removeReachableFolder } from '../dev/stack/paths.ts';
+import { endRecordedProcesses } from '../dev/stack/process-table.ts';
 
 // Besides the state of `make dev` there may be that of test runs and demonstrations, in folders of their own.
 const stateFolders = globSync('{,*/,*/*/}lock', { cwd: defaultStateFolder }).map((path) =>

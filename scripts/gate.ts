@@ -71,7 +71,7 @@ function showPrograms(shown: boolean): void {
 
 /** Builds programs in the background, at a low priority: what is checked meanwhile goes first. @returns whether all are there */
 function buildPrograms(names: readonly string[]): Promise<boolean> {
-  const child = spawn('node', ['e2e/stack/programs.ts', ...names], { cwd: root, stdio: ['ignore', 'pipe', 'inherit'] });
+  const child = spawn('node', ['dev/stack/programs.ts', ...names], { cwd: root, stdio: ['ignore', 'pipe', 'inherit'] });
   try {
     if (child.pid) setPriority(child.pid, 15);
   } catch {
@@ -150,7 +150,7 @@ const steps: Step[] = [
   check('proto breaking', 'npm', 'run', '--silent', 'breaking', '--workspace', 'proto'),
   check('generated code', 'node', 'scripts/generate.ts', '--check'),
   check('types', 'tsc', '--noEmit'),
-  tests('unit', './e2e/stack/test-services.ts', [
+  tests('unit', './dev/stack/test-services.ts', [
     'verify/**/*.test.ts',
     'client/**/*.test.ts',
     'crds/**/*.test.ts',
@@ -159,9 +159,9 @@ const steps: Step[] = [
     'operator/**/*.test.ts',
     'kubectl/**/*.test.ts',
     'scripts/**/*.test.ts',
-    'e2e/{stack,devchain,devices,demo,property,src}/**/*.test.ts',
+    '{dev,e2e/property,e2e/src}/**/*.test.ts',
   ]),
-  tests('e2e', './e2e/stack/test-stack.ts', ['e2e/tests/**/*.test.ts'], ['--timeout', '120000'], lastTests),
+  tests('e2e', './dev/stack/test-stack.ts', ['e2e/tests/**/*.test.ts'], ['--timeout', '120000'], lastTests),
   {
     name: 'programs',
     group: 'programs',

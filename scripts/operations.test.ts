@@ -6,13 +6,13 @@ import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { expect } from 'chai';
-import { eventually } from '../apiserver/src/auth/test-fixtures.ts';
-import { newSigningKey } from '../apiserver/src/auth/test-platform.ts';
+import { eventually } from '../apiserver/src/auth/testing/test-fixtures.ts';
+import { newSigningKey } from '../apiserver/src/auth/testing/test-platform.ts';
 import { readConfig as readApiserverConfig } from '../apiserver/src/config.ts';
-import { createTestDatabase, type TestDatabase } from '../apiserver/src/platform/test-database.ts';
+import { createTestDatabase, type TestDatabase } from '../apiserver/src/platform/testing/test-database.ts';
 import { readConfig as readOperatorConfig } from '../operator/src/config.ts';
 import type { RegisteredMetric } from './report-metrics.ts';
-import { absentCluster } from '../apiserver/src/platform/test-kubeconfig.ts';
+import { absentCluster } from '../apiserver/src/platform/testing/test-kubeconfig.ts';
 
 const root = path.dirname(import.meta.dirname);
 const read = (file: string): string => readFileSync(path.join(root, file), 'utf8');

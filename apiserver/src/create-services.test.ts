@@ -4,18 +4,18 @@ import { expect } from 'chai';
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
-import { MovableClock, testPlatform } from './auth/test-platform.ts';
+import { MovableClock, testPlatform } from './auth/testing/test-platform.ts';
 import { createServices } from './create-services.ts';
 import { publicServices } from './gateway/services.ts';
 import { InternalServer } from './internal/server.ts';
-import { Broker } from './platform/broker.ts';
-import { OutboxRelay } from './platform/outbox.ts';
-import type { ServiceModule } from './platform/module.ts';
+import { Broker } from './platform/events/broker.ts';
+import { OutboxRelay } from './platform/events/outbox.ts';
+import type { ServiceModule } from './module.ts';
 import type { ServiceRegistry } from './platform/rpc.ts';
-import { createTestDatabase, type TestDatabase } from './platform/test-database.ts';
-import { absentCluster } from './platform/test-kubeconfig.ts';
+import { createTestDatabase, type TestDatabase } from './platform/testing/test-database.ts';
+import { absentCluster } from './platform/testing/test-kubeconfig.ts';
 import { allTargets } from './targets.ts';
-import { LiveHub } from './telemetry/live.ts';
+import { LiveHub } from './telemetry/live/live.ts';
 
 describe('the services of a process', () => {
   let test: TestDatabase;

@@ -1,12 +1,12 @@
 // The services of a process, wired: each reaches another through that service's interface. Facts of devices and profiles are
 // read from the database wherever they are needed, as in every replica; only the gateway's calls cross processes.
 import { createAuth } from './auth/service.ts';
-import { TenantApplier } from './auth/tenant-applier.ts';
+import { TenantApplier } from './tenants/tenant-applier.ts';
 import { createChainAnchor } from './chain-anchor/service.ts';
 import { createControl } from './control/service.ts';
-import { RolloutMembership } from './device-link/ota/membership.ts';
+import { RolloutMembership } from './device-link/ota/rollouts/membership.ts';
 import { createOta } from './device-link/ota/service.ts';
-import { countRolloutsOfProfile } from './device-link/ota/usage.ts';
+import { countRolloutsOfProfile } from './device-link/ota/rollouts/usage.ts';
 import { createProfileReader } from './device-link/provisioning/profiles.ts';
 import { createProvisioning } from './device-link/provisioning/service.ts';
 import { createRpc } from './device-link/rpc/service.ts';
@@ -15,10 +15,10 @@ import type { DeviceDirectory } from './device-registry/directory.ts';
 import { createDeviceRegistry } from './device-registry/service.ts';
 import type { InternalServer } from './internal/server.ts';
 import { KubernetesApi, loadKubeConfig } from './platform/kubernetes.ts';
-import type { Platform, ServiceModule } from './platform/module.ts';
+import type { Platform, ServiceModule } from './module.ts';
 import { ServiceRegistry } from './platform/rpc.ts';
 import type { Target } from './targets.ts';
-import type { LiveHub } from './telemetry/live.ts';
+import type { LiveHub } from './telemetry/live/live.ts';
 import { createTelemetry } from './telemetry/service.ts';
 import { createVerifier } from './verifier/service.ts';
 

@@ -3,14 +3,14 @@ import { execFileSync, fork } from 'node:child_process';
 import { once } from 'node:events';
 import path from 'node:path';
 import { expect } from 'chai';
-import { mintDeviceKey } from './auth/device-keys.ts';
-import { hashPassword } from './auth/passwords.ts';
+import { mintDeviceKey } from './auth/credentials/device-keys.ts';
+import { hashPassword } from './auth/sign-in/passwords.ts';
 import { insertUser } from './auth/store.ts';
-import { insertTenant } from './auth/test-fixtures.ts';
+import { insertTenant } from './auth/testing/test-fixtures.ts';
 import { newId } from './platform/ids.ts';
-import { createTestDatabase, type TestDatabase } from './platform/test-database.ts';
-import type { Attack, AttackReport } from './test-hostile-clients.ts';
-import { TestProcesses, type TestProcess } from './test-process.ts';
+import { createTestDatabase, type TestDatabase } from './platform/testing/test-database.ts';
+import type { Attack, AttackReport } from './testing/test-hostile-clients.ts';
+import { TestProcesses, type TestProcess } from './testing/test-process.ts';
 
 const tenant = 'acme';
 const mebibyte = 1024 * 1024;
@@ -113,7 +113,7 @@ describe('kellet-apiserver among hostile clients', function () {
     const before = await observe(1000);
     const reports: AttackReport[] = [];
     const children = attacks.map((one, index) => {
-      const child = fork(path.join(import.meta.dirname, 'test-hostile-clients.ts'));
+      const child = fork(path.join(import.meta.dirname, 'testing/test-hostile-clients.ts'));
       child.send({ ...one, port: server.ports.restPort });
       child.on('message', (report) => (reports[index] = report as AttackReport));
       return child;

@@ -6,12 +6,12 @@ import { Client, credentials, Metadata, type ServiceError } from '@grpc/grpc-js'
 import { DeviceLinkService, ListPendingRpcsRequestSchema } from '@kellet/proto/es/kellet/v1/device_link_pb';
 import { IngestStreamRequestSchema, TelemetryService } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { expect } from 'chai';
-import { mintDeviceKey } from './auth/device-keys.ts';
-import { eventually, insertTenant } from './auth/test-fixtures.ts';
-import { grpcService } from './platform/grpc-service.ts';
+import { mintDeviceKey } from './auth/credentials/device-keys.ts';
+import { eventually, insertTenant } from './auth/testing/test-fixtures.ts';
+import { grpcService } from './platform/grpc/grpc-service.ts';
 import { newId } from './platform/ids.ts';
-import { createTestDatabase, type TestDatabase } from './platform/test-database.ts';
-import { TestProcesses, type TestProcess } from './test-process.ts';
+import { createTestDatabase, type TestDatabase } from './platform/testing/test-database.ts';
+import { TestProcesses, type TestProcess } from './testing/test-process.ts';
 
 const tenant = 'acme';
 const sleep = (milliseconds: number) => new Promise((resolve) => setTimeout(resolve, milliseconds));

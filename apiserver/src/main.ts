@@ -2,35 +2,35 @@
 // kellet-apiserver: configuration → parts → start in order → drain in the opposite order. Read this first.
 import { createPrivateKey, hkdfSync, randomBytes } from 'node:crypto';
 import { chainChecks } from './chain-anchor/readiness.ts';
-import { runWalletCommand } from './chain-anchor/wallet-command.ts';
+import { runWalletCommand } from './chain-anchor/wallet/wallet-command.ts';
 import { configHelp, readConfig, type Config } from './config.ts';
 import { createServices } from './create-services.ts';
 import { attachWebSocket } from './dashboard-bff/web-socket.ts';
 import type { DeviceDirectory } from './device-registry/directory.ts';
 import { groupMembers } from './device-registry/group-members.ts';
 import { Gateway } from './gateway/gateway.ts';
-import { Health, type Check } from './gateway/health.ts';
-import { addressOfRequest } from './gateway/client-address.ts';
+import { Health, type Check } from './gateway/http/health.ts';
+import { addressOfRequest } from './gateway/admission/client-address.ts';
 import { TargetInvoker } from './internal/invoker.ts';
 import { InternalServer } from './internal/server.ts';
-import { Broker } from './platform/broker.ts';
+import { Broker } from './platform/events/broker.ts';
 import { sleep, systemClock } from './platform/clock.ts';
-import { Database, isConnectionError } from './platform/database.ts';
-import { addHealth } from './platform/grpc-health.ts';
+import { Database, isConnectionError } from './platform/database/database.ts';
+import { addHealth } from './platform/grpc/grpc-health.ts';
 import { createLogger, type Logger } from './platform/logger.ts';
 import { createMetrics } from './platform/metrics.ts';
-import { migrate } from './platform/migrate.ts';
-import type { Platform, ServiceModule } from './platform/module.ts';
-import { OutboxRelay } from './platform/outbox.ts';
-import { runEventsCommand } from './platform/outbox-command.ts';
+import { migrate } from './platform/database/migrate.ts';
+import type { Platform, ServiceModule } from './module.ts';
+import { OutboxRelay } from './platform/events/outbox.ts';
+import { runEventsCommand } from './platform/events/outbox-command.ts';
 import { Paging } from './platform/paging.ts';
-import { SlowStatements } from './platform/slow-statements.ts';
+import { SlowStatements } from './platform/database/slow-statements.ts';
 import { startTracing } from './platform/tracing.ts';
 import type { ServiceRegistry } from './platform/rpc.ts';
 import { ProcessServer } from './process-server.ts';
-import { LiveRelay } from './telemetry/live-relay.ts';
-import { LiveHub } from './telemetry/live.ts';
-import { runPublishPointsCommand } from './telemetry/publish-points-command.ts';
+import { LiveRelay } from './telemetry/live/live-relay.ts';
+import { LiveHub } from './telemetry/live/live.ts';
+import { runPublishPointsCommand } from './telemetry/live/publish-points-command.ts';
 
 const usage = `kellet-apiserver: the data plane of Kellet
 

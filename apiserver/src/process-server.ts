@@ -1,10 +1,10 @@
 // The port every process has for its keepers: metrics, liveness and readiness (API.md, ports).
 import { once } from 'node:events';
 import type { IncomingMessage, ServerResponse } from 'node:http';
-import { answerHealth, answerJson, notFoundRoute } from './gateway/cold-routes.ts';
-import type { Health } from './gateway/health.ts';
-import { HttpServer } from './gateway/http-server.ts';
-import { answer, answerError } from './gateway/rest-answer.ts';
+import { answerHealth, answerJson, notFoundRoute } from './gateway/http/cold-routes.ts';
+import type { Health } from './gateway/http/health.ts';
+import { HttpServer } from './gateway/http/http-server.ts';
+import { answer, answerError } from './gateway/http/rest-answer.ts';
 import { newId } from './platform/ids.ts';
 import type { Logger } from './platform/logger.ts';
 import type { Registry } from './platform/metrics.ts';

@@ -3,14 +3,14 @@ import { chmod, mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import pg from 'pg';
-import { natsServerProgram } from '../../e2e/stack/binaries.ts';
-import { startNats } from '../../e2e/stack/nats.ts';
-import { findFreePorts } from '../../e2e/stack/ports.ts';
-import { ensureServiceDatabase, startPostgres } from '../../e2e/stack/postgres.ts';
-import { ed25519PrivateKey, openSecrets, randomPassword } from '../../e2e/stack/secrets.ts';
-import { createSupervisor } from '../../e2e/stack/supervisor.ts';
+import { natsServerProgram } from '../../dev/stack/binaries.ts';
+import { startNats } from '../../dev/stack/nats.ts';
+import { findFreePorts } from '../../dev/stack/ports.ts';
+import { ensureServiceDatabase, startPostgres } from '../../dev/stack/postgres.ts';
+import { ed25519PrivateKey, openSecrets, randomPassword } from '../../dev/stack/secrets.ts';
+import { createSupervisor } from '../../dev/stack/supervisor.ts';
 import { newId } from '../../apiserver/src/platform/ids.ts';
-import { mintKey } from '../../apiserver/src/auth/api-key-format.ts';
+import { mintKey } from '../../apiserver/src/auth/credentials/api-key-format.ts';
 
 /** A running data plane with one tenant. */
 export interface Environment {

@@ -1,7 +1,7 @@
 // Where mutations begin: a sound request to each route, with ids that exist, under every kind of credential.
 import type { JsonObject } from '@bufbuild/protobuf';
 import { requestExamples } from '../../apiserver/src/openapi/examples.ts';
-import type { Route } from '../../apiserver/src/gateway/routes.ts';
+import type { Route } from '../../apiserver/src/gateway/transcoding/routes.ts';
 import type { Random } from './random.ts';
 import type { FuzzRequest } from './request.ts';
 

@@ -1,5 +1,5 @@
 // What is wrong with an answer, whatever was asked: read off the OpenAPI document and the rules that hold for every answer.
-import type { RouteTable } from '../../apiserver/src/gateway/routes.ts';
+import type { RouteTable } from '../../apiserver/src/gateway/transcoding/routes.ts';
 import type { FuzzAnswer } from './connection.ts';
 import { targetOf, type FuzzRequest } from './request.ts';
 

@@ -1,5 +1,5 @@
 // A fuzz run: so many requests from a seed, several connections at a time, each answer judged, the server's memory watched.
-import type { RouteTable } from '../../apiserver/src/gateway/routes.ts';
+import type { RouteTable } from '../../apiserver/src/gateway/transcoding/routes.ts';
 import { Connection } from './connection.ts';
 import { soundRequest, type FuzzCaller, type Ids } from './corpus.ts';
 import { complaint, type Documented } from './judge.ts';

@@ -2,7 +2,7 @@
 import { createHash, randomBytes } from 'node:crypto';
 import { KelletClient, type Schema } from '@kellet/client';
 import { requestExamples } from '../../apiserver/src/openapi/examples.ts';
-import { waitUntil } from '../stack/wait.ts';
+import { waitUntil } from '../../dev/stack/wait.ts';
 import type { Ids } from './corpus.ts';
 
 interface Account {

@@ -7,8 +7,8 @@
 import { mkdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { makeSubject } from '../fuzz/subject.ts';
-import { checkout } from '../stack/paths.ts';
-import { startStack } from '../stack/stack.ts';
+import { checkout } from '../../dev/stack/paths.ts';
+import { startStack } from '../../dev/stack/stack.ts';
 import { callerNames, type Document } from './callers.ts';
 import { runPass } from './pass.ts';
 import { schemathesisProgram } from './schemathesis.ts';

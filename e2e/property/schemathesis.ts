@@ -4,7 +4,7 @@ import { existsSync } from 'node:fs';
 import { readFile, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
-import { cacheFolder, checkout } from '../stack/paths.ts';
+import { cacheFolder, checkout } from '../../dev/stack/paths.ts';
 import { readReport, type Answers, type Report } from './outcome.ts';
 
 const version = '4.32.5';

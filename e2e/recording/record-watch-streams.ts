@@ -11,7 +11,7 @@ import { request, type RequestOptions } from 'node:https';
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { KubeConfig } from '@kubernetes/client-node';
-import { startKubernetes } from '../stack/stack.ts';
+import { startKubernetes } from '../../dev/stack/stack.ts';
 
 interface Answer {
   status: number;

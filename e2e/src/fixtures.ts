@@ -4,12 +4,12 @@ import { createHash, randomBytes } from 'node:crypto';
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { Schema } from '@kellet/client';
-import type { DeviceOptions } from '../devices/device.ts';
-import type { SimulatedDevice } from '../devices/device.ts';
-import { Fleet } from '../devices/fleet.ts';
-import { stack } from '../stack/test-stack.ts';
-import { Kubectl } from './kubectl.ts';
-import { Rest } from './rest.ts';
+import type { DeviceOptions } from '../../dev/devices/device.ts';
+import type { SimulatedDevice } from '../../dev/devices/device.ts';
+import { Fleet } from '../../dev/devices/fleet.ts';
+import { stack } from '../../dev/stack/test-stack.ts';
+import { Kubectl } from '../../dev/clients/kubectl.ts';
+import { Rest } from '../../dev/clients/rest.ts';
 
 /** A name that is used once. */
 export const unique = (prefix: string): string => `${prefix}-${randomBytes(4).toString('hex')}`;

@@ -3,7 +3,7 @@
 import { join } from 'node:path';
 import { exitCodes } from '../../kubectl/src/errors.ts';
 import { runPlugin } from '../../kubectl/src/plugin.ts';
-import { checkout } from '../stack/paths.ts';
+import { checkout } from '../../dev/stack/paths.ts';
 
 /** What a run of the plugin left behind. */
 export interface PluginRun {

@@ -4,8 +4,8 @@ import { connect } from 'node:net';
 import { expect } from 'chai';
 import type { OtaPackage } from '../src/fixtures.ts';
 import { admin, kubectl, makeDevice, makeUser, unique } from '../src/fixtures.ts';
-import type { Rest } from '../src/rest.ts';
-import { waitUntil } from '../stack/wait.ts';
+import type { Rest } from '../../dev/clients/rest.ts';
+import { waitUntil } from '../../dev/stack/wait.ts';
 
 type Uploaded = OtaPackage & { uploaded_bytes: number; code?: string; message?: string };
 

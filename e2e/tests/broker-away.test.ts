@@ -1,11 +1,11 @@
 // The broker goes away: ingest does not notice, readiness does, and events wait for its return.
 import { expect } from 'chai';
-import type { SimulatedDevice } from '../devices/device.ts';
-import { replay, weatherStations } from '../devices/readings.ts';
-import { followEvents } from '../src/broker-events.ts';
+import type { SimulatedDevice } from '../../dev/devices/device.ts';
+import { replay, weatherStations } from '../../dev/devices/readings.ts';
+import { followEvents } from '../../dev/clients/broker-events.ts';
 import { admin, anonymous, makeDevice, makeFleet, makeProfile } from '../src/fixtures.ts';
-import { stack } from '../stack/test-stack.ts';
-import { waitUntil } from '../stack/wait.ts';
+import { stack } from '../../dev/stack/test-stack.ts';
+import { waitUntil } from '../../dev/stack/wait.ts';
 
 describe('without the broker', function () {
   this.timeout(120_000);

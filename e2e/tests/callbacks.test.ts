@@ -1,11 +1,11 @@
 // The transaction processor's callback (SPEC "Transaction-processor callback").
 import { createHmac, randomBytes } from 'node:crypto';
 import { expect } from 'chai';
-import { followEvents } from '../src/broker-events.ts';
+import { followEvents } from '../../dev/clients/broker-events.ts';
 import { anonymous } from '../src/fixtures.ts';
-import { Rest } from '../src/rest.ts';
-import { stack } from '../stack/test-stack.ts';
-import { waitUntil } from '../stack/wait.ts';
+import { Rest } from '../../dev/clients/rest.ts';
+import { stack } from '../../dev/stack/test-stack.ts';
+import { waitUntil } from '../../dev/stack/wait.ts';
 
 const sign = (body: string, secret = stack().info.callbackSecret) =>
   `sha256=${createHmac('sha256', secret).update(body).digest('hex')}`;

@@ -6,9 +6,9 @@ import path from 'node:path';
 import { promisify } from 'node:util';
 import { parseAllDocuments } from 'yaml';
 import { configHelp, readConfig } from '../../apiserver/src/config.ts';
-import { Kubectl } from '../src/kubectl.ts';
-import { helmProgram, kubectlProgram } from '../stack/binaries.ts';
-import { stack } from '../stack/test-stack.ts';
+import { Kubectl } from '../../dev/clients/kubectl.ts';
+import { helmProgram, kubectlProgram } from '../../dev/stack/binaries.ts';
+import { stack } from '../../dev/stack/test-stack.ts';
 
 const execute = promisify(execFile);
 const root = path.resolve(import.meta.dirname, '../..');

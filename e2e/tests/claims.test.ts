@@ -1,11 +1,11 @@
 // A device claims its identity (SPEC "Claim a device").
 import { randomUUID } from 'node:crypto';
 import { expect } from 'chai';
-import type { BrokerEvents } from '../src/broker-events.ts';
-import { followEvents } from '../src/broker-events.ts';
+import type { BrokerEvents } from '../../dev/clients/broker-events.ts';
+import { followEvents } from '../../dev/clients/broker-events.ts';
 import { admin, anonymous, makeProfile, makeTemplate, unique } from '../src/fixtures.ts';
-import { stack } from '../stack/test-stack.ts';
-import { waitUntil } from '../stack/wait.ts';
+import { stack } from '../../dev/stack/test-stack.ts';
+import { waitUntil } from '../../dev/stack/wait.ts';
 
 interface Claimed {
   device_id: string;

@@ -8,8 +8,8 @@ import { promisify } from 'node:util';
 import { ApiError, KelletClient } from '@kellet/client';
 import { expect } from 'chai';
 import { unique } from '../src/fixtures.ts';
-import { checkout } from '../stack/paths.ts';
-import { stack } from '../stack/test-stack.ts';
+import { checkout } from '../../dev/stack/paths.ts';
+import { stack } from '../../dev/stack/test-stack.ts';
 
 const run = promisify(execFile);
 

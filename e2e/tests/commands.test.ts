@@ -1,11 +1,11 @@
 // Commands on a line that loses them: delivered at least once, carried out once.
 import { expect } from 'chai';
 import pg from 'pg';
-import type { Command, SimulatedDevice } from '../devices/device.ts';
+import type { Command, SimulatedDevice } from '../../dev/devices/device.ts';
 import type { Rollout } from '../src/fixtures.ts';
 import { admin, makeFleet, makePackage, makeProfile, unique } from '../src/fixtures.ts';
-import { stack } from '../stack/test-stack.ts';
-import { waitUntil } from '../stack/wait.ts';
+import { stack } from '../../dev/stack/test-stack.ts';
+import { waitUntil } from '../../dev/stack/wait.ts';
 
 interface CommandRecord extends Command {
   status: string;

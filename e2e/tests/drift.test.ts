@@ -23,10 +23,10 @@ import { toMeta, type SpecMessage } from '../../operator/src/messages.ts';
 import { systemClock } from '../../operator/src/runtime/clock.ts';
 import { createLogger } from '../../operator/src/runtime/logger.ts';
 import { makeArtifact, unique, type OtaPackage, type Profile, type Rollout } from '../src/fixtures.ts';
-import { Kubectl } from '../src/kubectl.ts';
-import { Rest, type RestError } from '../src/rest.ts';
-import { stack } from '../stack/test-stack.ts';
-import { waitUntil } from '../stack/wait.ts';
+import { Kubectl } from '../../dev/clients/kubectl.ts';
+import { Rest, type RestError } from '../../dev/clients/rest.ts';
+import { stack } from '../../dev/stack/test-stack.ts';
+import { waitUntil } from '../../dev/stack/wait.ts';
 
 describe('drift', function () {
   this.timeout(120_000);

@@ -4,12 +4,12 @@ import { readdir } from 'node:fs/promises';
 import path from 'node:path';
 import { expect } from 'chai';
 import { parseAllDocuments } from 'yaml';
-import { writeFirmware } from '../demo/firmware.ts';
+import { writeFirmware } from '../../dev/demo/firmware.ts';
 import { kubectl } from '../src/fixtures.ts';
-import type { Kubectl } from '../src/kubectl.ts';
-import { Rest } from '../src/rest.ts';
-import { stack } from '../stack/test-stack.ts';
-import { waitUntil } from '../stack/wait.ts';
+import type { Kubectl } from '../../dev/clients/kubectl.ts';
+import { Rest } from '../../dev/clients/rest.ts';
+import { stack } from '../../dev/stack/test-stack.ts';
+import { waitUntil } from '../../dev/stack/wait.ts';
 
 const examples = path.resolve(import.meta.dirname, '../../examples');
 const tenant = 'greenhouse';

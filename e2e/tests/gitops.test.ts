@@ -2,10 +2,10 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { expect } from 'chai';
 import { argocdHealth } from '../src/argocd.ts';
-import { argocdProgram } from '../stack/binaries.ts';
+import { argocdProgram } from '../../dev/stack/binaries.ts';
 import { admin, kubectl, makeArtifact, makeFleet, makeProfile, unique, type Rollout } from '../src/fixtures.ts';
-import type { Kubectl } from '../src/kubectl.ts';
-import { waitUntil } from '../stack/wait.ts';
+import type { Kubectl } from '../../dev/clients/kubectl.ts';
+import { waitUntil } from '../../dev/stack/wait.ts';
 
 const apiVersion = 'kellet.dev/v1alpha1';
 

@@ -1,8 +1,8 @@
 // Liveness and readiness of both servers (SPEC "Gateway-level routes").
 import { expect } from 'chai';
 import { anonymous } from '../src/fixtures.ts';
-import { Rest } from '../src/rest.ts';
-import { stack } from '../stack/test-stack.ts';
+import { Rest } from '../../dev/clients/rest.ts';
+import { stack } from '../../dev/stack/test-stack.ts';
 
 describe('health and readiness', () => {
   const servers = () => ({

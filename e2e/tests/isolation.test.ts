@@ -1,7 +1,7 @@
 // Nothing of one tenant is seen, changed or referred to by another: a foreign id is an id that does not exist.
 import { randomUUID } from 'node:crypto';
 import { expect } from 'chai';
-import type { SimulatedDevice } from '../devices/device.ts';
+import type { SimulatedDevice } from '../../dev/devices/device.ts';
 import {
   admin,
   kubectl,
@@ -13,9 +13,9 @@ import {
   otherAdmin,
   unique,
 } from '../src/fixtures.ts';
-import { LiveFeed } from '../src/live-feed.ts';
-import { stack } from '../stack/test-stack.ts';
-import { waitUntil } from '../stack/wait.ts';
+import { LiveFeed } from '../../dev/clients/live-feed.ts';
+import { stack } from '../../dev/stack/test-stack.ts';
+import { waitUntil } from '../../dev/stack/wait.ts';
 
 interface ErrorBody {
   code: string;

@@ -8,11 +8,11 @@ import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { parse, parseAllDocuments, stringify } from 'yaml';
 import { admin, kubectl, makeArtifact, makeFleet, makeProfile, unique, type Rollout } from '../src/fixtures.ts';
-import type { Kubectl } from '../src/kubectl.ts';
+import type { Kubectl } from '../../dev/clients/kubectl.ts';
 import { callPlugin, pluginProgram } from '../src/plugin.ts';
 import { startPortForwardingApi, type PortForwardingApi } from '../src/port-forwarding-api.ts';
-import { stack } from '../stack/test-stack.ts';
-import { waitUntil } from '../stack/wait.ts';
+import { stack } from '../../dev/stack/test-stack.ts';
+import { waitUntil } from '../../dev/stack/wait.ts';
 
 const execute = promisify(execFile);
 const apiVersion = 'kellet.dev/v1alpha1';

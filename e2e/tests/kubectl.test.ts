@@ -2,8 +2,8 @@
 import { expect } from 'chai';
 import type { Rollout } from '../src/fixtures.ts';
 import { admin, kubectl, makeArtifact, makeFleet, makeProfile, unique } from '../src/fixtures.ts';
-import type { Kubectl } from '../src/kubectl.ts';
-import { waitUntil } from '../stack/wait.ts';
+import type { Kubectl } from '../../dev/clients/kubectl.ts';
+import { waitUntil } from '../../dev/stack/wait.ts';
 
 const apiVersion = 'kellet.dev/v1alpha1';
 

@@ -3,10 +3,10 @@ import { expect } from 'chai';
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { admin, kubectl, makePackage, makeProfile, makeFleet, unique, type Rollout } from '../src/fixtures.ts';
-import type { Kubectl } from '../src/kubectl.ts';
-import { Rest, type RestResponse } from '../src/rest.ts';
-import { stack } from '../stack/test-stack.ts';
-import { waitUntil } from '../stack/wait.ts';
+import type { Kubectl } from '../../dev/clients/kubectl.ts';
+import { Rest, type RestResponse } from '../../dev/clients/rest.ts';
+import { stack } from '../../dev/stack/test-stack.ts';
+import { waitUntil } from '../../dev/stack/wait.ts';
 
 const rbac = 'rbac.authorization.k8s.io';
 

@@ -5,13 +5,13 @@ import { spawn } from 'node:child_process';
 import { mkdtemp, readFile, rm, stat, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { expect } from 'chai';
-import type { DevInfo } from '../stack/dev-info.ts';
-import { checkout } from '../stack/paths.ts';
-import { removeReachableFolder } from '../stack/paths.ts';
-import { processIdentity } from '../stack/process-table.ts';
-import type { ProcessName } from '../stack/stack.ts';
-import { stack } from '../stack/test-stack.ts';
-import { waitUntil } from '../stack/wait.ts';
+import type { DevInfo } from '../../dev/stack/dev-info.ts';
+import { checkout } from '../../dev/stack/paths.ts';
+import { removeReachableFolder } from '../../dev/stack/paths.ts';
+import { processIdentity } from '../../dev/stack/process-table.ts';
+import type { ProcessName } from '../../dev/stack/stack.ts';
+import { stack } from '../../dev/stack/test-stack.ts';
+import { waitUntil } from '../../dev/stack/wait.ts';
 
 const readInfo = async (path: string) => JSON.parse(await readFile(path, 'utf8')) as DevInfo;
 
@@ -99,7 +99,7 @@ describe('make dev', function () {
 
   /** Runs the command; resolves when it has printed `ready`, or has ended. */
   async function runDev(stateFolder: string) {
-    const child = spawn(process.execPath, [join(checkout, 'e2e/stack/main.ts'), '--state', stateFolder], {
+    const child = spawn(process.execPath, [join(checkout, 'dev/stack/main.ts'), '--state', stateFolder], {
       stdio: ['ignore', 'pipe', 'pipe'],
     });
     running.push(child);

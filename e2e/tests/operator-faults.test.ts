@@ -12,10 +12,10 @@ import { apiVersion, type DeviceProfile, type ObjectMeta, type OtaRollout } from
 import { expect } from 'chai';
 import pg from 'pg';
 import { admin, kubectl as openKubectl, makeFleet, makePackage, makeProfile, unique } from '../src/fixtures.ts';
-import type { Kubectl } from '../src/kubectl.ts';
-import type { Rest } from '../src/rest.ts';
-import { stack } from '../stack/test-stack.ts';
-import { waitUntil } from '../stack/wait.ts';
+import type { Kubectl } from '../../dev/clients/kubectl.ts';
+import type { Rest } from '../../dev/clients/rest.ts';
+import { stack } from '../../dev/stack/test-stack.ts';
+import { waitUntil } from '../../dev/stack/wait.ts';
 
 const rounds = Number(process.env['KELLET_FAULT_ROUNDS'] ?? '3');
 const seed = Number(process.env['KELLET_FAULT_SEED'] ?? randomInt(2 ** 31));

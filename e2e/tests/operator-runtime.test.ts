@@ -13,8 +13,8 @@ import { createMetrics } from '../../operator/src/runtime/metrics.ts';
 import { Reflector } from '../../operator/src/runtime/reflector.ts';
 import type { KubernetesObject, Resource } from '../../operator/src/runtime/resource.ts';
 import { FaultProxy } from '../src/fault-proxy.ts';
-import { Kubectl } from '../src/kubectl.ts';
-import { stack } from '../stack/test-stack.ts';
+import { Kubectl } from '../../dev/clients/kubectl.ts';
+import { stack } from '../../dev/stack/test-stack.ts';
 
 const configMaps: Resource = { group: '', version: 'v1', plural: 'configmaps', kind: 'ConfigMap', namespaced: true };
 

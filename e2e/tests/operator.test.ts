@@ -17,10 +17,10 @@ import {
   type OtaRolloutSpec,
 } from '@kellet/crds';
 import { expect } from 'chai';
-import { Kubectl } from '../src/kubectl.ts';
-import { Rest, type RestError } from '../src/rest.ts';
-import { stack } from '../stack/test-stack.ts';
-import { waitUntil } from '../stack/wait.ts';
+import { Kubectl } from '../../dev/clients/kubectl.ts';
+import { Rest, type RestError } from '../../dev/clients/rest.ts';
+import { stack } from '../../dev/stack/test-stack.ts';
+import { waitUntil } from '../../dev/stack/wait.ts';
 
 interface Resource {
   metadata: ObjectMeta;

@@ -1,14 +1,14 @@
 // Updates by REST, seen from both sides (SPEC "OTA", notes on rollouts).
 import { createHash, generateKeyPairSync, sign } from 'node:crypto';
 import { expect } from 'chai';
-import type { Behaviour } from '../devices/behaviour.ts';
-import type { SimulatedDevice } from '../devices/device.ts';
-import type { Fleet } from '../devices/fleet.ts';
-import { followEvents } from '../src/broker-events.ts';
+import type { Behaviour } from '../../dev/devices/behaviour.ts';
+import type { SimulatedDevice } from '../../dev/devices/device.ts';
+import type { Fleet } from '../../dev/devices/fleet.ts';
+import { followEvents } from '../../dev/clients/broker-events.ts';
 import type { Profile, Rollout } from '../src/fixtures.ts';
 import { admin, kubectl, makeArtifact, makeFleet, makePackage, makeProfile, unique } from '../src/fixtures.ts';
-import { stack } from '../stack/test-stack.ts';
-import { waitUntil } from '../stack/wait.ts';
+import { stack } from '../../dev/stack/test-stack.ts';
+import { waitUntil } from '../../dev/stack/wait.ts';
 
 interface ErrorBody {
   code: string;

@@ -4,12 +4,12 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect } from 'chai';
 import { canonicalPayload, dataHash } from '@kellet/verify';
-import type { SimulatedDevice } from '../devices/device.ts';
-import { replay, weatherStations } from '../devices/readings.ts';
+import type { SimulatedDevice } from '../../dev/devices/device.ts';
+import { replay, weatherStations } from '../../dev/devices/readings.ts';
 import { admin, makeDevice } from '../src/fixtures.ts';
-import { fetchHeadersFile, verifyOffline } from '../src/verify-command.ts';
-import { stack } from '../stack/test-stack.ts';
-import { waitUntil } from '../stack/wait.ts';
+import { fetchHeadersFile, verifyOffline } from '../../dev/clients/verify-command.ts';
+import { stack } from '../../dev/stack/test-stack.ts';
+import { waitUntil } from '../../dev/stack/wait.ts';
 
 interface Bundle {
   canonical_hash_inputs: { payload: string; timestamp: number; tenant_id: string; device_id: string };

@@ -2,10 +2,10 @@
 import { randomBytes } from 'node:crypto';
 import { expect } from 'chai';
 import { anonymous, unique } from '../src/fixtures.ts';
-import type { RestResponse } from '../src/rest.ts';
-import { Rest } from '../src/rest.ts';
-import { openResources } from '../stack/resources.ts';
-import { stack } from '../stack/test-stack.ts';
+import type { RestResponse } from '../../dev/clients/rest.ts';
+import { Rest } from '../../dev/clients/rest.ts';
+import { openResources } from '../../dev/stack/resources.ts';
+import { stack } from '../../dev/stack/test-stack.ts';
 
 const limit = 8;
 

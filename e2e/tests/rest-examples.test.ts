@@ -4,8 +4,8 @@ import { readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { expect } from 'chai';
-import { checkout } from '../stack/paths.ts';
-import { stack } from '../stack/test-stack.ts';
+import { checkout } from '../../dev/stack/paths.ts';
+import { stack } from '../../dev/stack/test-stack.ts';
 
 const run = promisify(execFile);
 const folder = join(checkout, 'examples/rest');

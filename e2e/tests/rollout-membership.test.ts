@@ -1,10 +1,10 @@
 // A rollout follows its fleet: at once, without an operator, and whichever process a device is changed in.
 import { expect } from 'chai';
-import type { SimulatedDevice } from '../devices/device.ts';
+import type { SimulatedDevice } from '../../dev/devices/device.ts';
 import { admin, makeArtifact, makeFleet, makePackage, makeProfile, unique, type Rollout } from '../src/fixtures.ts';
-import { Rest } from '../src/rest.ts';
-import { stack } from '../stack/test-stack.ts';
-import { waitUntil } from '../stack/wait.ts';
+import { Rest } from '../../dev/clients/rest.ts';
+import { stack } from '../../dev/stack/test-stack.ts';
+import { waitUntil } from '../../dev/stack/wait.ts';
 
 describe('a rollout follows its fleet', function () {
   this.timeout(120_000);

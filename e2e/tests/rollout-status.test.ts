@@ -7,11 +7,11 @@ import { createLogger } from '../../operator/src/runtime/logger.ts';
 import { createMetrics } from '../../operator/src/runtime/metrics.ts';
 import { Reflector } from '../../operator/src/runtime/reflector.ts';
 import { customResources } from '../../operator/src/resources.ts';
-import type { SimulatedDevice } from '../devices/device.ts';
+import type { SimulatedDevice } from '../../dev/devices/device.ts';
 import { admin, makeFleet, makePackage, makeProfile, unique, type Rollout } from '../src/fixtures.ts';
-import { Rest } from '../src/rest.ts';
-import { stack } from '../stack/test-stack.ts';
-import { waitUntil } from '../stack/wait.ts';
+import { Rest } from '../../dev/clients/rest.ts';
+import { stack } from '../../dev/stack/test-stack.ts';
+import { waitUntil } from '../../dev/stack/wait.ts';
 
 const pause = (milliseconds: number) => new Promise((resolve) => setTimeout(resolve, milliseconds));
 

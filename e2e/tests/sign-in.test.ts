@@ -4,10 +4,10 @@ import { readFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { expect } from 'chai';
 import { admin, anonymous, makeDevice, makeUser, platformAdmin, unique } from '../src/fixtures.ts';
-import type { RestResponse } from '../src/rest.ts';
-import { Rest } from '../src/rest.ts';
-import { stack } from '../stack/test-stack.ts';
-import { waitUntil } from '../stack/wait.ts';
+import type { RestResponse } from '../../dev/clients/rest.ts';
+import { Rest } from '../../dev/clients/rest.ts';
+import { stack } from '../../dev/stack/test-stack.ts';
+import { waitUntil } from '../../dev/stack/wait.ts';
 
 interface Tokens {
   access_token: string;

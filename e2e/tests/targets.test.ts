@@ -4,16 +4,16 @@ import { Client, credentials, Metadata, status, type ServiceError } from '@grpc/
 import { DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { TelemetryService, type IngestStreamResponse } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { expect } from 'chai';
-import { grpcService } from '../../apiserver/src/platform/grpc-service.ts';
-import { SimulatedDevice } from '../devices/device.ts';
-import { replay, weatherStations } from '../devices/readings.ts';
-import { followEvents } from '../src/broker-events.ts';
+import { grpcService } from '../../apiserver/src/platform/grpc/grpc-service.ts';
+import { SimulatedDevice } from '../../dev/devices/device.ts';
+import { replay, weatherStations } from '../../dev/devices/readings.ts';
+import { followEvents } from '../../dev/clients/broker-events.ts';
 import { admin, makeDevice, makeFleet, makePackage, makeProfile, unique, type Rollout } from '../src/fixtures.ts';
-import { LiveFeed } from '../src/live-feed.ts';
-import { Rest } from '../src/rest.ts';
-import { stack } from '../stack/test-stack.ts';
-import type { TargetPorts } from '../stack/stack.ts';
-import { waitUntil } from '../stack/wait.ts';
+import { LiveFeed } from '../../dev/clients/live-feed.ts';
+import { Rest } from '../../dev/clients/rest.ts';
+import { stack } from '../../dev/stack/test-stack.ts';
+import type { TargetPorts } from '../../dev/stack/stack.ts';
+import { waitUntil } from '../../dev/stack/wait.ts';
 
 describe('targets in processes of their own', function () {
   this.timeout(120_000);

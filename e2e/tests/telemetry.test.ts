@@ -2,13 +2,13 @@
 import { randomUUID } from 'node:crypto';
 import { expect } from 'chai';
 import { connect } from 'nats';
-import type { IngestAnswer, Reading } from '../devices/device.ts';
-import { replay, weatherStations } from '../devices/readings.ts';
+import type { IngestAnswer, Reading } from '../../dev/devices/device.ts';
+import { replay, weatherStations } from '../../dev/devices/readings.ts';
 import { admin, makeDevice } from '../src/fixtures.ts';
-import { LiveFeed } from '../src/live-feed.ts';
-import { RestError } from '../src/rest.ts';
-import { stack } from '../stack/test-stack.ts';
-import { waitUntil } from '../stack/wait.ts';
+import { LiveFeed } from '../../dev/clients/live-feed.ts';
+import { RestError } from '../../dev/clients/rest.ts';
+import { stack } from '../../dev/stack/test-stack.ts';
+import { waitUntil } from '../../dev/stack/wait.ts';
 
 interface Point extends Reading {
   data_hash: string;

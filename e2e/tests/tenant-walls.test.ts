@@ -5,10 +5,10 @@ import { createHash, randomUUID } from 'node:crypto';
 import path from 'node:path';
 import { expect } from 'chai';
 import { admin, anonymous, kubectl, makeProfile, unique } from '../src/fixtures.ts';
-import { Kubectl } from '../src/kubectl.ts';
-import type { RestError } from '../src/rest.ts';
-import { stack } from '../stack/test-stack.ts';
-import { waitUntil } from '../stack/wait.ts';
+import { Kubectl } from '../../dev/clients/kubectl.ts';
+import type { RestError } from '../../dev/clients/rest.ts';
+import { stack } from '../../dev/stack/test-stack.ts';
+import { waitUntil } from '../../dev/stack/wait.ts';
 
 interface Resource {
   metadata: { name: string; uid: string; labels?: Record<string, string>; deletionTimestamp?: string };

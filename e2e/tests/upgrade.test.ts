@@ -5,7 +5,7 @@ import path from 'node:path';
 import { expect } from 'chai';
 import { parse, parseAllDocuments } from 'yaml';
 import { kubectl } from '../src/fixtures.ts';
-import { waitUntil } from '../stack/wait.ts';
+import { waitUntil } from '../../dev/stack/wait.ts';
 
 const definitions = path.resolve(import.meta.dirname, '../../crds');
 const releases = path.join(definitions, 'released');

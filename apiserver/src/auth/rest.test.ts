@@ -1,18 +1,18 @@
 // Sign-in, keys, users and devices over the real REST port: what the transport adds to the handlers' own tests.
 import { expect } from 'chai';
-import { RolloutMembership } from '../device-link/ota/membership.ts';
+import { RolloutMembership } from '../device-link/ota/rollouts/membership.ts';
 import { createDeviceRegistry } from '../device-registry/service.ts';
 import { Gateway } from '../gateway/gateway.ts';
-import { Health } from '../gateway/health.ts';
-import { Broker } from '../platform/broker.ts';
+import { Health } from '../gateway/http/health.ts';
+import { Broker } from '../platform/events/broker.ts';
 import { newId } from '../platform/ids.ts';
 import { ServiceRegistry } from '../platform/rpc.ts';
-import { createTestDatabase, type TestDatabase } from '../platform/test-database.ts';
-import { hashPassword } from './passwords.ts';
+import { createTestDatabase, type TestDatabase } from '../platform/testing/test-database.ts';
+import { hashPassword } from './sign-in/passwords.ts';
 import { createAuth } from './service.ts';
 import { insertUser } from './store.ts';
-import { eventually, insertTenant } from './test-fixtures.ts';
-import { clusterAway, MovableClock, testPlatform } from './test-platform.ts';
+import { eventually, insertTenant } from './testing/test-fixtures.ts';
+import { clusterAway, MovableClock, testPlatform } from './testing/test-platform.ts';
 
 const password = 'correct horse battery';
 

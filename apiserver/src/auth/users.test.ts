@@ -4,8 +4,8 @@ import { expect } from 'chai';
 import { newId } from '../platform/ids.ts';
 import type { KelletError } from '../platform/errors.ts';
 import type { Caller } from '../platform/rpc.ts';
-import { codeOf, method, password, TestAuth } from './test-auth.ts';
-import { insertTenant } from './test-fixtures.ts';
+import { codeOf, method, password, TestAuth } from './testing/test-auth.ts';
+import { insertTenant } from './testing/test-fixtures.ts';
 
 describe('users', () => {
   const at = TestAuth.define();

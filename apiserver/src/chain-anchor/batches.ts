@@ -3,8 +3,8 @@ import type { MessageInitShape } from '@bufbuild/protobuf';
 import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import { AnchorBatch_Status, type AnchorBatchSchema } from '@kellet/proto/es/kellet/v1/anchor_pb.ts';
 import { AnchoringPolicy_Mode } from '@kellet/proto/es/kellet/v1/common_pb.ts';
-import type { Transaction } from '../platform/database.ts';
-import type { AnchorMode, BatchStatus } from './store.ts';
+import type { Transaction } from '../platform/database/database.ts';
+import type { AnchorMode, BatchStatus } from './pipeline/store.ts';
 
 /** A batch as the database shows it to its tenant. */
 export interface BatchRow {

@@ -1,11 +1,11 @@
 // Everything that processor, network and broker can do to a batch: each test ends with every batch confirmed exactly once.
 import { expect } from 'chai';
-import { eventually } from '../auth/test-fixtures.ts';
-import { Broker } from '../platform/broker.ts';
+import { eventually } from '../auth/testing/test-fixtures.ts';
+import { Broker } from '../platform/events/broker.ts';
 import { newId } from '../platform/ids.ts';
-import { Database } from '../platform/database.ts';
+import { Database } from '../platform/database/database.ts';
 import { createLogger } from '../platform/logger.ts';
-import { TcpProxy } from '../platform/test-tcp-proxy.ts';
+import { TcpProxy } from '../platform/testing/test-tcp-proxy.ts';
 import { createVerifier } from '../verifier/service.ts';
 import { startDevchain } from './testing/devchain-process.ts';
 import { newPoint, sealBatch, startAnchoring, type Anchoring, type TestBatch } from './testing/anchoring.ts';

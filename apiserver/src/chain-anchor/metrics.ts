@@ -1,9 +1,9 @@
 // What operators watch of anchoring: batches by status, how long the oldest one waits, the wallet, the chain's height.
-import type { Database } from '../platform/database.ts';
+import type { Database } from '../platform/database/database.ts';
 import { Gauge, type Registry } from '../platform/metrics.ts';
-import { storedTip, type HeaderChain } from './header-chain.ts';
-import { countQuotaWaiting } from './store.ts';
-import type { Wallet } from './wallet.ts';
+import { storedTip, type HeaderChain } from './headers/header-chain.ts';
+import { countQuotaWaiting } from './pipeline/store.ts';
+import type { Wallet } from './wallet/wallet.ts';
 
 /** Registers the gauges; each scrape asks the database. `isConfigured`: there is a processor and a wallet key. */
 export function registerMetrics(

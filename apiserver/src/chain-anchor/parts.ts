@@ -1,18 +1,18 @@
 // Puts the parts of chain-anchor together, as far as the configuration has what they need.
 import type { Config } from '../config.ts';
-import type { Database } from '../platform/database.ts';
+import type { Database } from '../platform/database/database.ts';
 import type { Logger } from '../platform/logger.ts';
 import type { Registry } from '../platform/metrics.ts';
-import { rulesOf } from './header-branch.ts';
-import { HeaderChain } from './header-chain.ts';
-import { Processor } from './processor.ts';
-import { Sender } from './sender.ts';
-import { Submitter } from './submitter.ts';
-import type { Timing } from './timing.ts';
-import { Tracker } from './tracker.ts';
-import { Wallet } from './wallet.ts';
-import { createWalletKey, type WalletKey } from './wallet-key.ts';
-import { Watcher } from './watcher.ts';
+import { rulesOf } from './headers/header-branch.ts';
+import { HeaderChain } from './headers/header-chain.ts';
+import { Processor } from './pipeline/processor.ts';
+import { Sender } from './pipeline/sender.ts';
+import { Submitter } from './pipeline/submitter.ts';
+import type { Timing } from './pipeline/timing.ts';
+import { Tracker } from './pipeline/tracker.ts';
+import { Wallet } from './wallet/wallet.ts';
+import { createWalletKey, type WalletKey } from './wallet/wallet-key.ts';
+import { Watcher } from './pipeline/watcher.ts';
 
 /** What there is: a part is missing when its setting is. */
 export interface Parts {

@@ -3,11 +3,18 @@ import { randomBytes } from 'node:crypto';
 import { LockingScript, P2PKH, PrivateKey, Spend, Transaction as SdkTransaction } from '@bsv/sdk';
 import { findCommitment, parseTransaction, toHex, txidOf } from '@kellet/verify';
 import { expect } from 'chai';
-import { buildAnchorTransaction } from './anchor-transaction.ts';
-import { anchorCoinRange, anchorFee, feeFor, transactionBytes, COMMITMENT_BYTES, PAYMENT_BYTES } from './fees.ts';
-import type { Coin } from './sign-transaction.ts';
-import { buildSplitTransaction, planSplit, splitAmounts } from './split-transaction.ts';
-import { createWalletKey } from './wallet-key.ts';
+import { buildAnchorTransaction } from './wallet/anchor-transaction.ts';
+import {
+  anchorCoinRange,
+  anchorFee,
+  feeFor,
+  transactionBytes,
+  COMMITMENT_BYTES,
+  PAYMENT_BYTES,
+} from './wallet/fees.ts';
+import type { Coin } from './wallet/sign-transaction.ts';
+import { buildSplitTransaction, planSplit, splitAmounts } from './wallet/split-transaction.ts';
+import { createWalletKey } from './wallet/wallet-key.ts';
 
 const rate = { satoshis: 1, bytes: 1000 };
 const commitment = {

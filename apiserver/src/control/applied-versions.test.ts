@@ -1,9 +1,9 @@
 import { create } from '@bufbuild/protobuf';
 import { ObjectMetaSchema } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
 import { expect } from 'chai';
-import { eventually, insertTenant } from '../auth/test-fixtures.ts';
+import { eventually, insertTenant } from '../auth/testing/test-fixtures.ts';
 import { newId } from '../platform/ids.ts';
-import { createTestDatabase, type TestDatabase } from '../platform/test-database.ts';
+import { createTestDatabase, type TestDatabase } from '../platform/testing/test-database.ts';
 import { forgetDeleted, isOvertaken, noteDeletion, takeUp } from './applied-versions.ts';
 
 describe('versions of resources', () => {

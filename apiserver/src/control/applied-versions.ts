@@ -7,7 +7,7 @@
 // every copy of before has been forgotten: the operator's lease lasts 15 seconds, its calls 30.
 import type { Kind } from '@kellet/crds';
 import type { ObjectMeta } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
-import type { Transaction } from '../platform/database.ts';
+import type { Transaction } from '../platform/database/database.ts';
 import { KelletError } from '../platform/errors.ts';
 import { takeUpIntent } from './intents.ts';
 

@@ -16,9 +16,9 @@ import type {
   TenantSpecSchema,
 } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
 import type { Kind } from '@kellet/crds';
-import type { Transaction } from '../platform/database.ts';
+import type { Transaction } from '../platform/database/database.ts';
 import { KelletError, type ErrorCode } from '../platform/errors.ts';
-import { inContract } from './field-names.ts';
+import { inContract } from '../resources/field-names.ts';
 
 /** Why a manifest is not honoured → the code that a REST caller gets when their own request led to it. */
 const refusalCodes = {

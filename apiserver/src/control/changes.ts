@@ -2,7 +2,7 @@
 // that a change made by any process reaches the operator whichever process it watches.
 import type { Kind } from '@kellet/crds';
 import { sleep } from '../platform/clock.ts';
-import type { Database, Transaction } from '../platform/database.ts';
+import type { Database, Transaction } from '../platform/database/database.ts';
 import { unavailable } from '../platform/errors.ts';
 import type { Logger } from '../platform/logger.ts';
 

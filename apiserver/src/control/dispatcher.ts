@@ -11,7 +11,7 @@ import {
   type RemoveResponse,
 } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
 import type { Kind } from '@kellet/crds';
-import type { Database } from '../platform/database.ts';
+import type { Database } from '../platform/database/database.ts';
 import { invalidArgument, KelletError } from '../platform/errors.ts';
 import {
   RefusalError,

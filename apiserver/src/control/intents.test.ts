@@ -1,11 +1,11 @@
 import { create } from '@bufbuild/protobuf';
 import { ObjectMetaSchema } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
 import { expect } from 'chai';
-import { insertTenant } from '../auth/test-fixtures.ts';
-import type { Transaction } from '../platform/database.ts';
+import { insertTenant } from '../auth/testing/test-fixtures.ts';
+import type { Transaction } from '../platform/database/database.ts';
 import { KelletError } from '../platform/errors.ts';
 import { newId } from '../platform/ids.ts';
-import { createTestDatabase, type TestDatabase } from '../platform/test-database.ts';
+import { createTestDatabase, type TestDatabase } from '../platform/testing/test-database.ts';
 import { RefusalError } from './applier.ts';
 import { cancelIntent, cancelOverdueIntents, intentState, openIntent, takeUpIntent } from './intents.ts';
 

@@ -2,7 +2,7 @@
 // cancelled; exactly one of the two wins.
 import type { Kind } from '@kellet/crds';
 import type { ObjectMeta } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
-import type { Transaction } from '../platform/database.ts';
+import type { Transaction } from '../platform/database/database.ts';
 import { isId } from '../platform/ids.ts';
 import { RefusalError } from './applier.ts';
 

@@ -14,12 +14,12 @@ import {
   type WatchResponse,
 } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
 import { expect } from 'chai';
-import { eventually, insertTenant } from '../auth/test-fixtures.ts';
+import { eventually, insertTenant } from '../auth/testing/test-fixtures.ts';
 import { InternalServer } from '../internal/server.ts';
 import { KelletError } from '../platform/errors.ts';
-import { grpcService } from '../platform/grpc-service.ts';
+import { grpcService } from '../platform/grpc/grpc-service.ts';
 import { createLogger } from '../platform/logger.ts';
-import { createTestDatabase, type TestDatabase } from '../platform/test-database.ts';
+import { createTestDatabase, type TestDatabase } from '../platform/testing/test-database.ts';
 import { RefusalError, type Appliers } from './applier.ts';
 import { ChangeCoalescer, ChangeFeed, notifyChanged } from './changes.ts';
 import { Dispatcher } from './dispatcher.ts';

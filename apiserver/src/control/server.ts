@@ -14,7 +14,7 @@ import {
 import type { status, handleServerStreamingCall, handleUnaryCall, ServerWritableStream } from '@grpc/grpc-js';
 import type { InternalServer } from '../internal/server.ts';
 import { codes, KelletError, toKelletError, unavailable } from '../platform/errors.ts';
-import { grpcService } from '../platform/grpc-service.ts';
+import { grpcService } from '../platform/grpc/grpc-service.ts';
 import type { Logger } from '../platform/logger.ts';
 import type { RolloutDriver } from './applier.ts';
 import type { Change, ChangeFeed } from './changes.ts';

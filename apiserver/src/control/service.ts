@@ -3,11 +3,11 @@
 import type { InternalServer } from '../internal/server.ts';
 import { sleep } from '../platform/clock.ts';
 import type { KubernetesApi } from '../platform/kubernetes.ts';
-import type { Platform, ServiceModule } from '../platform/module.ts';
+import type { Platform, ServiceModule } from '../module.ts';
 import type { Appliers, RolloutDriver } from './applier.ts';
 import { ChangeCoalescer, ChangeFeed } from './changes.ts';
 import { Dispatcher } from './dispatcher.ts';
-import { ResourceWriter } from './resource-writer.ts';
+import { ResourceWriter } from '../resources/resource-writer.ts';
 import { listWorkingCopies } from './working-copies.ts';
 import { ControlServer } from './server.ts';
 

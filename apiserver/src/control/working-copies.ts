@@ -2,7 +2,7 @@
 import type { MessageInitShape } from '@bufbuild/protobuf';
 import type { Kind } from '@kellet/crds';
 import type { ListWorkingCopiesResponseSchema } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
-import type { Database } from '../platform/database.ts';
+import type { Database } from '../platform/database/database.ts';
 import { isId } from '../platform/ids.ts';
 import { kindNumbers } from './kinds.ts';
 

@@ -1,5 +1,5 @@
 import { expect } from 'chai';
-import { MemoryBudget } from '../gateway/memory-budget.ts';
+import { MemoryBudget } from '../gateway/http/memory-budget.ts';
 import { Feed } from './feed.ts';
 
 describe('Feed', () => {

@@ -1,7 +1,7 @@
 // Points on their way to one client. A client that reads too slowly gets the latest point of each device, not a growing
 // backlog; one that does not read at all is let go.
 import type { WebSocket } from 'ws';
-import type { Hold, MemoryBudget } from '../gateway/memory-budget.ts';
+import type { Hold, MemoryBudget } from '../gateway/http/memory-budget.ts';
 
 /** Bytes that may wait in the socket before points are kept back. */
 const mostBufferedBytes = 64 * 1024;

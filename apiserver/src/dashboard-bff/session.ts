@@ -1,10 +1,10 @@
 // One client of /ws: what it may see, what it watches.
 import { invalidArgument, notFound, resourceExhausted, toKelletError } from '../platform/errors.ts';
-import type { MemoryBudget } from '../gateway/memory-budget.ts';
+import type { MemoryBudget } from '../gateway/http/memory-budget.ts';
 import type { Logger } from '../platform/logger.ts';
 import type { Caller } from '../platform/rpc.ts';
-import type { Devices } from '../telemetry/devices.ts';
-import type { LiveHub, LiveListener } from '../telemetry/live.ts';
+import type { Devices } from '../telemetry/points/devices.ts';
+import type { LiveHub, LiveListener } from '../telemetry/live/live.ts';
 import { parseClientMessage, type Target } from './client-message.ts';
 import type { ConnectionLimits, Tally } from './connections.ts';
 import { Feed, type FeedSocket } from './feed.ts';

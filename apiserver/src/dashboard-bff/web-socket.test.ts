@@ -3,14 +3,14 @@ import { createServer, type Server } from 'node:http';
 import { createConnection, type AddressInfo } from 'node:net';
 import { expect } from 'chai';
 import { WebSocket } from 'ws';
-import { eventually } from '../auth/test-fixtures.ts';
-import { AccessLog } from '../gateway/access-log.ts';
+import { eventually } from '../auth/testing/test-fixtures.ts';
+import { AccessLog } from '../gateway/observability/access-log.ts';
 import { unauthenticated } from '../platform/errors.ts';
 import { createLogger } from '../platform/logger.ts';
 import { createMetrics } from '../platform/metrics.ts';
 import { publicCaller, type Caller } from '../platform/rpc.ts';
-import { LiveHub } from '../telemetry/live.ts';
-import { testDevice, testDeviceId, TestDevices, testPoint } from '../telemetry/test-devices.ts';
+import { LiveHub } from '../telemetry/live/live.ts';
+import { testDevice, testDeviceId, TestDevices, testPoint } from '../telemetry/testing/test-devices.ts';
 import { attachWebSocket, type LiveFeed } from './web-socket.ts';
 
 const origin = 'https://dashboard.test';

@@ -2,12 +2,12 @@
 import type { IncomingMessage, Server as HttpServer } from 'node:http';
 import type { Duplex } from 'node:stream';
 import { WebSocketServer, type WebSocket } from 'ws';
-import { isAllowed } from '../auth/ip-allowlist.ts';
-import type { AccessEntry, AccessLog } from '../gateway/access-log.ts';
-import type { OpenCall } from '../gateway/authenticate.ts';
-import { MemoryBudget } from '../gateway/memory-budget.ts';
-import { endConnection, errorBody } from '../gateway/http-server.ts';
-import { requestIdOf } from '../gateway/metadata.ts';
+import { isAllowed } from '../platform/address-ranges.ts';
+import type { AccessEntry, AccessLog } from '../gateway/observability/access-log.ts';
+import type { OpenCall } from '../gateway/admission/authenticate.ts';
+import { MemoryBudget } from '../gateway/http/memory-budget.ts';
+import { endConnection, errorBody } from '../gateway/http/http-server.ts';
+import { requestIdOf } from '../gateway/http/metadata.ts';
 import { addressBlock } from '../platform/address-block.ts';
 import { codes, toKelletError, unavailable, type ErrorCode, type KelletError } from '../platform/errors.ts';
 import { newRequestId } from '../platform/ids.ts';

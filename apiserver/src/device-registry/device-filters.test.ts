@@ -1,6 +1,6 @@
 import { expect } from 'chai';
 import { filterConditions, parseTag, type DeviceFilters } from './device-filters.ts';
-import type { ProfileFacts } from './profile-reader.ts';
+import type { ProfileFacts } from '../policies/profile-reader.ts';
 
 const none: DeviceFilters = { status: undefined, profileId: '', groupId: '', tags: [], hardwareId: '', text: '' };
 const tenant = {

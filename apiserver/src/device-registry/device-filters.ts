@@ -1,7 +1,7 @@
 // The filters of the device list as SQL conditions. Pure.
 import { invalidArgument } from '../platform/errors.ts';
-import type { TenantDefaultFacts } from './inheritance.ts';
-import type { ProfileFacts } from './profile-reader.ts';
+import type { TenantDefaultFacts } from '../policies/inheritance.ts';
+import type { ProfileFacts } from '../policies/profile-reader.ts';
 
 /** What a list of devices is narrowed to; empty texts and lists narrow nothing. */
 export interface DeviceFilters {

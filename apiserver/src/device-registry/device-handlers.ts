@@ -7,13 +7,13 @@ import {
   type DeviceSchema,
   type ListDevicesRequest,
 } from '@kellet/proto/es/kellet/v1/device_registry_pb';
-import { mintDeviceKey, revokeDeviceKeys, rotateDeviceKey } from '../auth/device-keys.ts';
-import type { Transaction } from '../platform/database.ts';
+import { mintDeviceKey, revokeDeviceKeys, rotateDeviceKey } from '../auth/credentials/device-keys.ts';
+import type { Transaction } from '../platform/database/database.ts';
 import { enumFilter } from '../platform/enums.ts';
 import { alreadyExists, invalidArgument, KelletError, notFound, sqlState } from '../platform/errors.ts';
 import { freeJsonField, idField, textField, textMapField, updatedFields } from '../platform/fields.ts';
 import { isId, newId } from '../platform/ids.ts';
-import { retryConflicts } from '../platform/retry-conflicts.ts';
+import { retryConflicts } from '../platform/database/retry-conflicts.ts';
 import type { Implementation } from '../platform/rpc.ts';
 import { filterConditions, parseTag, type DeviceFilters } from './device-filters.ts';
 import { groupsOf, tenantDefaults, toDevice } from './device-view.ts';
@@ -26,7 +26,7 @@ import {
   unknownGroups,
   type DeviceRow,
 } from './devices.ts';
-import type { TenantDefaultFacts } from './inheritance.ts';
+import type { TenantDefaultFacts } from '../policies/inheritance.ts';
 import { fleetFacts } from './membership.ts';
 import type { RegistryParts } from './registry-parts.ts';
 

@@ -3,12 +3,12 @@ import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import type { JsonObject, JsonValue, MessageInitShape } from '@bufbuild/protobuf';
 import { Credential_Type } from '@kellet/proto/es/kellet/v1/common_pb';
 import { Device_Status, type DeviceSchema } from '@kellet/proto/es/kellet/v1/device_registry_pb';
-import type { Transaction } from '../platform/database.ts';
+import type { Transaction } from '../platform/database/database.ts';
 import type { DeviceRow } from './devices.ts';
-import { effectiveTags, type TenantDefaultFacts } from './inheritance.ts';
+import { effectiveTags, type TenantDefaultFacts } from '../policies/inheritance.ts';
 import type { LivenessOverlay } from './liveness.ts';
-import type { ProfileFacts } from './profile-reader.ts';
-import { readTenantDefaults } from './tenant-defaults.ts';
+import type { ProfileFacts } from '../policies/profile-reader.ts';
+import { readTenantDefaults } from '../policies/tenant-defaults.ts';
 
 /** The group ids of devices, by device id. */
 export async function groupsOf(

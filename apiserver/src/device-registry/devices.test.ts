@@ -1,11 +1,11 @@
 import { expect } from 'chai';
-import { credentialHash } from '../auth/api-key-format.ts';
-import { mintDeviceKey, revokeDeviceKeys, rotateDeviceKey } from '../auth/device-keys.ts';
-import { revocationChannel } from '../auth/revocations.ts';
-import { eventually, insertTenant } from '../auth/test-fixtures.ts';
+import { credentialHash } from '../auth/credentials/api-key-format.ts';
+import { mintDeviceKey, revokeDeviceKeys, rotateDeviceKey } from '../auth/credentials/device-keys.ts';
+import { revocationChannel } from '../auth/credentials/revocations.ts';
+import { eventually, insertTenant } from '../auth/testing/test-fixtures.ts';
 import { KelletError } from '../platform/errors.ts';
 import { newId } from '../platform/ids.ts';
-import { createTestDatabase, type TestDatabase } from '../platform/test-database.ts';
+import { createTestDatabase, type TestDatabase } from '../platform/testing/test-database.ts';
 import { createDevice, findByHardwareId, setVersions, unknownGroups, type NewDevice } from './devices.ts';
 
 describe('devices in the database', () => {

@@ -1,5 +1,5 @@
 // Devices as other services make and find them. Every function works inside the caller's transaction.
-import type { Transaction } from '../platform/database.ts';
+import type { Transaction } from '../platform/database/database.ts';
 import { alreadyExists, resourceExhausted } from '../platform/errors.ts';
 import { fleetFacts, type FleetFacts } from './membership.ts';
 

@@ -1,11 +1,11 @@
 import { expect } from 'chai';
-import { eventually, insertTenant } from '../auth/test-fixtures.ts';
-import type { Transaction } from '../platform/database.ts';
+import { eventually, insertTenant } from '../auth/testing/test-fixtures.ts';
+import type { Transaction } from '../platform/database/database.ts';
 import { newId } from '../platform/ids.ts';
-import { createTestDatabase, type TestDatabase } from '../platform/test-database.ts';
+import { createTestDatabase, type TestDatabase } from '../platform/testing/test-database.ts';
 import { createDevice, notifyDeviceChanged } from './devices.ts';
 import { DeviceDirectory } from './directory.ts';
-import type { ProfileFacts, ProfileReader } from './profile-reader.ts';
+import type { ProfileFacts, ProfileReader } from '../policies/profile-reader.ts';
 
 describe('device directory', () => {
   let test: TestDatabase;

@@ -1,5 +1,5 @@
 // The devices of a profile as a rollout sees them.
-import type { Transaction } from '../platform/database.ts';
+import type { Transaction } from '../platform/database/database.ts';
 
 /** A living device of a profile, with the versions it last reported. */
 export interface FleetMember {

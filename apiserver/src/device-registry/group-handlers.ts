@@ -2,7 +2,7 @@
 import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import type { MessageInitShape } from '@bufbuild/protobuf';
 import type { DeviceGroupSchema, DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
-import type { Transaction } from '../platform/database.ts';
+import type { Transaction } from '../platform/database/database.ts';
 import { alreadyExists, invalidArgument, notFound, sqlState } from '../platform/errors.ts';
 import { idField, textField, updatedFields } from '../platform/fields.ts';
 import { isId, newId } from '../platform/ids.ts';

@@ -1,5 +1,5 @@
 // The devices of a group, for services that follow a group.
-import type { Database } from '../platform/database.ts';
+import type { Database } from '../platform/database/database.ts';
 import { isId } from '../platform/ids.ts';
 
 /** The ids of the living devices in the group; undefined when the tenant has no such group. */

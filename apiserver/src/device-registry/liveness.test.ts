@@ -1,10 +1,10 @@
 import { expect } from 'chai';
-import { eventually, insertTenant } from '../auth/test-fixtures.ts';
-import { MovableClock } from '../auth/test-platform.ts';
+import { eventually, insertTenant } from '../auth/testing/test-fixtures.ts';
+import { MovableClock } from '../auth/testing/test-platform.ts';
 import type { Clock } from '../platform/clock.ts';
 import { newId } from '../platform/ids.ts';
 import { createLogger } from '../platform/logger.ts';
-import { createTestDatabase, type TestDatabase } from '../platform/test-database.ts';
+import { createTestDatabase, type TestDatabase } from '../platform/testing/test-database.ts';
 import { createDevice } from './devices.ts';
 import { DeviceDirectory } from './directory.ts';
 import { Liveness } from './liveness.ts';

@@ -6,7 +6,7 @@
 //   3. advisory locks of profiles, in order of profile id (device-link/ota/rollout-store.ts, profileLockKey)
 //   4. ota_rollouts, in order of rollout_id
 //   5. ota_rollout_devices, ota_assignments, device_commands: only below the lock of their device or rollout
-import type { Transaction } from '../platform/database.ts';
+import type { Transaction } from '../platform/database/database.ts';
 import type { DeviceRow } from './devices.ts';
 
 /** What of a device decides which groups it belongs to. */

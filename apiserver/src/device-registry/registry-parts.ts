@@ -1,8 +1,8 @@
 // What the handlers of the device registry work with.
-import type { Platform } from '../platform/module.ts';
+import type { Platform } from '../module.ts';
 import type { Liveness } from './liveness.ts';
 import type { MembershipListener } from './membership.ts';
-import type { ProfileReader } from './profile-reader.ts';
+import type { ProfileReader } from '../policies/profile-reader.ts';
 
 /** The parts. */
 export type RegistryParts = Pick<Platform, 'database' | 'paging'> & {

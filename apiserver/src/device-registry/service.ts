@@ -1,12 +1,12 @@
 // The device registry: devices, their groups, what they inherit, and whether they are online.
 import { DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
-import type { Platform, ServiceModule } from '../platform/module.ts';
+import type { Platform, ServiceModule } from '../module.ts';
 import { deviceHandlers } from './device-handlers.ts';
 import { DeviceDirectory } from './directory.ts';
 import { groupHandlers } from './group-handlers.ts';
 import { Liveness } from './liveness.ts';
 import type { MembershipListener } from './membership.ts';
-import type { ProfileReader } from './profile-reader.ts';
+import type { ProfileReader } from '../policies/profile-reader.ts';
 
 /** The device registry as the rest of the process sees it. */
 export interface DeviceRegistryModule extends ServiceModule {

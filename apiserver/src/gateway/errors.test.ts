@@ -4,7 +4,7 @@ import { create, toBinary } from '@bufbuild/protobuf';
 import { DeviceRegistryService, GetDeviceRequestSchema } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { expect } from 'chai';
 import { codes, KelletError, resourceExhausted, unavailable, type ErrorCode } from '../platform/errors.ts';
-import { startTestGateway, type TestGateway } from './test-gateway.ts';
+import { startTestGateway, type TestGateway } from './testing/test-gateway.ts';
 
 /** SPEC's table, and google.rpc.Code's mapping for the codes it does not list: [code, HTTP status, gRPC status]. */
 const table: [ErrorCode, number, number][] = [

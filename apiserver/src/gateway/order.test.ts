@@ -4,8 +4,8 @@ import { Client, credentials, Metadata, type ServiceError } from '@grpc/grpc-js'
 import { ValidateTokenResponse_Kind as Kind } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { expect } from 'chai';
-import { grpcService } from '../platform/grpc-service.ts';
-import { startTestGateway, type TestGateway } from './test-gateway.ts';
+import { grpcService } from '../platform/grpc/grpc-service.ts';
+import { startTestGateway, type TestGateway } from './testing/test-gateway.ts';
 
 describe('the order of the steps', () => {
   let server: TestGateway;

@@ -9,7 +9,7 @@ import { TelemetryService } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { expect } from 'chai';
 import { notFound } from '../platform/errors.ts';
 import type { CallContext } from '../platform/rpc.ts';
-import { startTestGateway, type TestGateway } from './test-gateway.ts';
+import { startTestGateway, type TestGateway } from './testing/test-gateway.ts';
 
 describe('REST server', () => {
   let server: TestGateway;

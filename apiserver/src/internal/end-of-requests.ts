@@ -4,7 +4,7 @@ import { create, type DescService, type Message } from '@bufbuild/protobuf';
 import { EmptySchema } from '@bufbuild/protobuf/wkt';
 import type { MethodDefinition, ServiceDefinition } from '@grpc/grpc-js';
 import { KelletError } from '../platform/errors.ts';
-import { grpcService } from '../platform/grpc-service.ts';
+import { grpcService } from '../platform/grpc/grpc-service.ts';
 
 /** Comes after the last request. */
 export const endOfRequests: Message = create(EmptySchema);

@@ -20,9 +20,9 @@ import {
 } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { OtaService, UploadArtifactRequestSchema, type OtaPackage } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { expect } from 'chai';
-import { eventually } from '../auth/test-fixtures.ts';
+import { eventually } from '../auth/testing/test-fixtures.ts';
 import { invalidArgument, KelletError } from '../platform/errors.ts';
-import { grpcService } from '../platform/grpc-service.ts';
+import { grpcService } from '../platform/grpc/grpc-service.ts';
 import { createLogger } from '../platform/logger.ts';
 import { internalContext, publicCaller, ServiceRegistry, type CallContext, type Caller } from '../platform/rpc.ts';
 import { RemoteInvoker } from './remote-invoker.ts';

@@ -17,8 +17,8 @@ import {
   type HealthCheckResponse,
 } from '@kellet/proto/es/grpc/health/v1/health_pb';
 import { KelletError, unavailable } from '../platform/errors.ts';
-import { metadataEntries } from '../platform/grpc-context.ts';
-import { grpcService } from '../platform/grpc-service.ts';
+import { metadataEntries } from '../platform/grpc/grpc-context.ts';
+import { grpcService } from '../platform/grpc/grpc-service.ts';
 import type { CallContext, Invoker, StreamHandler } from '../platform/rpc.ts';
 import { fromInternalStatus } from './call-error.ts';
 import { callHeader, encodeContext } from './call-header.ts';

@@ -13,9 +13,9 @@ import {
   type UntypedServiceImplementation,
 } from '@grpc/grpc-js';
 import { codes, unavailable } from '../platform/errors.ts';
-import { writeAnswers } from '../platform/grpc-answers.ts';
-import { GrpcContext, toMetadata } from '../platform/grpc-context.ts';
-import { GrpcPort } from '../platform/grpc-port.ts';
+import { writeAnswers } from '../platform/grpc/grpc-answers.ts';
+import { GrpcContext, toMetadata } from '../platform/grpc/grpc-context.ts';
+import { GrpcPort } from '../platform/grpc/grpc-port.ts';
 import type { Logger } from '../platform/logger.ts';
 import { isOpenEnded, type ServiceRegistry } from '../platform/rpc.ts';
 import { readTraceContext } from '../platform/trace-context.ts';

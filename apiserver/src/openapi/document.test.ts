@@ -4,8 +4,8 @@ import { fromJson, getOption, hasOption, type JsonObject } from '@bufbuild/proto
 import { access } from '@kellet/proto/es/kellet/v1/options_pb';
 import { Validator } from '@seriousme/openapi-schema-validator';
 import { expect } from 'chai';
-import { preflightHeaders } from '../gateway/cors.ts';
-import { RouteTable } from '../gateway/routes.ts';
+import { preflightHeaders } from '../gateway/http/cors.ts';
+import { RouteTable } from '../gateway/transcoding/routes.ts';
 import { publicServices } from '../gateway/services.ts';
 import { readContract } from './contract.ts';
 import { openapiDocument } from './document.ts';

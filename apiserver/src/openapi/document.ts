@@ -1,7 +1,7 @@
 // The OpenAPI 3.1 document of the REST API, read from the descriptors and the gateway's own route table. Pure: the same
 // contract always gives the same document.
 import type { JsonObject } from '@bufbuild/protobuf';
-import { RouteTable } from '../gateway/routes.ts';
+import { RouteTable } from '../gateway/transcoding/routes.ts';
 import type { Contract } from './contract.ts';
 import { errorComponents, errorSchema } from './errors.ts';
 import { gatewayPaths } from './gateway-operations.ts';

@@ -1,9 +1,9 @@
 // A route of the gateway as an OpenAPI operation.
 import type { DescField, DescMessage, JsonObject, JsonValue } from '@bufbuild/protobuf';
 import { Access_Caller, Access_RateLimit } from '@kellet/proto/es/kellet/v1/options_pb';
-import { isPublic } from '../gateway/authorize.ts';
-import type { Route } from '../gateway/routes.ts';
-import { bodyMayBeEmpty } from '../gateway/transcode.ts';
+import { isPublic } from '../gateway/admission/authorize.ts';
+import type { Route } from '../gateway/transcoding/routes.ts';
+import { bodyMayBeEmpty } from '../gateway/transcoding/transcode.ts';
 import type { Contract } from './contract.ts';
 import { errorKinds, errorResponses } from './errors.ts';
 import { requestExamples } from './examples.ts';

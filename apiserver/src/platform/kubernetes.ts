@@ -8,7 +8,7 @@ import type { JSONWebKeySet } from 'jose';
 import { apiFieldManager, apiVersion, group, plurals, version, type Kind, type ObjectMeta } from '@kellet/crds';
 import { KelletError, unavailable } from './errors.ts';
 import type { Logger } from './logger.ts';
-import { traceRequestTo } from './outgoing-call.ts';
+import { traceRequestTo } from './outbound/outgoing-call.ts';
 import { traceHeaders } from './tracing.ts';
 
 /** An entry of metadata.managedFields: which fields a manager owns, and by which operation. */

@@ -16,17 +16,17 @@ import {
 import { dataHash } from '@kellet/verify';
 import { expect } from 'chai';
 import { connect, type NatsConnection } from 'nats';
-import { Broker } from '../platform/broker.ts';
+import { Broker } from '../platform/events/broker.ts';
 import { KelletError } from '../platform/errors.ts';
 import { createLogger } from '../platform/logger.ts';
 import { createMetrics } from '../platform/metrics.ts';
 import { internalContext, publicCaller, ServiceRegistry, type Caller } from '../platform/rpc.ts';
-import { createTestDatabase, type TestDatabase } from '../platform/test-database.ts';
+import { createTestDatabase, type TestDatabase } from '../platform/testing/test-database.ts';
 import { fsck } from './fsck.ts';
-import { indexNextSegment } from './segments.ts';
+import { indexNextSegment } from './write/segments.ts';
 import { createTelemetry, type TelemetryModule } from './service.ts';
-import { testDevice, testDeviceId, TestDevices } from './test-devices.ts';
-import { testPlatform } from './test-platform.ts';
+import { testDevice, testDeviceId, TestDevices } from './testing/test-devices.ts';
+import { testPlatform } from './testing/test-platform.ts';
 
 type PointInit = MessageInitShape<typeof TelemetryPointSchema>;
 

@@ -20,25 +20,25 @@ import type {
 import { enumFilter } from '../platform/enums.ts';
 import { invalidArgument, notFound } from '../platform/errors.ts';
 import { Counter, Histogram } from '../platform/metrics.ts';
-import type { Platform, ServiceModule } from '../platform/module.ts';
+import type { Platform, ServiceModule } from '../module.ts';
 import type { Page } from '../platform/paging.ts';
 import type { CallContext, ServiceRegistry } from '../platform/rpc.ts';
-import { AnchorQuota } from './anchor-quota.ts';
-import type { Devices, Liveness, TelemetryDevice } from './devices.ts';
-import { readBuckets, readPoints, type Aggregation, type HistoryRange, type PointCursor } from './history.ts';
-import { forgetOldResponses } from './idempotency.ts';
-import { Ingest } from './ingest.ts';
-import { byDevice, LiveHub } from './live.ts';
-import type { PointValues } from './payload.ts';
-import { publishPoints } from './publish.ts';
-import { PublishedTenants } from './published-tenants.ts';
-import { Rates } from './rate.ts';
-import { indexSegments } from './segments.ts';
-import { SnapshotStore } from './snapshot-store.ts';
-import { watchForDeadWriters } from './takeover.ts';
-import { formatNanoseconds } from './timestamp.ts';
-import type { AcceptedPoint } from './validate.ts';
-import { TelemetryWriter, writerDefaults, type WriterOptions } from './writer.ts';
+import { AnchorQuota } from './ingest/anchor-quota.ts';
+import type { Devices, Liveness, TelemetryDevice } from './points/devices.ts';
+import { readBuckets, readPoints, type Aggregation, type HistoryRange, type PointCursor } from './read/history.ts';
+import { forgetOldResponses } from './ingest/idempotency.ts';
+import { Ingest } from './ingest/ingest.ts';
+import { byDevice, LiveHub } from './live/live.ts';
+import type { PointValues } from './points/payload.ts';
+import { publishPoints } from './live/publish.ts';
+import { PublishedTenants } from './live/published-tenants.ts';
+import { Rates } from './read/rate.ts';
+import { indexSegments } from './write/segments.ts';
+import { SnapshotStore } from './read/snapshot-store.ts';
+import { watchForDeadWriters } from './write/takeover.ts';
+import { formatNanoseconds } from './points/timestamp.ts';
+import type { AcceptedPoint } from './points/validate.ts';
+import { TelemetryWriter, writerDefaults, type WriterOptions } from './write/writer.ts';
 
 /** The telemetry service, and what others use of it. */
 export interface TelemetryModule extends ServiceModule {

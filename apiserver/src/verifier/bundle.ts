@@ -7,7 +7,7 @@ import {
   type HeaderAtHeight,
   type ProofBundle,
 } from '@kellet/verify';
-import type { HashedPoint } from '../telemetry/point-lookup.ts';
+import type { HashedPoint } from '../telemetry/read/point-lookup.ts';
 import { beefOf, type LeafProof, type ProvenBatch } from './proof.ts';
 
 /** What a bundle is made of. */

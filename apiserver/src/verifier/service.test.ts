@@ -26,8 +26,8 @@ import {
   type LeafInputs,
 } from '@kellet/verify';
 import { expect } from 'chai';
-import { eventually } from '../auth/test-fixtures.ts';
-import type { AnchorMode } from '../chain-anchor/store.ts';
+import { eventually } from '../auth/testing/test-fixtures.ts';
+import type { AnchorMode } from '../chain-anchor/pipeline/store.ts';
 import {
   asAdmin,
   asDevice,

@@ -13,7 +13,7 @@ import {
   toHex,
   type MerkleStep,
 } from '@kellet/verify';
-import { storedHeaders, storedTip } from '../chain-anchor/header-chain.ts';
+import { storedHeaders, storedTip } from '../chain-anchor/headers/header-chain.ts';
 import { findDevice } from '../device-registry/devices.ts';
 import {
   failedPrecondition,
@@ -24,10 +24,10 @@ import {
   unavailable,
 } from '../platform/errors.ts';
 import { idField } from '../platform/fields.ts';
-import type { Platform, ServiceModule } from '../platform/module.ts';
+import type { Platform, ServiceModule } from '../module.ts';
 import type { CallContext, Implementation } from '../platform/rpc.ts';
-import { findPointByHash } from '../telemetry/point-lookup.ts';
-import { parseTimestamp } from '../telemetry/timestamp.ts';
+import { findPointByHash } from '../telemetry/read/point-lookup.ts';
+import { parseTimestamp } from '../telemetry/points/timestamp.ts';
 import { buildBundle } from './bundle.ts';
 import { beefOf, createProver, holds, splitLeaves, type LeafProof, type ProvenBatch } from './proof.ts';
 import { findLeaf, findProvenBatch, pageOfDeviceLeaves, pageOfLeaves, type FoundLeaf } from './store.ts';

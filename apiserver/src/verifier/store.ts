@@ -1,6 +1,6 @@
 // SQL of the verifier: confirmed batches and their leaves. A batch that is not confirmed does not exist here.
 import { fromHex } from '@kellet/verify';
-import type { Transaction } from '../platform/database.ts';
+import type { Transaction } from '../platform/database/database.ts';
 import type { AnchorMode, ProvenBatch } from './proof.ts';
 
 interface BatchRow {

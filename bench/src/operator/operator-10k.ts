@@ -9,7 +9,7 @@ import type { IncomingMessage } from 'node:http';
 import { get, type RequestOptions } from 'node:https';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { startStack, type Stack } from '../../../e2e/stack/stack.ts';
+import { startStack, type Stack } from '../../../dev/stack/stack.ts';
 import { findCondition } from '../../../operator/src/conditions.ts';
 import { customResources, type CustomResource } from '../../../operator/src/resources.ts';
 import { systemClock } from '../../../operator/src/runtime/clock.ts';

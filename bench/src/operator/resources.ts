@@ -3,7 +3,7 @@ import { createHash, randomBytes } from 'node:crypto';
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { apiVersion, provisionKeyBinding, type OtaRolloutSpec } from '@kellet/crds';
-import type { Stack } from '../../../e2e/stack/stack.ts';
+import type { Stack } from '../../../dev/stack/stack.ts';
 import { customResources, type CustomResource, type NamespacedKind } from '../../../operator/src/resources.ts';
 import type { KubernetesClient } from '../../../operator/src/runtime/kubernetes-client.ts';
 

@@ -6,7 +6,7 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { createInterface } from 'node:readline';
 
-const program = path.resolve(import.meta.dirname, '../../../../e2e/devchain/main.ts');
+const program = path.resolve(import.meta.dirname, '../../../../dev/devchain/main.ts');
 
 export interface DevchainProcess {
   /** Base of the processor's and of the header source's routes. */

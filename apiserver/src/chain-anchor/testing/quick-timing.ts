@@ -1,5 +1,5 @@
 // For tests: a pace at which a test does not wait.
-import type { Timing } from '../timing.ts';
+import type { Timing } from '../pipeline/timing.ts';
 
 /** Everything is looked into after a fraction of a second. */
 export const quickTiming: Partial<Timing> = {

@@ -1,20 +1,20 @@
 // OtaService: packages, rollouts and the device's side of an update.
 import { OtaService } from '@kellet/proto/es/kellet/v1/ota_pb';
-import type { ResourceWriter } from '../../control/resource-writer.ts';
-import type { ProfileReader } from '../../device-registry/profile-reader.ts';
+import type { ResourceWriter } from '../../resources/resource-writer.ts';
+import type { ProfileReader } from '../../policies/profile-reader.ts';
 import { invalidArgument, permissionDenied } from '../../platform/errors.ts';
-import type { Platform, ServiceModule } from '../../platform/module.ts';
-import { parseOutboundHosts } from '../../platform/outbound-addresses.ts';
-import { OutboundGuard } from '../../platform/outbound-guard.ts';
+import type { Platform, ServiceModule } from '../../module.ts';
+import { parseOutboundHosts } from '../../platform/outbound/outbound-addresses.ts';
+import { OutboundGuard } from '../../platform/outbound/outbound-guard.ts';
 import type { ServiceRegistry } from '../../platform/rpc.ts';
-import { assignedPackage, chunk } from './device-side.ts';
-import type { RolloutMembership } from './membership.ts';
-import { Overrides } from './overrides.ts';
-import { Packages } from './packages.ts';
-import { Reports } from './reports.ts';
-import { RolloutApplier } from './rollout-applier.ts';
-import { RolloutDriver } from './rollout-driver.ts';
-import { Rollouts } from './rollouts.ts';
+import { assignedPackage, chunk } from './delivery/device-side.ts';
+import type { RolloutMembership } from './rollouts/membership.ts';
+import { Overrides } from './delivery/overrides.ts';
+import { Packages } from './packages/packages.ts';
+import { Reports } from './rollouts/reports.ts';
+import { RolloutApplier } from './rollouts/rollout-applier.ts';
+import { RolloutDriver } from './rollouts/rollout-driver.ts';
+import { Rollouts } from './rollouts/rollouts.ts';
 
 /** The OTA room of device-link. */
 export interface OtaModule extends ServiceModule {

@@ -3,7 +3,7 @@ import { create, type MessageInitShape } from '@bufbuild/protobuf';
 import { CreateRolloutRequestSchema } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { expect } from 'chai';
 import { parse } from 'yaml';
-import type { Exclusion } from './cohort.ts';
+import type { Exclusion } from './rollouts/cohort.ts';
 import { fleetProblem, rolloutProblem } from './validation.ts';
 
 type Request = MessageInitShape<typeof CreateRolloutRequestSchema>;

@@ -1,15 +1,15 @@
 import { create } from '@bufbuild/protobuf';
 import { Kind, RemoveRequestSchema } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
 import { expect } from 'chai';
-import { eventually, insertTenant } from '../../auth/test-fixtures.ts';
+import { eventually, insertTenant } from '../../auth/testing/test-fixtures.ts';
 import type { Dispatcher } from '../../control/dispatcher.ts';
 import { listWorkingCopies } from '../../control/working-copies.ts';
 import { createDevice } from '../../device-registry/devices.ts';
 import { isId, newId } from '../../platform/ids.ts';
-import { createTestDatabase, type TestDatabase } from '../../platform/test-database.ts';
+import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
 import { createProfileReader } from './profiles.ts';
 import { mintProvisionKey, provisionKeyHash } from './provision-key.ts';
-import { applyProfile, applyTemplate, provisioningDispatcher } from './test-fixtures.ts';
+import { applyProfile, applyTemplate, provisioningDispatcher } from './testing/test-fixtures.ts';
 
 describe('manifests of profiles and templates', () => {
   let test: TestDatabase;

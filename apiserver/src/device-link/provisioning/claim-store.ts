@@ -1,5 +1,5 @@
 // The SQL of claims.
-import type { Transaction } from '../../platform/database.ts';
+import type { Transaction } from '../../platform/database/database.ts';
 import type { CredentialType } from '../../device-registry/devices.ts';
 import type { RegisteredKey } from './provision-key.ts';
 

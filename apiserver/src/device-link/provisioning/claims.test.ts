@@ -3,7 +3,7 @@ import { provisionKeyBinding } from '@kellet/crds';
 import { Kind, RemoveRequestSchema } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
 import { ClaimDeviceRequestSchema } from '@kellet/proto/es/kellet/v1/provisioning_pb.ts';
 import { expect } from 'chai';
-import { insertTenant } from '../../auth/test-fixtures.ts';
+import { insertTenant } from '../../auth/testing/test-fixtures.ts';
 import type { Change, ChangeCoalescer } from '../../control/changes.ts';
 import type { Dispatcher } from '../../control/dispatcher.ts';
 import { systemClock } from '../../platform/clock.ts';
@@ -11,13 +11,13 @@ import { KelletError } from '../../platform/errors.ts';
 import { newId } from '../../platform/ids.ts';
 import { createLogger } from '../../platform/logger.ts';
 import { createMetrics } from '../../platform/metrics.ts';
-import type { OutboxRelay } from '../../platform/outbox.ts';
+import type { OutboxRelay } from '../../platform/events/outbox.ts';
 import { internalContext, publicCaller } from '../../platform/rpc.ts';
-import { createTestDatabase, type TestDatabase } from '../../platform/test-database.ts';
-import { RolloutMembership } from '../ota/membership.ts';
+import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
+import { RolloutMembership } from '../ota/rollouts/membership.ts';
 import { claimMethod } from './claims.ts';
 import { mintProvisionKey, provisionKeyHash } from './provision-key.ts';
-import { applyProfile, applyTemplate, provisioningDispatcher } from './test-fixtures.ts';
+import { applyProfile, applyTemplate, provisioningDispatcher } from './testing/test-fixtures.ts';
 
 describe('claims', () => {
   let test: TestDatabase;

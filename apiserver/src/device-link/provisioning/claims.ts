@@ -1,18 +1,18 @@
 // A device claims its identity (SPEC, Claim a device): one transaction from the key to the device, its API key and the event.
 import type { ClaimDeviceRequest, ProvisioningService } from '@kellet/proto/es/kellet/v1/provisioning_pb.ts';
-import { mintDeviceKey } from '../../auth/device-keys.ts';
+import { mintDeviceKey } from '../../auth/credentials/device-keys.ts';
 import type { ChangeCoalescer } from '../../control/changes.ts';
 import { createDevice, findByHardwareId, unknownGroups, type DeviceRow } from '../../device-registry/devices.ts';
 import { fleetFacts, type MembershipListener } from '../../device-registry/membership.ts';
 import type { Clock } from '../../platform/clock.ts';
-import type { Database, Transaction } from '../../platform/database.ts';
+import type { Database, Transaction } from '../../platform/database/database.ts';
 import { KelletError, permissionDenied } from '../../platform/errors.ts';
 import { textField } from '../../platform/fields.ts';
 import { newId } from '../../platform/ids.ts';
 import type { Logger } from '../../platform/logger.ts';
 import { Counter, type Registry } from '../../platform/metrics.ts';
-import { enqueue, type OutboxRelay } from '../../platform/outbox.ts';
-import { retryConflicts } from '../../platform/retry-conflicts.ts';
+import { enqueue, type OutboxRelay } from '../../platform/events/outbox.ts';
+import { retryConflicts } from '../../platform/database/retry-conflicts.ts';
 import type { Implementation } from '../../platform/rpc.ts';
 import { decideClaim, type ClaimDecision, type ClaimKey } from './claim-decision.ts';
 import { countClaim, findClaimTemplate, findKeys, markKeyUsed, type ClaimTemplateRow } from './claim-store.ts';

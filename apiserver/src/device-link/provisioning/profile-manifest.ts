@@ -3,8 +3,8 @@ import { create } from '@bufbuild/protobuf';
 import type { DeviceProfileSpec as Manifest } from '@kellet/crds';
 import type { DeviceProfileSpec } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
 import { ProfileSchema, type Profile } from '@kellet/proto/es/kellet/v1/profile_pb.ts';
-import { anchoringModeOf, otaPolicyOf, telemetrySchemaOf } from '../../device-registry/policies.ts';
-import { anchoringManifest, otaManifest, telemetryManifest } from '../../device-registry/policy-manifests.ts';
+import { anchoringModeOf, otaPolicyOf, telemetrySchemaOf } from '../../policies/policies.ts';
+import { anchoringManifest, otaManifest, telemetryManifest } from '../../policies/policy-manifests.ts';
 import type { ProfileFields } from './profile-rules.ts';
 
 /** The profile that a manifest describes. Throws INVALID_ARGUMENT for a word that the contract does not know. */

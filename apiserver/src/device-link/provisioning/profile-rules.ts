@@ -5,7 +5,7 @@ import {
   checkOfflineAfter,
   checkOtaPolicy,
   checkTelemetrySchema,
-} from '../../device-registry/policies.ts';
+} from '../../policies/policies.ts';
 import { invalidArgument } from '../../platform/errors.ts';
 import { textField } from '../../platform/fields.ts';
 

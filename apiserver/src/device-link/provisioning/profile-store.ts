@@ -3,7 +3,7 @@ import { create, fromJson, toJson, type JsonObject } from '@bufbuild/protobuf';
 import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import type { ObjectMeta } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
 import { ProfileSchema, type Profile } from '@kellet/proto/es/kellet/v1/profile_pb.ts';
-import type { Transaction } from '../../platform/database.ts';
+import type { Transaction } from '../../platform/database/database.ts';
 import type { ProfileFields } from './profile-rules.ts';
 
 /** A profile's row. */

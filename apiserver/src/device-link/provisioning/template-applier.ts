@@ -9,7 +9,7 @@ import type {
 import { RefusalError, type Applied, type Applier, type LastStep, type Refusal } from '../../control/applier.ts';
 import { takeUp } from '../../control/applied-versions.ts';
 import { unknownGroups } from '../../device-registry/devices.ts';
-import type { Database, Transaction } from '../../platform/database.ts';
+import type { Database, Transaction } from '../../platform/database/database.ts';
 import { isId, namedId } from '../../platform/ids.ts';
 import { findProfile } from './profile-store.ts';
 import { keyExpiry, keyState } from './provision-key.ts';

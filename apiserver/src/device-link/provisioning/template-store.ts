@@ -2,7 +2,7 @@
 import type { ObjectMeta } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
 import { RefusalError } from '../../control/applier.ts';
 import { sqlState } from '../../platform/errors.ts';
-import type { Transaction } from '../../platform/database.ts';
+import type { Transaction } from '../../platform/database/database.ts';
 import type { CredentialType } from '../../device-registry/devices.ts';
 
 /** A template with the facts of the key in force. */

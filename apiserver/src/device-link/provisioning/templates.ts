@@ -12,10 +12,10 @@ import {
   type Template,
 } from '@kellet/proto/es/kellet/v1/provisioning_pb.ts';
 import { refusalError } from '../../control/applier.ts';
-import { resourceName } from '../../control/resource-names.ts';
-import type { ResourceWriter } from '../../control/resource-writer.ts';
+import { resourceName } from '../../resources/resource-names.ts';
+import type { ResourceWriter } from '../../resources/resource-writer.ts';
 import { unknownGroups } from '../../device-registry/devices.ts';
-import type { Database, Transaction } from '../../platform/database.ts';
+import type { Database, Transaction } from '../../platform/database/database.ts';
 import { alreadyExists, failedPrecondition, invalidArgument, notFound } from '../../platform/errors.ts';
 import { idField, textField, updatedFields } from '../../platform/fields.ts';
 import { isId, namedId } from '../../platform/ids.ts';

@@ -1,9 +1,9 @@
 // Ends commands whose time is over and deletes those that ended long ago.
 import { Counter } from 'prom-client';
-import type { Database } from '../../platform/database.ts';
+import type { Database } from '../../platform/database/database.ts';
 import { sleep } from '../../platform/clock.ts';
 import type { Logger } from '../../platform/logger.ts';
-import type { Platform } from '../../platform/module.ts';
+import type { Platform } from '../../module.ts';
 import { commandsChannel, openStatuses } from './commands.ts';
 
 /** Between two sweeps. */

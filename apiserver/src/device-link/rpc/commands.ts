@@ -1,6 +1,6 @@
 // Commands to devices: queued in PostgreSQL, handed out until the device answers, ended once.
 import type { JsonObject } from '@bufbuild/protobuf';
-import type { Transaction } from '../../platform/database.ts';
+import type { Transaction } from '../../platform/database/database.ts';
 import { newId } from '../../platform/ids.ts';
 import { redeliverySeconds } from './redelivery.ts';
 

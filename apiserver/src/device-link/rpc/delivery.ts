@@ -1,14 +1,14 @@
 // Hands commands to a device, each to one taker at a time, and again until the device answers.
 import { fromJson, type JsonValue } from '@bufbuild/protobuf';
 import { OtaRolloutSpecSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
-import type { ProfileReader } from '../../device-registry/profile-reader.ts';
+import type { ProfileReader } from '../../policies/profile-reader.ts';
 import { Batches } from '../../platform/batches.ts';
 import type { Clock } from '../../platform/clock.ts';
-import type { Database } from '../../platform/database.ts';
+import type { Database } from '../../platform/database/database.ts';
 import { isId } from '../../platform/ids.ts';
-import { mayDeliver } from '../ota/delivery.ts';
-import { deliveryWindow } from '../ota/policy.ts';
-import { UpdateDelivery } from '../ota/update-delivery.ts';
+import { mayDeliver } from '../ota/delivery/delivery.ts';
+import { deliveryWindow } from '../ota/rollouts/policy.ts';
+import { UpdateDelivery } from '../ota/delivery/update-delivery.ts';
 import { handOut, openStatuses, type CommandRow } from './commands.ts';
 
 /** Commands handed out by one poll at the most. */

@@ -8,16 +8,16 @@ import {
   type ListPendingRpcsResponse,
 } from '@kellet/proto/es/kellet/v1/device_link_pb';
 import { expect } from 'chai';
-import { eventually, insertTenant } from '../../auth/test-fixtures.ts';
-import { startTestGateway, type TestGateway } from '../../gateway/test-gateway.ts';
+import { eventually, insertTenant } from '../../auth/testing/test-fixtures.ts';
+import { startTestGateway, type TestGateway } from '../../gateway/testing/test-gateway.ts';
 import { systemClock } from '../../platform/clock.ts';
-import { grpcService } from '../../platform/grpc-service.ts';
+import { grpcService } from '../../platform/grpc/grpc-service.ts';
 import { newId } from '../../platform/ids.ts';
 import { createLogger } from '../../platform/logger.ts';
 import { createMetrics } from '../../platform/metrics.ts';
-import type { Platform } from '../../platform/module.ts';
+import type { Platform } from '../../module.ts';
 import { Paging } from '../../platform/paging.ts';
-import { createTestDatabase, type TestDatabase } from '../../platform/test-database.ts';
+import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
 import { createProfileReader } from '../provisioning/profiles.ts';
 import { CommandFeed } from './command-feed.ts';
 import { CommandSweep, deleteEndedCommands, expireCommands } from './command-sweep.ts';

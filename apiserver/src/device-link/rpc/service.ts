@@ -10,13 +10,13 @@ import {
   type SendRpcRequest,
 } from '@kellet/proto/es/kellet/v1/device_link_pb';
 import { findDevice } from '../../device-registry/devices.ts';
-import type { ProfileReader } from '../../device-registry/profile-reader.ts';
-import type { Database, Transaction } from '../../platform/database.ts';
+import type { ProfileReader } from '../../policies/profile-reader.ts';
+import type { Database, Transaction } from '../../platform/database/database.ts';
 import { enumFilter } from '../../platform/enums.ts';
 import { failedPrecondition, invalidArgument, notFound, permissionDenied } from '../../platform/errors.ts';
 import { freeJsonField, textField } from '../../platform/fields.ts';
 import { isId } from '../../platform/ids.ts';
-import type { Platform, ServiceModule } from '../../platform/module.ts';
+import type { Platform, ServiceModule } from '../../module.ts';
 import type { CallContext, ServiceRegistry } from '../../platform/rpc.ts';
 import { CommandFeed } from './command-feed.ts';
 import { CommandSweep } from './command-sweep.ts';

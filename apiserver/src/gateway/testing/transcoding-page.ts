@@ -50,7 +50,7 @@ function page(): string {
   const lines = [
     '# From HTTP to the contract',
     '',
-    'What the gateway makes of a request, by example. Every row is a test: `apiserver/src/gateway/conformance.test.ts` sends it over a socket to a gateway with the contract of `proto/testing`, and this page is written from the same table (`npm run generate`). The rules are those of `google.api.http` (the comments of `proto/vendor/google/api/http.proto`) and of the JSON form of proto3; the last column says which. Where they leave a choice, and where gateways of this kind differ, the row says what Kellet does.',
+    'What the gateway makes of a request, by example. Every row is a test: `apiserver/src/gateway/transcoding/conformance.test.ts` sends it over a socket to a gateway with the contract of `proto/testing`, and this page is written from the same table (`npm run generate`). The rules are those of `google.api.http` (the comments of `proto/vendor/google/api/http.proto`) and of the JSON form of proto3; the last column says which. Where they leave a choice, and where gateways of this kind differ, the row says what Kellet does.',
     '',
     'A row reads: what it shows, the request, then the method that is called with its request (←: what the method answers, →: the HTTP answer) or the refusal, whose message names the field.',
   ];

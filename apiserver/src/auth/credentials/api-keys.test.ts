@@ -1,0 +1,105 @@
+import type { MessageInitShape } from '@bufbuild/protobuf';
+import {
+  User_Role,
+  ValidateTokenResponse_Kind as Kind,
+  ValidateTokenResponse_Reason as Reason,
+} from '@kellet/proto/es/kellet/v1/auth_pb';
+import { expect } from 'chai';
+import { newId } from '../../platform/ids.ts';
+import type { Caller } from '../../platform/rpc.ts';
+import { mintDeviceKey } from './device-keys.ts';
+import { scopesOfRole } from './roles.ts';
+import { codeOf, method, password, refusal, TestAuth } from '../testing/test-auth.ts';
+import { eventually } from '../testing/test-fixtures.ts';
+
+describe('API keys', () => {
+  const at = TestAuth.define();
+
+  const context = { tenantId: 'acme' };
+  const make = (caller: Caller, fields: MessageInitShape<typeof method.createApiKey.input>) =>
+    at.call(method.createApiKey, { name: 'integration', scopes: ['devices:read'], ...fields }, caller, context);
+
+  it('are shown once, work at once and end with their revocation', async () => {
+    const { caller } = await at.signedIn();
+    const made = await make(caller, { scopes: ['devices:read', 'telemetry:write'], ipAllowlist: ['10.0.0.0/8'] });
+    expect(made.apiKey).to.match(/^sk_live_[0-9A-Za-z]{36,}$/);
+    const holder = await at.auth.authenticate(made.apiKey!, '10.1.2.3');
+    expect(holder).to.include({ kind: 'service', tenantId: 'acme', userId: made.keyId, name: 'integration' });
+    expect([...holder.scopes]).to.deep.equal(['devices:read', 'telemetry:write']);
+    expect(await codeOf(at.auth.authenticate(made.apiKey!, '192.0.2.1'))).to.equal('PERMISSION_DENIED');
+    expect(await at.validate(made.apiKey!)).to.include({ kind: Kind.service, keyId: made.keyId, userId: '' });
+    const list = await at.call(method.listApiKeys, {}, caller, context);
+    const listed = list.apiKeys.find((key) => key.keyId === made.keyId)!;
+    expect(listed).to.include({ prefix: made.prefix, last4: made.apiKey!.slice(-4) });
+    expect(listed.apiKey).to.equal(undefined);
+    expect(listed.lastUsedAt).not.to.equal(undefined);
+    await at.call(method.deleteApiKey, { keyId: made.keyId }, caller, context);
+    expect(await at.validate(made.apiKey!)).to.include({ valid: false, reason: Reason.revoked });
+    expect(await codeOf(at.call(method.deleteApiKey, { keyId: made.keyId }, caller, context))).to.equal('NOT_FOUND');
+    await eventually(() => at.heard.includes(holder.credentialHash));
+  });
+
+  it('expire', async () => {
+    const { caller } = await at.signedIn();
+    const made = await make(caller, { expiresInSeconds: 60 });
+    expect((await at.validate(made.apiKey!)).valid).to.equal(true);
+    at.clock.advance(60_000);
+    expect(await at.validate(made.apiKey!)).to.include({ valid: false, reason: Reason.expired });
+    const { message } = await refusal(at.auth.authenticate(made.apiKey!, '127.0.0.1'));
+    expect(message).to.equal('the API key has expired');
+  });
+
+  it('cannot hold more than their maker does', async () => {
+    const { caller } = await at.signedIn();
+    const key = await make(caller, { scopes: ['keys:write', 'devices:read'] });
+    const service = await at.auth.authenticate(key.apiKey!, '127.0.0.1');
+    expect(await codeOf(make(service, { scopes: ['devices:write'] }))).to.equal('PERMISSION_DENIED');
+    await make(service, { scopes: ['devices:read'] });
+  });
+
+  it('hand their limits on to what they make', async () => {
+    const { caller } = await at.signedIn();
+    const limited = await make(caller, {
+      scopes: [...scopesOfRole('viewer'), 'keys:write', 'users:write'],
+      ipAllowlist: ['10.0.0.0/8'],
+      expiresInSeconds: 60,
+    });
+    const service = await at.auth.authenticate(limited.apiKey!, '10.1.2.3');
+    const heir = await make(service, {});
+    expect(heir).to.deep.include({ ipAllowlist: ['10.0.0.0/8'], expiresAt: limited.expiresAt });
+    expect(await codeOf(make(service, { ipAllowlist: ['0.0.0.0/0'] }))).to.equal('PERMISSION_DENIED');
+    expect(await codeOf(make(service, { expiresInSeconds: 120 }))).to.equal('PERMISSION_DENIED');
+    const user = { email: `${newId()}@test`, role: User_Role.viewer, password };
+    const refused = await refusal(at.call(method.createUser, user, service, context));
+    expect(refused).to.include({ code: 'PERMISSION_DENIED' });
+    expect(refused.message).to.contain('may not make or change users');
+    await at.call(method.deleteApiKey, { keyId: limited.keyId }, caller, context);
+    expect(await codeOf(make(service, {}))).to.equal('UNAUTHENTICATED');
+  });
+
+  for (const [name, fields] of [
+    ['no scope', { scopes: [] }],
+    ['an unknown scope', { scopes: ['devices:own'] }],
+    ['no name', { name: '' }],
+    ['an allowlist of nonsense', { ipAllowlist: ['everywhere'] }],
+  ] as const) {
+    it(`are refused with ${name}`, async () => {
+      const { caller } = await at.signedIn();
+      expect(await codeOf(make(caller, fields as Parameters<typeof make>[1]))).to.equal('INVALID_ARGUMENT');
+    });
+  }
+
+  it("stay out of another tenant's reach, and devices' keys out of the list", async () => {
+    const { caller } = await at.signedIn();
+    const theirs = await at.signedIn('tenant_admin', 'other');
+    const made = await make(caller, {});
+    const foreign = { tenantId: 'other' };
+    expect(await codeOf(at.call(method.deleteApiKey, { keyId: made.keyId }, theirs.caller, foreign))).to.equal(
+      'NOT_FOUND',
+    );
+    expect((await at.call(method.listApiKeys, {}, theirs.caller, foreign)).apiKeys).to.deep.equal([]);
+    await at.test.database.tenant('other', (tx) => mintDeviceKey(tx, 'other', newId()));
+    expect((await at.call(method.listApiKeys, {}, theirs.caller, foreign)).apiKeys).to.deep.equal([]);
+    expect(await codeOf(at.call(method.deleteApiKey, { keyId: 'x' }, caller, context))).to.equal('NOT_FOUND');
+  });
+});

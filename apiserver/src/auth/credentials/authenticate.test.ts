@@ -1,0 +1,158 @@
+import { createPrivateKey } from 'node:crypto';
+import {
+  User_Role,
+  ValidateTokenResponse_Kind as Kind,
+  ValidateTokenResponse_Reason as Reason,
+} from '@kellet/proto/es/kellet/v1/auth_pb';
+import { expect } from 'chai';
+import { decodeJwt, decodeProtectedHeader, SignJWT } from 'jose';
+import { newId } from '../../platform/ids.ts';
+import { mintKey } from './api-key-format.ts';
+import { mintDeviceKey, revokeDeviceKeys } from './device-keys.ts';
+import { deviceScopes, scopesOfRole } from './roles.ts';
+import { createAuth } from '../service.ts';
+import { codeOf, method, refusal, TestAuth } from '../testing/test-auth.ts';
+import { eventually } from '../testing/test-fixtures.ts';
+import { clusterAway, newSigningKey, testPlatform } from '../testing/test-platform.ts';
+
+describe('validate', () => {
+  const at = TestAuth.define();
+
+  it('says whom a token stands for', async () => {
+    const { tokens, user, caller } = await at.signedIn('viewer');
+    const answer = await at.validate(tokens.accessToken);
+    expect(answer).to.deep.include({
+      valid: true,
+      tenantId: 'acme',
+      userId: user.user_id,
+      deviceId: '',
+      kind: Kind.user,
+    });
+    expect(answer.scopes).to.have.members([...scopesOfRole('viewer')]);
+    expect(Number(answer.expiresAt!.seconds)).to.equal(decodeJwt(tokens.accessToken).exp);
+    expect(answer).to.include({ rateLimitPerMinute: 1000, sessionId: caller.sessionId });
+    expect(caller).to.include({ kind: 'user', tenantId: 'acme', name: user.email });
+  });
+
+  it('tells an expired token from others, and names the way to a new one', async () => {
+    const { tokens } = await at.signedIn();
+    at.clock.advance(15 * 60_000);
+    expect(await at.validate(tokens.accessToken)).to.include({ valid: false, reason: Reason.expired });
+    const { code, message } = await refusal(at.auth.authenticate(tokens.accessToken, '127.0.0.1'));
+    expect(code).to.equal('UNAUTHENTICATED');
+    expect(message).to.contain('POST /api/v1/auth/refresh');
+  });
+
+  it('refuses tokens that are not ours', async () => {
+    const { tokens } = await at.signedIn();
+    const [header, payload, signature] = tokens.accessToken.split('.') as [string, string, string];
+    const claims = decodeJwt(tokens.accessToken);
+    const kid = decodeProtectedHeader(tokens.accessToken).kid!;
+    const sign = (key: string, changes: object, keyId = kid) =>
+      new SignJWT({ ...claims, ...changes })
+        .setProtectedHeader({ alg: 'EdDSA', kid: keyId })
+        .sign(createPrivateKey(key));
+    const unsigned = `${Buffer.from('{"alg":"none"}').toString('base64url')}.${payload}.`;
+    for (const token of [
+      '',
+      'nonsense',
+      'a.b.c',
+      unsigned,
+      `${header}.${payload}.${signature.startsWith('A') ? 'B' : 'A'}${signature.slice(1)}`,
+      await sign(newSigningKey(), {}),
+      await sign(at.signingKey, {}, 'another'),
+      await sign(at.signingKey, { iss: 'another' }),
+      await sign(at.signingKey, { aud: 'another' }),
+      await sign(at.signingKey, { session: 'nonsense' }),
+      await sign(at.signingKey, { tenant: 'other' }),
+      await sign(at.signingKey, { user: newId() }),
+    ]) {
+      expect(await at.validate(token), token).to.include({ valid: false, reason: Reason.unrecognized, tenantId: '' });
+    }
+    expect(await at.validate(await sign(newSigningKey(), { exp: 1 }))).to.include({ reason: Reason.unrecognized });
+  });
+
+  it('follows the user: logout, a changed role, disabled, deleted', async () => {
+    const { tokens, user, caller } = await at.signedIn('operator');
+    const admin = await at.signedIn();
+    const update = (fields: object, paths: string[]) =>
+      at.call(method.updateUser, { userId: user.user_id, ...fields, updateMask: { paths } }, admin.caller, {
+        tenantId: 'acme',
+      });
+    await update({ role: User_Role.viewer }, ['role']);
+    expect((await at.validate(tokens.accessToken)).scopes).not.to.include('devices:write');
+    await eventually(() => at.heard.includes(`session:${caller.sessionId}`));
+    await update({ disabled: true }, ['disabled']);
+    expect(await at.validate(tokens.accessToken)).to.include({ valid: false, reason: Reason.disabled });
+    await update({ disabled: false }, ['disabled']);
+    expect(await at.validate(tokens.accessToken)).to.include({ valid: false, reason: Reason.revoked });
+    const again = await at.login(user.email);
+    await at.call(method.deleteUser, { userId: user.user_id }, admin.caller, { tenantId: 'acme' });
+    expect(await at.validate(again.accessToken)).to.include({ valid: false, reason: Reason.revoked });
+    await at.call(method.logout, {}, admin.caller);
+    expect(await at.validate(admin.tokens.accessToken)).to.include({ valid: false, reason: Reason.revoked });
+    expect(await codeOf(at.call(method.refresh, { refreshToken: admin.tokens.refreshToken }))).to.equal(
+      'UNAUTHENTICATED',
+    );
+  });
+
+  it('says what a device key stands for, until it is revoked', async () => {
+    const deviceId = newId();
+    const key = await at.test.database.tenant('acme', (tx) => mintDeviceKey(tx, 'acme', deviceId));
+    const answer = await at.validate(key);
+    expect(answer).to.include({ valid: true, tenantId: 'acme', deviceId, userId: '', kind: Kind.device });
+    expect(answer.scopes).to.have.members([...deviceScopes]);
+    expect(answer.expiresAt).to.equal(undefined);
+    await at.test.database.tenant('acme', (tx) => revokeDeviceKeys(tx, 'acme', deviceId));
+    expect(await at.validate(key)).to.include({ valid: false, reason: Reason.revoked });
+  });
+
+  it('cannot tell of a Kubernetes token while the Kubernetes API is away, and of every other credential as ever', async () => {
+    const part = (value: object) => Buffer.from(JSON.stringify(value)).toString('base64url');
+    const claims = { aud: ['kellet'], exp: at.clock.now() / 1000 + 600, 'kubernetes.io': { namespace: 'kellet-acme' } };
+    const token = (more: object) => `${part({ alg: 'RS256' })}.${part({ ...claims, ...more })}.c2ln`;
+    expect(await codeOf(at.validate(token({})))).to.equal('UNAVAILABLE');
+    expect(await at.validate(token({ exp: at.clock.now() / 1000 - 1 }))).to.include({ reason: Reason.expired });
+    expect(await at.validate(token({ aud: ['https://kubernetes'] }))).to.include({ reason: Reason.unrecognized });
+    expect(await at.validate((await at.signedIn()).tokens.accessToken)).to.include({ valid: true });
+  });
+
+  it('asks the database nothing about keys whose checksum is wrong', async () => {
+    const { key } = mintKey();
+    const broken = key.slice(0, -1) + (key.endsWith('0') ? '1' : '0');
+    const away = createAuth(testPlatform(await closedDatabase(), at.clock), clusterAway);
+    expect(await codeOf(away.authenticate(broken, '127.0.0.1'))).to.equal('UNAUTHENTICATED');
+    expect(await codeOf(away.authenticate(key, '127.0.0.1'))).to.equal('UNAVAILABLE');
+  });
+  const closedDatabase = async () => {
+    const { Database } = await import('../../platform/database/database.ts');
+    const { createLogger } = await import('../../platform/logger.ts');
+    return new Database('postgres://127.0.0.1:1/nothing', createLogger('silent'));
+  };
+});
+
+describe('platform administrator', () => {
+  const at = TestAuth.define();
+
+  it('is made at start, once, and belongs to no tenant', async () => {
+    const pair = await at.login('root@platform.test');
+    const caller = await at.auth.authenticate(pair.accessToken, '127.0.0.1');
+    expect(caller).to.include({ kind: 'platform', tenantId: '' });
+    expect(caller.scopes.size).to.equal(0);
+    expect(await at.validate(pair.accessToken)).to.include({ kind: Kind.platform_admin, tenantId: '' });
+    await at.auth.start?.();
+    const { rows } = await at.test.database.system((tx) =>
+      tx.query(`SELECT 1 FROM users WHERE role = 'platform_admin'`),
+    );
+    expect(rows).to.have.length(1);
+    expect((await at.call(method.listSessions, {}, caller)).sessions).to.have.length(1);
+  });
+
+  it("cannot be locked out by a tenant's user of the same address", async () => {
+    await at.makeUser('viewer', 'acme', 'root@platform.test');
+    const caller = await at.auth.authenticate((await at.login('root@platform.test')).accessToken, '127.0.0.1');
+    expect(caller.kind).to.equal('platform');
+    const inTenant = await at.login('root@platform.test', { tenantId: 'acme' });
+    expect((await at.auth.authenticate(inTenant.accessToken, '127.0.0.1')).kind).to.equal('user');
+  });
+});

@@ -1,0 +1,153 @@
+// From a credential to a caller: the one place that decides whether a token or key holds.
+import { timingSafeEqual } from 'node:crypto';
+import type { Clock } from '../../platform/clock.ts';
+import type { Database } from '../../platform/database/database.ts';
+import { isId } from '../../platform/ids.ts';
+import type { Caller } from '../../platform/rpc.ts';
+import type { AccessTokens } from './access-tokens.ts';
+import { credentialHash, isWellFormedKey, looksLikeApiKey } from './api-key-format.ts';
+import { intersect } from '../../platform/address-ranges.ts';
+import type { KubernetesIdentities, KubernetesUse } from './kubernetes-identities.ts';
+import { readKubernetesToken } from './kubernetes-token.ts';
+import type { LastUsed } from './last-used.ts';
+import { deviceScopes, scopesOfRole } from './roles.ts';
+import { keyState, sessionState, type KeyState, type SessionState } from '../store.ts';
+
+/** Why a credential is refused (kellet.v1.ValidateTokenResponse.Reason). */
+export type RefusalReason = 'unrecognized' | 'expired' | 'revoked' | 'disabled';
+
+/** What a credential stands for, or why it stands for nothing. */
+export type Authentication =
+  | {
+      readonly valid: true;
+      readonly caller: Caller;
+      /** The tenant's; 0 for a platform administrator. */
+      readonly rateLimitPerMinute: number;
+      /** The service key's or device key's id; empty for an access token. */
+      readonly keyId: string;
+    }
+  | { readonly valid: false; readonly reason: RefusalReason; readonly credential: 'token' | 'key' | 'kubernetes' };
+
+/** Decides whether credentials hold, asking the database each time: callers cache (and listen to revocations). */
+export class Authenticator {
+  private readonly database: Database;
+  private readonly clock: Clock;
+  private readonly tokens: AccessTokens;
+  private readonly lastUsed: LastUsed;
+  private readonly kubernetes: KubernetesIdentities;
+
+  constructor(
+    database: Database,
+    clock: Clock,
+    tokens: AccessTokens,
+    lastUsed: LastUsed,
+    kubernetes: KubernetesIdentities,
+  ) {
+    this.database = database;
+    this.clock = clock;
+    this.tokens = tokens;
+    this.lastUsed = lastUsed;
+    this.kubernetes = kubernetes;
+  }
+
+  /**
+   * `use` and `address` are looked at for a Kubernetes token alone. Throws UNAVAILABLE when the database cannot be asked or, for such a
+   * token, the Kubernetes API.
+   */
+  authenticate(credential: string, use: KubernetesUse, address: string): Promise<Authentication> {
+    if (looksLikeApiKey(credential)) return this.key(credential);
+    const claimed = readKubernetesToken(credential);
+    return claimed ? this.kubernetes.authenticate(credential, claimed, use, address) : this.accessToken(credential);
+  }
+
+  private async key(credential: string): Promise<Authentication> {
+    const refused = (reason: RefusalReason) => ({ valid: false, reason, credential: 'key' }) as const;
+    // Guesses and typing errors end here, without a query.
+    if (!isWellFormedKey(credential)) return refused('unrecognized');
+    const hash = credentialHash(credential);
+    // The tenant is not known before the key is.
+    const key = await this.database.systemRead((tx) => keyState(tx, hash));
+    if (!key || !timingSafeEqual(key.key_hash, hash)) return refused('unrecognized');
+    const reason = keyRefusal(key, this.clock.now());
+    if (reason) return refused(reason);
+    if (key.device_id === null) this.lastUsed.note('api_keys', key.key_id, key.last_used_at);
+    return {
+      valid: true,
+      caller: callerOfKey(key, hash),
+      rateLimitPerMinute: key.rate_limit_per_minute,
+      keyId: key.key_id,
+    };
+  }
+
+  private async accessToken(credential: string): Promise<Authentication> {
+    const refused = (reason: RefusalReason) => ({ valid: false, reason, credential: 'token' }) as const;
+    const token = await this.tokens.verify(credential);
+    if (typeof token === 'string') return refused(token);
+    if (!isId(token.sessionId)) return refused('unrecognized');
+    const session = await this.database.systemRead((tx) => sessionState(tx, token.sessionId));
+    // A session that is gone was deleted with its user.
+    if (!session) return refused('revoked');
+    if (session.user_id !== token.userId || (session.tenant_id ?? '') !== token.tenantId)
+      return refused('unrecognized');
+    const reason = sessionRefusal(session, this.clock.now());
+    if (reason) return refused(reason);
+    this.lastUsed.note('sessions', session.session_id, session.last_used_at);
+    return {
+      valid: true,
+      caller: callerOfSession(session, credentialHash(credential), token.expiresAt),
+      rateLimitPerMinute: session.rate_limit_per_minute ?? 0,
+      keyId: '',
+    };
+  }
+}
+
+/** Why a stored key does not hold at a time; undefined when it holds. */
+export function keyRefusal(
+  key: Pick<KeyState, 'revoked' | 'tenant_deleted' | 'expires_at'>,
+  now: number,
+): RefusalReason | undefined {
+  if (key.revoked) return 'revoked';
+  if (key.tenant_deleted) return 'disabled';
+  return key.expires_at !== null && key.expires_at.getTime() <= now ? 'expired' : undefined;
+}
+
+/** Why the access tokens of a session do not hold at a time; undefined when they hold. */
+export function sessionRefusal(
+  session: Pick<SessionState, 'revoked' | 'tenant_deleted' | 'user_disabled' | 'expires_at'>,
+  now: number,
+): RefusalReason | undefined {
+  if (session.tenant_deleted || session.user_disabled) return 'disabled';
+  return session.revoked || session.expires_at.getTime() <= now ? 'revoked' : undefined;
+}
+
+function callerOfKey(key: KeyState, hash: Buffer): Caller {
+  const isDevice = key.device_id !== null;
+  return {
+    kind: isDevice ? 'device' : 'service',
+    tenantId: key.tenant_id,
+    userId: isDevice ? '' : key.key_id,
+    deviceId: key.device_id ?? '',
+    name: key.device_id ?? key.name,
+    scopes: isDevice ? deviceScopes : new Set(key.scopes),
+    credentialHash: hash.toString('hex'),
+    sessionId: '',
+    // A tenant's list is about where its people and integrations work from; devices are wherever they are.
+    ipAllowlist: isDevice ? key.ip_allowlist : intersect(key.tenant_ip_allowlist, key.ip_allowlist),
+    expiresAt: key.expires_at === null ? 0 : Math.floor(key.expires_at.getTime() / 1000),
+  };
+}
+
+function callerOfSession(session: SessionState, hash: Buffer, expiresAt: number): Caller {
+  return {
+    kind: session.tenant_id === null ? 'platform' : 'user',
+    tenantId: session.tenant_id ?? '',
+    userId: session.user_id,
+    deviceId: '',
+    name: session.email,
+    scopes: scopesOfRole(session.role),
+    credentialHash: hash.toString('hex'),
+    sessionId: session.session_id,
+    ipAllowlist: session.tenant_ip_allowlist ?? [],
+    expiresAt,
+  };
+}

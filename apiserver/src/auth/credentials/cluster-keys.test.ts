@@ -1,0 +1,67 @@
+import { expect } from 'chai';
+import { exportJWK, generateKeyPair, SignJWT, type JSONWebKeySet } from 'jose';
+import { unavailable } from '../../platform/errors.ts';
+import { createLogger } from '../../platform/logger.ts';
+import { ClusterKeys } from './cluster-keys.ts';
+import { MovableClock } from '../testing/test-platform.ts';
+
+describe('the keys of the cluster', () => {
+  const clock = new MovableClock();
+  let reads: number;
+  let published: JSONWebKeySet | undefined;
+  let keys: ClusterKeys;
+  beforeEach(() => {
+    reads = 0;
+    published = undefined;
+    const signingKeys = async () => {
+      reads += 1;
+      if (!published) throw unavailable('the Kubernetes API is unavailable');
+      return published;
+    };
+    keys = new ClusterKeys({ signingKeys }, clock, createLogger('silent'));
+  });
+
+  async function signer(kid: string) {
+    const { privateKey, publicKey } = await generateKeyPair('RS256');
+    const sign = (seconds = 600, audience = 'kellet') =>
+      new SignJWT({ 'kubernetes.io': {} })
+        .setProtectedHeader({ alg: 'RS256', kid })
+        .setAudience(audience)
+        .setExpirationTime(Math.floor(clock.now() / 1000) + seconds)
+        .sign(privateKey);
+    return { sign, jwk: { ...(await exportJWK(publicKey)), kid, alg: 'RS256' } };
+  }
+
+  it('tell what they have signed from what they have not', async () => {
+    const [cluster, forger] = [await signer('a'), await signer('a')];
+    published = { keys: [cluster.jwk] };
+    expect(await keys.judge(await cluster.sign())).to.equal('signed');
+    expect(await keys.judge(await forger.sign())).to.equal('forged');
+    expect(await keys.judge(await cluster.sign(-1))).to.equal('expired');
+    expect(await keys.judge(await cluster.sign(600, 'another'))).to.equal('forged');
+    expect(await keys.judge(`${await cluster.sign()}x`)).to.equal('forged');
+    expect(reads).to.equal(1);
+  });
+
+  it('are read again for a new key, but not for every forgery', async () => {
+    const [before, after, forger] = [await signer('a'), await signer('b'), await signer('c')];
+    published = { keys: [before.jwk] };
+    expect(await keys.judge(await before.sign())).to.equal('signed');
+    clock.advance(10_000);
+    published = { keys: [before.jwk, after.jwk] };
+    expect(await keys.judge(await after.sign())).to.equal('signed');
+    for (let time = 0; time < 20; time += 1) expect(await keys.judge(await forger.sign())).to.equal('forged');
+    expect(reads).to.equal(2);
+  });
+
+  it('leave it to the cluster while they cannot be read', async () => {
+    const cluster = await signer('a');
+    const token = await cluster.sign();
+    expect(await keys.judge(token)).to.equal('unknown');
+    published = { keys: [cluster.jwk] };
+    expect(await keys.judge(token)).to.equal('unknown');
+    expect(reads).to.equal(1);
+    clock.advance(10_000);
+    expect(await keys.judge(token)).to.equal('signed');
+  });
+});

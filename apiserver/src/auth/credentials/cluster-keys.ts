@@ -1,0 +1,70 @@
+// The cluster's own keys: a token that they did not sign is refused here, without a question to the cluster.
+import { createLocalJWKSet, errors, jwtVerify, type JSONWebKeySet } from 'jose';
+import type { Clock } from '../../platform/clock.ts';
+import type { KubernetesApi } from '../../platform/kubernetes.ts';
+import type { Logger } from '../../platform/logger.ts';
+import { kubernetesAudience } from './kubernetes-token.ts';
+
+/** How long keys are used before they are read again, and how soon again for a token that none of them signed. */
+const refreshMilliseconds = 600_000;
+const rereadMilliseconds = 10_000;
+
+/** What the keys say of a token; `unknown`: they could not be read. */
+export type KeyJudgement = 'signed' | 'forged' | 'expired' | 'unknown';
+
+/** Reads and keeps the keys. */
+export class ClusterKeys {
+  private readonly api: Pick<KubernetesApi, 'signingKeys'>;
+  private readonly clock: Clock;
+  private readonly logger: Logger;
+  private keys: ReturnType<typeof createLocalJWKSet> | undefined;
+  private readAt = -Infinity;
+  private reading: Promise<void> | undefined;
+
+  constructor(api: Pick<KubernetesApi, 'signingKeys'>, clock: Clock, logger: Logger) {
+    this.api = api;
+    this.clock = clock;
+    this.logger = logger;
+  }
+
+  /** Verifies signature, audience and time. */
+  async judge(token: string): Promise<KeyJudgement> {
+    await this.read(this.keys ? refreshMilliseconds : rereadMilliseconds);
+    const judgement = await this.verify(token);
+    if (judgement !== 'no such key') return judgement;
+    // The cluster may have begun to sign with a new one.
+    await this.read(rereadMilliseconds);
+    const again = await this.verify(token);
+    return again === 'no such key' ? 'forged' : again;
+  }
+
+  private async verify(token: string): Promise<KeyJudgement | 'no such key'> {
+    if (!this.keys) return 'unknown';
+    try {
+      await jwtVerify(token, this.keys, {
+        audience: kubernetesAudience,
+        algorithms: ['RS256', 'RS384', 'RS512', 'ES256', 'ES384', 'ES512'],
+        currentDate: new Date(this.clock.now()),
+      });
+      return 'signed';
+    } catch (error) {
+      if (error instanceof errors.JWKSNoMatchingKey) return 'no such key';
+      if (error instanceof errors.JWTExpired) return 'expired';
+      // Several keys without an id fit: the cluster knows which.
+      if (error instanceof errors.JWKSMultipleMatchingKeys) return 'unknown';
+      if (error instanceof errors.JOSEError) return 'forged';
+      throw error;
+    }
+  }
+
+  /** Reads the keys when they are older than that; those that are known stay when it fails. */
+  private async read(olderThan: number): Promise<void> {
+    if (this.clock.now() - this.readAt < olderThan) return this.keys ? undefined : this.reading;
+    this.readAt = this.clock.now();
+    this.reading = this.api
+      .signingKeys()
+      .then((keys: JSONWebKeySet) => void (this.keys = createLocalJWKSet(keys)))
+      .catch((error: unknown) => this.logger.debug({ err: error }, 'the signing keys of the cluster cannot be read'));
+    await this.reading;
+  }
+}

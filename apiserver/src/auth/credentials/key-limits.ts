@@ -1,0 +1,68 @@
+// What a key's own limits mean for what it makes: nothing that it makes may be used from elsewhere, or longer, than itself.
+import type { Transaction } from '../../platform/database/database.ts';
+import { invalidArgument, permissionDenied, unauthenticated } from '../../platform/errors.ts';
+import type { Caller } from '../../platform/rpc.ts';
+import { rangesBeyond } from '../../platform/address-ranges.ts';
+
+/** The limits of the key that calls; of a session there are none. */
+export interface KeyLimits {
+  /** Empty: every address that its tenant allows. */
+  readonly ipAllowlist: readonly string[];
+  /** Milliseconds since 1970; undefined: it never expires. */
+  readonly expiresAt: number | undefined;
+}
+
+const none: KeyLimits = { ipAllowlist: [], expiresAt: undefined };
+
+/** Reads the limits, and keeps the key from being revoked until the transaction ends. Throws UNAUTHENTICATED when it is revoked. */
+export async function limitsOf(tx: Transaction, caller: Caller): Promise<KeyLimits> {
+  if (caller.kind !== 'service') return none;
+  const { rows } = await tx.query<{ ip_allowlist: string[]; expires_at: Date | null }>(
+    'SELECT ip_allowlist, expires_at FROM api_keys WHERE key_id = $1 AND revoked_at IS NULL FOR SHARE',
+    [caller.userId],
+  );
+  const key = rows[0];
+  if (!key) throw unauthenticated();
+  return { ipAllowlist: key.ip_allowlist, expiresAt: key.expires_at?.getTime() };
+}
+
+/** What somebody asks of a new key. */
+export interface AskedKey {
+  readonly ipAllowlist: readonly string[];
+  /** 0: as long as possible. */
+  readonly expiresInSeconds: number;
+}
+
+/**
+ * What a new key gets: what it does not ask for it has of its maker. `callerRanges` are the addresses from which the maker
+ * itself may call. Throws PERMISSION_DENIED for more than the maker's own limits, INVALID_ARGUMENT for addresses of no use.
+ */
+export function limitsOfNewKey(
+  asked: AskedKey,
+  maker: KeyLimits,
+  callerRanges: readonly string[],
+  now: number,
+): KeyLimits {
+  const beyond = rangesBeyond(asked.ipAllowlist, maker.ipAllowlist);
+  if (beyond.length > 0) {
+    throw permissionDenied(`ip_allowlist: ${beyond.join(', ')} is not within that of the key that makes this one`);
+  }
+  const useless = rangesBeyond(asked.ipAllowlist, callerRanges);
+  if (useless.length > 0) throw invalidArgument(`ip_allowlist: ${useless.join(', ')} is not within that of the tenant`);
+  const ipAllowlist = asked.ipAllowlist.length > 0 ? asked.ipAllowlist : maker.ipAllowlist;
+  if (asked.expiresInSeconds === 0) return { ipAllowlist, expiresAt: maker.expiresAt };
+  const expiresAt = now + asked.expiresInSeconds * 1000;
+  if (maker.expiresAt !== undefined && expiresAt > maker.expiresAt) {
+    const left = Math.max(0, Math.floor((maker.expiresAt - now) / 1000));
+    throw permissionDenied(`expires_in_seconds: the key that makes this one ends in ${left} seconds itself`);
+  }
+  return { ipAllowlist, expiresAt };
+}
+
+/** Refuses a limited key to make, or take over, a user: who signs in is bound by neither limit. Throws PERMISSION_DENIED. */
+export async function refuseLimitedKey(tx: Transaction, caller: Caller): Promise<void> {
+  const { ipAllowlist, expiresAt } = await limitsOf(tx, caller);
+  if (ipAllowlist.length > 0 || expiresAt !== undefined) {
+    throw permissionDenied('a key with an expiry or an ip_allowlist of its own may not make or change users');
+  }
+}

@@ -1,0 +1,171 @@
+// Kubernetes identities: the cluster says whose a token is (TokenReview) and what that user may do in the tenant's namespace
+// (SubjectAccessReview). Nothing is decided here that RBAC can decide.
+import { group, version } from '@kellet/crds';
+import { addressBlock } from '../../platform/address-block.ts';
+import type { Clock } from '../../platform/clock.ts';
+import type { Database } from '../../platform/database/database.ts';
+import { resourceExhausted } from '../../platform/errors.ts';
+import type { KubernetesApi } from '../../platform/kubernetes.ts';
+import type { Logger } from '../../platform/logger.ts';
+import { credentialHash } from './api-key-format.ts';
+import type { Authentication } from './authenticate.ts';
+import { ClusterKeys } from './cluster-keys.ts';
+import {
+  kubernetesAudience,
+  namespaceOfServiceAccount,
+  parsePermission,
+  type ClaimedKubernetesToken,
+  type KubernetesPermission,
+} from './kubernetes-token.ts';
+import { tenantOfNamespace } from '../store.ts';
+import { Turns } from '../turns.ts';
+
+/** Where a token is used and what for; both may be empty. */
+export interface KubernetesUse {
+  /** Empty: the namespace of the token's service account. */
+  readonly namespace: string;
+  /** In the form of Access.kubernetes_permission. */
+  readonly permission: string;
+}
+
+/** A user as TokenReview answers it and SubjectAccessReview takes it. */
+interface KubernetesUser {
+  readonly username?: string;
+  readonly uid?: string;
+  readonly groups?: readonly string[];
+  readonly extra?: Readonly<Record<string, readonly string[]>>;
+}
+
+interface TokenReviewStatus {
+  readonly authenticated?: boolean;
+  readonly user?: KubernetesUser;
+  readonly audiences?: readonly string[];
+}
+
+interface SubjectAccessReviewStatus {
+  readonly allowed?: boolean;
+  readonly reason?: string;
+  readonly evaluationError?: string;
+}
+
+/** Reviews under way at once, and waiting for each: tokens that nobody issued must not fill the way to the API server. */
+const lanes = 4;
+const waitingPerLane = 32;
+/** Tokens of one address (IPv6: /64) that are judged at once: fewer than the lanes hold. */
+const mostOfAddress = 32;
+
+/** An address inside the pod: what came through the API server's port-forward, whose caller RBAC let in. */
+const loopback = ['127.0.0.0/8', '::1/128'];
+
+const credentialIdExtra = 'authentication.kubernetes.io/credential-id';
+
+/** Judges tokens that {@link readKubernetesToken} recognised, asking the cluster each time: callers cache. */
+export class KubernetesIdentities {
+  private readonly database: Database;
+  private readonly clock: Clock;
+  private readonly logger: Logger;
+  private readonly api: Pick<KubernetesApi, 'review'>;
+  private readonly keys: ClusterKeys;
+  private readonly asking = new Map<string, number>();
+  private readonly turns = new Turns(waitingPerLane);
+  private turn = 0;
+
+  constructor(database: Database, clock: Clock, logger: Logger, api: Pick<KubernetesApi, 'review' | 'signingKeys'>) {
+    this.database = database;
+    this.clock = clock;
+    this.logger = logger;
+    this.api = api;
+    this.keys = new ClusterKeys(api, clock, logger);
+  }
+
+  /**
+   * The identity, inside the tenant of the namespace when it holds the permission there, and in no tenant when it does not:
+   * nobody learns of a tenant, or uses up its request window, without a right in it. Throws UNAVAILABLE when the Kubernetes
+   * API or the database cannot be asked, RESOURCE_EXHAUSTED when too many tokens wait for their review, in all or of the
+   * address. The cluster is asked about no token that its own keys, once they are known here, did not sign.
+   */
+  async authenticate(
+    token: string,
+    claimed: ClaimedKubernetesToken,
+    use: KubernetesUse,
+    address: string,
+  ): Promise<Authentication> {
+    const block = addressBlock(address);
+    const asking = this.asking.get(block) ?? 0;
+    if (asking >= mostOfAddress) throw resourceExhausted('too many tokens of this address wait for their review', 1);
+    this.asking.set(block, asking + 1);
+    try {
+      return await this.judge(token, claimed, use);
+    } finally {
+      const left = this.asking.get(block)! - 1;
+      if (left === 0) this.asking.delete(block);
+      else this.asking.set(block, left);
+    }
+  }
+
+  private async judge(token: string, claimed: ClaimedKubernetesToken, use: KubernetesUse): Promise<Authentication> {
+    const refused = (reason: 'expired' | 'unrecognized') =>
+      ({ valid: false, reason, credential: 'kubernetes' }) as const;
+    if (claimed.expiresAt * 1000 <= this.clock.now()) return refused('expired');
+    const judgement = await this.keys.judge(token);
+    if (judgement === 'expired') return refused('expired');
+    if (judgement === 'forged') return refused('unrecognized');
+    const user = await this.userOf(token);
+    if (!user?.username) return refused('unrecognized');
+    const namespace = use.namespace || namespaceOfServiceAccount(user.username);
+    const permission = parsePermission(use.permission);
+    const tenant = permission && (await this.database.systemRead((tx) => tenantOfNamespace(tx, namespace)));
+    const isGranted = tenant !== undefined && (await this.mayUse(user, namespace, permission!));
+    const credentialId = user.extra?.[credentialIdExtra]?.[0] ?? '';
+    if (permission && !isGranted) {
+      const about = { user: user.username, credential_id: credentialId, namespace, permission: use.permission };
+      this.logger.info({ audit: 'kubernetes', ...about, has_tenant: tenant !== undefined }, 'refused');
+    }
+    const ipAllowlist = isGranted ? tenant.ip_allowlist : [];
+    return {
+      valid: true,
+      caller: {
+        kind: 'kubernetes',
+        tenantId: isGranted ? tenant.tenant_id : '',
+        userId: '',
+        deviceId: '',
+        name: user.username,
+        scopes: new Set(isGranted ? [use.permission] : []),
+        credentialHash: credentialHash(token).toString('hex'),
+        sessionId: '',
+        ipAllowlist: ipAllowlist.length > 0 ? [...ipAllowlist, ...loopback] : [],
+        expiresAt: claimed.expiresAt,
+        credentialId,
+      },
+      rateLimitPerMinute: isGranted ? tenant.rate_limit_per_minute : 0,
+      keyId: '',
+    };
+  }
+
+  /** Whose token it is; undefined when the cluster did not issue it, has taken it back, or issued it for somebody else. */
+  private async userOf(token: string): Promise<KubernetesUser | undefined> {
+    const status = await this.review<TokenReviewStatus>('authentication.k8s.io/v1', 'TokenReview', {
+      token,
+      audiences: [kubernetesAudience],
+    });
+    // An API server that does not know audiences answers none; its yes is about itself.
+    const isMeantForUs = status.authenticated === true && (status.audiences ?? []).includes(kubernetesAudience);
+    return isMeantForUs ? status.user : undefined;
+  }
+
+  private async mayUse(user: KubernetesUser, namespace: string, permission: KubernetesPermission): Promise<boolean> {
+    const status = await this.review<SubjectAccessReviewStatus>('authorization.k8s.io/v1', 'SubjectAccessReview', {
+      user: user.username,
+      uid: user.uid,
+      groups: user.groups,
+      extra: user.extra,
+      resourceAttributes: { group, version, namespace, ...permission },
+    });
+    return status.allowed === true;
+  }
+
+  private review<Status>(apiVersion: string, kind: 'TokenReview' | 'SubjectAccessReview', spec: object) {
+    this.turn = (this.turn + 1) % lanes;
+    return this.turns.run(String(this.turn), () => this.api.review<Status>(apiVersion, kind, spec));
+  }
+}

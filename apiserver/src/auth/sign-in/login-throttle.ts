@@ -1,0 +1,81 @@
+// Failed sign-ins, counted in the database so that replicas share them and a restart forgives nothing.
+import { createHash } from 'node:crypto';
+import { addressBlock } from '../../platform/address-block.ts';
+import type { Clock } from '../../platform/clock.ts';
+import type { Database, Transaction } from '../../platform/database/database.ts';
+import { resourceExhausted } from '../../platform/errors.ts';
+import { addressRule, delayAfter, pairRule, type DelayRule } from './login-delay.ts';
+import { Turns } from '../turns.ts';
+
+/** Holds failed sign-ins against further ones: per pair of account and address, and per address (IPv6: /64). */
+export class LoginThrottle {
+  private readonly database: Database;
+  private readonly clock: Clock;
+  private readonly turns = new Turns(100);
+
+  constructor(database: Database, clock: Clock) {
+    this.database = database;
+    this.clock = clock;
+  }
+
+  /**
+   * Runs one attempt. The work answers undefined when the sign-in failed, which is counted. Throws RESOURCE_EXHAUSTED with the
+   * time to wait, without running it, while earlier failures of the pair or the address are held against it. Attempts of the
+   * same pair run one after another: guesses made at once are counted like guesses made in a row.
+   */
+  attempt<T>(account: string, address: string, work: () => Promise<T | undefined>): Promise<T | undefined> {
+    const block = addressBlock(address);
+    const pair = subject('pair', account, block);
+    const alone = subject('address', block);
+    return this.turns.run(pair.toString('hex'), async () => {
+      await this.refuseBlocked([pair, alone]);
+      const result = await work();
+      await this.database.system(async (tx) => {
+        if (result !== undefined) {
+          // The address's count stays: signing in to one account must not forgive guesses at others.
+          await tx.query('DELETE FROM login_failures WHERE subject = $1', [pair]);
+          return;
+        }
+        await this.count(tx, pair, pairRule);
+        await this.count(tx, alone, addressRule);
+      });
+      return result;
+    });
+  }
+
+  private async refuseBlocked(subjects: readonly Buffer[]): Promise<void> {
+    const now = new Date(this.clock.now());
+    const { rows } = await this.database.systemRead((tx) =>
+      tx.query<{ blocked_until: Date }>(
+        'SELECT blocked_until FROM login_failures WHERE subject = ANY($1) AND blocked_until > $2',
+        [subjects, now],
+      ),
+    );
+    const until = Math.max(...rows.map((row) => row.blocked_until.getTime()));
+    if (rows.length > 0) {
+      const seconds = Math.ceil((until - now.getTime()) / 1000);
+      throw resourceExhausted('too many failed sign-ins: try again later', seconds);
+    }
+  }
+
+  private async count(tx: Transaction, counted: Buffer, rule: DelayRule): Promise<void> {
+    const now = this.clock.now();
+    const { rows } = await tx.query<{ failures: number }>(
+      `INSERT INTO login_failures AS f (subject, failures, last_failure_at, blocked_until) VALUES ($1, 1, $2, $2)
+       ON CONFLICT (subject) DO UPDATE SET last_failure_at = $2,
+         failures = CASE WHEN f.last_failure_at < $3 THEN 1 ELSE f.failures + 1 END
+       RETURNING failures`,
+      [counted, new Date(now), new Date(now - rule.forgetSeconds * 1000)],
+    );
+    const until = new Date(now + delayAfter(rows[0]!.failures, rule) * 1000);
+    await tx.query('UPDATE login_failures SET blocked_until = $2 WHERE subject = $1', [counted, until]);
+  }
+
+  /** Removes counts that are held against nobody any more. */
+  async sweep(): Promise<void> {
+    const before = new Date(this.clock.now() - pairRule.forgetSeconds * 1000);
+    await this.database.system((tx) => tx.query('DELETE FROM login_failures WHERE last_failure_at < $1', [before]));
+  }
+}
+
+const subject = (...parts: readonly string[]): Buffer => createHash('sha256').update(parts.join('\0')).digest();

@@ -1,0 +1,107 @@
+import { ValidateTokenResponse_Reason as Reason, type TokenResponse } from '@kellet/proto/es/kellet/v1/auth_pb';
+import { expect } from 'chai';
+import { decodeJwt } from 'jose';
+import { codeOf, method, refusal, TestAuth } from '../testing/test-auth.ts';
+import { eventually } from '../testing/test-fixtures.ts';
+
+describe('refresh', () => {
+  const at = TestAuth.define();
+
+  const refresh = (refreshToken: string) => at.call(method.refresh, { refreshToken });
+
+  it('gives a new pair for each token, and stores no token in clear', async () => {
+    const { tokens, user } = await at.signedIn();
+    const second = await refresh(tokens.refreshToken);
+    const third = await refresh(second.refreshToken);
+    expect(new Set([tokens, second, third].map((pair) => pair.refreshToken)).size).to.equal(3);
+    expect((await at.auth.authenticate(third.accessToken, '127.0.0.1')).userId).to.equal(user.user_id);
+    const { rows } = await at.test.database.system((tx) => tx.query('SELECT * FROM refresh_tokens'));
+    const text = JSON.stringify(rows);
+    for (const { refreshToken } of [tokens, second, third]) {
+      expect(text).not.to.contain(refreshToken);
+      expect(text).not.to.contain(JSON.stringify([...Buffer.from(refreshToken, 'base64url')]).slice(1, -1));
+    }
+  });
+
+  it('answers the same successor to exchanges at once, and to a repeat within ten seconds', async () => {
+    const { tokens } = await at.signedIn();
+    const pairs = await Promise.all(Array.from({ length: 6 }, () => refresh(tokens.refreshToken)));
+    expect(new Set(pairs.map((pair: TokenResponse) => pair.refreshToken)).size).to.equal(1);
+    at.clock.advance(9000);
+    expect((await refresh(tokens.refreshToken)).refreshToken).to.equal(pairs[0]!.refreshToken);
+    await refresh(pairs[0]!.refreshToken);
+  });
+
+  it('ends the family and its access tokens when a token is used again too late', async () => {
+    const { tokens } = await at.signedIn();
+    const second = await refresh(tokens.refreshToken);
+    const sessionId = decodeJwt(second.accessToken)['session'] as string;
+    at.clock.advance(10_001);
+    expect(await codeOf(refresh(tokens.refreshToken))).to.equal('UNAUTHENTICATED');
+    expect(await codeOf(refresh(second.refreshToken))).to.equal('UNAUTHENTICATED');
+    expect(await at.validate(second.accessToken)).to.include({ valid: false, reason: Reason.revoked });
+    await eventually(() => at.heard.includes(`session:${sessionId}`));
+  });
+
+  it('ends the family when a token is used again after its successor was', async () => {
+    const { tokens } = await at.signedIn();
+    const second = await refresh(tokens.refreshToken);
+    const third = await refresh(second.refreshToken);
+    expect(await codeOf(refresh(tokens.refreshToken))).to.equal('UNAUTHENTICATED');
+    expect(await codeOf(refresh(third.refreshToken))).to.equal('UNAUTHENTICATED');
+  });
+
+  it('slides for thirty days at a time, ninety in all', async () => {
+    const { tokens } = await at.signedIn();
+    const day = 86_400_000;
+    let pair: TokenResponse = tokens;
+    for (const days of [29, 29, 29]) {
+      at.clock.advance(days * day);
+      pair = await refresh(pair.refreshToken);
+    }
+    at.clock.advance(3 * day - 60_000);
+    pair = await refresh(pair.refreshToken);
+    expect(pair.expiresIn).to.be.within(50, 60);
+    at.clock.advance(60_000);
+    expect(await codeOf(refresh(pair.refreshToken))).to.equal('UNAUTHENTICATED');
+    const other = await at.signedIn();
+    at.clock.advance(30 * day);
+    expect(await codeOf(refresh(other.tokens.refreshToken))).to.equal('UNAUTHENTICATED');
+  });
+
+  it('refuses text that is no token, with the same answer', async () => {
+    for (const text of ['', 'nonsense', 'A'.repeat(43), "'; DROP TABLE users; --"]) {
+      const { code, message } = await refusal(refresh(text));
+      expect([code, message]).to.deep.equal(['UNAUTHENTICATED', 'the refresh token is not valid: sign in again']);
+    }
+  });
+
+  it('refuses the holder who was disabled meanwhile', async () => {
+    const { tokens, user } = await at.signedIn();
+    await at.disable(user.user_id);
+    expect(await codeOf(refresh(tokens.refreshToken))).to.equal('UNAUTHENTICATED');
+  });
+});
+
+describe('sessions', () => {
+  const at = TestAuth.define();
+
+  it('are listed newest first with the one that asks, and ended one by one', async () => {
+    const { user, caller, tokens } = await at.signedIn();
+    const other = await at.login(user.email);
+    const list = await at.call(method.listSessions, {}, caller);
+    expect(list.sessions.map((session) => session.current)).to.deep.equal([false, true]);
+    expect(list.sessions[1]).to.include({ aal: 'aal1' });
+    await at.call(method.deleteSession, { sessionId: list.sessions[0]!.sessionId }, caller);
+    expect((await at.validate(other.accessToken)).valid).to.equal(false);
+    expect((await at.validate(tokens.accessToken)).valid).to.equal(true);
+    expect((await at.call(method.listSessions, {}, caller)).sessions).to.have.length(1);
+  });
+
+  it("are nobody else's to end", async () => {
+    const [mine, theirs] = [await at.signedIn(), await at.signedIn()];
+    const sessionId = theirs.caller.sessionId;
+    expect(await codeOf(at.call(method.deleteSession, { sessionId }, mine.caller))).to.equal('NOT_FOUND');
+    expect((await at.validate(theirs.tokens.accessToken)).valid).to.equal(true);
+  });
+});

@@ -1,0 +1,231 @@
+// Sessions: opened by a sign-in, kept alive by refresh tokens that work once, ended by logout, reuse or revocation.
+import { createHmac, randomBytes } from 'node:crypto';
+import type { Clock } from '../../platform/clock.ts';
+import type { Database, Transaction } from '../../platform/database/database.ts';
+import { unauthenticated } from '../../platform/errors.ts';
+import { newId } from '../../platform/ids.ts';
+import type { Logger } from '../../platform/logger.ts';
+import type { AccessTokens } from '../credentials/access-tokens.ts';
+import { credentialHash, type RandomSource } from '../credentials/api-key-format.ts';
+import { decideRefresh, familyDays, refreshExpiry } from './refresh-decision.ts';
+import { notifyRevoked, sessionPayload } from '../credentials/revocations.ts';
+import { scopesOfRole, type Role } from '../credentials/roles.ts';
+import { sessionState, type SessionState, type UserRow } from '../store.ts';
+
+/** The pair that a sign-in or a refresh answers. */
+export interface TokenPair {
+  readonly accessToken: string;
+  readonly expiresInSeconds: number;
+  readonly refreshToken: string;
+}
+
+/** Where a session was opened from. */
+export interface SessionOrigin {
+  readonly userAgent: string;
+  readonly address: string;
+}
+
+/** Who holds a session. */
+interface Holder {
+  readonly tenantId: string | null;
+  readonly userId: string;
+  readonly role: Role;
+}
+
+type RefreshOutcome =
+  | { readonly kind: 'pair'; readonly session: SessionState; readonly refreshToken: string }
+  | { readonly kind: 'refused' }
+  | { readonly kind: 'reused'; readonly session: SessionState };
+
+/** Opens, refreshes and ends sessions. */
+export class Sessions {
+  private readonly database: Database;
+  private readonly clock: Clock;
+  private readonly logger: Logger;
+  private readonly tokens: AccessTokens;
+  private readonly random: RandomSource;
+  private readonly successorKey: Buffer;
+
+  constructor(
+    database: Database,
+    clock: Clock,
+    logger: Logger,
+    tokens: AccessTokens,
+    random: RandomSource = randomBytes,
+  ) {
+    this.database = database;
+    this.clock = clock;
+    this.logger = logger;
+    this.tokens = tokens;
+    this.random = random;
+    this.successorKey = tokens.deriveKey('refresh successor');
+  }
+
+  /** Opens a session for a user who has proven who they are. */
+  async open(user: UserRow, origin: SessionOrigin): Promise<TokenPair> {
+    const now = this.clock.now();
+    const sessionId = newId();
+    const familyExpiresAt = now + familyDays * 86_400_000;
+    const refreshToken = this.random(32).toString('base64url');
+    await this.database.system(async (tx) => {
+      await tx.query(
+        `INSERT INTO sessions (session_id, tenant_id, user_id, user_agent, ip, created_at, last_used_at, expires_at)
+         VALUES ($1, $2, $3, $4, $5, $6, $6, $7)`,
+        [
+          sessionId,
+          user.tenant_id,
+          user.user_id,
+          origin.userAgent.slice(0, 512),
+          origin.address,
+          new Date(now),
+          new Date(familyExpiresAt),
+        ],
+      );
+      await insertRefreshToken(tx, refreshToken, sessionId, refreshExpiry(now, familyExpiresAt));
+    });
+    const holder = { tenantId: user.tenant_id, userId: user.user_id, role: user.role };
+    return this.pair(holder, sessionId, familyExpiresAt, refreshToken);
+  }
+
+  /**
+   * Exchanges a refresh token. Of several exchanges at once one rotates and the others get the same successor. Throws
+   * UNAUTHENTICATED, the same for every cause; a reused token also ends the session.
+   */
+  async refresh(refreshToken: string): Promise<TokenPair> {
+    // The outcome leaves the transaction before anything is thrown: the end of a family must not be rolled back.
+    const outcome = await this.database.system((tx) => this.exchange(tx, refreshToken));
+    if (outcome.kind === 'reused') {
+      const { session_id: session, tenant_id: tenant, user_id: user } = outcome.session;
+      this.logger.warn({ session, tenant, user }, 'a refresh token was used again: its session is revoked');
+    }
+    if (outcome.kind !== 'pair') throw unauthenticated('the refresh token is not valid: sign in again');
+    const { session } = outcome;
+    const holder = { tenantId: session.tenant_id, userId: session.user_id, role: session.role };
+    return this.pair(holder, session.session_id, session.expires_at.getTime(), outcome.refreshToken);
+  }
+
+  private async exchange(tx: Transaction, refreshToken: string): Promise<RefreshOutcome> {
+    if (!/^[A-Za-z0-9_-]{43}$/.test(refreshToken)) return { kind: 'refused' };
+    const hash = credentialHash(refreshToken);
+    const family = await tx.query<{ session_id: string }>(
+      'SELECT session_id FROM refresh_tokens WHERE token_hash = $1',
+      [hash],
+    );
+    const sessionId = family.rows[0]?.session_id;
+    if (sessionId === undefined) return { kind: 'refused' };
+    // The session's row is the lock of the family. The token is read after it was taken: a statement that waits for a lock
+    // would see the token as it was before.
+    const session = await sessionState(tx, sessionId, 'FOR UPDATE OF s');
+    if (!session) return { kind: 'refused' };
+    const { rows } = await tx.query<{
+      expires_at: Date;
+      used_at: Date | null;
+      successor_hash: Buffer | null;
+      successor_used: boolean;
+    }>(
+      `SELECT t.expires_at, t.used_at, t.successor_hash, s.used_at IS NOT NULL AS successor_used
+       FROM refresh_tokens t LEFT JOIN refresh_tokens s ON s.token_hash = t.successor_hash WHERE t.token_hash = $1`,
+      [hash],
+    );
+    const token = rows[0]!;
+    const now = this.clock.now();
+    const decision = decideRefresh({
+      now,
+      expiresAt: token.expires_at.getTime(),
+      usedAt: token.used_at?.getTime(),
+      successorUsed: token.successor_used,
+      familyExpiresAt: session.expires_at.getTime(),
+      familyRevoked: session.revoked,
+      holderRefused: session.user_disabled || session.tenant_deleted,
+    });
+    const successor = this.successorOf(refreshToken);
+    switch (decision) {
+      case 'refuse':
+        return { kind: 'refused' };
+      case 'reuse':
+        await revokeSessions(tx, [sessionId]);
+        return { kind: 'reused', session };
+      case 'repeat':
+        // After a change of the server's key the old successor cannot be derived any more; the holder signs in again.
+        return token.successor_hash?.equals(credentialHash(successor))
+          ? { kind: 'pair', session, refreshToken: successor }
+          : { kind: 'refused' };
+      case 'rotate':
+        await insertRefreshToken(tx, successor, sessionId, refreshExpiry(now, session.expires_at.getTime()));
+        await tx.query('UPDATE refresh_tokens SET used_at = $2, successor_hash = $3 WHERE token_hash = $1', [
+          hash,
+          new Date(now),
+          credentialHash(successor),
+        ]);
+        await tx.query('UPDATE sessions SET last_used_at = $2 WHERE session_id = $1', [sessionId, new Date(now)]);
+        return { kind: 'pair', session, refreshToken: successor };
+    }
+  }
+
+  /** The token that follows a token: only the holder of the token and of the server's key can tell it. */
+  private successorOf(refreshToken: string): string {
+    return createHmac('sha256', this.successorKey).update(refreshToken).digest('base64url');
+  }
+
+  private async pair(
+    holder: Holder,
+    sessionId: string,
+    familyExpiresAt: number,
+    refreshToken: string,
+  ): Promise<TokenPair> {
+    const subject = {
+      tenantId: holder.tenantId ?? '',
+      userId: holder.userId,
+      sessionId,
+      role: holder.role,
+      scopes: scopesOfRole(holder.role),
+    };
+    const { token, expiresInSeconds } = await this.tokens.issue(subject, familyExpiresAt);
+    return { accessToken: token, expiresInSeconds, refreshToken };
+  }
+}
+
+/** Ends sessions with their access and refresh tokens. */
+export async function revokeSessions(tx: Transaction, sessionIds: readonly string[]): Promise<void> {
+  await tx.query('UPDATE sessions SET revoked_at = now() WHERE session_id = ANY($1::uuid[]) AND revoked_at IS NULL', [
+    sessionIds,
+  ]);
+  await notifyRevoked(tx, sessionIds.map(sessionPayload));
+}
+
+/** Ends every session of a user but one (empty: every one). */
+export async function revokeSessionsOfUser(tx: Transaction, userId: string, exceptSessionId: string): Promise<void> {
+  const { rows } = await tx.query<{ session_id: string }>(
+    `SELECT session_id FROM sessions WHERE user_id = $1 AND revoked_at IS NULL AND session_id::text <> $2`,
+    [userId, exceptSessionId],
+  );
+  await revokeSessions(
+    tx,
+    rows.map((row) => row.session_id),
+  );
+}
+
+/** Has everyone who holds a session of the user in memory ask again what it may do. */
+export async function announceSessionsOfUser(tx: Transaction, userId: string): Promise<void> {
+  const { rows } = await tx.query<{ session_id: string }>(
+    'SELECT session_id FROM sessions WHERE user_id = $1 AND revoked_at IS NULL',
+    [userId],
+  );
+  await notifyRevoked(
+    tx,
+    rows.map((row) => sessionPayload(row.session_id)),
+  );
+}
+
+async function insertRefreshToken(
+  tx: Transaction,
+  refreshToken: string,
+  sessionId: string,
+  expiresAt: number,
+): Promise<void> {
+  await tx.query('INSERT INTO refresh_tokens (token_hash, session_id, expires_at) VALUES ($1, $2, $3)', [
+    credentialHash(refreshToken),
+    sessionId,
+    new Date(expiresAt),
+  ]);
+}

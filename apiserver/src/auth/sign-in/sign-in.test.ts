@@ -1,0 +1,137 @@
+import { expect } from 'chai';
+import { decodeJwt, decodeProtectedHeader } from 'jose';
+import { newId } from '../../platform/ids.ts';
+import { scopesOfRole } from '../credentials/roles.ts';
+import { hashPassword } from './passwords.ts';
+import { insertUser } from '../store.ts';
+import { codeOf, refusal, TestAuth } from '../testing/test-auth.ts';
+import { insertTenant } from '../testing/test-fixtures.ts';
+
+describe('login', () => {
+  const at = TestAuth.define();
+
+  it('answers a pair; the access token is an EdDSA JWT with the documented claims and lives 15 minutes', async () => {
+    const user = await at.makeUser('operator');
+    const pair = await at.login(user.email.toUpperCase());
+    expect(pair).to.include({ tokenType: 'Bearer', expiresIn: 900, mfaRequired: false });
+    expect(decodeProtectedHeader(pair.accessToken)).to.include({ alg: 'EdDSA', typ: 'JWT' }).and.have.property('kid');
+    const claims = decodeJwt(pair.accessToken);
+    expect(claims).to.include({ tenant: 'acme', user: user.user_id, role: 'operator' });
+    expect(claims['scopes']).to.have.members([...scopesOfRole('operator')]);
+    expect(claims.exp! - claims.iat!).to.equal(900);
+  });
+
+  it('gives one answer for every cause', async () => {
+    const [user, disabled] = [await at.makeUser(), await at.makeUser()];
+    await at.disable(disabled.user_id);
+    const shared = `${newId()}@test`;
+    // The password fits both: who is meant cannot be told.
+    for (const tenant of ['acme', 'other']) await at.makeUser('viewer', tenant, shared);
+    await insertTenant(at.test.database, 'closed');
+    const gone = await at.makeUser('viewer', 'closed');
+    await at.test.database.system((tx) => tx.query(`UPDATE tenants SET deleted_at = now() WHERE tenant_id = 'closed'`));
+    const refusals = await Promise.all([
+      refusal(at.login(user.email, { password: 'wrong' })),
+      refusal(at.login(`${newId()}@test`)),
+      refusal(at.login(disabled.email)),
+      refusal(at.login(shared)),
+      refusal(at.login(user.email, { tenantId: 'other' })),
+      refusal(at.login(user.email, { tenantId: 'nobody' })),
+      refusal(at.login(gone.email)),
+    ]);
+    for (const { code, message } of refusals) {
+      expect({ code, message }).to.deep.equal({ code: 'UNAUTHENTICATED', message: 'e-mail or password is wrong' });
+    }
+    expect((await at.login(shared, { tenantId: 'other' })).accessToken).not.to.equal('');
+  });
+
+  it('is not blocked by users of the same e-mail in other tenants', async () => {
+    const user = await at.makeUser();
+    const otherPassword = await hashPassword('another password of mine');
+    const squat = async (tenantId: string) => {
+      const made = { userId: newId(), tenantId, email: user.email, name: '', role: 'viewer', disabled: false } as const;
+      await at.test.database.system((tx) => insertUser(tx, { ...made, passwordHash: otherPassword }));
+    };
+    await squat('other');
+    const signedIn = await at.login(user.email);
+    expect(decodeJwt(signedIn.accessToken)).to.include({ tenant: 'acme', user: user.user_id });
+    const theirs = await at.login(user.email, { password: 'another password of mine' });
+    expect(decodeJwt(theirs.accessToken)).to.include({ tenant: 'other' });
+    // Those who come later take nobody's place among those that are tried.
+    for (let index = 0; index < 12; index += 1) {
+      await insertTenant(at.test.database, `squatter-${index}`);
+      await squat(`squatter-${index}`);
+    }
+    expect(decodeJwt((await at.login(user.email)).accessToken)).to.include({ user: user.user_id });
+    expect(await codeOf(at.login(user.email, { password: 'another password of mine' }))).to.equal('UNAUTHENTICATED');
+    const named = await at.login(user.email, { password: 'another password of mine', tenantId: 'squatter-11' });
+    expect(decodeJwt(named.accessToken)).to.include({ tenant: 'squatter-11' });
+  });
+
+  it('takes as long to fail for ten accounts as for none', async () => {
+    const email = `${newId()}@test`;
+    for (let index = 0; index < 10; index += 1) {
+      await insertTenant(at.test.database, `many-${index}`);
+      await at.makeUser('viewer', `many-${index}`, email);
+    }
+    for (const [address, password] of [
+      [email, 'wrong password of somebody'],
+      [`${newId()}@test`, 'wrong password of somebody'],
+    ] as const) {
+      const begun = performance.now();
+      expect(await codeOf(at.login(address, { password }))).to.equal('UNAUTHENTICATED');
+      expect(performance.now() - begun).to.be.at.least(295);
+    }
+  });
+
+  it('counts the addresses of an IPv6 network as one', async () => {
+    const user = await at.makeUser();
+    for (let index = 0; index < 5; index += 1) {
+      const address = `2001:db8:7:7::${index + 1}`;
+      expect(await codeOf(at.login(user.email, { password: 'wrong', address }))).to.equal('UNAUTHENTICATED');
+    }
+    expect(await codeOf(at.login(user.email, { address: '2001:db8:7:7:ffff::1' }))).to.equal('RESOURCE_EXHAUSTED');
+    await at.login(user.email, { address: '2001:db8:7:8::1' });
+  });
+
+  it('refuses requests that are none', async () => {
+    expect(await codeOf(at.login(''))).to.equal('INVALID_ARGUMENT');
+    expect(await codeOf(at.login('a@test', { password: '' }))).to.equal('INVALID_ARGUMENT');
+    expect(await codeOf(at.login('a\0@test'))).to.equal('INVALID_ARGUMENT');
+  });
+
+  it('holds failures against the pair of account and address, and forgives on success', async () => {
+    const user = await at.makeUser();
+    const address = '192.0.2.1';
+    for (let index = 0; index < 5; index += 1) {
+      expect(await codeOf(at.login(user.email, { password: 'wrong', address }))).to.equal('UNAUTHENTICATED');
+    }
+    const blocked = await refusal(at.login(user.email, { address }));
+    expect(blocked).to.include({ code: 'RESOURCE_EXHAUSTED', retryAfterSeconds: 1 });
+    // Elsewhere, and for another account from here, nothing has happened.
+    await at.login(user.email, { address: '192.0.2.2' });
+    await at.login((await at.makeUser()).email, { address });
+    at.clock.advance(1000);
+    expect(await codeOf(at.login(user.email, { password: 'wrong', address }))).to.equal('UNAUTHENTICATED');
+    expect(await refusal(at.login(user.email, { address }))).to.include({ retryAfterSeconds: 2 });
+    at.clock.advance(2000);
+    await at.login(user.email, { address });
+    expect(await codeOf(at.login(user.email, { password: 'wrong', address }))).to.equal('UNAUTHENTICATED');
+    await at.login(user.email, { address });
+  });
+
+  it('counts guesses made at once like guesses made in a row', async () => {
+    const user = await at.makeUser();
+    const results = await Promise.all(
+      Array.from({ length: 12 }, () => codeOf(at.login(user.email, { password: 'wrong', address: '192.0.2.3' }))),
+    );
+    expect(results.filter((code) => code === 'UNAUTHENTICATED')).to.have.length(5);
+    expect(results.filter((code) => code === 'RESOURCE_EXHAUSTED')).to.have.length(7);
+  });
+
+  it('treats an account that does not exist like one that does, also under attack', async () => {
+    const email = `${newId()}@test`;
+    for (let index = 0; index < 5; index += 1) await codeOf(at.login(email, { address: '192.0.2.4' }));
+    expect(await codeOf(at.login(email, { address: '192.0.2.4' }))).to.equal('RESOURCE_EXHAUSTED');
+  });
+});

@@ -1,0 +1,58 @@
+// Sign-in with e-mail and password: one answer, after the same time, for every cause of failure.
+import { addressBlock } from '../../platform/address-block.ts';
+import { sleep } from '../../platform/clock.ts';
+import type { Database } from '../../platform/database/database.ts';
+import { unauthenticated } from '../../platform/errors.ts';
+import { textField } from '../../platform/fields.ts';
+import type { LoginThrottle } from './login-throttle.ts';
+import { verifyPassword } from './passwords.ts';
+import type { SessionOrigin, Sessions, TokenPair } from './sessions.ts';
+import { findAccounts } from '../store.ts';
+
+/** What a person gives to sign in. */
+export interface Credentials {
+  readonly email: string;
+  readonly password: string;
+  /** Needed only when the same e-mail and password fit users of several tenants, or ten older users have the e-mail. */
+  readonly tenantId: string;
+}
+
+/** What a failed sign-in takes at least: longer than to try a password on as many accounts as an address may name. */
+const failureMilliseconds = 300;
+
+/** Signs people in. */
+export class SignIn {
+  private readonly database: Database;
+  private readonly throttle: LoginThrottle;
+  private readonly sessions: Sessions;
+
+  constructor(database: Database, throttle: LoginThrottle, sessions: Sessions) {
+    this.database = database;
+    this.throttle = throttle;
+    this.sessions = sessions;
+  }
+
+  /**
+   * Opens a session for the one account of that e-mail that has that password. Throws UNAUTHENTICATED, the same for a wrong
+   * password, an unknown or disabled account, a deleted tenant and a password that fits several accounts; RESOURCE_EXHAUSTED
+   * with the time to wait after too many failures; UNAVAILABLE when too many passwords wait to be checked.
+   */
+  async login(credentials: Credentials, origin: SessionOrigin): Promise<TokenPair> {
+    const email = textField('email', credentials.email.trim(), { minimum: 1, maximum: 254 });
+    const password = textField('password', credentials.password, { minimum: 1, maximum: 1024 });
+    const tenantId = textField('tenant_id', credentials.tenantId, { maximum: 63 });
+    // The tenant is left out of what is counted: naming tenants at will must not give more attempts.
+    const account = await this.throttle.attempt(email.toLowerCase(), origin.address, async () => {
+      const floor = sleep(failureMilliseconds);
+      const found = await this.database.systemRead((tx) => findAccounts(tx, email, tenantId));
+      const hashes = found.map((one) => one.password_hash);
+      const matching = await verifyPassword(hashes, password, addressBlock(origin.address));
+      if (matching.length === 1) return found[matching[0]!];
+      // How many accounts an e-mail has must not show.
+      await floor;
+      return undefined;
+    });
+    if (!account) throw unauthenticated('e-mail or password is wrong');
+    return this.sessions.open(account, origin);
+  }
+}

@@ -1,0 +1,54 @@
+// Costly work, a bounded amount of it at a time, and a bounded number that waits for it, of each owner and in all.
+import { unavailable } from '../../platform/errors.ts';
+
+/** How much may run and wait. */
+export interface WorkLimits {
+  readonly running: number;
+  readonly waiting: number;
+  readonly waitingOfOwner: number;
+}
+
+/** Runs work in the order in which it came. */
+export class WorkQueue {
+  private readonly limits: WorkLimits;
+  private readonly waiting: { readonly owner: string; readonly begin: () => void }[] = [];
+  private readonly waitingOf = new Map<string, number>();
+  private running = 0;
+
+  constructor(limits: WorkLimits) {
+    this.limits = limits;
+  }
+
+  /** Runs the work when its turn comes. Throws UNAVAILABLE when too much waits, in all or of this owner. */
+  async run<T>(owner: string, work: () => Promise<T>): Promise<T> {
+    if (this.running >= this.limits.running) await this.turn(owner);
+    else this.running += 1;
+    try {
+      return await work();
+    } finally {
+      this.next();
+    }
+  }
+
+  private turn(owner: string): Promise<void> {
+    const own = this.waitingOf.get(owner) ?? 0;
+    if (this.waiting.length >= this.limits.waiting || own >= this.limits.waitingOfOwner) {
+      throw unavailable('too many passwords are being checked: try again');
+    }
+    this.waitingOf.set(owner, own + 1);
+    return new Promise((begin) => this.waiting.push({ owner, begin }));
+  }
+
+  /** Hands the place of what has ended to what waits longest. */
+  private next(): void {
+    const first = this.waiting.shift();
+    if (!first) {
+      this.running -= 1;
+      return;
+    }
+    const left = this.waitingOf.get(first.owner)! - 1;
+    if (left === 0) this.waitingOf.delete(first.owner);
+    else this.waitingOf.set(first.owner, left);
+    first.begin();
+  }
+}

@@ -1,0 +1,124 @@
+// For tests: the auth service on a database of its own, called as the registry calls it.
+import { create, type MessageInitShape, type MessageShape } from '@bufbuild/protobuf';
+import { AuthService } from '@kellet/proto/es/kellet/v1/auth_pb';
+import { KelletError, type ErrorCode } from '../../platform/errors.ts';
+import { newId } from '../../platform/ids.ts';
+import { internalContext, publicCaller, ServiceRegistry, type Caller, type CallContext } from '../../platform/rpc.ts';
+import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
+import { hashPassword } from '../sign-in/passwords.ts';
+import { revocationChannel } from '../credentials/revocations.ts';
+import type { Role } from '../credentials/roles.ts';
+import { createAuth, type AuthModule } from '../service.ts';
+import { insertUser, type UserRow } from '../store.ts';
+import { eventually, insertTenant } from './test-fixtures.ts';
+import { clusterAway, MovableClock, newSigningKey, testPlatform } from './test-platform.ts';
+
+/** The password of every account that the tests make. */
+export const password = 'correct horse battery';
+/** The platform administrator of the tests. */
+export const platformAdministrator = 'root@platform.test';
+
+export const { method } = AuthService;
+type Method = (typeof method)[keyof typeof method];
+
+/** The code of what a call is refused with; fails when it is not refused. */
+export async function refusal(promise: Promise<unknown>): Promise<KelletError> {
+  const thrown = await promise.then(
+    () => new Error('nothing was refused'),
+    (error: unknown) => error,
+  );
+  if (!(thrown instanceof KelletError)) throw thrown;
+  return thrown;
+}
+
+/** The code of a refusal. */
+export const codeOf = async (promise: Promise<unknown>): Promise<ErrorCode> => (await refusal(promise)).code;
+
+/** The service with the tenants `acme` and `other`, started before the suite's tests and dropped after them. */
+export class TestAuth {
+  readonly clock = new MovableClock();
+  readonly signingKey = newSigningKey();
+  /** Payloads of the revocation channel. */
+  readonly heard: string[] = [];
+  readonly registry = new ServiceRegistry();
+  test!: TestDatabase;
+  auth!: AuthModule;
+  private passwordHash = '';
+
+  /** Adds the hooks to the suite that is being defined. */
+  static define(): TestAuth {
+    const one = new TestAuth();
+    before(() => one.start());
+    after(async () => {
+      await one.auth.stop?.();
+      await one.test.drop();
+    });
+    return one;
+  }
+
+  private async start(): Promise<void> {
+    // Suites are defined long before they run, and the database's clock runs.
+    this.clock.advance(Date.now() - this.clock.now());
+    this.test = await createTestDatabase();
+    const { database } = this.test;
+    this.passwordHash = await hashPassword(password);
+    for (const tenant of ['acme', 'other']) await insertTenant(database, tenant);
+    const settings = {
+      KELLET_JWT_PRIVATE_KEY: this.signingKey,
+      KELLET_PLATFORM_ADMIN_EMAIL: platformAdministrator,
+      KELLET_PLATFORM_ADMIN_PASSWORD: password,
+    };
+    this.auth = createAuth(testPlatform(database, this.clock, settings), clusterAway);
+    this.auth.register(this.registry);
+    await this.auth.start?.();
+    let listening = false;
+    database.listen(
+      [revocationChannel],
+      (_, payload) => this.heard.push(payload),
+      (lost) => (listening = !lost),
+    );
+    await eventually(() => listening);
+  }
+
+  /** Calls a method; the tenant is the caller's unless the context says otherwise. */
+  call<M extends Method>(
+    asked: M,
+    request: MessageInitShape<M['input']>,
+    caller: Caller = publicCaller,
+    context: Partial<CallContext> = {},
+  ): Promise<MessageShape<M['output']>> {
+    const message = create(asked.input, request) as MessageShape<M['input']>;
+    return this.registry.unary(asked, message, internalContext(caller, context));
+  }
+
+  /** Makes a user with the common password. */
+  async makeUser(role: Role = 'tenant_admin', tenantId = 'acme', email = `${newId()}@test`): Promise<UserRow> {
+    const user = { userId: newId(), tenantId, email, name: '', role, passwordHash: this.passwordHash, disabled: false };
+    return (await this.test.database.system((tx) => insertUser(tx, user)))!;
+  }
+
+  /** Signs in, from an address of its own unless the test is about addresses. */
+  login(email: string, given: { password?: string; tenantId?: string; address?: string } = {}) {
+    const byte = () => Math.floor(Math.random() * 250);
+    const request = { email, password: given.password ?? password, tenantId: given.tenantId ?? '' };
+    return this.call(method.login, request, publicCaller, { address: given.address ?? `10.${byte()}.${byte()}.1` });
+  }
+
+  /** A new user with a session. */
+  async signedIn(role: Role = 'tenant_admin', tenantId = 'acme') {
+    const user = await this.makeUser(role, tenantId);
+    const tokens = await this.login(user.email, { tenantId });
+    return { user, tokens, caller: await this.auth.authenticate(tokens.accessToken, '127.0.0.1') };
+  }
+
+  /** What ValidateToken says to the gateway. */
+  async validate(token: string) {
+    const { grant, ...shown } = await this.call(method.validateToken, { token });
+    return { ...shown, ...grant };
+  }
+
+  /** Disables a user behind the service's back. */
+  async disable(userId: string): Promise<void> {
+    await this.test.database.system((tx) => tx.query('UPDATE users SET disabled = true WHERE user_id = $1', [userId]));
+  }
+}

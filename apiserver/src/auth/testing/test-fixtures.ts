@@ -1,0 +1,31 @@
+// For tests: tenants as rows, without a manifest.
+import type { Database } from '../../platform/database/database.ts';
+
+/** Inserts a tenant; `columns` are those of the table tenants (jsonb as objects). */
+export async function insertTenant(
+  database: Database,
+  tenantId: string,
+  columns: { quotas?: unknown; defaults?: unknown; ip_allowlist?: readonly string[] } = {},
+): Promise<void> {
+  await database.system((tx) =>
+    tx.query(
+      `INSERT INTO tenants (tenant_id, name, namespace, quotas, defaults, ip_allowlist) VALUES ($1, $1, $2, $3, $4, $5)`,
+      [
+        tenantId,
+        `kellet-${tenantId}`,
+        JSON.stringify(columns.quotas ?? {}),
+        JSON.stringify(columns.defaults ?? {}),
+        columns.ip_allowlist ?? [],
+      ],
+    ),
+  );
+}
+
+/** Waits until the condition holds; fails after `milliseconds`. For effects of notifications, whose time nobody promises. */
+export async function eventually(condition: () => Promise<boolean> | boolean, milliseconds = 5000): Promise<void> {
+  const deadline = Date.now() + milliseconds;
+  while (!(await condition())) {
+    if (Date.now() > deadline) throw new Error('the condition did not come true in time');
+    await new Promise((resolve) => setTimeout(resolve, 10));
+  }
+}

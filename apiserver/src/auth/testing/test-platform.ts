@@ -1,0 +1,60 @@
+// For tests: a platform on a test database, with a clock that the test moves.
+import { generateKeyPairSync } from 'node:crypto';
+import { readConfig } from '../../config.ts';
+import type { Database } from '../../platform/database/database.ts';
+import { unavailable } from '../../platform/errors.ts';
+import { createLogger } from '../../platform/logger.ts';
+import { createMetrics } from '../../platform/metrics.ts';
+import { Paging } from '../../platform/paging.ts';
+import type { AuthPlatform } from '../auth-platform.ts';
+import type { AuthKubernetes } from '../service.ts';
+
+/** A clock that stands still until the test moves it, so that a slow machine changes nothing. */
+export class MovableClock {
+  private milliseconds = Date.now();
+
+  now(): number {
+    return this.milliseconds;
+  }
+
+  /** Puts the clock forward. */
+  advance(milliseconds: number): void {
+    this.milliseconds += milliseconds;
+  }
+}
+
+/** A new Ed25519 key in PEM. */
+export const newSigningKey = (): string =>
+  generateKeyPairSync('ed25519').privateKey.export({ format: 'pem', type: 'pkcs8' }).toString();
+
+/** The platform of the auth service. `environment` adds to the settings, by their environment names. */
+export function testPlatform(
+  database: Database,
+  clock: MovableClock,
+  environment: Record<string, string> = {},
+): AuthPlatform {
+  const config = readConfig(
+    {
+      KELLET_DATABASE_URL: 'postgres://unused',
+      KELLET_NATS_URL: 'nats://unused',
+      KELLET_CONTROL_SECRET: 'control'.repeat(5),
+      KELLET_CALLBACK_HMAC_SECRET: 'unused',
+      KELLET_JWT_PRIVATE_KEY: newSigningKey(),
+      ...environment,
+    },
+    [],
+  );
+  const paging = new Paging(Buffer.alloc(32, 7));
+  return { config, database, clock, logger: createLogger('silent'), metrics: createMetrics(), paging };
+}
+
+const away = () => Promise.reject(unavailable('the Kubernetes API is unavailable'));
+/** A cluster that is away. */
+export const clusterAway: AuthKubernetes = {
+  review: away,
+  signingKeys: away,
+  create: away,
+  get: away,
+  delete: away,
+  mergePatch: away,
+};

@@ -1,0 +1,204 @@
+// The chain of headers against a real source, and against one that is behind or lies (the real one, seen through a proxy).
+import { createServer, type Server } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { blockHash, meetsTarget, serialiseHeader, targetOf, toDisplayHex } from '@kellet/verify';
+import { expect } from 'chai';
+import { createLogger } from '../../platform/logger.ts';
+import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
+import { rulesOf } from './header-branch.ts';
+import { HeaderChain, storedHeaders, storedTip } from './header-chain.ts';
+import { startDevchain, type DevchainProcess } from '../testing/devchain-process.ts';
+
+const easy = 0x207fffff;
+
+/** Headers and `count` more on top of them, each with its proof of work. */
+function mine(chain: readonly Buffer[], count: number, bits: number, root: Buffer): Buffer[] {
+  const headers = [...chain];
+  for (let i = 0; i < count; i += 1) {
+    const previousHash = headers.length === 0 ? new Uint8Array(32) : blockHash(headers.at(-1)!);
+    for (let nonce = 0; ; nonce += 1) {
+      const header = serialiseHeader({ version: 1, previousHash, merkleRoot: root, time: headers.length, bits, nonce });
+      if (!meetsTarget(blockHash(header), targetOf(bits))) continue;
+      headers.push(Buffer.from(header));
+      break;
+    }
+  }
+  return headers;
+}
+
+describe('the chain of headers', function () {
+  this.timeout(30_000);
+  let test: TestDatabase;
+  let devchain: DevchainProcess;
+  let chain: HeaderChain;
+  const servers: Server[] = [];
+  before(async () => {
+    test = await createTestDatabase();
+    devchain = await startDevchain();
+    chain = follower(devchain.url);
+  });
+  after(async () => {
+    for (const server of servers) server.close();
+    await devchain?.stop();
+    await test?.drop();
+  });
+
+  const follower = (url: string, rules = rulesOf('local')) =>
+    new HeaderChain(test.database, url, rules, createLogger('silent'));
+  const height = async () => (await devchain.state())['height'] as number;
+  const tip = () => test.database.system(storedTip);
+  const hashes = async () =>
+    (await test.database.system((tx) => storedHeaders(tx, 0, 1000))).map((row) => row.blockHash);
+  /** The real source, with its answers changed on the way. */
+  const proxy = async (change: (path: string, body: Buffer) => Buffer): Promise<string> => {
+    const server = createServer((request, response) => {
+      void fetch(`${devchain.url}${request.url}`).then(async (answer) => {
+        response.writeHead(answer.status, { 'content-type': answer.headers.get('content-type') ?? '' });
+        response.end(change(request.url ?? '', Buffer.from(await answer.arrayBuffer())));
+      });
+    });
+    servers.push(server);
+    await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
+    return `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+  };
+
+  /** A source of headers that are made up; the first has height 0. */
+  const serve = async (shown: () => readonly Buffer[]): Promise<string> => {
+    const server = createServer((request, response) => {
+      const { pathname, searchParams } = new URL(request.url!, 'http://localhost');
+      const [from, count] = [Number(searchParams.get('height')), Number(searchParams.get('count'))];
+      const headers = shown();
+      if (pathname === '/headers') return response.end(Buffer.concat(headers.slice(from, from + count)));
+      const tip = { height: headers.length - 1, hash: toDisplayHex(blockHash(headers.at(-1)!)) };
+      return response.writeHead(200, { 'content-type': 'application/json' }).end(JSON.stringify(tip));
+    });
+    servers.push(server);
+    await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
+    return `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+  };
+
+  it('begins two days below the tip and follows it', async () => {
+    await devchain.control('mine', { count: 300 });
+    await chain.follow();
+    expect(await hashes()).to.have.length(289);
+    await devchain.control('mine', { count: 30 });
+    await chain.follow();
+    expect(await hashes()).to.have.length(319);
+    expect(await tip()).to.equal(await height());
+  });
+
+  it('fetches what lies before its beginning', async () => {
+    const wanted = (await height()) - 360;
+    const header = await chain.header(wanted);
+    expect(header).to.have.property('height', wanted);
+    expect(await hashes()).to.have.length(361);
+    expect(await chain.header((await height()) + 1)).to.equal(undefined);
+  });
+
+  it('fetches ahead when it is asked for a block that it has not seen', async () => {
+    await devchain.control('mine', { count: 2 });
+    expect(await chain.header(await height())).to.have.property('height', await height());
+  });
+
+  for (const depth of [1, 12, 30]) {
+    it(`follows a reorganisation of ${depth} blocks`, async () => {
+      const before = await hashes();
+      await devchain.control('reorg', { depth });
+      await chain.follow();
+      const after = await hashes();
+      expect(after).to.have.length(before.length + 1);
+      expect(after.filter((hash, index) => hash === before[index])).to.have.length(before.length - depth);
+      expect(after.at(-1)).to.equal((await devchain.state())['block_hash']);
+    });
+  }
+
+  it('does not go back with a source that is merely behind', async () => {
+    const before = await hashes();
+    const lagging = (await height()) - 5;
+    const url = await proxy((path, body) => {
+      if (!path.startsWith('/tip')) return body;
+      return Buffer.from(JSON.stringify({ height: lagging, hash: before.at(-6) }));
+    });
+    await follower(url).follow();
+    expect(await hashes()).to.deep.equal(before);
+  });
+
+  it('takes no longer branch of less work, and no deep one without an operator', async () => {
+    const hard = 0x1f7fffff; // 256 times the work of the others
+    const root = Buffer.alloc(32);
+    let shown: Buffer[] = [];
+    const url = await serve(() => shown);
+    const own = await createTestDatabase();
+    const inOwn = async () => (await own.database.system((tx) => storedHeaders(tx, 0, 1000))).map((row) => row.raw);
+    try {
+      const rules = { ...rulesOf('local'), deepestReorganisation: 3 };
+      const careful = new HeaderChain(own.database, url, rules, createLogger('silent'));
+      const base = mine([], 20, easy, root);
+      const real = mine(base, 5, hard, root);
+      shown = real;
+      await careful.follow();
+      expect(await inOwn()).to.deep.equal(real);
+      // More headers, less work: the replaced five have 256 times that of each of these.
+      shown = mine(base, 600, easy, Buffer.alloc(32, 1));
+      await careful.follow();
+      expect(await inOwn()).to.deep.equal(real);
+      expect(careful.isBranchRefused).to.equal(false);
+      // Fewer headers, more work, but five deep.
+      shown = mine(base, 3, 0x1f1fffff, Buffer.alloc(32, 2));
+      await careful.follow();
+      expect(await inOwn()).to.deep.equal(real);
+      expect(careful.isBranchRefused).to.equal(true);
+      expect(await careful.header(25)).to.equal(undefined);
+      // The source comes back, and is followed.
+      shown = mine(real, 2, hard, root);
+      await careful.follow();
+      expect(await inOwn()).to.deep.equal(shown);
+      expect(careful.isBranchRefused).to.equal(false);
+      // Three deep and more work, with fewer headers.
+      shown = mine(shown.slice(0, -3), 1, 0x1f1fffff, Buffer.alloc(32, 3));
+      await careful.follow();
+      expect(await inOwn()).to.deep.equal(shown);
+      // Five deep again, refused until the operator says so.
+      const before = shown;
+      shown = mine(base, 9, 0x1f1fffff, Buffer.alloc(32, 4));
+      await careful.follow();
+      expect(careful.isBranchRefused).to.equal(true);
+      expect(await inOwn()).to.deep.equal(before);
+      await new HeaderChain(own.database, url, rulesOf('local', 5), createLogger('silent')).follow();
+      expect(await inOwn()).to.deep.equal(shown);
+    } finally {
+      await own.drop();
+    }
+  });
+
+  it('takes nothing from a source whose headers do not hold together', async () => {
+    const before = await hashes();
+    await devchain.control('mine', { count: 3 });
+    const lies: [what: string, change: (body: Buffer) => Buffer][] = [
+      ['a changed root', (body) => Buffer.from(body.map((byte, index) => (index === 80 * 13 + 40 ? byte ^ 1 : byte)))],
+      ['another order', (body) => Buffer.concat([body.subarray(80), body.subarray(0, 80)])],
+      ['half a header', (body) => body.subarray(40)],
+      ['nothing at all', () => Buffer.from('not found')],
+    ];
+    for (const [what, change] of lies) {
+      const url = await proxy((path, body) => (path.startsWith('/headers') ? change(body) : body));
+      const outcome = await follower(url)
+        .follow()
+        .then(
+          () => 'taken',
+          () => 'refused',
+        );
+      expect(outcome, what).to.equal('refused');
+      expect(await hashes(), what).to.deep.equal(before);
+    }
+    const gone = follower('http://127.0.0.1:1');
+    expect(
+      await gone.follow().then(
+        () => 'taken',
+        () => 'refused',
+      ),
+    ).to.equal('refused');
+    await chain.follow();
+    expect(await hashes()).to.have.length(before.length + 3);
+  });
+});

@@ -1,0 +1,229 @@
+// The chain of headers from the independent source, kept in the database: what a proof is checked against.
+import { checkHeaderChain, fetchHeaders, parseHeader, toDisplayHex } from '@kellet/verify';
+import type { HeaderAtHeight } from '@kellet/verify';
+import type { Database, Transaction } from '../../platform/database/database.ts';
+import type { Logger } from '../../platform/logger.ts';
+import { traceRequestTo } from '../../platform/outbound/outgoing-call.ts';
+import { difficultyWindow, judgeBranch, type BranchHeader, type HeaderRules } from './header-branch.ts';
+
+/** Headers per request to the source. */
+const pageHeaders = 2000;
+
+/** How far back the first look for a reorganisation reaches; it grows until the chains meet. */
+const firstWindow = 12;
+
+/** How far below the tip the chain begins: what comes later is compared with these headers. */
+const beginningDepth = 2 * difficultyWindow;
+
+/** The most headers taken from a source in one go; what is above them comes with the next. */
+const mostHeaders = 100_000;
+
+/** Heights are int4 in the database. */
+const highestHeight = 2 ** 31 - 1;
+
+/** Serialises changes of block_headers across processes. */
+const headersLock = 6452817310;
+
+const answerMilliseconds = 10_000;
+
+/** A header as stored. */
+export interface StoredHeader {
+  readonly height: number;
+  /** Display hex. */
+  readonly blockHash: string;
+  readonly raw: Uint8Array;
+}
+
+/** The height of the tip, as far as headers were followed; undefined before the first. */
+export async function storedTip(tx: Transaction): Promise<number | undefined> {
+  const { rows } = await tx.query<{ height: number | null }>('SELECT max(height) AS height FROM block_headers');
+  return rows[0]?.height ?? undefined;
+}
+
+/** At most `count` stored headers from a height on. */
+export async function storedHeaders(tx: Transaction, from: number, count: number): Promise<StoredHeader[]> {
+  const { rows } = await tx.query<{ height: number; block_hash: string; header: Buffer }>(
+    'SELECT height, block_hash, header FROM block_headers WHERE height >= $1 ORDER BY height LIMIT $2',
+    [from, count],
+  );
+  return rows.map((row) => ({ height: row.height, blockHash: row.block_hash, raw: row.header }));
+}
+
+/** Follows a header source (ChainTracks v2). */
+export class HeaderChain {
+  private readonly database: Database;
+  private readonly baseUrl: string;
+  private readonly rules: HeaderRules;
+  private readonly logger: Logger;
+  private queue: Promise<unknown> = Promise.resolve();
+  private refusal = '';
+
+  constructor(database: Database, baseUrl: string, rules: HeaderRules, logger: Logger) {
+    this.database = database;
+    this.baseUrl = baseUrl.replace(/\/+$/, '');
+    this.rules = rules;
+    this.logger = logger;
+  }
+
+  /** Whether the source offered a branch at the last look that an operator has to judge. */
+  get isBranchRefused(): boolean {
+    return this.refusal !== '';
+  }
+
+  /**
+   * Brings the stored chain up to the source's tip; every header's link and proof of work is checked. A branch replaces
+   * stored headers only when it has more work and the network's rules allow it (`judgeBranch`); one that is refused is
+   * logged, and changes nothing. Does nothing while another process does it.
+   * @throws when the source cannot be read, or serves something that is no chain
+   */
+  follow(): Promise<void> {
+    return this.alone(async (tx) => {
+      const { rows } = await tx.query<{ locked: boolean }>('SELECT pg_try_advisory_xact_lock($1) AS locked', [
+        headersLock,
+      ]);
+      if (rows[0]!.locked) await this.followLocked(tx);
+    });
+  }
+
+  /** One change of the stored chain at a time in this process: a slow source holds one connection and not all of them. */
+  private alone(work: (tx: Transaction) => Promise<void>): Promise<void> {
+    const result = this.queue.then(() => this.database.system(work));
+    this.queue = result.catch(() => undefined);
+    return result;
+  }
+
+  private async followLocked(tx: Transaction): Promise<void> {
+    const tip = await this.fetchTip();
+    const { rows } = await tx.query<{ lowest: number | null; highest: number | null }>(
+      'SELECT min(height) AS lowest, max(height) AS highest FROM block_headers',
+    );
+    const { lowest, highest } = rows[0]!;
+    if (lowest === null || highest === null) {
+      return this.consider(tx, await this.fetchRange(Math.max(0, tip.height - beginningDepth), tip.height));
+    }
+    const [atTip] = await storedHeaders(tx, tip.height, 1);
+    if (atTip?.height === tip.height && atTip.blockHash === tip.hash) return this.note('');
+    for (let window = firstWindow; ; window *= 8) {
+      const from = Math.max(lowest, Math.min(highest, tip.height) - window + 1);
+      const headers = await this.fetchRange(from, Math.min(tip.height, from + mostHeaders - 1));
+      const isLinked = from === lowest || (await this.isLinked(tx, headers[0]));
+      if (isLinked) return this.consider(tx, headers);
+    }
+  }
+
+  /** Whether a header follows the stored one before it. */
+  private async isLinked(tx: Transaction, header: HeaderAtHeight | undefined): Promise<boolean> {
+    if (!header) return true;
+    const [before] = await storedHeaders(tx, header.height - 1, 1);
+    const link = checkHeaderChain([header]).headers[0]!.header.previousHash;
+    return before?.blockHash === toDisplayHex(link);
+  }
+
+  /** Judges headers from the source, and stores them if they are to replace what is stored. */
+  private async consider(tx: Transaction, offered: readonly HeaderAtHeight[]): Promise<void> {
+    if (offered.length === 0) return;
+    const chain = checkHeaderChain(offered);
+    const stored = await storedHeaders(tx, offered[0]!.height - difficultyWindow, mostHeaders + difficultyWindow);
+    const verdict = judgeBranch(
+      stored.map(({ height, blockHash, raw }): BranchHeader => ({ height, blockHash, bits: parseHeader(raw).bits })),
+      chain.headers.map(({ height, hash, header }) => ({ height, blockHash: toDisplayHex(hash), bits: header.bits })),
+      this.rules,
+    );
+    this.note(verdict.action === 'refuse' ? verdict.reason : '');
+    if (verdict.action !== 'take') return;
+    const kept = verdict.from - offered[0]!.height;
+    await tx.query('DELETE FROM block_headers WHERE height >= $1', [verdict.from]);
+    await insertHeaders(tx, offered.slice(kept), chain.headers.slice(kept));
+  }
+
+  /** Says once why a branch is refused. */
+  private note(refusal: string): void {
+    if (refusal !== '' && refusal !== this.refusal) {
+      this.logger.error({ reason: refusal }, 'the header source offers a branch that is not taken without an operator');
+    }
+    this.refusal = refusal;
+  }
+
+  /**
+   * The header at a height, fetched with all between it and the stored ones when it is missing. Undefined when the source's chain
+   * does not reach there.
+   * @throws when the source cannot be read, or contradicts what is stored
+   */
+  async header(height: number): Promise<StoredHeader | undefined> {
+    const found = await this.stored(height);
+    if (found) return found;
+    await this.alone(async (tx) => {
+      await tx.query('SELECT pg_advisory_xact_lock($1)', [headersLock]);
+      // Whoever was before us in the queue may have fetched it.
+      const [first] = await storedHeaders(tx, height, 1);
+      if (first?.height === height) return;
+      if (first) return this.extendDown(tx, height);
+      await this.followLocked(tx);
+      await this.extendDown(tx, height);
+    });
+    return this.stored(height);
+  }
+
+  /** Adds the headers from a height up to the lowest stored one, when they lead there. */
+  private async extendDown(tx: Transaction, from: number): Promise<void> {
+    const [lowest] = await storedHeaders(tx, from, 1);
+    if (!lowest || lowest.height === from) return;
+    const headers = await this.fetchRange(from, lowest.height - 1);
+    if (headers.length !== lowest.height - from) return;
+    const chain = checkHeaderChain([...headers, { height: lowest.height, raw: lowest.raw }]);
+    await insertHeaders(tx, headers, chain.headers.slice(0, -1));
+  }
+
+  private async stored(height: number): Promise<StoredHeader | undefined> {
+    const [first] = await this.database.systemRead((tx) => storedHeaders(tx, height, 1));
+    return first?.height === height ? first : undefined;
+  }
+
+  private async fetchTip(): Promise<{ height: number; hash: string }> {
+    const url = new URL(`${this.baseUrl}/tip`);
+    const answer = await traceRequestTo({ method: 'GET', url, template: '/tip' }, async (answered) => {
+      const response = await fetch(url, { signal: AbortSignal.timeout(answerMilliseconds) });
+      answered(response.status);
+      if (!response.ok) throw new Error(`the header source answered ${response.status}`);
+      return response.json();
+    });
+    const body = answer as { height?: unknown; hash?: unknown; value?: { height?: unknown; hash?: unknown } };
+    const { height, hash } = body.value ?? body;
+    if (!Number.isSafeInteger(height) || typeof hash !== 'string') throw new Error('the header source has no tip');
+    if ((height as number) < 0 || (height as number) > highestHeight)
+      throw new Error('the header source has no such tip');
+    return { height: height as number, hash: hash.toLowerCase() };
+  }
+
+  private async fetchRange(from: number, to: number): Promise<HeaderAtHeight[]> {
+    const headers: HeaderAtHeight[] = [];
+    while (from + headers.length <= to) {
+      const next = from + headers.length;
+      const page = await traceRequestTo(
+        { method: 'GET', url: new URL(`${this.baseUrl}/headers`), template: '/headers' },
+        () => fetchHeaders(this.baseUrl, next, Math.min(pageHeaders, to - next + 1)),
+      );
+      if (page.length === 0) break;
+      headers.push(...page);
+    }
+    return headers;
+  }
+}
+
+async function insertHeaders(
+  tx: Transaction,
+  headers: readonly HeaderAtHeight[],
+  checked: readonly { hash: Uint8Array }[],
+): Promise<void> {
+  await tx.query(
+    `INSERT INTO block_headers (height, block_hash, header)
+     SELECT * FROM unnest($1::int4[], $2::text[], $3::bytea[])
+     ON CONFLICT (height) DO UPDATE SET block_hash = excluded.block_hash, header = excluded.header
+       WHERE block_headers.block_hash <> excluded.block_hash`,
+    [
+      headers.map(({ height }) => height),
+      checked.map(({ hash }) => toDisplayHex(hash)),
+      headers.map(({ raw }) => Buffer.from(raw)),
+    ],
+  );
+}

@@ -1,0 +1,113 @@
+// From a sealed batch to a transaction at the processor. Bytes are stored before they are sent, and sent again as they are; a
+// process may die between any two lines here.
+import type { Database, Transaction } from '../../platform/database/database.ts';
+import { buildAnchorTransaction } from '../wallet/anchor-transaction.ts';
+import type { BuiltTransaction } from '../wallet/anchor-transaction.ts';
+import { anchorCoinRange, anchorFee } from '../wallet/fees.ts';
+import type { FeeRate } from '../wallet/fees.ts';
+import type { Processor } from './processor.ts';
+import type { Sender } from './sender.ts';
+import { claimSealedBatch, insertTransaction, lockBatch, markSubmitted, readLanes, reserveAnchor } from './store.ts';
+import type { SealedBatch } from './store.ts';
+import type { Lane } from './turns.ts';
+import type { WalletKey } from '../wallet/wallet-key.ts';
+import { leaseCoin, leasedCoins } from '../wallet/wallet-store.ts';
+
+/** What came of a lane's turn; `none`: it is empty, or its tenant has used up its day's anchors. */
+export type SubmitOutcome = 'none' | 'no_coin' | 'submitted';
+
+/** The most lanes of a round. */
+const mostLanes = 500;
+
+/** The wallet has no coin of the right size: the batch waits. */
+export class NoCoin extends Error {
+  override readonly name = 'NoCoin';
+}
+
+export interface SubmitterParts {
+  readonly database: Database;
+  readonly processor: Processor;
+  readonly sender: Sender;
+  readonly key: WalletKey;
+  /** When a transaction that was stored is asked after for the first time, should its sender have died. */
+  readonly firstPollMilliseconds: number;
+}
+
+export class Submitter {
+  private readonly parts: SubmitterParts;
+  /** The last tenant of the round before. */
+  private cursor = '';
+
+  constructor(parts: SubmitterParts) {
+    this.parts = parts;
+  }
+
+  /** Whose batches are submitted in the next round; of more tenants than one round takes, each round takes the next ones. */
+  async lanes(): Promise<Lane[]> {
+    const lanes = await this.parts.database.system(async (tx) => {
+      const after = await readLanes(tx, this.cursor, mostLanes);
+      if (after.length === mostLanes || this.cursor === '') return after;
+      const first = await readLanes(tx, '', mostLanes - after.length);
+      return [...after, ...first.filter(({ tenantId }) => tenantId <= this.cursor)];
+    });
+    this.cursor = lanes.at(-1)?.tenantId ?? '';
+    return lanes;
+  }
+
+  /** Takes a lane's oldest batch to the processor. An unreachable processor is no failure: the transaction is stored. */
+  async submitNext(lane: Lane): Promise<SubmitOutcome> {
+    const rate = await this.parts.processor.feeRate();
+    let made: BuiltTransaction | undefined;
+    try {
+      made = await this.parts.database.system(async (tx) => {
+        const batch = await claimSealedBatch(tx, lane);
+        if (!batch || !(lane.isPerEvent || (await reserveAnchor(tx, lane.tenantId)))) return undefined;
+        return this.make(tx, batch, rate);
+      });
+    } catch (error) {
+      if (error instanceof NoCoin) return 'no_coin';
+      throw error;
+    }
+    if (made === undefined) return 'none';
+    await this.parts.sender.send(made.txid, made.raw);
+    return 'submitted';
+  }
+
+  /**
+   * Makes a further transaction for a batch, in the caller's transaction, from the coins that the batch still holds and as many
+   * more as the fee needs.
+   * @throws {NoCoin}
+   */
+  async makeAgain(tx: Transaction, batchId: string): Promise<BuiltTransaction> {
+    const batch = await lockBatch(tx, batchId);
+    if (!batch) throw new Error(`there is no batch ${batchId}`);
+    return this.make(tx, batch, await this.parts.processor.feeRate());
+  }
+
+  private async make(tx: Transaction, batch: SealedBatch, rate: FeeRate): Promise<BuiltTransaction> {
+    const { key, firstPollMilliseconds } = this.parts;
+    const coins = await leasedCoins(tx, batch.batchId);
+    const paid = () => coins.reduce((sum, coin) => sum + coin.satoshis, 0n);
+    while (coins.length === 0 || paid() < anchorFee(rate, coins.length)) {
+      const coin = await leaseCoin(tx, key.publicKeyHex, anchorCoinRange(rate), batch.batchId);
+      if (!coin) throw new NoCoin('the wallet has no coin of the right size');
+      coins.push(coin);
+    }
+    const commitment = {
+      merkleRoot: batch.merkleRoot,
+      batchId: batch.batchId,
+      timestampSeconds: batch.sealedAt,
+      count: batch.count,
+    };
+    const attempt = batch.attempts + 1;
+    const made = buildAnchorTransaction(coins, commitment, attempt, key);
+    const { batchId } = batch;
+    await insertTransaction(
+      tx,
+      { ...made, purpose: 'anchor', batchId, lease: batchId, attempt },
+      firstPollMilliseconds,
+    );
+    await markSubmitted(tx, batchId, made.txid, made.raw);
+    return made;
+  }
+}

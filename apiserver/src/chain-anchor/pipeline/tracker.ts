@@ -1,0 +1,183 @@
+// Applies what is heard of a transaction: keeps the status, and finalises or withdraws the proof. It does not matter in which
+// order, how often or through which door news comes.
+import { MalformedError, RefutedError } from '@kellet/verify';
+import type { Database, Transaction } from '../../platform/database/database.ts';
+import type { Logger } from '../../platform/logger.ts';
+import { heightOfPath, proveInBlock } from '../headers/block-proof.ts';
+import type { HeaderChain } from '../headers/header-chain.ts';
+import { isSeen, judgeReport } from './processor-status.ts';
+import type { StatusReport } from './processor-status.ts';
+import {
+  lockBatch,
+  lockTransaction,
+  markConfirmed,
+  markDead,
+  markMined,
+  markSeen,
+  markTrouble,
+  markUnmined,
+  noteStatus,
+  pollWithin,
+  readTransaction,
+  transactionsOfLease,
+  withdrawProof,
+} from './store.ts';
+import type { BlockProof, ChainTransaction } from './store.ts';
+import { dropOutputsOf, moveLease, moveOutputsOf } from '../wallet/wallet-store.ts';
+
+/** unknown: not a transaction of ours. unproven: mined, says the processor, but no header confirms it so far. */
+export type Outcome = 'unknown' | 'ignored' | 'noted' | 'unproven' | 'confirmed' | 'withdrawn';
+
+/** When a transaction is asked after again whose block no header confirms yet. */
+const unprovenMilliseconds = 1000;
+
+export class Tracker {
+  private readonly database: Database;
+  private readonly headers: HeaderChain | undefined;
+  private readonly logger: Logger;
+
+  /** Without a header source nothing is ever confirmed. */
+  constructor(database: Database, headers: HeaderChain | undefined, logger: Logger) {
+    this.database = database;
+    this.headers = headers;
+    this.logger = logger;
+  }
+
+  /**
+   * Applies a report. `isCurrent`: see judgeReport.
+   * @throws when the database or the header source is away: the report is to be given again
+   */
+  async apply(report: StatusReport, isCurrent: boolean): Promise<Outcome> {
+    const known = await this.database.systemRead((tx) => readTransaction(tx, report.txid));
+    if (!known) return 'unknown';
+    const judgement = judge(known, report, isCurrent);
+    if (judgement === 'ignore') return 'ignored';
+    const proof = judgement === 'prove' ? await this.prove(report) : undefined;
+    if (judgement === 'prove' && !proof) {
+      // In no block that counts, so far: the network has it, and whatever was proven before stays.
+      if (known.state === 'pending') await this.change(report, isCurrent, (tx, made) => this.unproven(tx, made));
+      return 'unproven';
+    }
+    return this.change(report, isCurrent, (tx, made, now) => {
+      if (proof && now === 'prove') return this.confirm(tx, made, proof);
+      if (now === 'withdraw') return this.withdraw(tx, made);
+      if (now === 'note') return this.note(tx, made, report, isCurrent);
+      return Promise.resolve('ignored');
+    });
+  }
+
+  /** Takes back the proof of a transaction whose block has left the chain of headers. */
+  async blockOvertaken(txid: string, blockHash: string): Promise<void> {
+    const report: StatusReport = {
+      txid,
+      status: 'MINED_IN_STALE_BLOCK',
+      blockHash,
+      blockHeight: 0,
+      merklePath: '',
+      competingTxids: [],
+      extraInfo: '',
+    };
+    await this.apply(report, true);
+  }
+
+  /** Runs a change with the batch and the transaction locked, in this order, and judges again what may have changed since. */
+  private change(
+    report: StatusReport,
+    isCurrent: boolean,
+    act: (tx: Transaction, made: ChainTransaction, judgement: ReturnType<typeof judge>) => Promise<Outcome>,
+  ): Promise<Outcome> {
+    return this.database.system(async (tx) => {
+      const found = await readTransaction(tx, report.txid);
+      if (!found) return 'unknown';
+      if (found.batchId !== null) await lockBatch(tx, found.batchId);
+      const made = (await lockTransaction(tx, report.txid))!;
+      return act(tx, made, judge(made, report, isCurrent));
+    });
+  }
+
+  /** The proof that a report holds, checked against the header at its height; undefined when it proves nothing on this chain. */
+  private async prove(report: StatusReport): Promise<BlockProof | undefined> {
+    try {
+      const header = await this.headers?.header(heightOfPath(report.merklePath));
+      if (!header) return undefined;
+      const bump = proveInBlock(report.txid, report.merklePath, header.raw);
+      return { blockHeight: header.height, blockHash: header.blockHash, bump };
+    } catch (error) {
+      if (!(error instanceof MalformedError || error instanceof RefutedError)) throw error;
+      this.logger.warn({ txid: report.txid, block: report.blockHash, reason: error.message }, 'a path proves nothing');
+      return undefined;
+    }
+  }
+
+  private async unproven(tx: Transaction, made: ChainTransaction): Promise<Outcome> {
+    await pollWithin(tx, made.txid, unprovenMilliseconds);
+    if (made.batchId !== null) {
+      await markSeen(tx, made.batchId);
+      await markTrouble(tx, made.batchId, 'mined, but no independent header confirms the block yet', false);
+    }
+    return 'unproven';
+  }
+
+  private async note(
+    tx: Transaction,
+    made: ChainTransaction,
+    report: StatusReport,
+    isCurrent: boolean,
+  ): Promise<Outcome> {
+    await noteStatus(tx, made.txid, report.status, report.competingTxids);
+    const trouble = troubleOf(report);
+    // News of trouble: the watcher asks for itself before it does anything about it.
+    if (trouble && !isCurrent) await pollWithin(tx, made.txid, 0);
+    if (made.batchId === null) return 'noted';
+    if (isSeen(report.status)) await markSeen(tx, made.batchId);
+    if (trouble) await markTrouble(tx, made.batchId, trouble, false);
+    return 'noted';
+  }
+
+  private async confirm(tx: Transaction, made: ChainTransaction, proof: BlockProof): Promise<Outcome> {
+    await markMined(tx, made.txid, proof);
+    if (made.purpose !== 'anchor') await moveOutputsOf(tx, made.txid, 'unmined', 'free');
+    if (made.lease === '') return 'confirmed';
+    const others = (await transactionsOfLease(tx, made.lease)).filter(({ txid }) => txid !== made.txid);
+    const rivals = others.filter(({ state }) => state === 'pending').map(({ txid }) => txid);
+    await markDead(tx, rivals);
+    if (made.purpose === 'split') await dropOutputsOf(tx, rivals);
+    await moveLease(tx, made.lease, 'leased', 'spent');
+    const hasProof = others.some(({ state }) => state === 'mined' || state === 'final');
+    if (made.batchId !== null && !hasProof) await markConfirmed(tx, made.batchId, made.txid, proof);
+    return 'confirmed';
+  }
+
+  private async withdraw(tx: Transaction, made: ChainTransaction): Promise<Outcome> {
+    await markUnmined(tx, made.txid);
+    if (made.purpose !== 'anchor') await moveOutputsOf(tx, made.txid, 'free', 'unmined');
+    if (made.lease !== '') await moveLease(tx, made.lease, 'spent', 'leased');
+    if (made.batchId !== null) await withdrawProof(tx, made.batchId, made.txid);
+    this.logger.warn(
+      { txid: made.txid, batch_id: made.batchId, block: made.blockHash },
+      'a block was overtaken: proof withdrawn',
+    );
+    return 'withdrawn';
+  }
+}
+
+function judge(made: ChainTransaction, report: StatusReport, isCurrent: boolean) {
+  return judgeReport({ status: made.status, provenBlockHash: made.blockHash ?? undefined }, report, isCurrent);
+}
+
+/** What a status means for those who wait for the batch; empty when all goes well. */
+function troubleOf({ status, extraInfo }: StatusReport): string {
+  const detail = extraInfo === '' ? '' : `: ${extraInfo}`;
+  switch (status) {
+    case 'REJECTED':
+      return `the processor rejected the transaction${detail}`;
+    case 'DOUBLE_SPEND_ATTEMPTED':
+      return 'another transaction spends the same coin';
+    case 'SEEN_IN_ORPHAN_MEMPOOL':
+      return 'the network does not know the coin that is spent';
+    case 'MINED_IN_STALE_BLOCK':
+      return 'its block was overtaken by another one';
+    default:
+      return '';
+  }
+}

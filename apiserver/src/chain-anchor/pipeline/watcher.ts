@@ -1,0 +1,181 @@
+// Asks after every transaction that may still be mined: what was never sent is sent, what is lost is sent again, what is not
+// getting on is helped. Callbacks only make this faster.
+import type { Database } from '../../platform/database/database.ts';
+import type { Logger } from '../../platform/logger.ts';
+import type { HeaderChain } from '../headers/header-chain.ts';
+import { heightOfPath, proveInBlock } from '../headers/block-proof.ts';
+import { ProcessorUnavailable } from './processor.ts';
+import type { Processor } from './processor.ts';
+import type { StatusReport } from './processor-status.ts';
+import { chooseRemedy } from './recovery.ts';
+import type { Patience, Situation } from './recovery.ts';
+import {
+  claimDue,
+  lockBatch,
+  lockTransaction,
+  markDead,
+  pollSoon,
+  readTransaction,
+  transactionsOfLease,
+} from './store.ts';
+import type { ChainTransaction } from './store.ts';
+import type { Sender } from './sender.ts';
+import type { Submitter } from './submitter.ts';
+import type { Tracker } from './tracker.ts';
+import type { Wallet } from '../wallet/wallet.ts';
+import { leasedCoins, moveLease } from '../wallet/wallet-store.ts';
+
+/** Transactions asked after at once by one process. */
+const concurrency = 16;
+
+const noReport: Omit<StatusReport, 'txid' | 'status'> = {
+  blockHash: '',
+  blockHeight: 0,
+  merklePath: '',
+  competingTxids: [],
+  extraInfo: '',
+};
+
+export interface WatcherParts {
+  readonly database: Database;
+  readonly processor: Processor;
+  readonly headers: HeaderChain | undefined;
+  readonly tracker: Tracker;
+  readonly sender: Sender;
+  /** Absent without a wallet key: then nothing new can be signed. */
+  readonly submitter: Submitter | undefined;
+  readonly wallet: Wallet | undefined;
+  readonly logger: Logger;
+  readonly pollMilliseconds: number;
+  readonly patience: Patience;
+}
+
+export class Watcher {
+  private readonly parts: WatcherParts;
+
+  constructor(parts: WatcherParts) {
+    this.parts = parts;
+  }
+
+  /** Asks after all transactions whose time has come; answers how many. */
+  async pollDue(): Promise<number> {
+    const { database, pollMilliseconds, logger } = this.parts;
+    let count = 0;
+    for (;;) {
+      const due = await database.system((tx) => claimDue(tx, concurrency, pollMilliseconds));
+      const results = await Promise.allSettled(due.map((made) => this.poll(made)));
+      for (const [index, result] of results.entries()) {
+        if (result.status === 'rejected') {
+          logger.warn({ err: result.reason as Error, txid: due[index]!.txid }, 'asking after a transaction failed');
+        }
+      }
+      count += due.length;
+      if (due.length < concurrency) return count;
+    }
+  }
+
+  private async poll(made: ChainTransaction): Promise<void> {
+    const { processor, tracker, sender, submitter, logger } = this.parts;
+    let report: StatusReport | undefined;
+    try {
+      report = await processor.status(made.txid);
+      // Unknown, or known and forgotten by the network: the same bytes again. The processor knows them by their id.
+      if (report === undefined || report.status === 'MINED_IN_STALE_BLOCK') {
+        const answer = await processor.submit(made.raw);
+        if ('report' in answer) report = answer.report;
+        else if (report === undefined) {
+          await sender.noteRefusal(made.txid, answer.refused, answer.message);
+          // It never took the bytes: as good as a rejection.
+          return await this.help(made.txid, { ...noReport, txid: made.txid, status: 'REJECTED' });
+        }
+      }
+    } catch (error) {
+      if (!(error instanceof ProcessorUnavailable)) throw error;
+      logger.debug({ err: error, txid: made.txid }, 'the processor is away');
+      return;
+    }
+    if (!report) return;
+    await tracker.apply(report, true);
+    if (submitter) await this.help(made.txid, report);
+  }
+
+  private async help(txid: string, report: StatusReport): Promise<void> {
+    const { database, patience, submitter, wallet, sender, logger } = this.parts;
+    const situation = await this.situationOf(txid, report);
+    if (!situation) return;
+    const remedy = chooseRemedy(situation, patience);
+    if (remedy === 'wait') return;
+    const made = await database.system(async (tx) => {
+      const found = await readTransaction(tx, txid);
+      if (!found || found.lease === '') return undefined;
+      if (found.batchId !== null && (await lockBatch(tx, found.batchId))?.status === 'confirmed') return undefined;
+      await lockTransaction(tx, txid);
+      const attempts = await transactionsOfLease(tx, found.lease);
+      // Somebody else has helped in the meantime, or an earlier attempt was mined.
+      if (attempts.at(-1)!.txid !== txid || attempts.some(({ state }) => state === 'mined' || state === 'final'))
+        return undefined;
+      if (remedy === 'replace') {
+        await moveLease(tx, found.lease, 'leased', 'lost');
+        await markDead(
+          tx,
+          attempts.map((attempt) => attempt.txid),
+        );
+      }
+      return found.batchId === null ? wallet?.splitAgain(tx, found) : submitter?.makeAgain(tx, found.batchId);
+    });
+    if (!made) return;
+    logger.warn({ txid, remedy, next: made.txid, status: report.status }, 'a transaction was replaced');
+    await sender.send(made.txid, made.raw);
+  }
+
+  /** What is known of the last attempt of a lease; undefined when this is not it, or it needs no help. */
+  private async situationOf(txid: string, report: StatusReport): Promise<Situation | undefined> {
+    const { database } = this.parts;
+    const facts = await database.system(async (tx) => {
+      const made = await readTransaction(tx, txid);
+      if (!made || made.lease === '' || made.state !== 'pending') return undefined;
+      const attempts = await transactionsOfLease(tx, made.lease);
+      if (attempts.at(-1)!.txid !== txid) return undefined;
+      const coins = await leasedCoins(tx, made.lease);
+      let areCoinsMined = true;
+      for (const parent of new Set(coins.map((coin) => coin.txid))) {
+        const state = (await readTransaction(tx, parent))?.state;
+        areCoinsMined &&= state === 'mined' || state === 'final';
+      }
+      return { made, attempts, areCoinsMined };
+    });
+    if (!facts) return undefined;
+    const { made, attempts, areCoinsMined } = facts;
+    const ownTxids = new Set(attempts.map((attempt) => attempt.txid));
+    const competing = report.competingTxids.filter((id) => id !== txid);
+    // A rival that is an earlier attempt of the same lease is good news: its own status will tell.
+    const own = competing.filter((id) => ownTxids.has(id));
+    if (own.length > 0) await database.system((tx) => pollSoon(tx, own));
+    return {
+      status: report.status,
+      milliseconds: made.statusSeconds * 1000,
+      attempts: attempts.length,
+      orphans: attempts.filter(({ status }) => status === 'SEEN_IN_ORPHAN_MEMPOOL').length,
+      areCoinsMined,
+      isOutspent: await this.isAnyMined(competing.filter((id) => !ownTxids.has(id))),
+    };
+  }
+
+  /** Whether one of these transactions is in a block of the chain, by its BUMP and an independent header. */
+  private async isAnyMined(txids: readonly string[]): Promise<boolean> {
+    const { processor, headers, logger } = this.parts;
+    for (const txid of txids) {
+      try {
+        const report = await processor.status(txid);
+        if (report?.status !== 'MINED' || report.merklePath === '') continue;
+        const header = await headers?.header(heightOfPath(report.merklePath));
+        if (!header) continue;
+        proveInBlock(txid, report.merklePath, header.raw);
+        return true;
+      } catch (error) {
+        logger.debug({ err: error, txid }, 'a competing transaction is not proven');
+      }
+    }
+    return false;
+  }
+}

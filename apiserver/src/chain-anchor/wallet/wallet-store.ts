@@ -1,0 +1,103 @@
+// SQL of the wallet's coins.
+import type { Transaction } from '../../platform/database/database.ts';
+import type { Coin } from './sign-transaction.ts';
+
+export type CoinState = 'unmined' | 'free' | 'leased' | 'spent' | 'lost';
+
+interface CoinRow {
+  txid: string;
+  output_index: number;
+  satoshis: bigint;
+}
+
+const toCoin = (row: CoinRow): Coin => ({ txid: row.txid, outputIndex: row.output_index, satoshis: row.satoshis });
+
+/** Takes one free coin of that size, the smallest first, for a lease; undefined when there is none. */
+export async function leaseCoin(
+  tx: Transaction,
+  publicKey: string,
+  range: { least: bigint; most: bigint | null },
+  leasedBy: string,
+): Promise<Coin | undefined> {
+  const { rows } = await tx.query<CoinRow>(
+    `UPDATE wallet_outputs SET state = 'leased', leased_by = $4
+     WHERE (txid, output_index) = (
+       SELECT txid, output_index FROM wallet_outputs
+       WHERE state = 'free' AND public_key = $1 AND satoshis >= $2 AND ($3::int8 IS NULL OR satoshis <= $3)
+       ORDER BY satoshis LIMIT 1 FOR UPDATE SKIP LOCKED)
+     RETURNING txid, output_index, satoshis`,
+    [publicKey, range.least, range.most, leasedBy],
+  );
+  return rows[0] && toCoin(rows[0]);
+}
+
+/** The coins of a lease that are still its own. */
+export async function leasedCoins(tx: Transaction, leasedBy: string): Promise<Coin[]> {
+  const { rows } = await tx.query<CoinRow>(
+    `SELECT txid, output_index, satoshis FROM wallet_outputs WHERE leased_by = $1 AND state = 'leased'
+     ORDER BY created_at, txid, output_index`,
+    [leasedBy],
+  );
+  return rows.map(toCoin);
+}
+
+/** Moves coins of a lease from one state to another. */
+export async function moveLease(tx: Transaction, leasedBy: string, from: CoinState, to: CoinState): Promise<void> {
+  await tx.query('UPDATE wallet_outputs SET state = $3 WHERE leased_by = $1 AND state = $2', [leasedBy, from, to]);
+}
+
+/** Adds outputs that pay the wallet. Known ones stay as they are. Answers how many were new. */
+export async function addOutputs(
+  tx: Transaction,
+  publicKey: string,
+  txid: string,
+  outputs: readonly { index: number; satoshis: bigint }[],
+  state: 'unmined' | 'free',
+): Promise<number> {
+  const { rowCount } = await tx.query(
+    `INSERT INTO wallet_outputs (txid, output_index, public_key, satoshis, state)
+     SELECT $1, index, $2, satoshis, $5 FROM unnest($3::int4[], $4::int8[]) AS given (index, satoshis)
+     ON CONFLICT DO NOTHING`,
+    [txid, publicKey, outputs.map(({ index }) => index), outputs.map(({ satoshis }) => satoshis), state],
+  );
+  return rowCount ?? 0;
+}
+
+/** Outputs of a transaction become spendable when it is mined, and wait again when its block is overtaken. */
+export async function moveOutputsOf(tx: Transaction, txid: string, from: CoinState, to: CoinState): Promise<void> {
+  await tx.query('UPDATE wallet_outputs SET state = $3 WHERE txid = $1 AND state = $2', [txid, from, to]);
+}
+
+/** Forgets the outputs of splits that will never be mined. */
+export async function dropOutputsOf(tx: Transaction, txids: readonly string[]): Promise<void> {
+  await tx.query(`DELETE FROM wallet_outputs WHERE txid = ANY($1) AND state = 'unmined'`, [txids]);
+}
+
+/** Coins and satoshis by state, of this key. */
+export interface WalletBalance {
+  readonly states: ReadonlyMap<CoinState, { coins: number; satoshis: bigint }>;
+  /** Free or unmined coins of the size of an anchor. */
+  readonly anchorCoins: number;
+  /** Free coins that are larger and can be split. */
+  readonly splittable: number;
+}
+
+export async function readBalance(
+  tx: Transaction,
+  publicKey: string,
+  range: { least: bigint; most: bigint },
+): Promise<WalletBalance> {
+  const { rows } = await tx.query<{ state: CoinState; coins: number; satoshis: bigint; anchor: number; large: number }>(
+    `SELECT state, count(*)::int4 AS coins, sum(satoshis)::int8 AS satoshis,
+       (count(*) FILTER (WHERE satoshis BETWEEN $2 AND $3))::int4 AS anchor,
+       (count(*) FILTER (WHERE satoshis > $3))::int4 AS large
+     FROM wallet_outputs WHERE public_key = $1 GROUP BY state`,
+    [publicKey, range.least, range.most],
+  );
+  const of = (state: CoinState) => rows.find((row) => row.state === state);
+  return {
+    states: new Map(rows.map((row) => [row.state, { coins: row.coins, satoshis: row.satoshis }])),
+    anchorCoins: (of('free')?.anchor ?? 0) + (of('unmined')?.anchor ?? 0),
+    splittable: of('free')?.large ?? 0,
+  };
+}

@@ -1,0 +1,177 @@
+// The wallet on a real chain: paid by a stranger, split, spent, and short of money.
+import { buildBeef, fromHex, parseBump, toHex } from '@kellet/verify';
+import { expect } from 'chai';
+import { eventually } from '../../auth/testing/test-fixtures.ts';
+import { newId } from '../../platform/ids.ts';
+import { createVerifier } from '../../verifier/service.ts';
+import { checkAnchoring } from '../fsck.ts';
+import { newPoint, sealBatch, startAnchoring, type Anchoring, type TestBatch } from '../testing/anchoring.ts';
+import { expectAnchored, reaches, statusOf } from '../testing/expect-anchored.ts';
+import { runWalletCommand } from './wallet-command.ts';
+
+describe('the wallet', function () {
+  this.timeout(60_000);
+  let anchoring: Anchoring;
+  let address = '';
+  const waiting: TestBatch[] = [];
+  before(async () => {
+    // No funding URL: as on a public network.
+    anchoring = await startAnchoring({ KELLET_FUNDING_URL: '' });
+    createVerifier(anchoring.platform).register(anchoring.registry);
+  });
+  after(() => anchoring?.stop());
+
+  const command = async (...args: string[]) => {
+    const lines: string[] = [];
+    const { config, database, logger } = anchoring.platform;
+    const code = await runWalletCommand(args, { config, database, logger, write: (line) => lines.push(line) });
+    return { code, text: lines.join('\n') };
+  };
+  const pay = async (to: string, satoshis: number) => {
+    const paid = (await anchoring.devchain.control('fund', { address: to, satoshis })) as {
+      raw_tx: string;
+      bump: string;
+    };
+    return toHex(buildBeef(fromHex(paid.raw_tx), parseBump(fromHex(paid.bump))));
+  };
+  const metric = async (name: string) => {
+    const text = await anchoring.platform.metrics.metrics();
+    return Number(new RegExp(`^${name.replace(/[{}"]/g, '\\$&')} (\\S+)$`, 'm').exec(text)?.[1]);
+  };
+
+  it('lets batches wait without money, and says so', async () => {
+    for (let i = 0; i < 3; i += 1) waiting.push(await sealBatch(anchoring.platform.database, [newPoint(newId())]));
+    await new Promise((resolve) => setTimeout(resolve, 300));
+    for (const { batchId } of waiting) expect(await statusOf(anchoring, batchId)).to.equal('sealed');
+    expect(await metric('kellet_anchor_wallet_low')).to.equal(1);
+    expect(await metric('kellet_anchor_batches{status="sealed"}')).to.equal(3);
+    expect(await checkAnchoring(anchoring.platform.database)).to.deep.equal([]);
+  });
+
+  it('shows its address', async () => {
+    const { code, text } = await command('address');
+    expect(code).to.equal(0);
+    expect(text).to.match(/^[mn][1-9A-HJ-NP-Za-km-z]{25,34}$/);
+    address = text;
+  });
+
+  it('refuses a payment to somebody else, and what is no payment', async () => {
+    const foreign = await pay('1BvBMSEYstWetqTFn5Au4m4GFg7xJaNVN2', 5000);
+    expect(await command('import', foreign)).to.deep.include({
+      code: 1,
+      text: `the transaction pays nothing to ${address}`,
+    });
+    expect((await command('import', 'abcd')).code).to.equal(1);
+    expect((await command('import')).code).to.equal(2);
+    expect((await command('spend')).code).to.equal(2);
+  });
+
+  it('refuses a payment in a block that the header source does not have', async () => {
+    const payment = await pay(address, 5000);
+    await anchoring.devchain.control('reorg', { depth: 1 });
+    // The payment is in another block now; its old path proves nothing.
+    await eventually(async () => (await command('import', payment)).code === 1);
+  });
+
+  it('takes a payment in, splits it, and spends no coin before its split is mined', async () => {
+    const payment = await pay(address, 2000);
+    expect(await command('import', payment)).to.deep.equal({ code: 0, text: '1 new coins' });
+    expect(await command('import', payment)).to.deep.equal({ code: 0, text: '0 new coins' });
+    await eventually(async () => /unmined +3[01] coins/.test((await command('balance')).text), 10_000);
+    await new Promise((resolve) => setTimeout(resolve, 300));
+    for (const { batchId } of waiting) expect(await statusOf(anchoring, batchId)).to.equal('sealed');
+    await anchoring.devchain.control('mine', { count: 1 });
+    for (const batch of waiting) await reaches(anchoring, batch, 'seen');
+    await expectAnchored(anchoring, waiting);
+    const { text } = await command('balance');
+    expect(text).to.match(/^spent +4 coins +2003 satoshis$/m);
+    expect(text).to.match(/^free +28 coins/m);
+    expect(await metric('kellet_anchor_wallet_low')).to.equal(0);
+  });
+
+  it('splits on command', async () => {
+    const { code, text } = await command('split', '5');
+    expect(code).to.equal(0);
+    expect(text).to.match(/^5 coins in [0-9a-f]{64}/);
+    expect(await command('split', '5')).to.deep.equal({ code: 1, text: 'there is no coin that could be split' });
+    await anchoring.devchain.control('mine', { count: 1 });
+    await eventually(async () => /^unmined +0 coins/m.test((await command('balance')).text), 10_000);
+    expect(await checkAnchoring(anchoring.platform.database)).to.deep.equal([]);
+  });
+
+  it('splits again when the stock runs low, also when splits are rejected', async () => {
+    await anchoring.devchain.control('faults', { reject_next: 100_000 });
+    const batches: TestBatch[] = [];
+    for (let i = 0; i < 25; i += 1) batches.push(await sealBatch(anchoring.platform.database, [newPoint(newId())]));
+    await eventually(async () => {
+      const { rows } = await anchoring.platform.database.system((tx) =>
+        tx.query(`SELECT FROM chain_transactions WHERE purpose = 'split' AND attempt > 1`),
+      );
+      return rows.length > 0;
+    }, 10_000);
+    await anchoring.devchain.clearFaults();
+    await expectAnchored(anchoring, batches);
+    await eventually(async () => {
+      await anchoring.devchain.control('mine', { count: 1 });
+      const isLow = (await metric('kellet_anchor_wallet_low')) === 1;
+      return !isLow && /^unmined +0 coins/m.test((await command('balance')).text);
+    }, 20_000);
+    expect(await checkAnchoring(anchoring.platform.database)).to.deep.equal([]);
+  });
+});
+
+describe('chain-anchor without its settings', function () {
+  this.timeout(60_000);
+  const cases: [what: string, missing: Record<string, string>, configured: number][] = [
+    ['a wallet key', { KELLET_WALLET_KEY: '' }, 0],
+    ['a processor', { KELLET_ARC_URL: '' }, 0],
+  ];
+  for (const [what, missing, configured] of cases) {
+    it(`lets batches wait sealed without ${what}, until it has one`, async () => {
+      const anchoring = await startAnchoring(missing);
+      try {
+        createVerifier(anchoring.platform).register(anchoring.registry);
+        const batch = await sealBatch(anchoring.platform.database, [newPoint(newId())]);
+        await new Promise((resolve) => setTimeout(resolve, 300));
+        expect(await statusOf(anchoring, batch.batchId)).to.equal('sealed');
+        expect(await anchoring.platform.metrics.metrics()).to.include(`kellet_anchor_configured ${configured}`);
+        const equipped = anchoring.another({
+          KELLET_WALLET_KEY: '11'.repeat(32),
+          KELLET_ARC_URL: anchoring.devchain.url,
+        });
+        await equipped.start!();
+        try {
+          await expectAnchored(anchoring, [batch]);
+        } finally {
+          await equipped.stop!();
+        }
+      } finally {
+        await anchoring.stop();
+      }
+    });
+  }
+
+  it('confirms nothing without a header source, and all once it has one', async () => {
+    const anchoring = await startAnchoring({ KELLET_HEADERS_URL: '', KELLET_FUNDING_URL: '' });
+    try {
+      createVerifier(anchoring.platform).register(anchoring.registry);
+      const equipped = anchoring.another({
+        KELLET_HEADERS_URL: anchoring.devchain.url,
+        KELLET_FUNDING_URL: `${anchoring.devchain.url}/dev/fund`,
+      });
+      await equipped.start!();
+      const first = await sealBatch(anchoring.platform.database, [newPoint(newId())]);
+      await reaches(anchoring, first, 'seen');
+      await equipped.stop!();
+      await anchoring.devchain.control('mine', { count: 1 });
+      await new Promise((resolve) => setTimeout(resolve, 1000));
+      expect(await statusOf(anchoring, first.batchId)).to.equal('seen');
+      const again = anchoring.another({ KELLET_HEADERS_URL: anchoring.devchain.url });
+      await again.start!();
+      await expectAnchored(anchoring, [first]);
+      await again.stop!();
+    } finally {
+      await anchoring.stop();
+    }
+  });
+});

@@ -1,0 +1,175 @@
+// The wallet: keeps enough coins of the exact denomination, by splitting larger ones; on a local network it has itself paid.
+import {
+  equalBytes,
+  fromHex,
+  MalformedError,
+  parseBump,
+  parseTransaction,
+  RefutedError,
+  serialiseBump,
+  txidOf,
+} from '@kellet/verify';
+import type { Bump } from '@kellet/verify';
+import type { Database, Transaction } from '../../platform/database/database.ts';
+import { newId } from '../../platform/ids.ts';
+import type { Logger } from '../../platform/logger.ts';
+import type { BuiltTransaction } from './anchor-transaction.ts';
+import { proveInBlock } from '../headers/block-proof.ts';
+import { anchorCoinRange } from './fees.ts';
+import type { HeaderChain } from '../headers/header-chain.ts';
+import type { Processor } from '../pipeline/processor.ts';
+import type { Sender } from '../pipeline/sender.ts';
+import { buildSplitTransaction, planSplit, splitAmounts } from './split-transaction.ts';
+import { insertTransaction, markMined } from '../pipeline/store.ts';
+import type { ChainTransaction } from '../pipeline/store.ts';
+import type { WalletKey } from './wallet-key.ts';
+import { addOutputs, dropOutputsOf, leaseCoin, leasedCoins, readBalance } from './wallet-store.ts';
+import type { WalletBalance } from './wallet-store.ts';
+
+/** One process at a time tends the wallet. */
+const walletLock = 6452817311;
+
+export interface WalletParts {
+  readonly database: Database;
+  readonly processor: Processor;
+  readonly headers: HeaderChain | undefined;
+  readonly sender: Sender;
+  readonly key: WalletKey;
+  readonly logger: Logger;
+  /** Pays any address on request (development); empty: nobody does. */
+  readonly fundingUrl: string;
+  /** With fewer anchor coins than this a split is made, */
+  readonly lowWater: number;
+  /** of so many coins. */
+  readonly refill: number;
+  readonly firstPollMilliseconds: number;
+}
+
+export class Wallet {
+  private readonly parts: WalletParts;
+
+  constructor(parts: WalletParts) {
+    this.parts = parts;
+  }
+
+  /** What the wallet holds, by state and size. */
+  async balance(): Promise<WalletBalance & { least: bigint; most: bigint }> {
+    const range = anchorCoinRange(await this.parts.processor.feeRate());
+    const { database, key } = this.parts;
+    return { ...(await database.system((tx) => readBalance(tx, key.publicKeyHex, range))), ...range };
+  }
+
+  /** Refills the stock of anchor coins when it is low: from a larger coin, else from the funding URL. */
+  async tend(): Promise<void> {
+    await this.parts.database.system(async (tx) => {
+      const { rows } = await tx.query<{ locked: boolean }>('SELECT pg_try_advisory_xact_lock($1) AS locked', [
+        walletLock,
+      ]);
+      if (!rows[0]!.locked) return;
+      const { anchorCoins, splittable, least } = await this.balance();
+      if (anchorCoins >= this.parts.lowWater) return;
+      if (splittable > 0 && (await this.split(this.parts.refill))) return;
+      if (this.parts.fundingUrl !== '') await this.askForFunds(least);
+    });
+  }
+
+  /**
+   * Splits one larger coin into at most `wanted` anchor coins, which can be spent once the split is mined. Undefined when there is
+   * no coin to split.
+   */
+  async split(wanted: number): Promise<{ txid: string; coins: number } | undefined> {
+    const { database, processor, key, sender, logger, firstPollMilliseconds } = this.parts;
+    const rate = await processor.feeRate();
+    const { least, most } = anchorCoinRange(rate);
+    const made = await database.system(async (tx) => {
+      const lease = newId();
+      const coin = await leaseCoin(tx, key.publicKeyHex, { least: most + 1n, most: null }, lease);
+      const plan = coin && planSplit(coin.satoshis, least, wanted, rate);
+      if (!coin || !plan) return undefined;
+      const built = buildSplitTransaction(coin, plan, 1, key);
+      await insertTransaction(
+        tx,
+        { ...built, purpose: 'split', batchId: null, lease, attempt: 1 },
+        firstPollMilliseconds,
+      );
+      const outputs = splitAmounts(plan).map((satoshis, index) => ({ index, satoshis }));
+      await addOutputs(tx, key.publicKeyHex, built.txid, outputs, 'unmined');
+      return { ...built, coins: plan.outputs };
+    });
+    if (!made) return undefined;
+    logger.info({ txid: made.txid, coins: made.coins }, 'a coin was split');
+    await sender.send(made.txid, made.raw);
+    return { txid: made.txid, coins: made.coins };
+  }
+
+  /** A further attempt at a split with the same coin, in the caller's transaction; undefined when the coin is lost. */
+  async splitAgain(tx: Transaction, last: ChainTransaction): Promise<BuiltTransaction | undefined> {
+    const { key, firstPollMilliseconds } = this.parts;
+    const [coin] = await leasedCoins(tx, last.lease);
+    if (!coin) {
+      await dropOutputsOf(tx, [last.txid]);
+      return undefined;
+    }
+    const amounts = parseTransaction(last.raw).outputs.map(({ satoshis }) => satoshis);
+    const isEven = amounts.at(-1) === amounts[0];
+    const plan = {
+      denomination: amounts[0]!,
+      outputs: isEven ? amounts.length : amounts.length - 1,
+      change: isEven ? 0n : amounts.at(-1)!,
+    };
+    const attempt = last.attempt + 1;
+    const built = buildSplitTransaction(coin, plan, attempt, key);
+    await insertTransaction(
+      tx,
+      { ...built, purpose: 'split', batchId: null, lease: last.lease, attempt },
+      firstPollMilliseconds,
+    );
+    await addOutputs(
+      tx,
+      key.publicKeyHex,
+      built.txid,
+      amounts.map((satoshis, index) => ({ index, satoshis })),
+      'unmined',
+    );
+    return built;
+  }
+
+  /**
+   * Takes in a mined transaction that pays the wallet: every output to its key becomes a coin. Answers how many are new.
+   * @throws {MalformedError} for bytes that are no transaction or no BUMP
+   * @throws {RefutedError} when the header source does not confirm the block, or nothing in it is for the wallet
+   */
+  async import(raw: Uint8Array, bump: Bump): Promise<number> {
+    const { database, headers, key } = this.parts;
+    const txid = txidOf(raw);
+    const outputs = parseTransaction(raw).outputs.flatMap(({ satoshis, lockingScript }, index) =>
+      satoshis > 0n && equalBytes(lockingScript, key.lockingScript) ? [{ index, satoshis }] : [],
+    );
+    if (outputs.length === 0) throw new RefutedError(`the transaction pays nothing to ${key.address}`);
+    const header = await headers?.header(bump.blockHeight);
+    if (!header) throw new RefutedError(`the header source has no block ${bump.blockHeight}`);
+    const bytes = proveInBlock(txid, Buffer.from(serialiseBump(bump)).toString('hex'), header.raw);
+    return database.system(async (tx) => {
+      await insertTransaction(tx, { txid, raw, purpose: 'funding', batchId: null, lease: '', attempt: 1 }, 0);
+      await markMined(tx, txid, { blockHeight: header.height, blockHash: header.blockHash, bump: bytes });
+      return addOutputs(tx, key.publicKeyHex, txid, outputs, 'free');
+    });
+  }
+
+  /** Has the local network's faucet pay anchor coins. */
+  private async askForFunds(denomination: bigint): Promise<void> {
+    const { fundingUrl, key, refill, logger } = this.parts;
+    const response = await fetch(fundingUrl, {
+      method: 'POST',
+      headers: { 'content-type': 'application/json' },
+      body: JSON.stringify({ address: key.address, satoshis: Number(denomination), outputs: refill }),
+      signal: AbortSignal.timeout(15_000),
+    });
+    const body = (await response.json()) as { raw_tx?: unknown; bump?: unknown; message?: unknown };
+    if (typeof body.raw_tx !== 'string' || typeof body.bump !== 'string') {
+      throw new MalformedError(`the funding URL answered ${response.status}: ${String(body.message)}`);
+    }
+    const coins = await this.import(fromHex(body.raw_tx), parseBump(fromHex(body.bump)));
+    logger.info({ coins }, 'the wallet was funded');
+  }
+}

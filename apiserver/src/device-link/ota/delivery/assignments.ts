@@ -1,0 +1,103 @@
+// What each device should run: a rollout's package by type, or a device-level override, which wins (SPEC, OTA, rule 2).
+import type { Transaction } from '../../../platform/database/database.ts';
+
+/** A device's assignment, with what of the package decides whether it counts. */
+export interface AssignmentRow {
+  readonly device_id: string;
+  readonly slot: 'override' | 'fw' | 'sw';
+  readonly package_id: string;
+  readonly type: 'fw' | 'sw';
+  readonly version: string;
+  readonly rollout_id: string | null;
+  readonly created_at: Date;
+}
+
+/** Every assignment of a device, its own first. */
+export async function listAssignments(tx: Transaction, tenantId: string, deviceId: string): Promise<AssignmentRow[]> {
+  const { rows } = await tx.query<AssignmentRow & Record<string, unknown>>(
+    `SELECT a.device_id, a.slot, a.package_id, p.type, p.version, a.rollout_id, a.created_at
+     FROM ota_assignments a JOIN ota_packages p USING (tenant_id, package_id)
+     WHERE a.tenant_id = $1 AND a.device_id = $2 ORDER BY a.slot <> 'override', a.created_at DESC`,
+    [tenantId, deviceId],
+  );
+  return rows;
+}
+
+/** Of a device's assignments those that count: for each type of package its own, else the rollout's. */
+export function effective<A extends Pick<AssignmentRow, 'slot' | 'type'>>(assignments: readonly A[]): A[] {
+  const own = assignments.find(({ slot }) => slot === 'override');
+  return assignments.filter((one) => one === own || one.type !== own?.type);
+}
+
+/** The types of the packages that are assigned to these devices alone. */
+export async function listOverrideTypes(
+  tx: Transaction,
+  tenantId: string,
+  deviceIds: readonly string[],
+): Promise<Map<string, 'fw' | 'sw'>> {
+  const { rows } = await tx.query<{ device_id: string; type: 'fw' | 'sw' }>(
+    `SELECT a.device_id, p.type FROM ota_assignments a JOIN ota_packages p USING (tenant_id, package_id)
+     WHERE a.tenant_id = $1 AND a.device_id = ANY($2::uuid[]) AND a.slot = 'override'`,
+    [tenantId, deviceIds],
+  );
+  return new Map(rows.map((row) => [row.device_id, row.type]));
+}
+
+/** Drops everything that is assigned to devices that are gone. */
+export async function dropAssignments(tx: Transaction, tenantId: string, deviceIds: readonly string[]): Promise<void> {
+  await tx.query(`DELETE FROM ota_assignments WHERE tenant_id = $1 AND device_id = ANY($2::uuid[])`, [
+    tenantId,
+    deviceIds,
+  ]);
+}
+
+/** Assigns a package to devices in one slot, in place of what was there. */
+export async function assign(
+  tx: Transaction,
+  tenantId: string,
+  deviceIds: readonly string[],
+  slot: AssignmentRow['slot'],
+  packageId: string,
+  rolloutId: string | null,
+): Promise<void> {
+  await tx.query(
+    `INSERT INTO ota_assignments (tenant_id, device_id, slot, package_id, rollout_id)
+     SELECT $1, device_id, $2, $3, $4 FROM unnest($5::uuid[]) AS d (device_id)
+     ON CONFLICT (tenant_id, device_id, slot)
+     DO UPDATE SET package_id = EXCLUDED.package_id, rollout_id = EXCLUDED.rollout_id, created_at = now()`,
+    [tenantId, slot, packageId, rolloutId, deviceIds],
+  );
+}
+
+/** Takes back what a rollout assigned to these devices. */
+export async function unassign(
+  tx: Transaction,
+  tenantId: string,
+  deviceIds: readonly string[],
+  rolloutId: string,
+): Promise<void> {
+  await tx.query(`DELETE FROM ota_assignments WHERE tenant_id = $1 AND device_id = ANY($2) AND rollout_id = $3`, [
+    tenantId,
+    deviceIds,
+    rolloutId,
+  ]);
+}
+
+/** Takes back what a rollout assigned to devices that its command has not reached; the way back stays. */
+export async function unassignUndelivered(tx: Transaction, tenantId: string, rolloutId: string): Promise<void> {
+  await tx.query(
+    `DELETE FROM ota_assignments a USING ota_rollout_devices m
+     WHERE a.tenant_id = $1 AND a.rollout_id = $2 AND m.tenant_id = $1 AND m.rollout_id = $2
+       AND m.device_id = a.device_id AND m.state = 'scheduled' AND NOT m.rolling_back`,
+    [tenantId, rolloutId],
+  );
+}
+
+/** Removes a device's override; answers whether there was one. */
+export async function deleteOverride(tx: Transaction, tenantId: string, deviceId: string): Promise<boolean> {
+  const { rowCount } = await tx.query(
+    `DELETE FROM ota_assignments WHERE tenant_id = $1 AND device_id = $2 AND slot = 'override'`,
+    [tenantId, deviceId],
+  );
+  return (rowCount ?? 0) > 0;
+}

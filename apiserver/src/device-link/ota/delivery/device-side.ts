@@ -1,0 +1,108 @@
+// The device's side of an update: what it should run, and the bytes of it.
+import type { MessageInitShape } from '@bufbuild/protobuf';
+import {
+  OtaPackage_Type,
+  type AssignedPackageSchema,
+  type ChunkSchema,
+  type GetChunkRequest,
+} from '@kellet/proto/es/kellet/v1/ota_pb';
+import type { Database, Transaction } from '../../../platform/database/database.ts';
+import {
+  failedPrecondition,
+  invalidArgument,
+  notFound,
+  permissionDenied,
+  unavailable,
+} from '../../../platform/errors.ts';
+import { chunkBytes, readArtifact } from '../packages/artifact-store.ts';
+import { effective, type AssignmentRow } from './assignments.ts';
+import type { PackageRow } from '../packages/package-store.ts';
+import { lacksSignature, signaturePolicy } from '../packages/signature-policy.ts';
+
+type Assigned = PackageRow & Pick<AssignmentRow, 'slot' | 'rollout_id'> & { readonly signature_required: boolean };
+
+/** The packages that count for the device, its own first. */
+async function effectivePackages(tx: Transaction, tenantId: string, deviceId: string): Promise<Assigned[]> {
+  const { rows } = await tx.query<Assigned & Record<string, unknown>>(
+    `SELECT p.*, a.slot, a.rollout_id, ${signaturePolicy.column}
+     FROM ota_assignments a JOIN ota_packages p USING (tenant_id, package_id)
+     JOIN devices d ON d.tenant_id = a.tenant_id AND d.device_id = a.device_id ${signaturePolicy.joins}
+     WHERE a.tenant_id = $1 AND a.device_id = $2 ORDER BY a.slot <> 'override', a.created_at DESC`,
+    [tenantId, deviceId],
+  );
+  return effective(rows).filter((row) => row.deleted_at === null);
+}
+
+/** Refuses an unsigned package where the policy asks for signatures, also one that was assigned before it did. */
+function requireSigned(package_: Assigned): void {
+  if (lacksSignature(package_.signature_required, package_)) {
+    throw failedPrecondition('the device takes signed packages alone, and the assigned one has no verified signature');
+  }
+}
+
+/**
+ * What the device should run: of each type its own assignment, else the rollout's. NOT_FOUND when nothing is assigned,
+ * FAILED_PRECONDITION when the package lacks the signature that the device's profile requires.
+ */
+export function assignedPackage(
+  database: Database,
+  tenantId: string,
+  deviceId: string,
+): Promise<MessageInitShape<typeof AssignedPackageSchema>> {
+  return database.read(tenantId, async (tx) => {
+    const [package_] = await effectivePackages(tx, tenantId, deviceId);
+    if (!package_) throw notFound('assigned package');
+    requireSigned(package_);
+    return {
+      packageId: package_.package_id,
+      type: OtaPackage_Type[package_.type],
+      version: package_.version,
+      sizeBytes: Number(package_.size_bytes),
+      checksum: package_.sha256.toString('hex'),
+      sha256: package_.sha256.toString('hex'),
+      signature: package_.signature,
+      rolloutId: package_.rollout_id ?? '',
+      compatibility: {
+        deviceType: package_.compatibility.device_type ?? '',
+        minVersion: package_.compatibility.min_version ?? '',
+        maxVersion: package_.compatibility.max_version ?? '',
+        hardwareIdPattern: package_.compatibility.hardware_id_pattern ?? '',
+      },
+    };
+  });
+}
+
+/**
+ * A range of an artifact that counts for the device (see assignedPackage), at most 64 KiB, in any order. PERMISSION_DENIED for
+ * every other package, whether it exists or not; FAILED_PRECONDITION for one that lacks the signature that the device's profile
+ * requires; INVALID_ARGUMENT beyond the end.
+ */
+export async function chunk(
+  database: Database,
+  tenantId: string,
+  request: GetChunkRequest,
+): Promise<MessageInitShape<typeof ChunkSchema>> {
+  const length = request.length ?? chunkBytes;
+  if (length < 1 || length > chunkBytes) throw invalidArgument(`length must be from 1 to ${chunkBytes}`);
+  if (request.packageId === '') throw invalidArgument('package_id is required');
+  return database.read(tenantId, async (tx) => {
+    const packages = await effectivePackages(tx, tenantId, request.deviceId);
+    const package_ = packages.find((one) => one.package_id === request.packageId.toLowerCase());
+    if (!package_) throw permissionDenied('the package is not the one assigned to this device');
+    requireSigned(package_);
+    const size = Number(package_.size_bytes);
+    if (request.offset >= size) throw invalidArgument(`offset must be less than the artifact's size (${size})`);
+    const wanted = Math.min(length, size - request.offset);
+    const data = await readArtifact(tx, tenantId, package_.sha256, request.offset, wanted);
+    // Deleted and made again, the package waits for its artifact once more.
+    if (data.length < wanted) throw unavailable('the artifact is not there yet');
+    return {
+      packageId: package_.package_id,
+      offset: request.offset,
+      length: data.length,
+      data,
+      sizeBytes: size,
+      complete: request.offset + data.length === size,
+    };
+  });
+}

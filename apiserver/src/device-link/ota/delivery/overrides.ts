@@ -1,0 +1,71 @@
+// Assignments of a device of its own, which win over what a rollout assigns.
+import type { MessageInitShape } from '@bufbuild/protobuf';
+import { timestampFromDate } from '@bufbuild/protobuf/wkt';
+import type { AssignmentSchema } from '@kellet/proto/es/kellet/v1/ota_pb';
+import { findDevice } from '../../../device-registry/devices.ts';
+import { fleetFacts, type FleetFacts } from '../../../device-registry/membership.ts';
+import type { Database, Transaction } from '../../../platform/database/database.ts';
+import { failedPrecondition, notFound } from '../../../platform/errors.ts';
+import { idField } from '../../../platform/fields.ts';
+import { retryConflicts } from '../../../platform/database/retry-conflicts.ts';
+import { assign, deleteOverride, listAssignments, type AssignmentRow } from './assignments.ts';
+import type { RolloutMembership } from '../rollouts/membership.ts';
+import { getPackage } from '../packages/package-store.ts';
+import { deviceRequiresSignature, lacksSignature } from '../packages/signature-policy.ts';
+
+/**
+ * Sets and removes them. A device that gets one leaves a running rollout of the same type as a deleted device does: it is in
+ * no count any more, and what it was downloading is denied. Once it is removed the device is eligible again.
+ */
+export class Overrides {
+  private readonly database: Database;
+  private readonly membership: RolloutMembership;
+
+  constructor(database: Database, membership: RolloutMembership) {
+    this.database = database;
+    this.membership = membership;
+  }
+
+  /**
+   * Assigns a package to a device. NOT_FOUND for either; FAILED_PRECONDITION when the package cannot be used, or lacks the
+   * signature that the device's profile requires.
+   */
+  set(tenantId: string, deviceId: string, packageId: string): Promise<MessageInitShape<typeof AssignmentSchema>> {
+    return this.change(tenantId, deviceId, async (tx, device, before) => {
+      const package_ = await getPackage(tx, tenantId, packageId);
+      if (package_.status !== 'available') throw failedPrecondition(`the package is ${package_.status}`);
+      if (lacksSignature(await deviceRequiresSignature(tx, tenantId, device.deviceId), package_)) {
+        throw failedPrecondition('package_id: the device takes packages with a verified signature alone');
+      }
+      await assign(tx, tenantId, [device.deviceId], 'override', package_.package_id, null);
+      await this.membership.overrideChanged(tx, tenantId, device, before?.type, package_.type);
+      const own = (await listAssignments(tx, tenantId, device.deviceId))[0]!;
+      return { deviceId, packageId: own.package_id, createdAt: timestampFromDate(own.created_at) };
+    });
+  }
+
+  /** Removes a device's assignment; NOT_FOUND when it has none. */
+  remove(tenantId: string, deviceId: string): Promise<void> {
+    return this.change(tenantId, deviceId, async (tx, device, before) => {
+      if (!before) throw notFound('assignment');
+      await deleteOverride(tx, tenantId, device.deviceId);
+      await this.membership.overrideChanged(tx, tenantId, device, before.type, undefined);
+    });
+  }
+
+  /** Works on a device whose row is locked, with the assignment that it has now. */
+  private change<T>(
+    tenantId: string,
+    deviceId: string,
+    work: (tx: Transaction, device: FleetFacts, before: AssignmentRow | undefined) => Promise<T>,
+  ): Promise<T> {
+    const id = idField('device_id', deviceId);
+    const transaction = async (tx: Transaction): Promise<T> => {
+      const device = await findDevice(tx, tenantId, id, 'FOR NO KEY UPDATE');
+      if (!device) throw notFound('device_id');
+      const before = (await listAssignments(tx, tenantId, id)).find(({ slot }) => slot === 'override');
+      return work(tx, fleetFacts(device), before);
+    };
+    return retryConflicts(() => this.database.tenant(tenantId, transaction));
+  }
+}

@@ -1,0 +1,126 @@
+// Hands out the commands of rollouts. Devices of one rollout that ask at the same time share a transaction, so that a fleet
+// that asks at once does not queue for one row's lock with a connection each.
+import type { ProfileReader } from '../../../policies/profile-reader.ts';
+import { Batches } from '../../../platform/batches.ts';
+import type { Clock } from '../../../platform/clock.ts';
+import type { Database, Transaction } from '../../../platform/database/database.ts';
+import { endOpenCommands, handOut, stopRedelivery, type CommandRow } from '../../rpc/commands.ts';
+import { judgeCommand, mayDeliver } from './delivery.ts';
+import { deliveryWindow, deviceTimeout } from '../rollouts/policy.ts';
+import { listRolloutDevices, type RolloutDeviceRow } from '../rollouts/rollout-devices.ts';
+import { countMove, noPlace, type RolloutState } from '../rollouts/rollout-state.ts';
+import { lockRollout, saveRollout } from '../rollouts/rollout-store.ts';
+
+/** Commands that one transaction hands out at the most. */
+const commandsPerTransaction = 200;
+
+/** A command that a device's poll has found, and its rollout. */
+export interface UpdateCommand {
+  readonly command: CommandRow;
+  readonly rolloutId: string;
+  readonly profileId: string;
+}
+
+/** Hands out the commands of rollouts, under the rollout's lock: once a pause has committed, nothing leaves any more. */
+export class UpdateDelivery {
+  private readonly database: Database;
+  private readonly profiles: ProfileReader;
+  private readonly clock: Clock;
+  private readonly batches = new Batches<UpdateCommand, CommandRow | undefined>(
+    commandsPerTransaction,
+    (_rollout, items) => this.deliver(items),
+  );
+
+  constructor(database: Database, profiles: ProfileReader, clock: Clock) {
+    this.database = database;
+    this.profiles = profiles;
+    this.clock = clock;
+  }
+
+  /** Returns the command as handed out, or undefined when it must not leave now or somebody else has taken it. */
+  take(update: UpdateCommand): Promise<CommandRow | undefined> {
+    return this.batches.add(`${update.command.tenant_id}/${update.rolloutId}`, update);
+  }
+
+  private async deliver(items: readonly UpdateCommand[]): Promise<(CommandRow | undefined)[]> {
+    const { command, rolloutId, profileId } = items[0]!;
+    const tenantId = command.tenant_id;
+    // Read before the transaction: one that waited for a second connection would keep its own.
+    const policy = (await this.profiles.get(tenantId, profileId))?.otaPolicy;
+    // Several polls of a device may have found the same command: the first takes it.
+    const wanted = new Map<string, CommandRow>();
+    for (const item of items) {
+      if (!wanted.has(item.command.correlation_id)) wanted.set(item.command.correlation_id, item.command);
+    }
+    const handedOut = await this.database.tenant(tenantId, async (tx) => {
+      const state = await lockRollout(tx, tenantId, rolloutId);
+      const { phase, outcome, spec } = state;
+      const now = new Date(this.clock.now());
+      const commands = [...wanted.values()];
+      if (!mayDeliver({ phase, outcome, window: deliveryWindow(spec, policy) }, now)) {
+        if (phase === 'completed') await stopRedelivery(tx, tenantId, idsOf(commands));
+        return [];
+      }
+      return this.handOut(tx, state, commands, deviceTimeout(spec, policy), now);
+    });
+    const taken = new Map(handedOut.map((row) => [row.correlation_id, row]));
+    return items.map((item) => {
+      const row = taken.get(item.command.correlation_id);
+      taken.delete(item.command.correlation_id);
+      return row;
+    });
+  }
+
+  /** Hands out what the devices of the rollout still need, and starts the clock of those that get an attempt's command first. */
+  private async handOut(
+    tx: Transaction,
+    state: RolloutState,
+    commands: readonly CommandRow[],
+    timeoutSeconds: number,
+    now: Date,
+  ): Promise<CommandRow[]> {
+    const { tenantId, rolloutId } = state;
+    const deviceIds = commands.map((command) => command.device_id);
+    const rows = await listRolloutDevices(tx, tenantId, rolloutId, { deviceIds }, undefined, undefined);
+    const devices = new Map(rows.map((row) => [row.device_id, row]));
+    const judged = { deliver: [] as CommandRow[], hold: [] as CommandRow[], withdraw: [] as CommandRow[] };
+    for (const command of commands) judged[judgeCommand(command, devices.get(command.device_id))].push(command);
+    if (judged.hold.length > 0) await stopRedelivery(tx, tenantId, idsOf(judged.hold));
+    if (judged.withdraw.length > 0) await endOpenCommands(tx, tenantId, idsOf(judged.withdraw), 'cancelled');
+    if (judged.deliver.length === 0) return [];
+    const handedOut = await handOut(tx, tenantId, judged.deliver, timeoutSeconds);
+    // Handing the same command out again is no further attempt at the update: its deadline and counters stay.
+    const first = new Set(
+      judged.deliver.filter(({ status }) => status === 'scheduled').map((row) => row.correlation_id),
+    );
+    const begun = handedOut.filter((row) => first.has(row.correlation_id)).map((row) => devices.get(row.device_id)!);
+    if (begun.length > 0) await this.begin(tx, state, begun, timeoutSeconds, now);
+    return handedOut;
+  }
+
+  /** Counts the devices whose attempt begins with this hand-out. */
+  private async begin(
+    tx: Transaction,
+    state: RolloutState,
+    devices: readonly RolloutDeviceRow[],
+    timeoutSeconds: number,
+    now: Date,
+  ): Promise<void> {
+    await tx.query(
+      `UPDATE ota_rollout_devices SET attempts = attempts + 1, deadline_at = $3, updated_at = now(),
+         state = CASE WHEN state = 'scheduled' THEN 'sent' ELSE state END
+       WHERE tenant_id = $1 AND rollout_id = $2 AND device_id = ANY($4)`,
+      [
+        state.tenantId,
+        state.rolloutId,
+        new Date(now.getTime() + timeoutSeconds * 1000),
+        devices.map((device) => device.device_id),
+      ],
+    );
+    const reached = devices.filter((device) => device.state === 'scheduled' && !device.rolling_back);
+    for (const { state: from } of reached) countMove(state, from, 'sent', noPlace, now);
+    if (reached.length > 0) await saveRollout(tx, state, this.clock);
+  }
+}
+
+const idsOf = (commands: readonly CommandRow[]): string[] => commands.map((command) => command.correlation_id);

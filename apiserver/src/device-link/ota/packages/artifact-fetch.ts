@@ -1,0 +1,212 @@
+// Fetches an artifact over http(s): within its declared size, in bounded time, from allowed addresses only, hashed on the way.
+import { createHash } from 'node:crypto';
+import http from 'node:http';
+import https from 'node:https';
+import { BlockedAddressError, type OutboundGuard } from '../../../platform/outbound/outbound-guard.ts';
+import { traceRequestTo } from '../../../platform/outbound/outgoing-call.ts';
+import { pace, TooSlowError, type Pace } from '../../../platform/outbound/pace.ts';
+import { maximumArtifactBytes } from './artifact-store.ts';
+
+/** Why an artifact could not be had. `permanent` says that trying again gives the same answer. */
+export class ArtifactError extends Error {
+  readonly permanent: boolean;
+  constructor(message: string, permanent: boolean, cause?: unknown) {
+    super(message, { cause });
+    this.name = 'ArtifactError';
+    this.permanent = permanent;
+  }
+}
+
+/** What a package says of its artifact. */
+export interface DeclaredArtifact {
+  readonly sha256: Buffer;
+  /** 0: not said. */
+  readonly sizeBytes: number;
+}
+
+/** What a fetch is bound to. */
+export interface FetchOptions {
+  readonly guard: OutboundGuard;
+  readonly signal: AbortSignal;
+  /** The greatest size of an artifact. */
+  readonly maximumBytes?: number;
+  readonly pace?: Partial<Pace>;
+}
+
+/** The artifact_uri of an artifact that is uploaded instead of fetched. */
+export const uploadUri = 'upload://';
+const maximumRedirects = 5;
+
+const fetchPace: Pace = {
+  idleMilliseconds: 30_000,
+  totalMilliseconds: 30 * 60_000,
+  bytesPerSecond: 16 * 1024,
+  graceMilliseconds: 60_000,
+};
+
+/** Said of every address that is blocked and of names that do not exist, so that an error is no map of what is near us. */
+const nowhere = 'artifact_uri leads to no address from which artifacts may be fetched';
+
+/** Returns what is wrong with an artifact_uri, or undefined: https, http to a listed host, or exactly upload://. */
+export function uriProblem(uri: string, guard: OutboundGuard): string | undefined {
+  return uri === uploadUri ? undefined : addressProblem(uri, guard);
+}
+
+/** What is wrong with an address from which an artifact would be fetched, or undefined. */
+function addressProblem(uri: string, guard: OutboundGuard): string | undefined {
+  const url = URL.parse(uri);
+  if (!url) return 'artifact_uri must be a URL';
+  if (url.protocol === 'upload:') return `artifact_uri must be exactly ${uploadUri} for an artifact that is uploaded`;
+  if (url.protocol === 's3:') return 'artifact_uri: s3:// is not available yet';
+  if (url.protocol !== 'https:' && !(url.protocol === 'http:' && guard.allowsPlainText(url)))
+    return 'artifact_uri must be an https URL';
+  if (url.username !== '' || url.password !== '') return 'artifact_uri must not carry a user or a password';
+  return guard.isBlocked(url) ? nowhere : undefined;
+}
+
+/**
+ * Fetches an artifact and hands its bytes to what `begin` returns; `begin` is told the size, if the server states it, before
+ * the first byte. Compares size and checksum with the declared ones, and returns the size. Throws ArtifactError: permanent
+ * for a mismatch or a refused address, passing for everything else; and what `begin` and its result throw.
+ */
+export async function fetchArtifact(
+  uri: string,
+  declared: DeclaredArtifact,
+  options: FetchOptions,
+  begin: (sizeBytes: number | undefined) => Promise<(piece: Buffer) => Promise<void>>,
+): Promise<number> {
+  const most = options.maximumBytes ?? maximumArtifactBytes;
+  if (declared.sizeBytes > most) throw new ArtifactError(`an artifact has at most ${most} bytes here`, true);
+  const problem = addressProblem(uri, options.guard);
+  if (problem) throw new ArtifactError(problem, true);
+  const url = new URL(uri);
+  // Its server is anybody's, so it is not told of our trace.
+  return traceRequestTo({ method: 'GET', url }, async (answered) => {
+    const limits = { ...fetchPace, ...options.pace };
+    const response = await open(url, { ...options, answered, limits }, maximumRedirects);
+    try {
+      return await receive(response, declared, { most, limits, signal: options.signal }, begin);
+    } catch (error) {
+      if (error instanceof TooSlowError) {
+        throw new ArtifactError(`the artifact's server is too slow: ${error.message}`, false);
+      }
+      throw error;
+    } finally {
+      // What has not been read is of no interest, and may have no end.
+      response.destroy();
+    }
+  });
+}
+
+async function receive(
+  response: http.IncomingMessage,
+  declared: DeclaredArtifact,
+  { most, limits, signal }: { most: number; limits: Pace; signal: AbortSignal },
+  begin: (sizeBytes: number | undefined) => Promise<(piece: Buffer) => Promise<void>>,
+): Promise<number> {
+  const encoding = response.headers['content-encoding'] ?? 'identity';
+  if (encoding !== 'identity') {
+    throw new ArtifactError(`the artifact's server sends it encoded (${encoding}), not as it is`, false);
+  }
+  const limit = declared.sizeBytes || most;
+  const check = (size: number): void => {
+    if (size > limit) {
+      const bound = declared.sizeBytes === 0 ? 'an artifact may be here' : 'size_bytes says';
+      throw new ArtifactError(`the artifact is larger than ${bound} (${limit} bytes)`, true);
+    }
+  };
+  const stated =
+    response.headers['content-length'] === undefined ? undefined : Number(response.headers['content-length']);
+  if (stated !== undefined) check(stated);
+  const write = await begin(stated);
+  const hash = createHash('sha256');
+  let received = 0;
+  for await (const piece of pace(readFrom(response), limits, (piece) => piece.length, signal)) {
+    received += piece.length;
+    check(received);
+    hash.update(piece);
+    await write(piece);
+  }
+  if (declared.sizeBytes !== 0 && received !== declared.sizeBytes) {
+    throw new ArtifactError(`the artifact has ${received} bytes, size_bytes says ${declared.sizeBytes}`, true);
+  }
+  const digest = hash.digest();
+  if (!digest.equals(declared.sha256)) {
+    throw new ArtifactError(`checksum mismatch: the artifact's SHA-256 is ${digest.toString('hex')}`, true);
+  }
+  return received;
+}
+
+/** The bytes of an answer. A connection that breaks off is an ArtifactError that passes. */
+async function* readFrom(response: http.IncomingMessage): AsyncIterable<Buffer> {
+  try {
+    yield* response as AsyncIterable<Buffer>;
+  } catch (error) {
+    throw new ArtifactError("the connection to the artifact's server broke off", false, error);
+  }
+}
+
+/** Opens the response stream, following redirects; each hop is held to the same rules. */
+async function open(
+  url: URL,
+  options: FetchOptions & { limits: Pace; answered: (status: number) => void },
+  redirects: number,
+): Promise<http.IncomingMessage> {
+  const response = await request(url, options);
+  const status = response.statusCode ?? 0;
+  const { location } = response.headers;
+  if (status === 200) {
+    options.answered(status);
+    return response;
+  }
+  // Its body is of no interest, and may have no end.
+  response.destroy();
+  if (status < 300 || status >= 400 || location === undefined) {
+    options.answered(status);
+    // Also a 404 passes: a manifest is often applied before its build has been published.
+    throw new ArtifactError(`the artifact's server answered ${status}`, false);
+  }
+  if (redirects === 0) throw new ArtifactError('too many redirects', true);
+  const next = URL.parse(location, url);
+  const problem = next ? addressProblem(next.href, options.guard) : 'it is no URL';
+  if (!next || problem) throw new ArtifactError(`the artifact's server redirects to a refused place: ${problem}`, true);
+  return open(next, options, redirects - 1);
+}
+
+/** Sends one request and returns the answer once its headers are there. */
+function request(url: URL, options: FetchOptions & { limits: Pace }): Promise<http.IncomingMessage> {
+  const { guard, signal, limits } = options;
+  return new Promise((resolve, reject) => {
+    const sent = (url.protocol === 'https:' ? https : http).get(url, {
+      // Of its own: a kept connection that somebody else made has not been judged.
+      agent: false,
+      headers: { accept: '*/*', 'accept-encoding': 'identity', 'user-agent': 'kellet' },
+      lookup: guard.lookupFor(url),
+      signal,
+    });
+    const timer = setTimeout(() => {
+      reject(new ArtifactError(`the artifact's server did not answer for ${limits.idleMilliseconds / 1000} s`, false));
+      sent.destroy();
+    }, limits.idleMilliseconds);
+    sent.once('response', (response) => {
+      clearTimeout(timer);
+      resolve(response);
+    });
+    // Also errors after the answer come here.
+    sent.on('error', (error) => {
+      clearTimeout(timer);
+      reject(signal.aborted ? error : connectionProblem(error));
+    });
+  });
+}
+
+/** Says why there is no answer without telling what is near us: of connections only that there is none. */
+function connectionProblem(error: Error): ArtifactError {
+  if (error instanceof BlockedAddressError) return new ArtifactError(nowhere, false);
+  const code = 'code' in error && typeof error.code === 'string' ? error.code : '';
+  if (/CERT|SELF_SIGNED|SSL|TLS|UNABLE_TO/.test(code)) {
+    return new ArtifactError(`the artifact's server has no valid certificate (${code})`, false);
+  }
+  if (code.startsWith('HPE_')) return new ArtifactError(`the artifact's server does not speak HTTP (${code})`, false);
+  return new ArtifactError("the artifact's server cannot be reached", false, error);
+}

@@ -1,0 +1,263 @@
+// How artifacts get into the content store and out of it: fetched or uploaded, so many at a time, and removed once no package
+// refers to them.
+import type { Database } from '../../../platform/database/database.ts';
+import { KelletError, resourceExhausted, unavailable } from '../../../platform/errors.ts';
+import { FairSlots, NoSlotError } from '../../../platform/fair-slots.ts';
+import type { Logger } from '../../../platform/logger.ts';
+import { Counter, Gauge, type Registry } from '../../../platform/metrics.ts';
+import type { OutboundGuard } from '../../../platform/outbound/outbound-guard.ts';
+import type { Pace } from '../../../platform/outbound/pace.ts';
+import { ArtifactError, fetchArtifact, type DeclaredArtifact } from './artifact-fetch.ts';
+import {
+  ArtifactWriter,
+  publishArtifact,
+  removeArtifact,
+  stageArtifact,
+  touchArtifact,
+  writePlaces,
+} from './artifact-store.ts';
+import { listUnusedArtifacts, lockUnusedArtifact, storedBytes } from './artifact-sweep-store.ts';
+
+/** What is set of the intake; the rest has defaults. */
+export interface IntakeSettings {
+  readonly guard: OutboundGuard;
+  /** The greatest size of an artifact. */
+  readonly maximumBytes: number;
+  /** Artifacts that this process fetches at a time, and as many that it takes in by upload. */
+  readonly transfers: number;
+  readonly transfersPerTenant: number;
+  /** How long a request waits for its turn. */
+  readonly waitMilliseconds?: number;
+  readonly pace?: Partial<Pace>;
+  /** How long an artifact stays without a package. */
+  readonly unusedSeconds?: number;
+}
+
+/** How many transfers of a tenant may wait for their turn; an upload that waits holds a connection. */
+const waitingPerTenant = { fetch: 1000, upload: 100 };
+const defaultWaitMilliseconds = 30_000;
+/** Longer than a request takes from its fetch to its package. */
+const defaultUnusedSeconds = 120;
+const sweepMilliseconds = 5 * 60_000;
+const artifactsPerSweep = 500;
+
+/** Takes artifacts in, and sweeps out what is not used. */
+export class ArtifactIntake {
+  readonly settings: IntakeSettings;
+  private readonly database: Database;
+  private readonly logger: Logger;
+  private readonly slots: Readonly<Record<'fetch' | 'upload', FairSlots>>;
+  private readonly places = writePlaces();
+  private readonly closing = new AbortController();
+  private readonly swept: Counter | undefined;
+  private readonly removals = new Set<Promise<unknown>>();
+  private timer: NodeJS.Timeout | undefined;
+
+  constructor(database: Database, logger: Logger, settings: IntakeSettings, metrics?: Registry) {
+    this.database = database;
+    this.logger = logger;
+    this.settings = settings;
+    const slots = (waitingPerOwner: number) =>
+      new FairSlots({ total: settings.transfers, perOwner: settings.transfersPerTenant, waitingPerOwner });
+    this.slots = { fetch: slots(waitingPerTenant.fetch), upload: slots(waitingPerTenant.upload) };
+    this.swept = metrics && this.registerMetrics(metrics);
+  }
+
+  /**
+   * Takes a place among the transfers of this process; a request waits for it for half a minute. Returns what gives it back.
+   * Throws RESOURCE_EXHAUSTED when the tenant's own transfers take its places, UNAVAILABLE when those of others do.
+   */
+  async enter(
+    kind: 'fetch' | 'upload',
+    tenantId: string,
+    given: { readonly signal: AbortSignal; readonly isPatient?: boolean },
+  ): Promise<() => void> {
+    const milliseconds = this.settings.waitMilliseconds ?? defaultWaitMilliseconds;
+    const { signal } = given;
+    try {
+      return await this.slots[kind].acquire(tenantId, given.isPatient ? { signal } : { signal, milliseconds });
+    } catch (error) {
+      if (signal.aborted) throw new KelletError('CANCELLED', 'the request was broken off');
+      if (!(error instanceof NoSlotError)) throw error;
+      if (error.whose === 'others') throw unavailable('too many artifacts are on their way: try again');
+      const { transfersPerTenant } = this.settings;
+      throw resourceExhausted(
+        `the tenant has ${transfersPerTenant} artifacts on their way already, the most at a time: try again`,
+        5,
+      );
+    }
+  }
+
+  /**
+   * Fetches an artifact into the content store once it has proved to be the declared one; one that is stored already is read
+   * and compared only. Throws what `fetchArtifact`, `enter` and the quota throw, and nothing is kept then.
+   */
+  async fetch(
+    tenantId: string,
+    uri: string,
+    declared: DeclaredArtifact,
+    given: { readonly signal: AbortSignal; readonly isPatient?: boolean },
+  ): Promise<void> {
+    const { signal } = given;
+    let leave: (() => void) | undefined;
+    try {
+      leave = await this.enter('fetch', tenantId, given);
+      if (await this.isStored(tenantId, declared.sha256)) {
+        await fetchArtifact(uri, declared, this.fetchOptions(signal), async () => async () => undefined);
+        if (await this.isStored(tenantId, declared.sha256)) return;
+        // Its last package went meanwhile.
+      }
+      await this.fetchAndStore(tenantId, uri, declared, signal);
+    } catch (error) {
+      if (!signal.aborted || error instanceof KelletError) throw error;
+      throw new ArtifactError('the fetch was broken off', false, error);
+    } finally {
+      leave?.();
+    }
+  }
+
+  /** Writes what comes of a staged artifact, of which `held` bytes are there. */
+  writer(tenantId: string, key: Buffer, held: number): ArtifactWriter {
+    return new ArtifactWriter(this.database, this.places, tenantId, key, held);
+  }
+
+  /** Whether the store has the artifact, which it then keeps for a while. */
+  private async isStored(tenantId: string, sha256: Buffer): Promise<boolean> {
+    return (await this.database.tenant(tenantId, (tx) => touchArtifact(tx, tenantId, sha256))) !== undefined;
+  }
+
+  /** Removes an artifact if no package refers to it; in the background, and again by the sweep where that fails. */
+  removeUnused(tenantId: string, sha256: Buffer): void {
+    const removal = this.sweepOne(tenantId, sha256)
+      .catch((error: unknown) => this.logger.warn({ err: error }, 'an unused artifact could not be removed yet'))
+      .finally(() => this.removals.delete(removal));
+    this.removals.add(removal);
+  }
+
+  /** Sweeps now and every few minutes. */
+  start(): void {
+    const next = () => {
+      const running = this.sweep()
+        .catch((error: unknown) => this.logger.warn({ err: error }, 'unused artifacts could not be swept'))
+        .finally(() => {
+          this.removals.delete(running);
+          if (!this.closing.signal.aborted) this.timer = setTimeout(next, sweepMilliseconds);
+        });
+      this.removals.add(running);
+    };
+    next();
+  }
+
+  /** Ends the sweep. */
+  async stop(): Promise<void> {
+    this.closing.abort();
+    clearTimeout(this.timer);
+    await Promise.all(this.removals);
+  }
+
+  /**
+   * Removes artifacts that no package refers to, of all tenants, each in a transaction of its own: what a process left that
+   * was killed, uploads that were abandoned, and what could not be removed with its package. Returns how many.
+   */
+  async sweep(): Promise<number> {
+    let count = 0;
+    let after: { tenant_id: string; sha256: Buffer } | undefined;
+    do {
+      const from = after;
+      const page = await this.database.system((tx) =>
+        listUnusedArtifacts(tx, this.unusedSeconds, from, artifactsPerSweep),
+      );
+      for (const { tenant_id, sha256 } of page.unused) {
+        if (this.closing.signal.aborted) return count;
+        if (await this.sweepOne(tenant_id, sha256)) count += 1;
+      }
+      after = page.last;
+    } while (after && !this.closing.signal.aborted);
+    return count;
+  }
+
+  private get unusedSeconds(): number {
+    return this.settings.unusedSeconds ?? defaultUnusedSeconds;
+  }
+
+  private async sweepOne(tenantId: string, key: Buffer): Promise<boolean> {
+    const bytes = await this.database.system(async (tx) => {
+      const found = await lockUnusedArtifact(tx, this.unusedSeconds, tenantId, key);
+      if (found !== undefined) await removeArtifact(tx, tenantId, key);
+      return found;
+    });
+    if (bytes !== undefined) this.swept?.inc(bytes);
+    return bytes !== undefined;
+  }
+
+  private async fetchAndStore(
+    tenantId: string,
+    uri: string,
+    declared: DeclaredArtifact,
+    signal: AbortSignal,
+  ): Promise<void> {
+    const { database } = this;
+    let key: Buffer | undefined;
+    try {
+      let writer: ArtifactWriter | undefined;
+      const size = await fetchArtifact(uri, declared, this.fetchOptions(signal), async (stated = 0) => {
+        const staged = await database.tenant(tenantId, (tx) =>
+          stageArtifact(tx, tenantId, declared.sizeBytes || stated),
+        );
+        key = staged;
+        const made = (writer = this.writer(tenantId, staged, 0));
+        return (piece) => made.write(piece);
+      });
+      await writer!.flush();
+      await database.tenant(tenantId, (tx) => publishArtifact(tx, tenantId, key!, declared.sha256, size));
+    } catch (error) {
+      const left = key;
+      if (left) {
+        await database
+          .tenant(tenantId, (tx) => removeArtifact(tx, tenantId, left))
+          .catch((failure: unknown) => this.logger.warn({ err: failure }, 'a broken-off artifact waits for the sweep'));
+      }
+      throw error;
+    }
+  }
+
+  private fetchOptions(signal: AbortSignal) {
+    const { guard, maximumBytes, pace } = this.settings;
+    return { guard, maximumBytes, signal, ...(pace ? { pace } : {}) };
+  }
+
+  private registerMetrics(metrics: Registry): Counter {
+    const stored: Gauge = new Gauge({
+      name: 'kellet_artifact_bytes',
+      help: 'Bytes of artifacts in the content store, and room kept for those on their way.',
+      labelNames: ['state'],
+      registers: [metrics],
+      // A database that is away must not keep the other metrics from being read.
+      collect: () =>
+        this.database.system(storedBytes).then(
+          (bytes) => {
+            stored.set({ state: 'stored' }, bytes.stored);
+            stored.set({ state: 'arriving' }, bytes.arriving);
+          },
+          () => stored.reset(),
+        ),
+    });
+    const transfers: Gauge = new Gauge({
+      name: 'kellet_artifact_transfers',
+      help: 'Artifacts that are fetched or uploaded now, and those that wait for their turn.',
+      labelNames: ['kind', 'state'],
+      registers: [metrics],
+      collect: () => {
+        for (const kind of ['fetch', 'upload'] as const) {
+          transfers.set({ kind, state: 'running' }, this.slots[kind].running);
+          transfers.set({ kind, state: 'waiting' }, this.slots[kind].waiting);
+        }
+      },
+    });
+    return new Counter({
+      name: 'kellet_artifact_swept_bytes_total',
+      help: 'Bytes of artifacts removed because no package refers to them.',
+      registers: [metrics],
+    });
+  }
+}

@@ -1,0 +1,284 @@
+// The content store: artifacts by checksum, in PostgreSQL, so that every replica serves every chunk and nothing is half there.
+// An artifact arrives under a key of its own, half a megabyte at a time, and takes its checksum as key once it is complete.
+import { createHash, randomBytes } from 'node:crypto';
+import type { Database, Transaction } from '../../../platform/database/database.ts';
+import { KelletError, resourceExhausted, sqlState, unavailable } from '../../../platform/errors.ts';
+import { FairSlots } from '../../../platform/fair-slots.ts';
+
+/** Bytes of a stored chunk, and the most a device gets at once. */
+export const chunkBytes = 64 * 1024;
+
+/** Sizes in the contract are uint32. */
+export const maximumArtifactBytes = 2 ** 32 - 1;
+
+/** Bytes written by one transaction: what a transfer holds in memory. */
+const bytesPerWrite = 8 * chunkBytes;
+
+/** However slowly bytes come, they are written after this long: so a staged artifact shows that somebody is at it. */
+const writeMilliseconds = 20_000;
+
+/** Chunks that one statement removes, or gives another key. */
+const chunksPerStatement = 1024;
+
+/** Size of a stored artifact, or undefined when it is not there. It is not removed while the transaction lasts. */
+export async function lockArtifact(tx: Transaction, tenantId: string, sha256: Buffer): Promise<number | undefined> {
+  const { rows } = await tx.query<{ size_bytes: bigint }>(
+    `SELECT size_bytes FROM artifacts WHERE tenant_id = $1 AND sha256 = $2 AND NOT staged FOR KEY SHARE`,
+    [tenantId, sha256],
+  );
+  return rows[0] && Number(rows[0].size_bytes);
+}
+
+/** Notes that a stored artifact is about to be used. Returns its size, or undefined when it is not there. */
+export async function touchArtifact(tx: Transaction, tenantId: string, sha256: Buffer): Promise<number | undefined> {
+  const { rows } = await tx.query<{ size_bytes: bigint }>(
+    `UPDATE artifacts SET touched_at = now() WHERE tenant_id = $1 AND sha256 = $2 AND NOT staged RETURNING size_bytes`,
+    [tenantId, sha256],
+  );
+  return rows[0] && Number(rows[0].size_bytes);
+}
+
+/** A range of an artifact; shorter where it ends. At most two chunks are read for what a device may ask. */
+export async function readArtifact(
+  tx: Transaction,
+  tenantId: string,
+  key: Buffer,
+  offset: number,
+  length: number,
+): Promise<Buffer> {
+  const first = Math.floor(offset / chunkBytes);
+  const last = Math.floor((offset + length - 1) / chunkBytes);
+  const { rows } = await tx.query<{ data: Buffer }>(
+    `SELECT data FROM artifact_chunks WHERE tenant_id = $1 AND sha256 = $2 AND chunk_index BETWEEN $3 AND $4
+     ORDER BY chunk_index`,
+    [tenantId, key, first, last],
+  );
+  const start = offset - first * chunkBytes;
+  return Buffer.concat(rows.map((row) => row.data)).subarray(start, start + length);
+}
+
+/**
+ * Begins an artifact and keeps room for it in the tenant's quota; 0: its size is not known yet. Returns its key. Throws
+ * RESOURCE_EXHAUSTED when the quota has no such room.
+ */
+export async function stageArtifact(tx: Transaction, tenantId: string, sizeBytes: number): Promise<Buffer> {
+  await checkStorageQuota(tx, tenantId, sizeBytes);
+  const key = randomBytes(16);
+  await tx.query(`INSERT INTO artifacts (tenant_id, sha256, size_bytes, staged) VALUES ($1, $2, $3, true)`, [
+    tenantId,
+    key,
+    sizeBytes,
+  ]);
+  return key;
+}
+
+/** How many bytes of a staged artifact are held; undefined when there is none of this key. */
+export async function receivedBytes(tx: Transaction, tenantId: string, key: Buffer): Promise<number | undefined> {
+  const { rows } = await tx.query<{ received_bytes: bigint }>(
+    `SELECT received_bytes FROM artifacts WHERE tenant_id = $1 AND sha256 = $2 AND staged`,
+    [tenantId, key],
+  );
+  return rows[0] && Number(rows[0].received_bytes);
+}
+
+/**
+ * Appends bytes to a staged artifact. Returns false, and writes nothing, when `start` is not where it goes on, or when it is
+ * gone. Throws RESOURCE_EXHAUSTED when it outgrows the tenant's quota.
+ */
+async function appendBytes(
+  tx: Transaction,
+  tenantId: string,
+  key: Buffer,
+  start: number,
+  bytes: Buffer,
+): Promise<boolean> {
+  const { rows } = await tx.query<{ size_bytes: bigint; received_bytes: bigint }>(
+    `SELECT size_bytes, received_bytes FROM artifacts WHERE tenant_id = $1 AND sha256 = $2 AND staged FOR UPDATE`,
+    [tenantId, key],
+  );
+  const [row] = rows;
+  if (!row || Number(row.received_bytes) !== start) return false;
+  const end = start + bytes.length;
+  const growth = end - Number(row.size_bytes);
+  if (growth > 0) await checkStorageQuota(tx, tenantId, growth);
+  await tx.query(
+    `UPDATE artifacts SET received_bytes = $3, size_bytes = greatest(size_bytes, $3), touched_at = now()
+     WHERE tenant_id = $1 AND sha256 = $2`,
+    [tenantId, key, end],
+  );
+  const begun = start % chunkBytes;
+  const rest = begun === 0 ? 0 : Math.min(chunkBytes - begun, bytes.length);
+  if (rest > 0) {
+    await tx.query(
+      `UPDATE artifact_chunks SET data = data || $4 WHERE tenant_id = $1 AND sha256 = $2 AND chunk_index = $3`,
+      [tenantId, key, Math.floor(start / chunkBytes), bytes.subarray(0, rest)],
+    );
+  }
+  if (rest < bytes.length) {
+    // One parameter for all: as an array they would travel as text of twice their length.
+    await tx.query(
+      `INSERT INTO artifact_chunks (tenant_id, sha256, chunk_index, data)
+       SELECT $1, $2, $3 + index, substring($4::bytea FROM index * ${chunkBytes} + 1 FOR ${chunkBytes})
+       FROM generate_series(0, $5::int4) AS index`,
+      [
+        tenantId,
+        key,
+        Math.floor((start + rest) / chunkBytes),
+        bytes.subarray(rest),
+        Math.ceil((bytes.length - rest) / chunkBytes) - 1,
+      ],
+    );
+  }
+  return true;
+}
+
+/** Places for transactions that write bytes: artifacts leave most of the connections to others. */
+export const writePlaces = (): FairSlots => new FairSlots({ total: 4, perOwner: 2, waitingPerOwner: Infinity });
+
+const never = new AbortController().signal;
+
+/** Writes the bytes of a staged artifact as they come, half a megabyte at a time. */
+export class ArtifactWriter {
+  /** Bytes that are durable. */
+  held: number;
+  private readonly database: Database;
+  private readonly tenantId: string;
+  private readonly key: Buffer;
+  private readonly places: FairSlots;
+  private pieces: Buffer[] = [];
+  private length = 0;
+  private flushedAt = performance.now();
+  private hasFailed = false;
+
+  constructor(database: Database, places: FairSlots, tenantId: string, key: Buffer, held: number) {
+    this.database = database;
+    this.places = places;
+    this.tenantId = tenantId;
+    this.key = key;
+    this.held = held;
+  }
+
+  /** Takes bytes. Throws as `flush` does. */
+  async write(bytes: Buffer): Promise<void> {
+    for (let at = 0; at < bytes.length;) {
+      // Up to the end of a chunk, so that the next write begins with one.
+      const room = bytesPerWrite - (this.held % chunkBytes) - this.length;
+      const piece = bytes.subarray(at, at + room);
+      this.pieces.push(piece);
+      this.length += piece.length;
+      at += piece.length;
+      const isOld = performance.now() - this.flushedAt > writeMilliseconds;
+      if (piece.length === room || isOld) await this.flush();
+    }
+  }
+
+  /**
+   * Makes durable what has been taken. Throws ABORTED when somebody else has gone on with the artifact or removed it,
+   * RESOURCE_EXHAUSTED when it outgrows the tenant's quota, UNAVAILABLE when the disk is full; nothing is taken after that.
+   */
+  async flush(): Promise<void> {
+    this.flushedAt = performance.now();
+    if (this.length === 0 || this.hasFailed) return;
+    const bytes = Buffer.concat(this.pieces);
+    this.pieces = [];
+    this.length = 0;
+    this.hasFailed = true;
+    const leave = await this.places.acquire(this.tenantId, { signal: never });
+    const isInTime = await this.database
+      .tenant(this.tenantId, (tx) => appendBytes(tx, this.tenantId, this.key, this.held, bytes))
+      .catch((error: unknown) => {
+        throw sqlState(error) === diskFull ? unavailable('there is no room left for artifacts', error) : error;
+      })
+      .finally(leave);
+    if (!isInTime) throw new KelletError('ABORTED', 'the artifact is being received by another request');
+    this.hasFailed = false;
+    this.held += bytes.length;
+  }
+}
+
+/** PostgreSQL's code for a disk without room. */
+const diskFull = '53100';
+
+/** SHA-256 of a staged artifact, read piece by piece. */
+export async function digestOfStaged(
+  database: Database,
+  tenantId: string,
+  key: Buffer,
+  sizeBytes: number,
+): Promise<Buffer> {
+  const hash = createHash('sha256');
+  for (let at = 0; at < sizeBytes; at += bytesPerWrite) {
+    const start = at;
+    hash.update(await database.read(tenantId, (tx) => readArtifact(tx, tenantId, key, start, bytesPerWrite)));
+  }
+  return hash.digest();
+}
+
+/**
+ * Gives a complete staged artifact its checksum as key, by which devices read it; the caller has compared the checksum. Where
+ * the store has such an artifact already, the staged one goes.
+ */
+export async function publishArtifact(
+  tx: Transaction,
+  tenantId: string,
+  key: Buffer,
+  sha256: Buffer,
+  sizeBytes: number,
+): Promise<void> {
+  const { rows } = await tx.query<{ is_new: boolean }>(
+    `INSERT INTO artifacts (tenant_id, sha256, size_bytes) VALUES ($1, $2, $3)
+     ON CONFLICT (tenant_id, sha256) DO UPDATE SET touched_at = now() RETURNING xmax = 0 AS is_new`,
+    [tenantId, sha256, sizeBytes],
+  );
+  if (!rows[0]!.is_new) {
+    await removeArtifact(tx, tenantId, key);
+    return;
+  }
+  // The bytes stay where they are: only the keys of their rows are written anew.
+  for (let from = 0; from * chunkBytes < sizeBytes; from += chunksPerStatement) {
+    await tx.query(
+      `UPDATE artifact_chunks SET sha256 = $3
+       WHERE tenant_id = $1 AND sha256 = $2 AND chunk_index >= $4 AND chunk_index < $5`,
+      [tenantId, key, sha256, from, from + chunksPerStatement],
+    );
+  }
+  await tx.query(`DELETE FROM artifacts WHERE tenant_id = $1 AND sha256 = $2`, [tenantId, key]);
+}
+
+/** Removes an artifact, staged or not, by statements of bounded size. */
+export async function removeArtifact(tx: Transaction, tenantId: string, key: Buffer): Promise<void> {
+  await tx.query(`SELECT FROM artifacts WHERE tenant_id = $1 AND sha256 = $2 FOR UPDATE`, [tenantId, key]);
+  for (let from = 0; ; from += chunksPerStatement) {
+    const { rowCount } = await tx.query(
+      `DELETE FROM artifact_chunks WHERE tenant_id = $1 AND sha256 = $2 AND chunk_index >= $3 AND chunk_index < $4`,
+      [tenantId, key, from, from + chunksPerStatement],
+    );
+    // Chunks are without gaps.
+    if ((rowCount ?? 0) < chunksPerStatement) break;
+  }
+  await tx.query(`DELETE FROM artifacts WHERE tenant_id = $1 AND sha256 = $2`, [tenantId, key]);
+}
+
+/**
+ * Holds the tenant to its quota of storage_bytes: artifacts that are stored, and the room kept for those on their way. Counts
+ * under a lock of the tenant's own, and only when it has a quota.
+ */
+async function checkStorageQuota(tx: Transaction, tenantId: string, more: number): Promise<void> {
+  const { rows } = await tx.query<{ quota: number | null }>(
+    `SELECT (quotas->>'storage_bytes')::float8 AS quota FROM tenants WHERE tenant_id = $1`,
+    [tenantId],
+  );
+  const quota = rows[0]?.quota ?? 0;
+  if (quota === 0) return;
+  await tx.query(`SELECT pg_advisory_xact_lock(hashtextextended('artifacts of ' || $1, 0))`, [tenantId]);
+  const counted = await tx.query<{ used: number }>(
+    `SELECT coalesce(sum(size_bytes), 0)::float8 AS used FROM artifacts WHERE tenant_id = $1`,
+    [tenantId],
+  );
+  const { used } = counted.rows[0]!;
+  if (used + Math.max(more, 1) > quota) {
+    throw resourceExhausted(
+      `the tenant's quota of storage_bytes is used up: its artifacts take ${used} of ${quota} bytes, and ${more} more are needed`,
+    );
+  }
+}

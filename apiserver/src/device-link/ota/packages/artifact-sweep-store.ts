@@ -1,0 +1,75 @@
+// Which artifacts no package refers to.
+import type { Transaction } from '../../../platform/database/database.ts';
+
+/** How long nothing may have come of a fetch before its process counts as dead. */
+const fetchSilentSeconds = 300;
+
+/** Seconds after which an upload that nobody goes on with is forgotten. */
+const abandonedAfterSeconds = 24 * 60 * 60;
+
+/**
+ * Of a row of artifacts: whether it is unused. A package that has been deleted, or waits for no upload, keeps nothing. $1 is
+ * how many seconds an artifact stays without a package: until the request that has fetched it has made one.
+ */
+const isUnused = `CASE WHEN staged THEN touched_at < now() - interval '${fetchSilentSeconds} seconds' AND NOT EXISTS (
+    SELECT FROM ota_packages AS package
+    WHERE package.tenant_id = artifacts.tenant_id AND package.staging_key = artifacts.sha256
+      AND package.deleted_at IS NULL AND NOT package.checksum_verified
+      AND artifacts.touched_at > now() - interval '${abandonedAfterSeconds} seconds')
+  ELSE touched_at < now() - make_interval(secs => $1) AND NOT EXISTS (
+    SELECT FROM ota_packages AS package
+    WHERE package.tenant_id = artifacts.tenant_id AND package.sha256 = artifacts.sha256 AND package.deleted_at IS NULL)
+  END`;
+
+interface ArtifactKey {
+  readonly tenant_id: string;
+  readonly sha256: Buffer;
+}
+
+/** Looks at so many artifacts behind `after`, of all tenants. Returns the unused ones, and the last if there may be more. */
+export async function listUnusedArtifacts(
+  tx: Transaction,
+  unusedSeconds: number,
+  after: ArtifactKey | undefined,
+  count: number,
+): Promise<{ unused: ArtifactKey[]; last: ArtifactKey | undefined }> {
+  const { rows } = await tx.query<ArtifactKey & { unused: boolean }>(
+    `SELECT tenant_id, sha256, ${isUnused} AS unused FROM artifacts
+     WHERE (tenant_id, sha256) > ($2, $3) ORDER BY tenant_id, sha256 LIMIT $4`,
+    [unusedSeconds, after?.tenant_id ?? '', after?.sha256 ?? Buffer.alloc(0), count],
+  );
+  return { unused: rows.filter((row) => row.unused), last: rows.length === count ? rows.at(-1) : undefined };
+}
+
+/**
+ * Locks an artifact if it is unused, so that no package takes it up until the transaction ends. Returns its bytes; undefined
+ * when it is used, gone, or in somebody's hands.
+ */
+export async function lockUnusedArtifact(
+  tx: Transaction,
+  unusedSeconds: number,
+  tenantId: string,
+  key: Buffer,
+): Promise<number | undefined> {
+  const { rowCount } = await tx.query(
+    `SELECT FROM artifacts WHERE tenant_id = $1 AND sha256 = $2 FOR UPDATE SKIP LOCKED`,
+    [tenantId, key],
+  );
+  if (rowCount === 0) return undefined;
+  // Asked under the lock, by a statement of its own: it sees every package that was committed before the lock was had.
+  const { rows } = await tx.query<{ size_bytes: bigint }>(
+    `SELECT CASE WHEN staged THEN received_bytes ELSE size_bytes END AS size_bytes FROM artifacts
+     WHERE tenant_id = $2 AND sha256 = $3 AND ${isUnused}`,
+    [unusedSeconds, tenantId, key],
+  );
+  return rows[0] && Number(rows[0].size_bytes);
+}
+
+/** Bytes of all tenants' artifacts. */
+export async function storedBytes(tx: Transaction): Promise<{ stored: number; arriving: number }> {
+  const { rows } = await tx.query<{ stored: number; arriving: number }>(
+    `SELECT coalesce(sum(size_bytes) FILTER (WHERE NOT staged), 0)::float8 AS stored,
+       coalesce(sum(size_bytes) FILTER (WHERE staged), 0)::float8 AS arriving FROM artifacts`,
+  );
+  return rows[0]!;
+}

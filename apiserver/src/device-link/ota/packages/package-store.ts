@@ -1,0 +1,302 @@
+// Rows of packages.
+import type { Transaction } from '../../../platform/database/database.ts';
+import { notFound } from '../../../platform/errors.ts';
+import { isId } from '../../../platform/ids.ts';
+import { removeArtifact } from './artifact-store.ts';
+
+/** What a build may be installed on, as stored: kellet.v1.Compatibility in proto names. */
+export interface CompatibilityJson {
+  readonly device_type?: string;
+  readonly min_version?: string;
+  readonly max_version?: string;
+  readonly hardware_id_pattern?: string;
+}
+
+/** Where a package stands (API.md). */
+export type PackageStatus = 'uploading' | 'available' | 'rejected' | 'deprecated';
+
+/** A package's row. */
+export interface PackageRow {
+  readonly tenant_id: string;
+  readonly package_id: string;
+  readonly name: string;
+  readonly display_name: string;
+  readonly type: 'fw' | 'sw';
+  readonly version: string;
+  readonly artifact_uri: string;
+  readonly sha256: Buffer;
+  readonly signature: string;
+  readonly size_bytes: bigint;
+  readonly compatibility: CompatibilityJson;
+  readonly release_notes: string;
+  readonly status: PackageStatus;
+  readonly checksum_verified: boolean;
+  readonly signature_verified: boolean;
+  readonly message: string;
+  readonly fetch_attempts: number;
+  readonly fetch_failed_at: Date | null;
+  /** Key of what has been received of an artifact that is uploaded, and how many bytes of it there are. */
+  readonly staging_key: Buffer | null;
+  readonly received_bytes: bigint;
+  readonly deleted_at: Date | null;
+  readonly created_at: Date;
+  readonly updated_at: Date;
+}
+
+type Row = PackageRow & Record<string, unknown>;
+
+const columns = `*, coalesce((SELECT received_bytes FROM artifacts
+  WHERE artifacts.tenant_id = ota_packages.tenant_id AND artifacts.sha256 = ota_packages.staging_key), 0) AS received_bytes`;
+
+/** Whether the package waits for its artifact. A deprecated one does when it was deleted and made again. */
+export const awaitsArtifact = (row: PackageRow): boolean =>
+  !row.checksum_verified && (row.status === 'uploading' || row.status === 'deprecated');
+
+/** A package that has not been deleted, or undefined. */
+export async function findPackage(
+  tx: Transaction,
+  tenantId: string,
+  packageId: string,
+): Promise<PackageRow | undefined> {
+  if (!isId(packageId)) return undefined;
+  const { rows } = await tx.query<Row>(
+    `SELECT ${columns} FROM ota_packages WHERE tenant_id = $1 AND package_id = $2 AND deleted_at IS NULL`,
+    [tenantId, packageId],
+  );
+  return rows[0];
+}
+
+/** The package, or NOT_FOUND naming the field that referred to it. */
+export async function getPackage(
+  tx: Transaction,
+  tenantId: string,
+  packageId: string,
+  field = 'package_id',
+): Promise<PackageRow> {
+  const row = await findPackage(tx, tenantId, packageId);
+  if (!row) throw notFound(field);
+  return row;
+}
+
+/** Whether the tenant has, or once had, a package of this id. */
+export async function packageEverExisted(tx: Transaction, tenantId: string, packageId: string): Promise<boolean> {
+  const { rowCount } = await tx.query(`SELECT 1 FROM ota_packages WHERE tenant_id = $1 AND package_id = $2`, [
+    tenantId,
+    packageId,
+  ]);
+  return rowCount === 1;
+}
+
+/** The row of this id, deleted or not, locked until the transaction ends. */
+export async function lockPackage(
+  tx: Transaction,
+  tenantId: string,
+  packageId: string,
+): Promise<PackageRow | undefined> {
+  const { rows } = await tx.query<Row>(
+    `SELECT ${columns} FROM ota_packages WHERE tenant_id = $1 AND package_id = $2 FOR UPDATE`,
+    [tenantId, packageId],
+  );
+  return rows[0];
+}
+
+/** The package that a custom resource of this name made, or that goes by this name, if it has not been deleted. */
+export async function findNamesake(
+  tx: Transaction,
+  tenantId: string,
+  resourceName: string,
+  displayName: string,
+): Promise<PackageRow | undefined> {
+  const { rows } = await tx.query<Row>(
+    `SELECT ${columns} FROM ota_packages WHERE tenant_id = $1 AND (name = $2 OR display_name = $3) AND deleted_at IS NULL`,
+    [tenantId, resourceName, displayName],
+  );
+  return rows[0];
+}
+
+/** Packages of a tenant in order of creation, one more than the page; `after` is the id of the last one shown. */
+export async function listPackages(
+  tx: Transaction,
+  tenantId: string,
+  filter: { type?: string; status?: string },
+  after: string | undefined,
+  size: number,
+): Promise<PackageRow[]> {
+  const { rows } = await tx.query<Row>(
+    `SELECT ${columns} FROM ota_packages
+     WHERE tenant_id = $1 AND deleted_at IS NULL
+       AND ($2::text IS NULL OR type = $2) AND ($3::text IS NULL OR status = $3)
+       AND ($4::uuid IS NULL OR (created_at, package_id) >
+         (SELECT created_at, package_id FROM ota_packages WHERE tenant_id = $1 AND package_id = $4))
+     ORDER BY created_at, package_id LIMIT $5`,
+    [tenantId, filter.type, filter.status, after, size + 1],
+  );
+  return rows;
+}
+
+/** What the manifest says of a package. */
+export interface PackageManifest {
+  readonly packageId: string;
+  readonly name: string;
+  readonly displayName: string;
+  readonly type: string;
+  readonly version: string;
+  readonly artifactUri: string;
+  readonly sha256: Buffer;
+  readonly signature: string;
+  readonly sizeBytes: number;
+  readonly compatibility: CompatibilityJson;
+  readonly releaseNotes: string;
+}
+
+/** Writes what the manifest says, if it says anything new; a deleted package of the same id comes back. */
+export async function upsertPackage(tx: Transaction, tenantId: string, manifest: PackageManifest): Promise<void> {
+  await tx.query(
+    `INSERT INTO ota_packages AS held (tenant_id, package_id, name, display_name, type, version, artifact_uri, sha256, signature,
+       size_bytes, compatibility, release_notes, status)
+     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, 'uploading')
+     ON CONFLICT (tenant_id, package_id) DO UPDATE SET
+       display_name = EXCLUDED.display_name, artifact_uri = EXCLUDED.artifact_uri, signature = EXCLUDED.signature,
+       compatibility = EXCLUDED.compatibility, release_notes = EXCLUDED.release_notes, deleted_at = NULL,
+       updated_at = now()
+     WHERE (held.display_name, held.artifact_uri, held.signature, held.compatibility, held.release_notes, held.deleted_at)
+           IS DISTINCT FROM
+           (EXCLUDED.display_name, EXCLUDED.artifact_uri, EXCLUDED.signature, EXCLUDED.compatibility,
+            EXCLUDED.release_notes, NULL)`,
+    [
+      tenantId,
+      manifest.packageId,
+      manifest.name,
+      manifest.displayName,
+      manifest.type,
+      manifest.version,
+      manifest.artifactUri,
+      manifest.sha256,
+      manifest.signature,
+      manifest.sizeBytes,
+      JSON.stringify(manifest.compatibility),
+      manifest.releaseNotes,
+    ],
+  );
+}
+
+/**
+ * Takes a package that comes back after its deletion as if nothing had been found about its artifact yet: making it again,
+ * with the right address or size, is how a mistake in a manifest is mended.
+ */
+export async function beginAnew(
+  tx: Transaction,
+  tenantId: string,
+  packageId: string,
+  sizeBytes: number,
+): Promise<void> {
+  await tx.query(
+    `UPDATE ota_packages SET status = CASE status WHEN 'deprecated' THEN status ELSE 'uploading' END,
+       checksum_verified = false, signature_verified = false, message = '',
+       size_bytes = $3, fetch_attempts = 0, fetch_failed_at = NULL
+     WHERE tenant_id = $1 AND package_id = $2`,
+    [tenantId, packageId, sizeBytes],
+  );
+}
+
+/** Writes the size of an artifact whose manifest does not state it. */
+export async function setPackageSize(
+  tx: Transaction,
+  tenantId: string,
+  packageId: string,
+  size: number,
+): Promise<void> {
+  await tx.query(`UPDATE ota_packages SET size_bytes = $3 WHERE tenant_id = $1 AND package_id = $2`, [
+    tenantId,
+    packageId,
+    size,
+  ]);
+}
+
+/** Writes what checking the artifact came to. */
+export async function setPackageStatus(
+  tx: Transaction,
+  tenantId: string,
+  packageId: string,
+  result: { status: PackageStatus; checksumVerified: boolean; signatureVerified: boolean; message: string },
+): Promise<void> {
+  await tx.query(
+    `UPDATE ota_packages SET status = $3, checksum_verified = $4, signature_verified = $5, message = $6,
+       fetch_attempts = 0, fetch_failed_at = NULL, updated_at = now()
+     WHERE tenant_id = $1 AND package_id = $2
+       AND (status, checksum_verified, signature_verified, message) IS DISTINCT FROM ($3, $4, $5, $6)`,
+    [tenantId, packageId, result.status, result.checksumVerified, result.signatureVerified, result.message],
+  );
+}
+
+/** Deprecates a usable package, or takes that back. */
+export async function setPackageAvailability(
+  tx: Transaction,
+  tenantId: string,
+  packageId: string,
+  status: 'available' | 'deprecated',
+): Promise<void> {
+  await tx.query(
+    `UPDATE ota_packages SET status = $3, updated_at = now()
+     WHERE tenant_id = $1 AND package_id = $2 AND status IN ('available', 'deprecated') AND status <> $3`,
+    [tenantId, packageId, status],
+  );
+}
+
+/** Notes a failed fetch, which is tried again later. */
+export async function noteFetchFailure(
+  tx: Transaction,
+  tenantId: string,
+  packageId: string,
+  message: string,
+): Promise<void> {
+  await tx.query(
+    `UPDATE ota_packages SET message = $3, fetch_attempts = fetch_attempts + 1, fetch_failed_at = now(), updated_at = now()
+     WHERE tenant_id = $1 AND package_id = $2`,
+    [tenantId, packageId, message],
+  );
+}
+
+/**
+ * Marks a package deleted; its row stays, so that its id is bound to its checksum for life. What had been uploaded of its
+ * artifact goes. Returns the checksum of the artifact that it refers to no longer, or undefined when it was deleted before.
+ */
+export async function markPackageDeleted(
+  tx: Transaction,
+  tenantId: string,
+  packageId: string,
+): Promise<Buffer | undefined> {
+  const row = await lockPackage(tx, tenantId, packageId);
+  if (!row || row.deleted_at) return undefined;
+  await tx.query(
+    `UPDATE ota_packages SET deleted_at = now(), updated_at = now(), staging_key = NULL
+     WHERE tenant_id = $1 AND package_id = $2`,
+    [tenantId, packageId],
+  );
+  if (row.staging_key) await removeArtifact(tx, tenantId, row.staging_key);
+  return row.sha256;
+}
+
+/** Notes where the artifact of a package is being received; `undefined`: nowhere. */
+export async function setStagingKey(
+  tx: Transaction,
+  tenantId: string,
+  packageId: string,
+  key: Buffer | undefined,
+): Promise<void> {
+  await tx.query(`UPDATE ota_packages SET staging_key = $3 WHERE tenant_id = $1 AND package_id = $2`, [
+    tenantId,
+    packageId,
+    key ?? null,
+  ]);
+}
+
+/** Name of a rollout that is not completed and uses the package, as its update or as its way back. */
+export async function rolloutUsing(tx: Transaction, tenantId: string, packageId: string): Promise<string | undefined> {
+  const { rows } = await tx.query<{ display_name: string }>(
+    `SELECT display_name FROM ota_rollouts
+     WHERE tenant_id = $1 AND phase <> 'completed' AND (package_id = $2 OR rollback_package_id = $2) LIMIT 1`,
+    [tenantId, packageId],
+  );
+  return rows[0]?.display_name;
+}

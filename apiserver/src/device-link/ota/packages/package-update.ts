@@ -1,0 +1,82 @@
+// Changes of a package: what it is stays for life (DECISIONS.md 12), what is said of it may change.
+import {
+  OtaPackage_Status,
+  OtaPackage_Type,
+  type Compatibility,
+  type UpdatePackageRequest,
+} from '@kellet/proto/es/kellet/v1/ota_pb';
+import type { OtaPackageSpec as PackageManifestSpec } from '@kellet/crds';
+import { resourceName } from '../../../resources/resource-names.ts';
+import type { ResourceWriter } from '../../../resources/resource-writer.ts';
+import type { Database } from '../../../platform/database/database.ts';
+import { alreadyExists, failedPrecondition, invalidArgument } from '../../../platform/errors.ts';
+import { textField, updatedFields } from '../../../platform/fields.ts';
+import type { OutboundGuard } from '../../../platform/outbound/outbound-guard.ts';
+import type { CallContext } from '../../../platform/rpc.ts';
+import { findNamesake, getPackage, setPackageAvailability } from './package-store.ts';
+import { packageProblem } from '../validation.ts';
+
+/** The manifest's form of a compatibility: absent where nothing is restricted. */
+export function manifestCompatibility(value: Compatibility | undefined): PackageManifestSpec['compatibility'] {
+  const { deviceType = '', minVersion = '', maxVersion = '', hardwareIdPattern = '' } = value ?? {};
+  const set = Object.entries({ deviceType, minVersion, maxVersion, hardwareIdPattern }).filter(
+    ([, text]) => text !== '',
+  );
+  return set.length > 0 ? Object.fromEntries(set) : undefined;
+}
+
+/**
+ * Changes name, release notes, compatibility, or whether an available package is deprecated. NOT_FOUND, ALREADY_EXISTS for a
+ * name that is taken, FAILED_PRECONDITION for the status of a package that is not usable or a field of another manager.
+ */
+export async function updatePackage(
+  { database, writer, guard }: { database: Database; writer: ResourceWriter; guard: OutboundGuard },
+  request: UpdatePackageRequest,
+  context: CallContext,
+): Promise<void> {
+  const { tenantId } = context;
+  const fields = updatedFields(request.updateMask, ['name', 'release_notes', 'compatibility', 'status']);
+  const { available, deprecated } = OtaPackage_Status;
+  if (fields.has('status') && request.status !== available && request.status !== deprecated) {
+    throw invalidArgument('status must be available or deprecated');
+  }
+  const row = await database.read(tenantId, (tx) => getPackage(tx, tenantId, request.packageId));
+  const problem = packageProblem(
+    {
+      type: OtaPackage_Type[row.type],
+      name: request.name ?? '',
+      version: row.version,
+      artifactUri: row.artifact_uri,
+      sha256: row.sha256.toString('hex'),
+      signature: row.signature,
+      sizeBytes: Number(row.size_bytes),
+      compatibility: request.compatibility,
+      releaseNotes: request.releaseNotes ?? '',
+    },
+    guard,
+  );
+  if (problem) throw invalidArgument(problem);
+  const name = fields.has('name')
+    ? textField('name', request.name ?? '', { minimum: 1, maximum: 253 })
+    : row.display_name;
+  if (name !== row.display_name) {
+    const namesake = await database.read(tenantId, (tx) => findNamesake(tx, tenantId, resourceName(name), name));
+    if (namesake && namesake.package_id !== row.package_id) throw alreadyExists(`a package named ${name} exists`);
+  }
+  if (fields.has('status') && row.status !== 'available' && row.status !== 'deprecated') {
+    throw failedPrecondition(`the package is ${row.status}`);
+  }
+  const spec = {
+    ...(fields.has('release_notes') ? { releaseNotes: request.releaseNotes || undefined } : {}),
+    ...(fields.has('compatibility') ? { compatibility: manifestCompatibility(request.compatibility) } : {}),
+  };
+  if (name !== row.display_name || Object.keys(spec).length > 0) {
+    const displayName = name === row.display_name ? {} : { displayName: name };
+    await writer.patch(context, { kind: 'OtaPackage', name: row.name, ...displayName, spec });
+  }
+  if (fields.has('status')) {
+    await database.tenant(tenantId, (tx) =>
+      setPackageAvailability(tx, tenantId, row.package_id, request.status === deprecated ? 'deprecated' : 'available'),
+    );
+  }
+}

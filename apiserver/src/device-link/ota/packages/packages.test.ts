@@ -1,0 +1,107 @@
+// What becomes of a manifest's artifact: a server that does not have it yet, another artifact, and the package made again.
+import { createHash } from 'node:crypto';
+import { createServer, type Server } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { create } from '@bufbuild/protobuf';
+import { ObjectMetaSchema, OtaPackageSpecSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
+import { expect } from 'chai';
+import { createLogger } from '../../../platform/logger.ts';
+import { Paging } from '../../../platform/paging.ts';
+import { createTestDatabase, type TestDatabase } from '../../../platform/testing/test-database.ts';
+import { Packages } from './packages.ts';
+import { testIntake } from '../testing/test-artifacts.ts';
+
+describe('the artifact of a manifest', () => {
+  const artifact = Buffer.from('a build');
+  const tenant = 'acme';
+  const served = new Map<string, Buffer>();
+  let test: TestDatabase;
+  let packages: Packages;
+  let server: Server;
+
+  before(async () => {
+    test = await createTestDatabase();
+    await test.database.system((tx) =>
+      tx.query(`INSERT INTO tenants (tenant_id, name, namespace) VALUES ('acme', 'Acme', 'n1')`),
+    );
+    packages = new Packages({
+      database: test.database,
+      writer: undefined as never,
+      paging: new Paging(Buffer.alloc(32)),
+      logger: createLogger('silent'),
+      artifacts: testIntake(),
+    });
+    server = createServer((request, response) => {
+      const content = served.get(request.url ?? '');
+      response.writeHead(content ? 200 : 404).end(content);
+    });
+    await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
+  });
+  after(async () => {
+    await packages.stop();
+    await new Promise((resolve) => server.close(resolve));
+    await test.drop();
+  });
+
+  const meta = (name: string) => create(ObjectMetaSchema, { tenantId: tenant, namespace: 'n1', name });
+  const apply = (name: string, path: string, sizeBytes = 0) =>
+    packages.apply(
+      meta(name),
+      create(OtaPackageSpecSchema, {
+        type: 'fw',
+        version: '1.0.0',
+        artifactUri: `http://127.0.0.1:${(server.address() as AddressInfo).port}${path}`,
+        sha256: createHash('sha256').update(artifact).digest('hex'),
+        sizeBytes,
+      }),
+    );
+  /** Applies until the first fetch has come to something. */
+  const settled = async (name: string, path: string, sizeBytes = 0) => {
+    for (;;) {
+      const { observed, refusal } = await apply(name, path, sizeBytes);
+      if (refusal || observed?.status !== 'uploading') return { status: observed?.status, refusal };
+      await new Promise((resolve) => setTimeout(resolve, 10));
+    }
+  };
+
+  it('is asked for again when its server does not have it yet', async () => {
+    const { status, refusal } = await settled('early', '/early');
+    expect(status).to.equal('uploading');
+    expect(refusal).to.deep.equal({ reason: 'FetchFailed', message: "the artifact's server answered 404" });
+  });
+
+  it('is refused when it is another one, until the package is deleted and made again from where it is right', async () => {
+    served.set('/wrong', Buffer.from('malware'));
+    served.set('/right', artifact);
+    expect((await settled('moved', '/wrong')).refusal).to.include({ reason: 'ChecksumMismatch' });
+    expect((await settled('moved', '/right')).refusal, 'no other address by itself').to.include({
+      reason: 'ChecksumMismatch',
+    });
+    await packages.remove(meta('moved'), false);
+    expect(await settled('moved', '/right')).to.deep.equal({ status: 'available', refusal: undefined });
+  });
+
+  it('may have another size once the package is made again', async () => {
+    served.set('/right', artifact);
+    expect((await settled('sized', '/right', 3)).refusal?.message).to.match(/size_bytes/);
+    await packages.remove(meta('sized'), false);
+    expect(await settled('sized', '/right', artifact.length)).to.include({ status: 'available' });
+  });
+
+  it('does not look changed when its package is applied again', async () => {
+    served.set('/right', artifact);
+    await settled('steady', '/right');
+    const changedAt = async () => {
+      const { rows } = await test.database.system((tx) =>
+        tx.query<{ at: Date }>(`SELECT updated_at AS at FROM ota_packages WHERE name = 'steady'`),
+      );
+      return rows[0]!.at.getTime();
+    };
+    const before = await changedAt();
+    await new Promise((resolve) => setTimeout(resolve, 5));
+    await apply('steady', '/right');
+    expect(await changedAt()).to.equal(before);
+    await apply('steady', '/elsewhere');
+    expect(await changedAt()).to.be.above(before);
+  });
+});

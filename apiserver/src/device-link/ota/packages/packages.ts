@@ -1,0 +1,434 @@
+// Packages: checked into the content store before they can be used, through REST before the resource is made, through a
+// manifest in the background.
+import { isDeepStrictEqual } from 'node:util';
+import type { MessageInitShape } from '@bufbuild/protobuf';
+import { timestampFromDate } from '@bufbuild/protobuf/wkt';
+import type {
+  ObjectMeta,
+  OtaPackageObservedSchema,
+  OtaPackageSpec,
+} from '@kellet/proto/es/kellet/control/v1/control_pb';
+import {
+  OtaPackage_Status,
+  OtaPackage_StatusSchema,
+  OtaPackage_Type,
+  OtaPackage_TypeSchema,
+  type CreatePackageRequest,
+  type ListPackagesRequest,
+  type ListPackagesResponseSchema,
+  type OtaPackageSchema,
+  type UpdatePackageRequest,
+  type UploadArtifactRequest,
+} from '@kellet/proto/es/kellet/v1/ota_pb';
+import type { OtaPackageSpec as PackageManifestSpec } from '@kellet/crds';
+import { RefusalError, type Applied, type Applier, type LastStep, type Refusal } from '../../../control/applier.ts';
+import { notifyChanged } from '../../../control/changes.ts';
+import { takeUp } from '../../../control/applied-versions.ts';
+import { inManifest } from '../../../resources/field-names.ts';
+import { resourceName } from '../../../resources/resource-names.ts';
+import type { ResourceWriter } from '../../../resources/resource-writer.ts';
+import type { Database, Transaction } from '../../../platform/database/database.ts';
+import { enumFilter } from '../../../platform/enums.ts';
+import { alreadyExists, failedPrecondition, invalidArgument, KelletError } from '../../../platform/errors.ts';
+import { namedId } from '../../../platform/ids.ts';
+import type { Logger } from '../../../platform/logger.ts';
+import type { Registry } from '../../../platform/metrics.ts';
+import type { Paging } from '../../../platform/paging.ts';
+import type { CallContext } from '../../../platform/rpc.ts';
+import { ArtifactError, uploadUri } from './artifact-fetch.ts';
+import { ArtifactIntake, type IntakeSettings } from './artifact-intake.ts';
+import { lockArtifact, touchArtifact } from './artifact-store.ts';
+import {
+  awaitsArtifact,
+  beginAnew,
+  findNamesake,
+  findPackage,
+  getPackage,
+  listPackages,
+  lockPackage,
+  markPackageDeleted,
+  noteFetchFailure,
+  rolloutUsing,
+  setPackageSize,
+  setPackageStatus,
+  upsertPackage,
+  type PackageRow,
+} from './package-store.ts';
+import { manifestCompatibility, updatePackage } from './package-update.ts';
+import { recountRollouts } from '../rollouts/rollout-store.ts';
+import { verifySignature } from './signature.ts';
+import { Uploads } from './uploads.ts';
+import { packageProblem } from '../validation.ts';
+
+type OtaPackage = MessageInitShape<typeof OtaPackageSchema>;
+type Observed = MessageInitShape<typeof OtaPackageObservedSchema>;
+
+/** A failed fetch is tried again after 5 s, 10 s, 20 s … at most 5 minutes, whenever the operator asks. */
+const retryDelay = (attempts: number): number => Math.min(5_000 * 2 ** Math.max(0, attempts - 1), 300_000);
+
+/** Packages of the API and of manifests. */
+export class Packages implements Applier<OtaPackageSpec, Observed> {
+  private readonly database: Database;
+  private readonly writer: ResourceWriter;
+  private readonly paging: Paging;
+  private readonly logger: Logger;
+  private readonly intake: ArtifactIntake;
+  private readonly uploads: Uploads;
+  private readonly closing = new AbortController();
+  /** Fetches under way in this process, by tenant and package. */
+  private readonly fetches = new Map<string, Promise<void>>();
+
+  constructor(parts: {
+    database: Database;
+    writer: ResourceWriter;
+    paging: Paging;
+    logger: Logger;
+    artifacts: IntakeSettings;
+    metrics?: Registry;
+  }) {
+    this.database = parts.database;
+    this.writer = parts.writer;
+    this.paging = parts.paging;
+    this.logger = parts.logger;
+    this.intake = new ArtifactIntake(parts.database, parts.logger, parts.artifacts, parts.metrics);
+    this.uploads = new Uploads(parts.database, this.intake, (tx, tenantId, packageId) =>
+      this.judge(tx, tenantId, packageId),
+    );
+  }
+
+  /**
+   * Fetches and checks the artifact, then writes the custom resource: a mismatch is INVALID_ARGUMENT and leaves nothing (SPEC,
+   * OTA, rule 1). A package whose artifact is uploaded is made at once and waits for it.
+   */
+  async create(request: CreatePackageRequest, context: CallContext): Promise<OtaPackage> {
+    const { guard, maximumBytes } = this.intake.settings;
+    const problem = packageProblem(request, guard);
+    if (problem) throw invalidArgument(problem);
+    if (request.sizeBytes > maximumBytes) {
+      throw invalidArgument(`size_bytes must be at most ${maximumBytes}, the greatest size of an artifact here`);
+    }
+    const type = request.type === OtaPackage_Type.sw ? 'sw' : 'fw';
+    const deviceType = request.compatibility?.deviceType ?? '';
+    const displayName = request.name || [type, request.version, deviceType].filter((part) => part !== '').join('-');
+    const sha256 = Buffer.from(request.sha256, 'hex');
+    await this.database.tenant(context.tenantId, async (tx) => {
+      if (await findNamesake(tx, context.tenantId, resourceName(displayName), displayName)) {
+        throw alreadyExists(`a package named ${displayName} exists`);
+      }
+      if (
+        request.signature !== '' &&
+        (await this.signatureState(tx, context.tenantId, request.signature, sha256)) === 'wrong'
+      ) {
+        throw invalidArgument('signature is not one of the artifact by any of the tenant’s trusted signing keys');
+      }
+    });
+    if (request.artifactUri !== uploadUri) {
+      // Also when the tenant's store holds such an artifact: the address must serve what the checksum says.
+      const declared = { sha256, sizeBytes: request.sizeBytes };
+      await this.intake.fetch(context.tenantId, request.artifactUri, declared, context).catch((error: unknown) => {
+        throw error instanceof ArtifactError ? invalidArgument(error.message) : error;
+      });
+    }
+    const spec: PackageManifestSpec = {
+      type: type === 'fw' ? 'Firmware' : 'Software',
+      version: request.version,
+      artifact: {
+        uri: request.artifactUri,
+        sha256: request.sha256.toLowerCase(),
+        ...(request.sizeBytes !== 0 ? { sizeBytes: request.sizeBytes } : {}),
+        ...(request.signature !== '' ? { signature: request.signature } : {}),
+      },
+      ...(request.releaseNotes !== '' ? { releaseNotes: request.releaseNotes } : {}),
+    };
+    const compatibility = manifestCompatibility(request.compatibility);
+    if (compatibility) spec.compatibility = compatibility;
+    const resource = { kind: 'OtaPackage', displayName, spec } as const;
+    return this.writer.create(context, resource, async (tx, id) =>
+      toPackage(await getPackage(tx, context.tenantId, id)),
+    );
+  }
+
+  /** One package; NOT_FOUND. */
+  get(tenantId: string, packageId: string): Promise<OtaPackage> {
+    return this.database.read(tenantId, async (tx) => toPackage(await getPackage(tx, tenantId, packageId)));
+  }
+
+  /** Packages in order of creation. */
+  async list(
+    request: ListPackagesRequest,
+    tenantId: string,
+  ): Promise<MessageInitShape<typeof ListPackagesResponseSchema>> {
+    const filter = {
+      type: enumFilter('type', OtaPackage_TypeSchema, request.type),
+      status: enumFilter('status', OtaPackage_StatusSchema, request.status),
+    };
+    const scope = [tenantId, 'packages', filter];
+    const page = this.paging.open<string>(request, scope);
+    const found = await this.database.read(tenantId, (tx) => listPackages(tx, tenantId, filter, page.after, page.size));
+    const { rows, nextPageToken } = this.paging.close(found, page, scope, (row) => row.package_id);
+    return { packages: rows.map(toPackage), nextPageToken };
+  }
+
+  /** Changes what is said of a package. */
+  async update(request: UpdatePackageRequest, context: CallContext): Promise<OtaPackage> {
+    const { guard } = this.intake.settings;
+    await updatePackage({ database: this.database, writer: this.writer, guard }, request, context);
+    return this.get(context.tenantId, request.packageId);
+  }
+
+  /** Takes bytes of an artifact that is uploaded. */
+  async upload(requests: AsyncIterable<UploadArtifactRequest>, context: CallContext): Promise<OtaPackage> {
+    return toPackage(await this.uploads.receive(requests, context));
+  }
+
+  /** Deletes the resource; FAILED_PRECONDITION while a rollout uses the package. */
+  async delete(packageId: string, context: CallContext): Promise<void> {
+    const row = await this.database.tenant(context.tenantId, async (tx) => {
+      const found = await getPackage(tx, context.tenantId, packageId);
+      const user = await rolloutUsing(tx, context.tenantId, packageId);
+      if (user) throw failedPrecondition(`rollout ${user} uses the package`);
+      return found;
+    });
+    // Without a resource (it went with its namespace) the row is all there is.
+    if (!(await this.writer.remove(context, 'OtaPackage', row.name))) {
+      await this.markDeleted(context.tenantId, row.package_id);
+    }
+  }
+
+  async apply(meta: ObjectMeta, spec: OtaPackageSpec, last?: LastStep): Promise<Applied<Observed>> {
+    const { tenantId } = meta;
+    const packageId = namedId(tenantId, 'package', meta.name);
+    const problem = packageProblem(
+      {
+        type: spec.type === 'fw' ? OtaPackage_Type.fw : spec.type === 'sw' ? OtaPackage_Type.sw : undefined,
+        name: meta.name,
+        version: spec.version,
+        artifactUri: spec.artifactUri,
+        sha256: spec.sha256,
+        signature: spec.signature,
+        sizeBytes: spec.sizeBytes,
+        compatibility: spec.compatibility && { ...spec.compatibility, $typeName: 'kellet.v1.Compatibility' },
+        releaseNotes: spec.releaseNotes,
+      },
+      this.intake.settings.guard,
+    );
+    if (problem) throw new RefusalError('InvalidSpec', inManifest('OtaPackage', problem));
+    const sha256 = Buffer.from(spec.sha256, 'hex');
+    const row = await this.database.tenant(tenantId, async (tx) => {
+      const isCreation = await takeUp(tx, 'OtaPackage', meta);
+      const before = await lockPackage(tx, tenantId, packageId);
+      if (before && !before.sha256.equals(sha256)) {
+        throw new RefusalError(
+          'Immutable',
+          `a package of this name had another artifact (SHA-256 ${before.sha256.toString('hex')}): its id is bound to it for life`,
+        );
+      }
+      if (before && (before.type !== spec.type || before.version !== spec.version)) {
+        throw new RefusalError('Immutable', `a package of this name is ${before.type} ${before.version}`);
+      }
+      const compatibility = {
+        device_type: spec.compatibility?.deviceType ?? '',
+        min_version: spec.compatibility?.minVersion ?? '',
+        max_version: spec.compatibility?.maxVersion ?? '',
+        hardware_id_pattern: spec.compatibility?.hardwareIdPattern ?? '',
+      };
+      await upsertPackage(tx, tenantId, {
+        packageId,
+        name: meta.name,
+        displayName: meta.displayName || meta.name,
+        type: spec.type,
+        version: spec.version,
+        artifactUri: spec.artifactUri,
+        sha256,
+        signature: spec.signature,
+        sizeBytes: spec.sizeBytes,
+        compatibility,
+        releaseNotes: spec.releaseNotes,
+      });
+      if (before && !isDeepStrictEqual(before.compatibility, compatibility))
+        await recountRollouts(tx, tenantId, packageId);
+      if (before?.deleted_at) await beginAnew(tx, tenantId, packageId, spec.sizeBytes);
+      await this.judge(tx, tenantId, packageId);
+      const judged = await getPackage(tx, tenantId, packageId);
+      // A manifest keeps the row, with what is wrong in it; a request that is refused leaves nothing.
+      const refusal = isCreation ? refusalOf(judged) : undefined;
+      if (refusal) throw new RefusalError(refusal.reason, refusal.message);
+      await last?.(tx);
+      return judged;
+    });
+    if (awaitsArtifact(row) && row.artifact_uri !== uploadUri) this.startFetch(meta, row);
+    return { id: packageId, observed: observedOf(row), refusal: refusalOf(row) };
+  }
+
+  async remove(meta: ObjectMeta, detach: boolean): Promise<Refusal | undefined> {
+    const packageId = namedId(meta.tenantId, 'package', meta.name);
+    const outcome = await this.database.tenant(meta.tenantId, async (tx) => {
+      const user = await rolloutUsing(tx, meta.tenantId, packageId);
+      if (user !== undefined && !detach) return { user };
+      return { sha256: await markPackageDeleted(tx, meta.tenantId, packageId) };
+    });
+    if (outcome.user !== undefined) return { reason: 'InUse', message: `rollout ${outcome.user} uses the package` };
+    if (outcome.sha256) this.intake.removeUnused(meta.tenantId, outcome.sha256);
+    return undefined;
+  }
+
+  /** Begins to sweep artifacts that no package refers to. */
+  async start(): Promise<void> {
+    this.intake.start();
+  }
+
+  /** Ends fetches under way; what they had is fetched again by whoever asks next. */
+  async stop(): Promise<void> {
+    this.closing.abort();
+    await Promise.all(this.fetches.values());
+    await this.intake.stop();
+  }
+
+  /** With the artifact in the store, decides whether the package may be used. */
+  private async judge(tx: Transaction, tenantId: string, packageId: string): Promise<void> {
+    const row = await getPackage(tx, tenantId, packageId);
+    const size = await lockArtifact(tx, tenantId, row.sha256);
+    if (size === undefined) {
+      // The store has lost it: it is fetched, or waited for, once more.
+      const lost = { checksumVerified: false, signatureVerified: false, message: '' };
+      if (row.status === 'available') await setPackageStatus(tx, tenantId, packageId, { ...lost, status: 'uploading' });
+      else if (row.status === 'deprecated' && row.checksum_verified) {
+        await setPackageStatus(tx, tenantId, packageId, { ...lost, status: 'deprecated' });
+      }
+      return;
+    }
+    const result = (status: 'available' | 'rejected' | 'deprecated', signatureVerified: boolean, message: string) =>
+      setPackageStatus(tx, tenantId, packageId, { status, checksumVerified: true, signatureVerified, message });
+    if (row.size_bytes === 0n) await setPackageSize(tx, tenantId, packageId, size);
+    else if (BigInt(size) !== row.size_bytes) {
+      return result('rejected', false, `the artifact has ${size} bytes, size_bytes says ${row.size_bytes.toString()}`);
+    }
+    const signature =
+      row.signature === '' ? 'none' : await this.signatureState(tx, tenantId, row.signature, row.sha256);
+    if (signature === 'wrong') {
+      return result('rejected', false, 'the signature is not one by any of the tenant’s trusted signing keys');
+    }
+    if (row.status !== 'deprecated') await result('available', signature === 'good', '');
+    else if (!row.checksum_verified) await result('deprecated', signature === 'good', '');
+  }
+
+  /** `none` also where the tenant trusts no key yet: nothing can be said of the signature. */
+  private async signatureState(
+    tx: Transaction,
+    tenantId: string,
+    signature: string,
+    sha256: Buffer,
+  ): Promise<'none' | 'good' | 'wrong'> {
+    const { rows } = await tx.query<{ trusted_signing_keys: string[] }>(
+      `SELECT trusted_signing_keys FROM tenants WHERE tenant_id = $1`,
+      [tenantId],
+    );
+    const keys = rows[0]?.trusted_signing_keys ?? [];
+    if (keys.length === 0) return 'none';
+    return verifySignature(signature, sha256, keys) ? 'good' : 'wrong';
+  }
+
+  /** Fetches an artifact into the content store, unless it is there. */
+  private async store(
+    tenantId: string,
+    uri: string,
+    declared: { sha256: Buffer; sizeBytes: number },
+    signal: AbortSignal,
+  ): Promise<void> {
+    const known = await this.database.tenant(tenantId, (tx) => touchArtifact(tx, tenantId, declared.sha256));
+    if (known === undefined) {
+      await this.intake.fetch(tenantId, uri, declared, { signal, isPatient: true });
+    } else if (declared.sizeBytes !== 0 && known !== declared.sizeBytes) {
+      throw new ArtifactError(`the artifact has ${known} bytes, size_bytes says ${declared.sizeBytes}`, true);
+    }
+  }
+
+  /** Marks a package deleted, and removes its artifact unless another package has it too. */
+  private async markDeleted(tenantId: string, packageId: string): Promise<void> {
+    const sha256 = await this.database.tenant(tenantId, (tx) => markPackageDeleted(tx, tenantId, packageId));
+    if (sha256) this.intake.removeUnused(tenantId, sha256);
+  }
+
+  /** Fetches a manifest's artifact in the background, once at a time, and tells the operator what it came to. */
+  private startFetch(meta: ObjectMeta, row: PackageRow): void {
+    const key = `${row.tenant_id}/${row.package_id}`;
+    const failedAt = row.fetch_failed_at?.getTime() ?? 0;
+    if (this.closing.signal.aborted || this.fetches.has(key) || Date.now() < failedAt + retryDelay(row.fetch_attempts))
+      return;
+    const running = this.fetchInBackground(meta, row)
+      .catch((error: unknown) => this.logger.warn({ err: error, package: row.name }, 'artifact could not be stored'))
+      .finally(() => this.fetches.delete(key));
+    this.fetches.set(key, running);
+  }
+
+  private async fetchInBackground(meta: ObjectMeta, row: PackageRow): Promise<void> {
+    const tenantId = row.tenant_id;
+    const declared = { sha256: row.sha256, sizeBytes: Number(row.size_bytes) };
+    const failure = await this.store(tenantId, row.artifact_uri, declared, this.closing.signal).then(
+      () => undefined,
+      (error: unknown) => error,
+    );
+    if (this.closing.signal.aborted) return;
+    await this.database.tenant(tenantId, async (tx) => {
+      if (!(await findPackage(tx, tenantId, row.package_id))) return;
+      if (failure instanceof ArtifactError && failure.permanent) {
+        await setPackageStatus(tx, tenantId, row.package_id, {
+          status: 'rejected',
+          checksumVerified: false,
+          signatureVerified: false,
+          message: failure.message,
+        });
+      } else if (failure !== undefined) {
+        const isForPeople = failure instanceof ArtifactError || failure instanceof KelletError;
+        if (!isForPeople) this.logger.warn({ err: failure, package: row.name }, 'artifact could not be stored');
+        await noteFetchFailure(tx, tenantId, row.package_id, isForPeople ? failure.message : 'internal error');
+      } else {
+        await this.judge(tx, tenantId, row.package_id);
+      }
+      await notifyChanged(tx, 'OtaPackage', tenantId, meta.namespace, row.name);
+    });
+  }
+}
+
+const observedOf = (row: PackageRow): Observed => ({
+  status: row.status,
+  checksumVerified: row.checksum_verified,
+  signatureVerified: row.signature_verified,
+  message: row.message,
+});
+
+/** A rejected package, or one whose last fetch failed, says why in a condition. */
+function refusalOf(row: PackageRow): Refusal | undefined {
+  if (row.status === 'rejected') {
+    const reason = row.checksum_verified && row.message.includes('signature') ? 'SignatureInvalid' : 'ChecksumMismatch';
+    return { reason, message: row.message };
+  }
+  return row.status === 'uploading' && row.message !== '' ? { reason: 'FetchFailed', message: row.message } : undefined;
+}
+
+/** The public resource (SPEC, OTA package; API.md). */
+export function toPackage(row: PackageRow): OtaPackage {
+  return {
+    packageId: row.package_id,
+    name: row.display_name,
+    type: OtaPackage_Type[row.type],
+    version: row.version,
+    artifactUri: row.artifact_uri,
+    sha256: row.sha256.toString('hex'),
+    signature: row.signature,
+    sizeBytes: Number(row.size_bytes),
+    compatibility: {
+      deviceType: row.compatibility.device_type ?? '',
+      minVersion: row.compatibility.min_version ?? '',
+      maxVersion: row.compatibility.max_version ?? '',
+      hardwareIdPattern: row.compatibility.hardware_id_pattern ?? '',
+    },
+    releaseNotes: row.release_notes,
+    status: OtaPackage_Status[row.status],
+    checksumVerified: row.checksum_verified,
+    signatureVerified: row.signature_verified,
+    uploadedBytes: Number(row.checksum_verified ? row.size_bytes : row.received_bytes),
+    createdAt: timestampFromDate(row.created_at),
+    updatedAt: timestampFromDate(row.updated_at),
+  };
+}

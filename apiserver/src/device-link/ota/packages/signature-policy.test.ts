@@ -1,0 +1,125 @@
+// What a profile that requires signatures keeps from its devices, whichever way an unsigned package would come.
+import { expect } from 'chai';
+import { newId } from '../../../platform/ids.ts';
+import { openGround, refusal, tenant, type Ground } from '../testing/test-ground.ts';
+
+describe('a required signature', () => {
+  let ground: Ground;
+  let guarded: string;
+  let signed: string;
+  let signedOlder: string;
+  let unsigned: string;
+  beforeEach(async () => {
+    ground = await openGround();
+    guarded = await ground.profile('guarded', { requireSignature: true });
+    signed = await ground.package('signed', '3.0.0', { signed: true });
+    signedOlder = await ground.package('signed-older', '2.5.0', { signed: true });
+    unsigned = await ground.package('unsigned', '3.1.0');
+  });
+  afterEach(() => ground.close());
+
+  it('keeps a rollout of an unsigned package from being created, and one that would go back to one', async () => {
+    await ground.make(guarded, 2);
+    const rollout = (packageName: string, rollbackPackageName: string) =>
+      refusal(ground.start({ profileName: 'guarded', packageName, rollbackPackageName, canaryPercent: 100 }));
+    expect(await rollout('unsigned', 'signed-older')).to.equal('SignatureRequired');
+    expect(await rollout('signed', 'unsigned')).to.equal('SignatureRequired');
+    expect(await ground.rows('SELECT FROM ota_rollouts')).to.have.length(0);
+    expect(await rollout('signed', 'signed-older')).to.equal('nothing');
+  });
+
+  it('keeps an unsigned package from becoming the way back later', async () => {
+    await ground.make(guarded, 1);
+    const id = await ground.start({
+      profileName: 'guarded',
+      packageName: 'signed',
+      rollbackPackageName: 'signed-older',
+    });
+    expect(await refusal(ground.apply(id, { rollbackPackageName: 'unsigned' }))).to.equal('SignatureRequired');
+    expect(await ground.row(id)).to.include({ rollback_package_id: signedOlder });
+  });
+
+  it('refuses an assignment of an unsigned package, by the profile or the tenant’s defaults', async () => {
+    const [device] = (await ground.make(guarded, 1)) as [string];
+    const [plain] = (await ground.make('', 1)) as [string];
+    const assign = (deviceId: string, packageId: string) => refusal(ground.overrides.set(tenant, deviceId, packageId));
+    expect(await assign(device, unsigned)).to.equal('FAILED_PRECONDITION');
+    expect(await refusal(ground.metadata(device))).to.equal('NOT_FOUND');
+    expect(await assign(device, signed)).to.equal('nothing');
+    expect(await assign(plain, unsigned)).to.equal('nothing');
+    await ground.rows(`UPDATE tenants SET defaults = '{"ota_policy": {"require_signature": true}}'`);
+    expect(await assign(plain, unsigned)).to.equal('FAILED_PRECONDITION');
+    // What was assigned before is not delivered any more.
+    expect(await refusal(ground.chunk(plain, unsigned))).to.equal('FAILED_PRECONDITION');
+    expect(await refusal(ground.metadata(plain))).to.equal('FAILED_PRECONDITION');
+    expect(await assign(plain, signed)).to.equal('nothing');
+    expect(await refusal(ground.chunk(plain, signed))).to.equal('nothing');
+  });
+
+  it('holds for an assignment that was made before a device came to the profile', async () => {
+    const open = await ground.profile('open');
+    const [device] = (await ground.make(open, 1)) as [string];
+    await ground.overrides.set(tenant, device, unsigned);
+    expect(await refusal(ground.chunk(device, unsigned))).to.equal('nothing');
+    await ground.move(device, guarded);
+    expect(await refusal(ground.chunk(device, unsigned))).to.equal('FAILED_PRECONDITION');
+  });
+
+  it('pauses running rollouts of unsigned packages when it begins, denies what was on its way, and lets none resume', async () => {
+    const open = await ground.profile('open');
+    await ground.make(open, 4);
+    const id = await ground.start({ profileName: 'open', packageName: 'unsigned', canaryPercent: 50 });
+    const member = (await ground.members(id))[0]!;
+    expect(await refusal(ground.chunk(member.device_id, unsigned))).to.equal('nothing');
+    await ground.profile('open', { requireSignature: true });
+    expect(await ground.row(id)).to.include({ phase: 'paused' });
+    expect((await ground.rollouts.get(tenant, id)).message).to.contain('requires a signature');
+    expect(await ground.events(id)).to.deep.equal(['started', 'paused']);
+    expect(await refusal(ground.chunk(member.device_id, unsigned))).to.equal('FAILED_PRECONDITION');
+    const resume = () => refusal(ground.rollouts.resume(ground.context, id, undefined));
+    expect(await resume()).to.equal('FAILED_PRECONDITION');
+    // The way back is unsigned as well.
+    expect(await refusal(ground.rollouts.rollback(ground.context, id))).to.equal('FAILED_PRECONDITION');
+    expect(await ground.row(id)).to.include({ phase: 'paused', rollback_requested_at: null });
+    await ground.profile('open');
+    expect(await ground.row(id), 'it goes on only when somebody says so').to.include({ phase: 'paused' });
+    expect(await resume()).to.equal('nothing');
+    expect(await refusal(ground.chunk(member.device_id, unsigned))).to.equal('nothing');
+  });
+
+  it('denies a rollback package that is on its way when it begins', async () => {
+    const open = await ground.profile('open');
+    const [device] = (await ground.make(open, 1)) as [string];
+    const id = await ground.start({
+      profileName: 'open',
+      packageName: 'signed',
+      rollbackPackageName: 'unsigned',
+      canaryPercent: 100,
+    });
+    await ground.report(device, id, '3.0.0');
+    await ground.rollouts.rollback(ground.context, id);
+    expect(await refusal(ground.chunk(device, unsigned))).to.equal('nothing');
+    await ground.profile('open', { requireSignature: true });
+    expect(await refusal(ground.chunk(device, unsigned))).to.equal('FAILED_PRECONDITION');
+  });
+
+  it('schedules nobody where a rollout of an unsigned package has slipped by', async () => {
+    const open = await ground.profile('open');
+    await ground.make(open, 4);
+    const id = await ground.start({ profileName: 'open', packageName: 'unsigned', canaryPercent: 50 });
+    // As if the profile had changed between the judgement and the creation.
+    await ground.rows(
+      `UPDATE profiles SET document = '{"type": "sensor", "ota_policy": {"require_signature": true}}' WHERE name = 'open'`,
+    );
+    await ground.make(open, 4);
+    await ground.schedule(id);
+    expect(await ground.row(id)).to.include({ phase: 'paused', scheduled: 2, eligible: 8 });
+  });
+
+  it('leaves a signed package alone, and says nothing of one that is not assigned', async () => {
+    const [device] = (await ground.make(guarded, 1)) as [string];
+    expect(await refusal(ground.chunk(device, newId()))).to.equal('PERMISSION_DENIED');
+    await ground.overrides.set(tenant, device, signed);
+    expect(await refusal(ground.chunk(device, signed.toUpperCase()))).to.equal('nothing');
+  });
+});

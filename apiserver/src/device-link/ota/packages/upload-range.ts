@@ -1,0 +1,40 @@
+// Which bytes of an artifact a request brings: from the header Content-Range (RFC 9110, 14.4) or from the request's fields.
+import { invalidArgument } from '../../../platform/errors.ts';
+
+/** What an upload says of its bytes before it sends them. */
+export interface UploadRange {
+  /** Offset of the first byte; undefined: the bytes are the whole artifact. */
+  readonly start: number | undefined;
+  /** Offset behind the last byte; undefined: not said. */
+  readonly end: number | undefined;
+  /** Size of the whole artifact; undefined: not said. */
+  readonly total: number | undefined;
+}
+
+/**
+ * Reads the range of an upload. `contentRange` is the header, of the form `bytes FIRST-LAST/TOTAL` with `*` for a total that is
+ * not known. Throws INVALID_ARGUMENT for any other form, and for fields that say something else.
+ */
+export function uploadRange(
+  contentRange: string | undefined,
+  fields: { readonly offset?: number | undefined; readonly totalBytes: number },
+): UploadRange {
+  const { offset, totalBytes } = fields;
+  if (contentRange === undefined) {
+    return { start: offset, end: undefined, total: totalBytes === 0 ? undefined : totalBytes };
+  }
+  if (offset !== undefined || totalBytes !== 0) {
+    throw invalidArgument('offset and total_bytes cannot be given together with Content-Range');
+  }
+  const [, first, last, all] = /^bytes (\d{1,15})-(\d{1,15})\/(\d{1,15}|\*)$/i.exec(contentRange.trim()) ?? [];
+  if (first === undefined || last === undefined || all === undefined) {
+    throw invalidArgument('Content-Range must have the form bytes FIRST-LAST/TOTAL');
+  }
+  const start = Number(first);
+  const end = Number(last) + 1;
+  const total = all === '*' ? undefined : Number(all);
+  if (end <= start || (total !== undefined && end > total)) {
+    throw invalidArgument('Content-Range must name its first byte, its last byte and the total in this order');
+  }
+  return { start, end, total };
+}

@@ -1,0 +1,236 @@
+// Artifacts that are uploaded (`upload://`): received in parts and in order, kept as they come, and checked as a whole before
+// the package can be used. What is held of an upload is committed half a megabyte at a time, so that a lost connection costs no more.
+import { createHash } from 'node:crypto';
+import type { UploadArtifactRequest } from '@kellet/proto/es/kellet/v1/ota_pb';
+import { notifyChanged } from '../../../control/changes.ts';
+import type { Database, Transaction } from '../../../platform/database/database.ts';
+import { failedPrecondition, invalidArgument, KelletError } from '../../../platform/errors.ts';
+import { pace, TooSlowError, type Pace } from '../../../platform/outbound/pace.ts';
+import type { CallContext } from '../../../platform/rpc.ts';
+import { uploadUri } from './artifact-fetch.ts';
+import type { ArtifactIntake } from './artifact-intake.ts';
+import { digestOfStaged, publishArtifact, receivedBytes, removeArtifact, stageArtifact } from './artifact-store.ts';
+import {
+  awaitsArtifact,
+  getPackage,
+  lockPackage,
+  setPackageStatus,
+  setStagingKey,
+  type PackageRow,
+} from './package-store.ts';
+import { uploadRange, type UploadRange } from './upload-range.ts';
+
+/** What does not end within two hours goes on in another request. */
+const uploadPace: Pace = {
+  idleMilliseconds: 60_000,
+  totalMilliseconds: 2 * 60 * 60_000,
+  bytesPerSecond: 16 * 1024,
+  graceMilliseconds: 60_000,
+};
+
+const aborted = (): KelletError =>
+  new KelletError('ABORTED', 'another upload of this artifact is under way: ask how far it is and go on from there');
+
+/** Decides whether a package whose artifact is in the content store may be used. */
+export type Judge = (tx: Transaction, tenantId: string, packageId: string) => Promise<void>;
+
+/** Receives artifacts. */
+export class Uploads {
+  private readonly database: Database;
+  private readonly intake: ArtifactIntake;
+  private readonly judge: Judge;
+
+  constructor(database: Database, intake: ArtifactIntake, judge: Judge) {
+    this.database = database;
+    this.intake = intake;
+    this.judge = judge;
+  }
+
+  /**
+   * Takes the bytes of one request and returns the package as it then is. Throws NOT_FOUND; FAILED_PRECONDITION for a package
+   * that is not uploaded, or for a part that leaves a gap; INVALID_ARGUMENT for more bytes than declared and for an artifact
+   * that is not the declared one; ABORTED when another request goes on with the same upload; RESOURCE_EXHAUSTED when the
+   * tenant has too many uploads at a time, or no room in its quota; DEADLINE_EXCEEDED when the bytes come too slowly.
+   */
+  async receive(requests: AsyncIterable<UploadArtifactRequest>, context: CallContext): Promise<PackageRow> {
+    const { tenantId } = context;
+    const leave = await this.intake.enter('upload', tenantId, context);
+    try {
+      return await this.receiveInTurn(requests, context);
+    } catch (error) {
+      if (!(error instanceof TooSlowError)) throw error;
+      throw new KelletError('DEADLINE_EXCEEDED', `the upload is too slow: ${error.message}; what has come is kept`);
+    } finally {
+      leave();
+    }
+  }
+
+  private async receiveInTurn(
+    requests: AsyncIterable<UploadArtifactRequest>,
+    { tenantId, metadata }: CallContext,
+  ): Promise<PackageRow> {
+    const limits = { ...uploadPace, ...this.intake.settings.pace };
+    const iterator = pace(requests, limits, ({ content }) => content?.data.length ?? 0);
+    const first = await iterator.next();
+    if (first.done) throw invalidArgument('package_id is required');
+    const { packageId } = first.value;
+    const range = uploadRange(metadata.get('content-range'), first.value);
+    const content = contentOf(first.value, iterator);
+
+    const row = await this.begin(tenantId, packageId, range);
+    if (!awaitsArtifact(row)) {
+      totalOf(row, range, this.intake.settings.maximumBytes);
+      await compare(row, range, content);
+      return row;
+    }
+    const { held, digest } = await this.append(row, range, content);
+    const isComplete = range.start === undefined || held === totalOf(row, range, this.intake.settings.maximumBytes);
+    return isComplete ? this.complete(row, held, digest) : { ...row, received_bytes: BigInt(held) };
+  }
+
+  /** The package, ready to take the range; what an earlier attempt left is dropped when the whole artifact comes. */
+  private begin(tenantId: string, packageId: string, range: UploadRange): Promise<PackageRow> {
+    return this.database.tenant(tenantId, async (tx) => {
+      const { package_id } = await getPackage(tx, tenantId, packageId);
+      await lockPackage(tx, tenantId, package_id);
+      // Read under the lock: another request may have gone on with the upload.
+      const row = await getPackage(tx, tenantId, package_id);
+      if (row.artifact_uri !== uploadUri) {
+        throw failedPrecondition(
+          `the artifact of this package is not uploaded: its artifact_uri is ${row.artifact_uri}`,
+        );
+      }
+      if (row.status !== 'rejected' && !awaitsArtifact(row)) return row;
+      if (row.checksum_verified) throw failedPrecondition(`the package is rejected: ${row.message}`);
+      const total = totalOf(row, range, this.intake.settings.maximumBytes);
+      // Undefined also when what was there has been swept.
+      const held = row.staging_key ? await receivedBytes(tx, tenantId, row.staging_key) : undefined;
+      if ((range.start ?? 0) > (held ?? 0)) throw failedPrecondition(`the next part begins at byte ${held ?? 0}`);
+      if (row.status === 'rejected') {
+        const again = { status: 'uploading', checksumVerified: false, signatureVerified: false, message: '' } as const;
+        await setPackageStatus(tx, tenantId, package_id, again);
+        await announce(tx, row);
+      }
+      if (range.start === undefined || held === undefined) {
+        if (row.staging_key) await removeArtifact(tx, tenantId, row.staging_key);
+        await setStagingKey(tx, tenantId, package_id, await stageArtifact(tx, tenantId, total ?? 0));
+      }
+      return getPackage(tx, tenantId, package_id);
+    });
+  }
+
+  /** Keeps what is new of the content. Returns how many bytes are held then, and their checksum if all came just now. */
+  private async append(
+    row: PackageRow,
+    range: UploadRange,
+    content: AsyncIterable<Buffer>,
+  ): Promise<{ held: number; digest: Buffer | undefined }> {
+    const { maximumBytes } = this.intake.settings;
+    const total = totalOf(row, range, maximumBytes);
+    const limit = range.end ?? total ?? maximumBytes;
+    const start = Number(row.received_bytes);
+    const writer = this.intake.writer(row.tenant_id, row.staging_key!, start);
+    const hash = start === 0 ? createHash('sha256') : undefined;
+    let at = range.start ?? 0;
+    try {
+      for await (const piece of content) {
+        const fresh = piece.subarray(Math.max(0, Math.min(piece.length, start - at)));
+        at += piece.length;
+        if (at > limit) throw invalidArgument(`the body goes on behind byte ${limit}, where it should end`);
+        hash?.update(fresh);
+        await writer.write(fresh);
+      }
+    } finally {
+      await writer.flush();
+    }
+    if (range.end !== undefined && at !== range.end) {
+      throw invalidArgument(`the body has ${at - range.start!} bytes, Content-Range says ${range.end - range.start!}`);
+    }
+    if (range.start === undefined && total !== undefined && at !== total) {
+      throw invalidArgument(`the artifact has ${at} bytes, size_bytes says ${total}`);
+    }
+    return { held: writer.held, digest: hash?.digest() };
+  }
+
+  /** Publishes what was received, if it is what was declared, and judges the package. */
+  private async complete(
+    { tenant_id: tenantId, package_id: packageId, sha256, staging_key: key }: PackageRow,
+    size: number,
+    known: Buffer | undefined,
+  ): Promise<PackageRow> {
+    const digest = known ?? (await digestOfStaged(this.database, tenantId, key!, size));
+    const row = await this.database.tenant(tenantId, async (tx) => {
+      await lockPackage(tx, tenantId, packageId);
+      const locked = await getPackage(tx, tenantId, packageId);
+      // Somebody else began again, or was faster.
+      if (!locked.staging_key?.equals(key!) || Number(locked.received_bytes) !== size) {
+        if (locked.status === 'available') return locked;
+        throw aborted();
+      }
+      await setStagingKey(tx, tenantId, packageId, undefined);
+      if (digest.equals(sha256)) {
+        await publishArtifact(tx, tenantId, key!, sha256, size);
+        await this.judge(tx, tenantId, packageId);
+      } else {
+        await removeArtifact(tx, tenantId, key!);
+        await setPackageStatus(tx, tenantId, packageId, {
+          status: 'rejected',
+          checksumVerified: false,
+          signatureVerified: false,
+          message: `checksum mismatch: the artifact's SHA-256 is ${digest.toString('hex')}`,
+        });
+      }
+      await announce(tx, locked);
+      return getPackage(tx, tenantId, packageId);
+    });
+    if (row.status === 'rejected') throw invalidArgument(row.message);
+    return row;
+  }
+}
+
+/** The bytes of an upload. They end early with an error when the client goes away. */
+async function* contentOf(
+  first: UploadArtifactRequest,
+  rest: AsyncIterator<UploadArtifactRequest, void>,
+): AsyncIterable<Buffer> {
+  for (let next: IteratorResult<UploadArtifactRequest, void> = { value: first }; !next.done; next = await rest.next()) {
+    const data = next.value.content?.data;
+    if (data && data.length > 0) yield Buffer.from(data.buffer, data.byteOffset, data.byteLength);
+  }
+}
+
+/** Size of the whole artifact as the package or the request states it; undefined when neither does. */
+function totalOf(row: PackageRow, range: UploadRange, maximumBytes: number): number | undefined {
+  const declared = Number(row.size_bytes);
+  if (declared !== 0 && range.total !== undefined && range.total !== declared) {
+    throw invalidArgument(`the artifact has ${declared} bytes by its size_bytes, ${range.total} by the request`);
+  }
+  const total = declared || range.total;
+  const greatest = total ?? maximumBytes;
+  if (greatest > maximumBytes || (range.start ?? 0) > greatest || (range.end ?? 0) > greatest) {
+    throw invalidArgument(`an artifact has at most ${Math.min(greatest, maximumBytes)} bytes here`);
+  }
+  return total;
+}
+
+/** Reads an upload of an artifact that is there already. Another whole artifact than that is INVALID_ARGUMENT. */
+async function compare(row: PackageRow, range: UploadRange, content: AsyncIterable<Buffer>): Promise<void> {
+  const hash = createHash('sha256');
+  let at = range.start ?? 0;
+  for await (const piece of content) {
+    at += piece.length;
+    if (at > Number(row.size_bytes)) throw invalidArgument(`the artifact has ${row.size_bytes} bytes`);
+    hash.update(piece);
+  }
+  if (range.start === undefined && !hash.digest().equals(row.sha256)) {
+    throw invalidArgument('checksum mismatch: the package has another artifact already');
+  }
+}
+
+/** Tells the operator that the package changed. */
+async function announce(tx: Transaction, row: PackageRow): Promise<void> {
+  const { rows } = await tx.query<{ namespace: string }>(`SELECT namespace FROM tenants WHERE tenant_id = $1`, [
+    row.tenant_id,
+  ]);
+  if (rows[0]) await notifyChanged(tx, 'OtaPackage', row.tenant_id, rows[0].namespace, row.name);
+}

@@ -1,0 +1,399 @@
+// Who is in a rollout while the fleet changes: on a real database, through the calls that change it.
+import { expect } from 'chai';
+import pg from 'pg';
+import { namedId } from '../../../platform/ids.ts';
+import { findPackage } from '../packages/package-store.ts';
+import { isSchedulingDue } from './rollout-state.ts';
+import { getRollout } from './rollout-store.ts';
+import { coveredDevices, readCohort } from './scheduling.ts';
+import { openGround, refusal, tenant, type Ground } from '../testing/test-ground.ts';
+
+const sensor = namedId(tenant, 'profile', 'sensor');
+const one = namedId(tenant, 'package', 'one');
+const two = namedId(tenant, 'package', 'two');
+
+describe('membership of a rollout', () => {
+  let ground: Ground;
+  beforeEach(async () => (ground = await openGround()));
+  afterEach(() => ground.close());
+
+  /** Compares the counters of a rollout's row with what its devices and the fleet come to. */
+  const expectExact = async (rolloutId: string) => {
+    const row = await ground.row(rolloutId);
+    const members = await ground.members(rolloutId);
+    const inState = (...states: string[]) => members.filter(({ state }) => states.includes(state)).length;
+    const cohort = await ground.test.database.tenant(tenant, async (tx) => {
+      const package_ = (await findPackage(tx, tenant, row['package_id'] as string))!;
+      return readCohort(tx, tenant, { profileId: row['profile_id'] as string, type: 'sensor' }, package_, rolloutId);
+    });
+    expect(row).to.include({
+      eligible: cohort.devices.length,
+      scheduled: members.length,
+      succeeded: inState('successful'),
+      failed: inState('failure'),
+      timed_out: inState('timed_out'),
+      skipped: inState('skipped'),
+    });
+    expect([...cohort.departed]).to.deep.equal([]);
+    const state = await ground.test.database.tenant(tenant, (tx) => getRollout(tx, tenant, rolloutId));
+    const waiting = coveredDevices(state, cohort).filter((device) => !device.member);
+    if (!isSchedulingDue(state)) expect(waiting, 'covered and not scheduled').to.deep.equal([]);
+    return row;
+  };
+
+  it('pauses in the deletion that crosses the threshold, alerts, and wakes the operator', async () => {
+    const fleet = await ground.make(sensor, 10);
+    const id = await ground.start({ canaryPercent: 100, failureThresholdPercent: 20 });
+    for (const device of fleet.slice(0, 2)) await ground.report(device, id, '1.0.0', false);
+    expect(await ground.row(id)).to.include({ phase: 'active' });
+    const listener = new pg.Client({ connectionString: ground.test.url });
+    await listener.connect();
+    const woken: string[] = [];
+    listener.on('notification', ({ payload }) => woken.push(payload!));
+    await listener.query('LISTEN kellet_control');
+    await ground.remove(fleet[9]!);
+    expect(await expectExact(id)).to.include({ phase: 'paused', scheduled: 9, eligible: 9, failed: 2, removed: 1 });
+    expect(await ground.events(id)).to.deep.equal(['started', 'paused']);
+    await listener.query('SELECT 1');
+    expect(woken.map((text) => (JSON.parse(text) as { kind: string }).kind)).to.deep.equal(['OtaRollout']);
+    await listener.end();
+    // Nothing of it is handed out any more.
+    const commands = await ground.rows(
+      'SELECT FROM device_commands WHERE device_id = $1 AND status = $2',
+      fleet[9]!,
+      'cancelled',
+    );
+    expect(commands).to.have.length(1);
+  });
+
+  it('neither pauses nor completes when its last device is deleted', async () => {
+    const fleet = await ground.make(sensor, 2);
+    const id = await ground.start({ canaryPercent: 100 });
+    await ground.report(fleet[0]!, id, '2.0.0');
+    for (const device of fleet) await ground.remove(device);
+    expect(await expectExact(id)).to.include({ phase: 'active', eligible: 0, scheduled: 0, succeeded: 0, removed: 2 });
+    expect(await ground.advance(id, { case: 'complete', value: {} })).to.equal(false);
+    expect(await ground.row(id)).to.include({ phase: 'active' });
+  });
+
+  it('counts devices that are made and claimed, and schedules those that the share covers, never while paused', async () => {
+    await ground.make(sensor, 10);
+    const id = await ground.start({ canaryPercent: 50 });
+    expect(await expectExact(id)).to.include({ eligible: 10, scheduled: 5, scheduling_due: false });
+    await ground.rollouts.pause(ground.context, id);
+    const claim = await ground.claimer('sensor');
+    const joined = [...(await ground.make(sensor, 10)), ...(await Promise.all(Array.from({ length: 10 }, claim)))];
+    expect(await expectExact(id)).to.include({ eligible: 30, scheduled: 5 });
+    await ground.schedule(id);
+    expect(await ground.row(id)).to.include({ scheduled: 5 });
+    await ground.rollouts.resume(ground.context, id, undefined);
+    await ground.schedule(id);
+    const row = await expectExact(id);
+    expect(row).to.include({ eligible: 30, scheduling_due: false });
+    // The hash decides: exactly who is first in the order is in, and who was scheduled before.
+    expect(row['scheduled']).to.be.within(15, 20);
+    const members = (await ground.members(id)).map(({ device_id: device }) => device);
+    expect(members.filter((device) => joined.includes(device)).length).to.be.greaterThan(0);
+  });
+
+  it('asks for a covered newcomer to be scheduled, and for no other', async () => {
+    await ground.make(sensor, 100);
+    const id = await ground.start({ canaryPercent: 1 });
+    let due = 0;
+    for (let index = 0; index < 60; index += 1) {
+      await ground.make(sensor, 1);
+      await expectExact(id);
+      const { revision } = await ground.row(id);
+      await ground.schedule(id);
+      if ((await ground.row(id))['revision'] !== revision) due += 1;
+    }
+    expect(due).to.be.lessThan(20);
+    await expectExact(id);
+  });
+
+  it('lets a device leave with its profile, and come in with it', async () => {
+    const other = await ground.profile('other');
+    const fleet = await ground.make(sensor, 4);
+    const [outsider] = await ground.make(other, 1);
+    const id = await ground.start({ canaryPercent: 100, failureThresholdPercent: 50 });
+    await ground.report(fleet[0]!, id, '1.0.0', false);
+    await ground.report(fleet[1]!, id, '1.0.0', false);
+    await ground.move(fleet[3]!, other);
+    expect(await expectExact(id)).to.include({ phase: 'paused', eligible: 3, scheduled: 3, removed: 1 });
+    expect(await refusal(ground.metadata(fleet[3]!))).to.equal('NOT_FOUND');
+    await ground.rollouts.resume(ground.context, id, undefined);
+    await ground.move(outsider!, sensor);
+    expect(await expectExact(id)).to.include({ eligible: 4, scheduled: 3 });
+    await ground.schedule(id);
+    expect(await expectExact(id)).to.include({ eligible: 4, scheduled: 4 });
+    await ground.move(fleet[3]!, sensor);
+    await ground.schedule(id);
+    expect(await expectExact(id)).to.include({ eligible: 5, scheduled: 5 });
+    expect((await ground.members(id)).find(({ device_id: device }) => device === fleet[3])).to.include({
+      state: 'scheduled',
+    });
+  });
+
+  it('lets a device leave that gets an assignment of its own, and come back without it', async () => {
+    const fleet = await ground.make(sensor, 4);
+    const id = await ground.start({ canaryPercent: 100, failureThresholdPercent: 30 });
+    const [device] = fleet as [string];
+    expect(await refusal(ground.chunk(device, two))).to.equal('nothing');
+    await ground.report(fleet[1]!, id, '1.0.0', false);
+    await ground.overrides.set(tenant, device, one);
+    // One of three failed instead of one of four.
+    expect(await expectExact(id)).to.include({ phase: 'paused', eligible: 3, scheduled: 3, removed: 1 });
+    const [left] = await ground.rows('SELECT state, error FROM ota_rollout_devices WHERE device_id = $1', device);
+    expect(left).to.deep.equal({
+      state: 'skipped',
+      error: 'left the rollout: the device has an assignment of its own',
+    });
+    expect(await ground.metadata(device)).to.include({ packageId: one, rolloutId: '' });
+    expect(await refusal(ground.chunk(device, two)), 'while it was downloading').to.equal('PERMISSION_DENIED');
+    expect(await refusal(ground.chunk(device, one))).to.equal('nothing');
+    // What it still reports of the rollout is its version, and no count.
+    await ground.report(device, id, '1.5.0', false);
+    expect(await expectExact(id)).to.include({ scheduled: 3, failed: 1 });
+    const [{ firmware_version: version }] = (await ground.rows(
+      'SELECT firmware_version FROM devices WHERE device_id = $1',
+      device,
+    )) as [{ firmware_version: string }];
+    expect(version).to.equal('1.5.0');
+    await ground.overrides.remove(tenant, device);
+    expect(await expectExact(id), 'nobody is scheduled while it is paused').to.include({ eligible: 4, scheduled: 3 });
+    expect(await refusal(ground.chunk(device, two))).to.equal('PERMISSION_DENIED');
+    await ground.rollouts.resume(ground.context, id, undefined);
+    await ground.schedule(id);
+    expect(await expectExact(id)).to.include({ eligible: 4, scheduled: 4 });
+    // While it is active the device goes on at once.
+    await ground.overrides.set(tenant, device, one);
+    expect(await expectExact(id)).to.include({ eligible: 3, scheduled: 3 });
+    await ground.overrides.remove(tenant, device);
+    expect(await expectExact(id)).to.include({ eligible: 4, scheduled: 4 });
+    expect(await ground.metadata(device)).to.include({ packageId: two, rolloutId: id });
+    const commands = await ground.rows(
+      `SELECT FROM device_commands WHERE device_id = $1 AND rollout_id = $2 AND status = 'scheduled'`,
+      device,
+      id,
+    );
+    expect(commands).to.have.length(1);
+    expect(await refusal(ground.chunk(device, two))).to.equal('nothing');
+    expect(await refusal(ground.chunk(device, one))).to.equal('PERMISSION_DENIED');
+    await ground.report(device, id, '2.0.0');
+    expect(await expectExact(id)).to.include({ succeeded: 1 });
+  });
+
+  it('lets an assignment win over rollouts of its own type alone', async () => {
+    const app = await ground.package('app', '7.0.0', { type: 'sw' });
+    const [device] = (await ground.make(sensor, 1)) as [string];
+    const firmware = await ground.start({ canaryPercent: 100 });
+    const software = await ground.start({ canaryPercent: 100, packageName: 'app', rollbackPackageName: '' });
+    await ground.overrides.set(tenant, device, one);
+    expect(await expectExact(firmware)).to.include({ eligible: 0, scheduled: 0 });
+    expect(await expectExact(software)).to.include({ eligible: 1, scheduled: 1 });
+    expect(await refusal(ground.chunk(device, app))).to.equal('nothing');
+    expect(await refusal(ground.chunk(device, two))).to.equal('PERMISSION_DENIED');
+    await ground.overrides.set(tenant, device, app);
+    expect(await expectExact(firmware)).to.include({ eligible: 1, scheduled: 1 });
+    expect(await expectExact(software)).to.include({ eligible: 0, scheduled: 0 });
+  });
+
+  it('denies what a completed rollout assigned to a device that has an assignment of its own', async () => {
+    const [device] = (await ground.make(sensor, 1)) as [string];
+    const id = await ground.start({ canaryPercent: 100 });
+    await ground.report(device, id, '2.0.0');
+    expect(await ground.advance(id, { case: 'complete', value: {} })).to.equal(true);
+    expect(await refusal(ground.chunk(device, two))).to.equal('nothing');
+    await ground.overrides.set(tenant, device, one);
+    expect(await refusal(ground.chunk(device, two))).to.equal('PERMISSION_DENIED');
+    expect(await ground.metadata(device)).to.include({ packageId: one });
+  });
+
+  it('counts a device that becomes eligible, or not, by the version it reports elsewhere', async () => {
+    await ground.package('three', '3.0.0', { minVersion: '2.0.0' });
+    const fleet = (await ground.make(sensor, 3)) as [string, string, string];
+    const older = await ground.start({ canaryPercent: 100 });
+    await ground.report(fleet[0], older, '2.0.0');
+    await ground.rollouts.cancel(ground.context, older);
+    const id = await ground.start({ packageName: 'three', canaryPercent: 100 });
+    expect(await expectExact(id)).to.include({ eligible: 1, scheduled: 1 });
+    await ground.report(fleet[1], older, '2.0.0');
+    await ground.report(fleet[2], older, '3.0.0');
+    expect(await expectExact(id)).to.include({ eligible: 2, scheduled: 1 });
+    await ground.schedule(id);
+    expect(await expectExact(id)).to.include({ eligible: 2, scheduled: 2 });
+    await ground.report(fleet[1], older, '1.0.0', false);
+    expect(await expectExact(id), 'a member stays one').to.include({ eligible: 2, scheduled: 2 });
+  });
+
+  it('ends a rollback whose last device is deleted, and sends no profile change after it', async () => {
+    const other = await ground.profile('other');
+    const fleet = (await ground.make(sensor, 3)) as [string, string, string];
+    const id = await ground.start({ canaryPercent: 100, failureThresholdPercent: 100 });
+    for (const device of fleet) await ground.report(device, id, '2.0.0');
+    await ground.rollouts.rollback(ground.context, id);
+    expect(await ground.row(id)).to.include({ rollback_pending: 3, succeeded: 3 });
+    const finish = () => ground.advance(id, { case: 'finishRollback', value: {} });
+    await ground.move(fleet[0], other);
+    expect(await ground.row(id), 'a way back goes on').to.include({ rollback_pending: 3, removed: 0 });
+    await ground.report(fleet[1], id, '1.0.0');
+    await ground.remove(fleet[2]);
+    expect(await ground.row(id)).to.include({ rollback_pending: 1, removed: 1, succeeded: 3 });
+    expect(await finish()).to.equal(false);
+    await ground.remove(fleet[0]);
+    expect(await ground.row(id)).to.include({ rollback_pending: 0, removed: 2 });
+    expect(await finish()).to.equal(true);
+  });
+
+  it('counts while the manifest holds the rollout from the start', async () => {
+    const fleet = await ground.make(sensor, 5);
+    const id = await ground.start({ canaryPercent: 100, paused: true });
+    expect(await expectExact(id)).to.include({ phase: 'paused', eligible: 5, scheduled: 0 });
+    await ground.remove(fleet[0]!);
+    await ground.make(sensor, 2);
+    expect(await expectExact(id)).to.include({ eligible: 6, scheduled: 0 });
+    await ground.apply(id, { paused: false });
+    await ground.schedule(id);
+    expect(await expectExact(id)).to.include({ phase: 'active', eligible: 6, scheduled: 6 });
+  });
+
+  it('counts anew when the profile’s type changes', async () => {
+    await ground.package('typed', '3.0.0');
+    await ground.rows(`UPDATE ota_packages SET compatibility = '{"device_type": "sensor"}' WHERE name = 'typed'`);
+    await ground.make(sensor, 4);
+    const id = await ground.start({ packageName: 'typed', canaryPercent: 50 });
+    expect(await ground.row(id)).to.include({ eligible: 4, scheduled: 2 });
+    const { revision } = await ground.row(id);
+    await ground.profile('sensor');
+    expect(await ground.row(id), 'the same manifest again').to.include({ revision, scheduling_due: false });
+    await ground.profile('sensor', { type: 'valve' });
+    await ground.schedule(id);
+    // Members stay, and nobody comes in.
+    expect(await ground.row(id)).to.include({ eligible: 2, scheduled: 2 });
+    await ground.make(sensor, 1);
+    expect(await ground.row(id)).to.include({ eligible: 2 });
+  });
+
+  it('takes out what an earlier release has left behind, before it completes', async () => {
+    const fleet = (await ground.make(sensor, 3)) as [string, string, string];
+    const id = await ground.start({ canaryPercent: 100, failureThresholdPercent: 40 });
+    await ground.report(fleet[0], id, '2.0.0');
+    await ground.report(fleet[1], id, '1.0.0', false);
+    await ground.rows('UPDATE devices SET deleted_at = now() WHERE device_id = $1', fleet[2]);
+    await ground.rows('UPDATE ota_rollouts SET scheduling_due = true');
+    await ground.schedule(id);
+    // One of two failed: it pauses where it would have scheduled.
+    expect(await expectExact(id)).to.include({ phase: 'paused', eligible: 2, scheduled: 2, removed: 1 });
+    expect(await ground.events(id)).to.deep.equal(['started', 'paused']);
+  });
+
+  it('keeps exact counts while everything happens at once', async function () {
+    this.timeout(120_000);
+    const other = await ground.profile('other');
+    const seed = Math.floor(Math.random() * 2 ** 31);
+    let state = seed;
+    const random = (below: number) => (state = (state * 48271) % 2147483647) % below;
+    const fleet = [...(await ground.make(sensor, 30)), ...(await ground.make(other, 5))];
+    const claim = await ground.claimer('sensor');
+    const id = await ground.start({ canaryPercent: 60, failureThresholdPercent: 100 });
+    const gone = new Set(['NOT_FOUND', 'nothing', 'FAILED_PRECONDITION']);
+    const act = async (): Promise<void> => {
+      const device = fleet[random(fleet.length)]!;
+      const outcome = await refusal(
+        [
+          async () => void fleet.push(await claim()),
+          async () => void fleet.push(...(await ground.make(sensor, 1))),
+          () => ground.remove(device),
+          () => ground.move(device, random(2) === 0 ? other : sensor),
+          () => ground.overrides.set(tenant, device, random(2) === 0 ? one : two),
+          () => ground.overrides.remove(tenant, device),
+          () => ground.report(device, id, '2.0.0'),
+          () => ground.report(device, id, '1.0.0', false),
+          () => ground.advance(id, { case: 'scheduleDevices', value: {} }),
+          () => ground.rollouts.retry(ground.context, id, []),
+        ][random(10)]!(),
+      );
+      expect(gone, `seed ${seed}`).to.include(outcome);
+    };
+    for (let round = 0; round < 12; round += 1) {
+      await Promise.all(Array.from({ length: 12 }, act));
+      await expectExact(id).catch((error: Error) => {
+        error.message += ` (seed ${seed}, round ${round})`;
+        throw error;
+      });
+    }
+    await ground.schedule(id);
+    const row = await expectExact(id);
+    expect(row['scheduled']).to.be.at.least(Math.ceil((row['eligible'] as number) * 0.6));
+  });
+
+  it('never crosses with the creation of a rollout', async function () {
+    this.timeout(60_000);
+    for (let round = 0; round < 5; round += 1) {
+      const fleet = await ground.make(sensor, 12);
+      const claim = await ground.claimer('sensor');
+      const [id] = await Promise.all([
+        ground.start({ canaryPercent: 100 }),
+        ...fleet.slice(0, 6).map((device) => ground.remove(device)),
+        ...Array.from({ length: 6 }, claim),
+      ]);
+      await expectExact(id);
+      await ground.rollouts.cancel(ground.context, id);
+    }
+  });
+});
+
+describe('reports', () => {
+  let ground: Ground;
+  before(async () => (ground = await openGround()));
+  after(() => ground.close());
+
+  /** A transaction of another process that leaves it to others to notice a deadlock. */
+  const rival = async (): Promise<pg.Client> => {
+    const url = new URL(process.env['KELLET_TEST_DATABASE_URL']!);
+    url.pathname = new URL(ground.test.url).pathname;
+    const client = new pg.Client({ connectionString: url.href });
+    await client.connect();
+    await client.query(`BEGIN; SET LOCAL deadlock_timeout = '30s'`);
+    return client;
+  };
+
+  it('lock devices in the order of their ids, whatever the order of arrival', async () => {
+    const [first, second] = (await ground.make(sensor, 2)).sort() as [string, string];
+    const id = await ground.start({ canaryPercent: 100, failureThresholdPercent: 100 });
+    // Another transaction has the first device and wants the second, as liveness does.
+    const other = await rival();
+    const lock = (device: string) => other.query('SELECT FROM devices WHERE device_id = $1 FOR UPDATE', [device]);
+    await lock(first);
+    // The first report begins a transaction; those that arrive meanwhile share the next.
+    const reports = [
+      ground.report(second, id, '2.0.0'),
+      ground.report(second, id, '2.0.1', false),
+      ground.report(first, id, '2.0.0'),
+    ];
+    const settled = Promise.allSettled(reports);
+    await new Promise((resolve) => setTimeout(resolve, 300));
+    await lock(second);
+    await other.query('COMMIT');
+    await other.end();
+    expect((await settled).map(({ status }) => status)).to.deep.equal(['fulfilled', 'fulfilled', 'fulfilled']);
+  });
+
+  it('are taken again after a deadlock', async () => {
+    const [device] = (await ground.make(sensor, 1)) as [string];
+    const [row] = await ground.rows<{ rollout_id: string }>(`SELECT rollout_id FROM ota_rollouts LIMIT 1`);
+    const id = row!.rollout_id;
+    await ground.schedule(id);
+    // Another transaction locks against the order: the rollout first, then the device.
+    const other = await rival();
+    await other.query('SELECT FROM ota_rollouts WHERE rollout_id = $1 FOR UPDATE', [id]);
+    const report = ground.report(device, id, '2.0.0');
+    const settled = Promise.allSettled([report]);
+    await new Promise((resolve) => setTimeout(resolve, 300));
+    await other.query('SELECT FROM devices WHERE device_id = $1 FOR UPDATE', [device]);
+    await other.query('COMMIT');
+    await other.end();
+    expect((await settled)[0]).to.include({ status: 'fulfilled' });
+    expect(await ground.members(id)).to.deep.include({ device_id: device, state: 'successful' });
+  });
+});

@@ -1,0 +1,123 @@
+// A rollout as the operator and as REST see it.
+import { create, type MessageInitShape } from '@bufbuild/protobuf';
+import { timestampFromDate, timestampFromMs } from '@bufbuild/protobuf/wkt';
+import type { OtaRolloutObservedSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
+import { Rollout_Outcome, Rollout_PauseReason, Rollout_Status, RolloutSchema } from '@kellet/proto/es/kellet/v1/ota_pb';
+import type { Transaction } from '../../../platform/database/database.ts';
+import { failurePercent, type PauseReason } from './progress.ts';
+import {
+  coveredNow,
+  describe,
+  effectivePercent,
+  isSchedulingDue,
+  pendingDevices,
+  type RolloutState,
+} from './rollout-state.ts';
+
+const countsOf = (state: RolloutState) => ({
+  eligible: state.eligible,
+  scheduled: state.scheduled,
+  sent: state.sent,
+  succeeded: state.succeeded,
+  failed: state.failed,
+  timedOut: state.timedOut,
+  skipped: state.skipped,
+  removed: state.removed,
+});
+
+/** When the first of a rollout's running devices times out: the first entry of the index by deadline. */
+export async function nextDeadline(tx: Transaction, state: RolloutState): Promise<Date | undefined> {
+  const { rows } = await tx.query<{ deadline_at: Date }>(
+    `SELECT deadline_at FROM ota_rollout_devices
+     WHERE tenant_id = $1 AND rollout_id = $2 AND deadline_at IS NOT NULL ORDER BY deadline_at LIMIT 1`,
+    [state.tenantId, state.rolloutId],
+  );
+  return rows[0]?.deadline_at;
+}
+
+/** Everything the operator decides on (control.proto). Reads what the row does not hold: the next timeout. */
+export async function observe(
+  tx: Transaction,
+  state: RolloutState,
+  now: Date,
+): Promise<MessageInitShape<typeof OtaRolloutObservedSchema>> {
+  const nextTimeoutAt = state.phase === 'completed' ? undefined : await nextDeadline(tx, state);
+  const covered = coveredNow(state);
+  return {
+    phase: state.phase,
+    outcome: state.outcome,
+    message: describe(state),
+    counts: countsOf(state),
+    failurePercent: failurePercent(state.scheduled, state.failed + state.timedOut),
+    effectivePercent: effectivePercent(state),
+    pauseConditions: state.pauseConditions.map((condition) => ({
+      reason: condition.reason,
+      startTime: timestampFromMs(Date.parse(condition.start_time)),
+      by: condition.by,
+    })),
+    expandedToPercent: state.expandedToPercent,
+    acknowledgedFailures: state.acknowledgedFailures,
+    rollbackRequestedAt: state.rollbackRequestedAt && timestampFromDate(state.rollbackRequestedAt),
+    rollbackRequestedBy: state.rollbackRequestedBy,
+    revision: state.revision,
+    covered,
+    stepIndex: state.stepIndex,
+    stageFinished: state.scheduled > 0 && state.scheduled >= covered && pendingDevices(state) === 0,
+    lastTerminalAt: state.lastTerminalAt && timestampFromDate(state.lastTerminalAt),
+    nextStepApproved: state.approvedStepIndex > state.stepIndex,
+    // Every device on its way back has a deadline: without one none is left, whatever an earlier release has counted.
+    rollbackPending: nextTimeoutAt ? Math.max(1, state.rollbackPending) : 0,
+    schedulingDue: isSchedulingDue(state),
+    now: timestampFromDate(now),
+    nextTimeoutAt: nextTimeoutAt && timestampFromDate(nextTimeoutAt),
+    createdAt: timestampFromDate(state.createdAt),
+    scheduledInitially: state.scheduledInitially,
+  };
+}
+
+const publicReasons: Record<PauseReason, Rollout_PauseReason> = {
+  OperatorPause: Rollout_PauseReason.operator_pause,
+  FailureThresholdExceeded: Rollout_PauseReason.failure_threshold_exceeded,
+  StepApproval: Rollout_PauseReason.step_approval,
+};
+
+/** The public resource (API.md, Rollouts). */
+export function toRollout(state: RolloutState): MessageInitShape<typeof RolloutSchema> {
+  return create(RolloutSchema, {
+    rolloutId: state.rolloutId,
+    name: state.displayName,
+    packageId: state.packageId,
+    targetProfileId: state.profileId,
+    canaryPercent: state.spec.canaryPercent,
+    failureThresholdPercent: state.spec.failureThresholdPercent,
+    rollbackPackageId: state.rollbackPackageId ?? '',
+    status: Rollout_Status[state.phase],
+    scheduledCount: state.scheduledInitially,
+    window: state.spec.window && {
+      start: state.spec.window.start,
+      end: state.spec.window.end,
+      days: state.spec.window.days,
+      timeZone: state.spec.window.timeZone,
+    },
+    minFailures: state.spec.minFailures,
+    steps: state.spec.steps.map((step) => ({
+      percent: step.percent,
+      soakSeconds: step.soakSeconds,
+      approval: step.approval,
+    })),
+    maxPerMinute: state.spec.maxPerMinute,
+    deviceTimeoutSeconds: state.spec.deviceTimeoutSeconds,
+    maxAttempts: state.spec.maxAttempts,
+    outcome: state.outcome === '' ? undefined : Rollout_Outcome[state.outcome],
+    message: describe(state),
+    effectivePercent: effectivePercent(state),
+    counts: countsOf(state),
+    failurePercent: failurePercent(state.scheduled, state.failed + state.timedOut),
+    pauseReasons: [
+      ...(state.spec.paused ? [Rollout_PauseReason.operator_pause] : []),
+      ...state.pauseConditions.map((condition) => publicReasons[condition.reason]),
+    ].filter((reason, index, all) => all.indexOf(reason) === index),
+    createdAt: timestampFromDate(state.createdAt),
+    updatedAt: timestampFromDate(state.updatedAt),
+  });
+}

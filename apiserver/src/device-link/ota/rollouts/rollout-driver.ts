@@ -1,0 +1,150 @@
+// Carries out the operator's decisions about rollouts, each in one transaction, and only if nothing has changed meanwhile.
+import type {
+  AdvanceRolloutRequest,
+  AdvanceRolloutResponseSchema,
+} from '@kellet/proto/es/kellet/control/v1/control_pb';
+import type { MessageInitShape } from '@bufbuild/protobuf';
+import type { RolloutDriver as RolloutDriverContract } from '../../../control/applier.ts';
+import type { ProfileFacts, ProfileReader } from '../../../policies/profile-reader.ts';
+import type { Clock } from '../../../platform/clock.ts';
+import type { Database, Transaction } from '../../../platform/database/database.ts';
+import { finishRolloutCommands } from '../../rpc/commands.ts';
+import { beginAttempt } from './attempts.ts';
+import { nextDeadline, observe } from './observed.ts';
+import { findPackage } from '../packages/package-store.ts';
+import { maxAttempts } from './policy.ts';
+import type { RolloutApplier } from './rollout-applier.ts';
+import { listOverdueDevices, updateRolloutDevice, type RolloutDeviceRow } from './rollout-devices.ts';
+import {
+  addPauseCondition,
+  allSucceeded,
+  beginStep,
+  complete,
+  countMove,
+  countReturn,
+  pauseIfExceeded,
+  pendingDevices,
+  type RolloutState,
+} from './rollout-state.ts';
+import { getRollout, lockRollout, saveRollout } from './rollout-store.ts';
+import { devicesPerTransaction, placeOf } from './scheduling.ts';
+
+type Response = MessageInitShape<typeof AdvanceRolloutResponseSchema>;
+type Action = AdvanceRolloutRequest['action'];
+
+/** The data plane's half of driving a rollout; the operator's half decides. */
+export class RolloutDriver implements RolloutDriverContract {
+  private readonly database: Database;
+  private readonly profiles: ProfileReader;
+  private readonly applier: RolloutApplier;
+  private readonly clock: Clock;
+
+  constructor(database: Database, profiles: ProfileReader, applier: RolloutApplier, clock: Clock) {
+    this.database = database;
+    this.profiles = profiles;
+    this.applier = applier;
+    this.clock = clock;
+  }
+
+  async advance(request: AdvanceRolloutRequest): Promise<Response> {
+    const { tenantId, rolloutId, action } = request;
+    const found = await this.database.read(tenantId, (tx) => getRollout(tx, tenantId, rolloutId));
+    const profile = await this.profiles.get(tenantId, found.profileId);
+    return this.database.tenant(tenantId, async (tx) => {
+      const state = await lockRollout(tx, tenantId, rolloutId);
+      const applied =
+        state.revision === request.revision &&
+        profile !== undefined &&
+        (await this.carryOut(tx, state, action, profile));
+      return { applied, observed: await observe(tx, state, new Date(this.clock.now())) };
+    });
+  }
+
+  /** Carries out one action if the state still allows it; answers whether it did. */
+  private async carryOut(
+    tx: Transaction,
+    state: RolloutState,
+    action: Action,
+    profile: ProfileFacts,
+  ): Promise<boolean> {
+    const now = new Date(this.clock.now());
+    switch (action.case) {
+      case 'scheduleDevices': {
+        if (state.phase !== 'active') return false;
+        await this.applier.scheduleOnce(tx, state, profile);
+        return true;
+      }
+      case 'beginStep': {
+        const { stepIndex } = action.value;
+        if (state.phase !== 'active' || stepIndex !== state.stepIndex + 1 || stepIndex >= state.spec.steps.length)
+          return false;
+        if (state.spec.steps[stepIndex]!.approval && state.approvedStepIndex < stepIndex) return false;
+        beginStep(state, stepIndex);
+        await saveRollout(tx, state, this.clock);
+        await this.applier.scheduleOnce(tx, state, profile);
+        return true;
+      }
+      case 'requestApproval': {
+        const { stepIndex } = action.value;
+        if (state.phase !== 'active' || stepIndex !== state.stepIndex + 1 || state.approvedStepIndex >= stepIndex)
+          return false;
+        if (!addPauseCondition(state, 'StepApproval', 'kellet', now)) return false;
+        await saveRollout(tx, state, this.clock);
+        return true;
+      }
+      case 'complete': {
+        // Completion is for good: the fleet is looked over once more, in case a process of an earlier release has changed it.
+        await this.applier.scheduleOnce(tx, state, profile);
+        if (state.phase !== 'active' || !allSucceeded(state) || pendingDevices(state) > 0) return false;
+        await saveRollout(tx, state, this.clock, complete(state, 'succeeded'));
+        return true;
+      }
+      case 'finishRollback': {
+        // Every device on its way back has a deadline until it has reported or timed out.
+        if (state.phase !== 'rolling_back' || (await nextDeadline(tx, state))) return false;
+        state.rollbackPending = 0;
+        await saveRollout(tx, state, this.clock, complete(state, 'rolled_back'));
+        return true;
+      }
+      case 'expireDevices':
+        return this.expireDevices(tx, state, profile, now);
+      case undefined:
+        return false;
+    }
+  }
+
+  /**
+   * Devices whose deadline has passed get another attempt, or count as timed out, which counts as a failure: at most 500, the
+   * longest overdue first. The operator asks again for what is left.
+   */
+  private async expireDevices(
+    tx: Transaction,
+    state: RolloutState,
+    profile: ProfileFacts,
+    now: Date,
+  ): Promise<boolean> {
+    const overdue = await listOverdueDevices(tx, state.tenantId, state.rolloutId, now, devicesPerTransaction);
+    if (overdue.length === 0) return false;
+    const attempts = maxAttempts(state.spec, profile.otaPolicy);
+    const package_ = await findPackage(tx, state.tenantId, state.packageId);
+    const again: RolloutDeviceRow[] = [];
+    for (const device of overdue) {
+      if (package_ && !device.rolling_back && device.attempts < attempts && state.phase === 'active') {
+        again.push(device);
+        continue;
+      }
+      if (device.rolling_back) countReturn(state, device.state);
+      else countMove(state, device.state, 'timed_out', placeOf(state, device), now);
+      await updateRolloutDevice(tx, state.tenantId, state.rolloutId, device.device_id, {
+        state: 'timed_out',
+        deadlineAt: null,
+        error: `no report after ${device.attempts} attempts`,
+      });
+      // While a way back is undelivered its command stays: an offline device still finds it when it returns.
+      if (!device.rolling_back) await finishRolloutCommands(tx, state.tenantId, [device.correlation_id], 'expired');
+    }
+    if (package_) await beginAttempt(tx, state, package_, again, 'timeout', now);
+    await saveRollout(tx, state, this.clock, pauseIfExceeded(state, now));
+    return true;
+  }
+}

@@ -1,0 +1,350 @@
+// A rollout as its row holds it, and everything that can happen to it: pure transitions that change the state they are given
+// and say what they caused. Whoever calls them holds the row's lock and saves the state afterwards (rollout-store.ts).
+import type { OtaRolloutSpec } from '@kellet/proto/es/kellet/control/v1/control_pb';
+import { failedPrecondition, invalidArgument } from '../../../platform/errors.ts';
+import { coverage } from './cohort.ts';
+import { exceedsThreshold, phaseOf, type PauseCondition, type PauseReason, type Phase } from './progress.ts';
+
+/** The row of a rollout. */
+export interface RolloutState {
+  readonly tenantId: string;
+  readonly rolloutId: string;
+  readonly name: string;
+  readonly namespace: string;
+  readonly displayName: string;
+  readonly packageId: string;
+  readonly profileId: string;
+  rollbackPackageId: string | undefined;
+  spec: OtaRolloutSpec;
+  phase: Phase;
+  outcome: '' | 'succeeded' | 'rolled_back' | 'cancelled';
+  pauseConditions: PauseCondition[];
+  expandedToPercent: number;
+  acknowledgedFailures: number;
+  acknowledgedScheduled: number;
+  rollbackRequestedAt: Date | undefined;
+  rollbackRequestedBy: string;
+  stepIndex: number;
+  approvedStepIndex: number;
+  eligible: number;
+  scheduledInitially: number;
+  scheduled: number;
+  sent: number;
+  succeeded: number;
+  failed: number;
+  timedOut: number;
+  skipped: number;
+  removed: number;
+  stageScheduled: number;
+  stageFailed: number;
+  lastTerminalAt: Date | undefined;
+  nextSendAt: Date | undefined;
+  /** Devices on their way back that have neither reported nor timed out. */
+  rollbackPending: number;
+  /** A device that the covered share contains may not be scheduled yet, or the eligible devices must be counted anew. */
+  schedulingDue: boolean;
+  /** How many eligible devices the last look over the fleet covered; all of them were scheduled. */
+  coveredCount: number;
+  /** Place of the last of them in the cohort's order; undefined: there was none. */
+  coveredRank: Buffer | undefined;
+  revision: bigint;
+  createdAt: Date;
+  updatedAt: Date;
+}
+
+/** States of a device in a rollout (API.md, rollouts). */
+export type DeviceState =
+  'scheduled' | 'sent' | 'downloading' | 'successful' | 'failure' | 'timed_out' | 'skipped' | 'rolled_back';
+
+/** What a transition caused besides the new state: an event to publish (SPEC, Events), or nothing. */
+export type RolloutEvent = 'started' | 'paused' | 'resumed' | 'rolling_back' | 'completed';
+
+/** The share of the fleet that the rollout covers now: max(manifest, raises). */
+export function effectivePercent(state: RolloutState): number {
+  const step = state.stepIndex >= 0 ? (state.spec.steps[state.stepIndex]?.percent ?? 0) : 0;
+  return Math.min(100, Math.max(state.spec.canaryPercent, step, state.expandedToPercent));
+}
+
+/** Scheduled devices that have neither reported, timed out nor been skipped. */
+export function pendingDevices(state: RolloutState): number {
+  return state.scheduled - state.succeeded - state.failed - state.timedOut - state.skipped;
+}
+
+/** Derives the phase anew; every transition ends with it. */
+export function settlePhase(state: RolloutState): void {
+  state.phase = phaseOf({
+    completed: state.outcome !== '',
+    rollingBack: state.rollbackRequestedAt !== undefined,
+    heldBySpec: state.spec.paused,
+    pauseConditions: state.pauseConditions,
+  });
+}
+
+/** Holds the rollout for a reason; the same reason again changes nothing. Answers whether it was new. */
+export function addPauseCondition(state: RolloutState, reason: PauseReason, by: string, now: Date): boolean {
+  if (state.pauseConditions.some((condition) => condition.reason === reason)) return false;
+  state.pauseConditions.push({ reason, start_time: now.toISOString(), by });
+  settlePhase(state);
+  return true;
+}
+
+/** Who holds a rollout whose package lacks the signature that the profile has come to require. */
+const signatureGuard = 'require_signature';
+
+/** Holds an active or paused rollout because its package lacks a signature. Answers whether that paused it. */
+export function holdForSignature(state: RolloutState, now: Date): boolean {
+  if (state.phase !== 'active' && state.phase !== 'paused') return false;
+  const wasActive = state.phase === 'active';
+  return addPauseCondition(state, 'OperatorPause', signatureGuard, now) && wasActive;
+}
+
+const dropPauseConditions = (state: RolloutState, reasons: readonly PauseReason[]): void => {
+  state.pauseConditions = state.pauseConditions.filter((condition) => !reasons.includes(condition.reason));
+};
+
+/** An operator's pause. Throws FAILED_PRECONDITION when the rollout is rolling back or completed. */
+export function pause(state: RolloutState, by: string, now: Date): void {
+  refuseEnded(state, 'paused');
+  addPauseCondition(state, 'OperatorPause', by, now);
+}
+
+/**
+ * An operator's resume: acknowledges the failures so far, so that only what comes after counts towards the next pause, and
+ * may raise the rollout. When it answers `resumed` the caller marks the failed devices as acknowledged. Throws FAILED_PRECONDITION while the manifest holds the rollout, or when it has ended.
+ */
+export function resume(state: RolloutState, percent: number | undefined): RolloutEvent | undefined {
+  refuseEnded(state, 'resumed');
+  if (state.spec.paused) throw failedPrecondition('the rollout is held by spec.paused of its manifest');
+  const held = state.pauseConditions.some((condition) => condition.reason !== 'StepApproval');
+  if (percent !== undefined) raiseTo(state, percent);
+  if (!held) return undefined;
+  dropPauseConditions(state, ['OperatorPause', 'FailureThresholdExceeded']);
+  state.acknowledgedFailures = state.failed + state.timedOut;
+  state.acknowledgedScheduled = state.acknowledgedFailures;
+  state.stageScheduled -= state.stageFailed;
+  state.stageFailed = 0;
+  settlePhase(state);
+  return 'resumed';
+}
+
+/** Raises an active rollout. Throws FAILED_PRECONDITION when it is paused, ended, or would be lowered. */
+export function raise(state: RolloutState, percent: number): void {
+  refuseEnded(state, 'raised');
+  if (state.phase === 'paused') {
+    throw failedPrecondition('the rollout is paused: resume it, with canary_percent to raise it at the same time');
+  }
+  raiseTo(state, percent);
+}
+
+function raiseTo(state: RolloutState, percent: number): void {
+  if (percent < 1 || percent > 100) throw invalidArgument('canary_percent must be from 1 to 100');
+  const current = effectivePercent(state);
+  if (percent < current) {
+    throw failedPrecondition(
+      `canary_percent cannot be lowered from ${current} to ${percent}: devices are never unscheduled`,
+    );
+  }
+  if (percent === current) return;
+  state.expandedToPercent = percent;
+  beginStage(state);
+}
+
+/** Begins the step of the manifest with this index. */
+export function beginStep(state: RolloutState, index: number): void {
+  const covered = effectivePercent(state);
+  state.stepIndex = index;
+  // A step that a raise has gone past covers nothing new: its devices stay the current stage's.
+  if (effectivePercent(state) > covered) beginStage(state);
+}
+
+/** A new stage, by a step, a raise or a manifest that covers more: its share of failures is counted from nothing. */
+export function beginStage(state: RolloutState): void {
+  state.stageScheduled = 0;
+  state.stageFailed = 0;
+}
+
+/** Gives the approval that the next step waits for. Throws FAILED_PRECONDITION when none is waited for. */
+export function approve(state: RolloutState): void {
+  refuseEnded(state, 'approved');
+  if (state.pauseConditions.some((condition) => condition.reason === 'StepApproval')) {
+    state.approvedStepIndex = state.stepIndex + 1;
+    dropPauseConditions(state, ['StepApproval']);
+    settlePhase(state);
+  } else if (state.approvedStepIndex !== state.stepIndex + 1) {
+    throw failedPrecondition('the rollout waits for no approval');
+  }
+}
+
+/**
+ * Turns the rollout around. Throws FAILED_PRECONDITION without a rollback package or when it is completed; answers undefined
+ * when it is rolling back already.
+ */
+export function requestRollback(state: RolloutState, by: string, now: Date): RolloutEvent | undefined {
+  if (state.phase === 'rolling_back') return undefined;
+  refuseEnded(state, 'rolled back');
+  if (state.rollbackPackageId === undefined) throw failedPrecondition('the rollout has no rollback package');
+  state.rollbackRequestedAt = now;
+  state.rollbackRequestedBy = by;
+  settlePhase(state);
+  return 'rolling_back';
+}
+
+/** Ends the rollout with an outcome. */
+export function complete(state: RolloutState, outcome: 'succeeded' | 'rolled_back' | 'cancelled'): RolloutEvent {
+  state.outcome = outcome;
+  settlePhase(state);
+  return 'completed';
+}
+
+/** An operator's cancel: what was delivered goes on by itself, nothing else happens. A way back is not cancelled. */
+export function cancel(state: RolloutState): RolloutEvent {
+  refuseEnded(state, 'cancelled');
+  return complete(state, 'cancelled');
+}
+
+function refuseEnded(state: RolloutState, what: string): void {
+  if (state.phase === 'completed') throw failedPrecondition(`a completed rollout cannot be ${what}`);
+  if (state.phase === 'rolling_back') throw failedPrecondition(`a rollout that is rolling back cannot be ${what}`);
+}
+
+/** What of a device's row bears on the counters besides its state. */
+export interface DevicePlace {
+  readonly inCurrentStage: boolean;
+  /** A resume has acknowledged its failure. */
+  readonly acknowledged: boolean;
+}
+
+/** The place of a device that no failure is counted for. */
+export const noPlace: DevicePlace = { inCurrentStage: false, acknowledged: false };
+
+/** Moves one device between states in the counters. */
+export function countMove(
+  state: RolloutState,
+  from: DeviceState,
+  to: DeviceState,
+  place: DevicePlace,
+  now: Date,
+): void {
+  if (from === 'scheduled' && to !== 'scheduled' && to !== 'skipped') state.sent += 1;
+  count(state, from, -1);
+  count(state, to, 1);
+  if (isFailure(to) && !isFailure(from) && place.inCurrentStage) state.stageFailed += 1;
+  if (isFailure(from) && !isFailure(to)) leaveFailures(state, place);
+  if (to !== 'sent' && to !== 'downloading' && to !== 'scheduled') state.lastTerminalAt = now;
+}
+
+/** Whether a device in this state has still to report. */
+export const isRunning = (device: DeviceState): boolean =>
+  device === 'scheduled' || device === 'sent' || device === 'downloading';
+
+/** Whether a device in this state counts as failed. */
+export const isFailure = (device: DeviceState): boolean => device === 'failure' || device === 'timed_out';
+
+function count(state: RolloutState, device: DeviceState, by: 1 | -1): void {
+  if (device === 'successful') state.succeeded += by;
+  else if (device === 'failure') state.failed += by;
+  else if (device === 'timed_out') state.timedOut += by;
+  else if (device === 'skipped') state.skipped += by;
+}
+
+/** A failed device is tried again, skipped or deleted: it leaves the counts that it is in, and hides no other's failure. */
+function leaveFailures(state: RolloutState, { inCurrentStage, acknowledged }: DevicePlace): void {
+  if (!acknowledged) {
+    if (inCurrentStage) state.stageFailed -= 1;
+    return;
+  }
+  state.acknowledgedFailures -= 1;
+  state.acknowledgedScheduled -= 1;
+  // The resume took it out of both counts of its stage: it is back in the one.
+  if (inCurrentStage) state.stageScheduled += 1;
+}
+
+/** A device on its way back has reported or timed out. */
+export function countReturn(state: RolloutState, from: DeviceState): void {
+  if (isRunning(from)) state.rollbackPending -= 1;
+}
+
+/**
+ * Takes a device that leaves the rollout out of every count. The counts of the update stay as they were when a way back began:
+ * the rows of devices that are sent back no longer say what the update came to.
+ */
+export function countRemoval(state: RolloutState, from: DeviceState, place: DevicePlace, rollingBack: boolean): void {
+  if (rollingBack) {
+    countReturn(state, from);
+    state.removed += 1;
+    return;
+  }
+  count(state, from, -1);
+  if (isFailure(from)) leaveFailures(state, place);
+  state.scheduled -= 1;
+  if (from !== 'scheduled' && from !== 'skipped') state.sent -= 1;
+  if (place.inCurrentStage) state.stageScheduled -= 1;
+  state.removed += 1;
+}
+
+/** Pauses the rollout when its failures exceed the threshold. Called after every change of the counters. */
+export function pauseIfExceeded(state: RolloutState, now: Date): RolloutEvent | undefined {
+  if (state.phase !== 'active' && state.phase !== 'paused') return undefined;
+  const exceeded = exceedsThreshold(
+    {
+      scheduled: state.scheduled,
+      failures: state.failed + state.timedOut,
+      stageScheduled: state.stageScheduled,
+      stageFailures: state.stageFailed,
+      acknowledgedFailures: state.acknowledgedFailures,
+      acknowledgedScheduled: state.acknowledgedScheduled,
+    },
+    { thresholdPercent: state.spec.failureThresholdPercent, minFailures: state.spec.minFailures },
+  );
+  if (!exceeded) return undefined;
+  return addPauseCondition(state, 'FailureThresholdExceeded', 'kellet', now) ? 'paused' : undefined;
+}
+
+/** How many of the eligible devices the share in force covers. */
+export const coveredNow = (state: RolloutState): number => coverage(state.eligible, effectivePercent(state));
+
+/** Whether a device that the share in force covers may not be scheduled yet. */
+export const isSchedulingDue = (state: RolloutState): boolean =>
+  state.schedulingDue || coveredNow(state) > state.coveredCount;
+
+/** Whether every target device has succeeded (skipped ones are no targets any more); never of an empty fleet. */
+export function allSucceeded(state: RolloutState): boolean {
+  return (
+    effectivePercent(state) === 100 &&
+    state.succeeded > 0 &&
+    state.scheduled >= state.eligible &&
+    !isSchedulingDue(state) &&
+    state.succeeded + state.skipped === state.scheduled
+  );
+}
+
+/** A sentence on where the rollout stands. */
+export function describe(state: RolloutState): string {
+  if (state.phase === 'completed') {
+    return { succeeded: 'every target device succeeded', rolled_back: 'rolled back', cancelled: 'cancelled', '': '' }[
+      state.outcome
+    ];
+  }
+  if (state.phase === 'rolling_back') return 'sending the rollback package to every device that the update reached';
+  const reasons = state.pauseConditions.map((condition) => condition.reason);
+  if (reasons.includes('FailureThresholdExceeded')) {
+    const { failed, timedOut, scheduled, stageFailed, stageScheduled, spec } = state;
+    const more = `more than ${spec.failureThresholdPercent} %`;
+    // Either share pauses (SPEC, Rollout); the one that is told is above the threshold.
+    const overall = (failed + timedOut) * 100 > spec.failureThresholdPercent * scheduled;
+    if (overall || stageFailed === 0) return `${failed + timedOut} of ${scheduled} scheduled devices failed: ${more}`;
+    return `${stageFailed} of ${stageScheduled} devices of this stage failed: ${more}`;
+  }
+  if (state.spec.paused) return 'held by spec.paused';
+  if (state.pauseConditions.some(({ by }) => by === signatureGuard)) {
+    return 'paused: the profile requires a signature, and the package has no verified one';
+  }
+  if (reasons.includes('OperatorPause')) return 'paused by an operator';
+  if (reasons.includes('StepApproval')) return `waits for approval of step ${state.stepIndex + 2}`;
+  if (state.eligible === 0) return 'no device is eligible';
+  const failures = state.failed + state.timedOut;
+  if (pendingDevices(state) > 0)
+    return `${pendingDevices(state)} of ${state.scheduled} scheduled devices have not reported`;
+  if (failures > 0) return `${failures} devices failed: retry or skip them to complete`;
+  return `${state.succeeded} of ${state.eligible} eligible devices succeeded`;
+}

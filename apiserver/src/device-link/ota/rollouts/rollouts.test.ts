@@ -1,0 +1,622 @@
+// A rollout from its manifest to its end, on a real database: canary, delivery, reports, pause, rollback, timeouts.
+import { create, type MessageInitShape } from '@bufbuild/protobuf';
+import {
+  AdvanceRolloutRequestSchema,
+  ObjectMetaSchema,
+  OtaRolloutSpecSchema,
+} from '@kellet/proto/es/kellet/control/v1/control_pb';
+import {
+  GetChunkRequestSchema,
+  ListRolloutsRequestSchema,
+  OtaReport_Status,
+  OtaReportSchema,
+  Rollout_Status,
+} from '@kellet/proto/es/kellet/v1/ota_pb';
+import { expect } from 'chai';
+import { createHash } from 'node:crypto';
+import { RefusalError } from '../../../control/applier.ts';
+import { createDevice, findDevice } from '../../../device-registry/devices.ts';
+import type { ProfileReader } from '../../../policies/profile-reader.ts';
+import { namedId, newId } from '../../../platform/ids.ts';
+import { Paging } from '../../../platform/paging.ts';
+import { internalContext, publicCaller } from '../../../platform/rpc.ts';
+import { createTestDatabase, type TestDatabase } from '../../../platform/testing/test-database.ts';
+import type { CommandRow } from '../../rpc/commands.ts';
+import { Delivery } from '../../rpc/delivery.ts';
+import { chunkBytes } from '../packages/artifact-store.ts';
+import { assignedPackage, chunk } from '../delivery/device-side.ts';
+import { RolloutMembership } from './membership.ts';
+import { Reports } from './reports.ts';
+import { RolloutApplier } from './rollout-applier.ts';
+import { RolloutDriver } from './rollout-driver.ts';
+import { Rollouts } from './rollouts.ts';
+import { putArtifact } from '../testing/test-artifacts.ts';
+
+type Manifest = Exclude<MessageInitShape<typeof OtaRolloutSpecSchema>, { $typeName: string }>;
+type Action = MessageInitShape<typeof AdvanceRolloutRequestSchema>['action'];
+
+const tenant = 'acme';
+const profileId = namedId(tenant, 'profile', 'sensor');
+
+describe('rollouts on a database', () => {
+  let test: TestDatabase;
+  let now = Date.parse('2026-11-20T12:00:00Z');
+  const clock = { now: () => now };
+  const profiles: ProfileReader = {
+    get: async (_tenantId, id) =>
+      id === profileId
+        ? {
+            profileId,
+            name: 'sensor',
+            type: 'sensor',
+            defaultTags: {},
+            telemetrySchema: undefined,
+            anchoringMode: undefined,
+            offlineAfterSeconds: 0,
+            otaPolicy: undefined,
+          }
+        : undefined,
+    list: async () => [],
+  };
+  let applier: RolloutApplier;
+  let driver: RolloutDriver;
+  let reports: Reports;
+  /** What a poll of the device takes. */
+  let delivery: { take(tenantId: string, deviceId: string): Promise<readonly CommandRow[]> };
+  let rollouts: Rollouts;
+  const context = internalContext({ ...publicCaller, kind: 'user', tenantId: tenant, name: 'admin@acme.test' });
+  let count = 0;
+
+  const artifact = Buffer.alloc(2 * chunkBytes + 1000, 7);
+  const sha256 = createHash('sha256').update(artifact).digest();
+
+  before(async () => {
+    test = await createTestDatabase();
+    await test.database.system(async (tx) => {
+      await tx.query(`INSERT INTO tenants (tenant_id, name, namespace) VALUES ($1, 'Acme', 'kellet-acme')`, [tenant]);
+      for (const [name, version] of [
+        ['one', '1.0.0'],
+        ['two', '2.0.0'],
+      ]) {
+        await tx.query(
+          `INSERT INTO ota_packages (tenant_id, package_id, name, display_name, type, version, artifact_uri, sha256, signature,
+             size_bytes, status, checksum_verified) VALUES ($1, $2, $3, $3, 'fw', $4, 'https://x', $5, '', $6, 'available', true)`,
+          [tenant, namedId(tenant, 'package', name!), name, version, sha256, artifact.length],
+        );
+      }
+    });
+    await putArtifact(
+      test.database,
+      tenant,
+      sha256,
+      artifact.length,
+      (async function* () {
+        yield artifact.subarray(0, 100_000);
+        yield artifact.subarray(100_000);
+      })(),
+    );
+    applier = new RolloutApplier(test.database, profiles, clock);
+    driver = new RolloutDriver(test.database, profiles, applier, clock);
+    reports = new Reports(test.database, new RolloutMembership(clock), clock);
+    const taking = new Delivery(test.database, profiles, clock);
+    delivery = { take: async (tenantId, deviceId) => (await taking.take(tenantId, deviceId)).commands };
+    rollouts = new Rollouts({
+      database: test.database,
+      profiles,
+      applier,
+      paging: new Paging(Buffer.alloc(32)),
+      clock,
+      // Creation through REST is tested on the whole system; nothing here reaches it.
+      writer: undefined as never,
+    });
+  });
+
+  after(() => test.drop());
+
+  let devices: string[] = [];
+  beforeEach(async () => {
+    now += 3_600_000;
+    await test.database.system(async (tx) => {
+      await tx.query(`UPDATE devices SET deleted_at = now()`);
+      await tx.query(`UPDATE ota_rollouts SET phase = 'completed', outcome = 'cancelled' WHERE phase <> 'completed'`);
+    });
+    devices = await test.database.tenant(tenant, async (tx) => {
+      const made: string[] = [];
+      for (let index = 0; index < 10; index += 1) {
+        const deviceId = newId();
+        await createDevice(tx, {
+          tenantId: tenant,
+          deviceId,
+          name: `d${index}`,
+          hardwareId: `hw-${deviceId}`,
+          profileId,
+          groupIds: [],
+          credentialType: 'api_key',
+        });
+        made.push(deviceId);
+      }
+      return made;
+    });
+  });
+
+  const manifest = (change: Manifest = {}) =>
+    create(OtaRolloutSpecSchema, {
+      packageName: 'two',
+      profileName: 'sensor',
+      rollbackPackageName: 'one',
+      canaryPercent: 20,
+      failureThresholdPercent: 10,
+      minFailures: 1,
+      ...change,
+    });
+  const meta = (name: string) =>
+    create(ObjectMetaSchema, { tenantId: tenant, namespace: 'kellet-acme', name, uid: newId(), generation: 1n });
+
+  /** Applies a new rollout; answers its id, its members, and a function that applies the same manifest again. */
+  const start = async (change: Manifest = {}) => {
+    count += 1;
+    const object = meta(`rollout-${count}`);
+    const apply = (next = change) => applier.apply(object, manifest(next));
+    const { id, observed } = await apply();
+    return { id, observed: observed!, apply };
+  };
+  const members = async (id: string) =>
+    (
+      await rollouts.listDevices(
+        { $typeName: 'kellet.v1.ListRolloutDevicesRequest', rolloutId: id, pageSize: 0, pageToken: '' },
+        tenant,
+      )
+    ).devices!.map((device) => device.deviceId!);
+  const report = (
+    deviceId: string,
+    rolloutId: string,
+    success: boolean,
+    firmwareVersion = success ? '2.0.0' : '1.0.0',
+  ) =>
+    reports.report(
+      tenant,
+      deviceId,
+      create(OtaReportSchema, {
+        rolloutId,
+        firmwareVersion,
+        status: success ? OtaReport_Status.success : OtaReport_Status.failure,
+      }),
+    );
+  const advance = async (id: string, action: Action) => {
+    const { rows } = await test.database.system((tx) =>
+      tx.query<{ revision: bigint }>('SELECT revision FROM ota_rollouts WHERE rollout_id = $1', [id]),
+    );
+    return driver.advance(
+      create(AdvanceRolloutRequestSchema, { tenantId: tenant, rolloutId: id, revision: rows[0]!.revision, action }),
+    );
+  };
+  const refusal = (work: Promise<unknown>) =>
+    work.then(
+      () => 'nothing',
+      (error: unknown) => (error instanceof RefusalError ? error.reason : (error as { code?: string }).code),
+    );
+
+  it('schedules the canary alone, and again nobody', async () => {
+    const { observed, apply } = await start();
+    expect(observed.counts).to.include({ eligible: 10, scheduled: 2 });
+    expect(observed.phase).to.equal('active');
+    expect((await apply()).observed!.counts).to.include({ scheduled: 2 });
+  });
+
+  it('delivers a command once, and only while the rollout is active', async () => {
+    const { id } = await start();
+    const [first, second] = await members(id);
+    const commands = await delivery.take(tenant, first!);
+    expect(commands.map((command) => command.method)).to.deep.equal(['ota_start']);
+    expect(commands[0]!.params).to.include({ rollout_id: id, version: '2.0.0' });
+    expect(await delivery.take(tenant, first!)).to.deep.equal([]);
+    await rollouts.pause(context, id);
+    expect(await delivery.take(tenant, second!)).to.deep.equal([]);
+    await rollouts.resume(context, id, undefined);
+    expect(await delivery.take(tenant, second!)).to.have.length(1);
+    const outsider = devices.find((device) => device !== first && device !== second)!;
+    expect(await delivery.take(tenant, outsider)).to.deep.equal([]);
+  });
+
+  it('hands a device its own artifact in any order, and nobody else’s', async () => {
+    const { id } = await start();
+    const [member] = await members(id);
+    const outsider = devices.find((device) => device !== member && device !== undefined)!;
+    const assigned = await assignedPackage(test.database, tenant, member!);
+    expect(assigned).to.include({ version: '2.0.0', sizeBytes: artifact.length, rolloutId: id });
+    const range = (deviceId: string, offset: number, length?: number) =>
+      chunk(
+        test.database,
+        tenant,
+        create(GetChunkRequestSchema, { deviceId, packageId: assigned.packageId, offset, length }),
+      );
+    const pieces = [
+      await range(member!, 2 * chunkBytes),
+      await range(member!, chunkBytes),
+      await range(member!, 0),
+    ].reverse();
+    expect(pieces.map((piece) => piece.complete)).to.deep.equal([false, false, true]);
+    expect(Buffer.concat(pieces.map((piece) => piece.data!)).equals(artifact)).to.equal(true);
+    const across = await range(member!, chunkBytes - 10, 20);
+    expect(Buffer.from(across.data!).equals(artifact.subarray(chunkBytes - 10, chunkBytes + 10))).to.equal(true);
+    expect(await refusal(range(member!, artifact.length))).to.equal('INVALID_ARGUMENT');
+    expect(await refusal(range(member!, 0, chunkBytes + 1))).to.equal('INVALID_ARGUMENT');
+    if (!(await members(id)).includes(outsider)) {
+      expect(await refusal(range(outsider, 0))).to.equal('PERMISSION_DENIED');
+    }
+  });
+
+  it('completes when every device succeeded after a raise, and not before', async () => {
+    const { id, apply } = await start();
+    for (const member of await members(id)) await report(member, id, true);
+    expect((await advance(id, { case: 'complete', value: {} })).applied).to.equal(false);
+    expect((await rollouts.get(tenant, id)).scheduledCount).to.equal(2);
+    await rollouts.raise(context, id, 100);
+    const scheduled = await advance(id, {
+      case: 'scheduleDevices',
+      value: {},
+    });
+    expect(scheduled.observed!.counts!.scheduled).to.equal(10);
+    // What was scheduled initially stays what it was (SPEC, OTA rollout).
+    expect((await rollouts.get(tenant, id)).scheduledCount).to.equal(2);
+    await Promise.all((await members(id)).map((member) => report(member, id, true)));
+    const done = await advance(id, { case: 'complete', value: {} });
+    expect(done).to.have.property('applied', true);
+    expect(done.observed).to.include({ phase: 'completed', outcome: 'succeeded' });
+    expect((await apply()).observed!.outcome).to.equal('succeeded');
+    const device = await test.database.tenant(tenant, (tx) => findDevice(tx, tenant, devices[0]!));
+    expect(device!.firmware_version).to.equal('2.0.0');
+    expect(await refusal(rollouts.pause(context, id))).to.equal('FAILED_PRECONDITION');
+  });
+
+  it('pauses in the report that crosses the threshold, schedules nobody further, and alerts once', async () => {
+    const { id } = await start({ canaryPercent: 100, failureThresholdPercent: 10 });
+    const all = await members(id);
+    await Promise.all(all.slice(0, 8).map((member) => report(member, id, true)));
+    await report(all[8]!, id, false);
+    expect((await rollouts.get(tenant, id)).failurePercent).to.equal(10);
+    expect((await rollouts.get(tenant, id)).pauseReasons).to.deep.equal([]);
+    await report(all[9]!, id, false);
+    await report(all[9]!, id, false);
+    const paused = await rollouts.get(tenant, id);
+    expect(paused).to.include({ failurePercent: 20, message: '2 of 10 scheduled devices failed: more than 10 %' });
+    const { rows } = await test.database.system((tx) =>
+      tx.query<{ subject: string }>(`SELECT subject FROM outbox WHERE subject LIKE '%' || $1 ORDER BY position`, [id]),
+    );
+    expect(rows.map((row) => row.subject)).to.deep.equal([
+      `profile.ota.rollout.started.acme.${id}`,
+      `profile.ota.rollout.paused.acme.${id}`,
+    ]);
+    const raised = await advance(id, {
+      case: 'scheduleDevices',
+      value: {},
+    });
+    expect(raised.applied).to.equal(false);
+    // What was acknowledged no longer counts: a resume does not pause again at once.
+    await rollouts.resume(context, id, undefined);
+    expect((await rollouts.get(tenant, id)).pauseReasons).to.deep.equal([]);
+  });
+
+  it('tells the stage when it is the stage’s failures that pause', async () => {
+    const { id } = await start({ canaryPercent: 60, failureThresholdPercent: 10 });
+    for (const member of await members(id)) await report(member, id, true);
+    await rollouts.raise(context, id, 100);
+    await advance(id, { case: 'scheduleDevices', value: {} });
+    const { rows } = await test.database.system((tx) =>
+      tx.query<{ device_id: string }>(
+        `SELECT device_id FROM ota_rollout_devices WHERE rollout_id = $1 AND state = 'scheduled'`,
+        [id],
+      ),
+    );
+    await report(rows[0]!.device_id, id, false);
+    expect(await rollouts.get(tenant, id)).to.include({
+      failurePercent: 10,
+      message: '1 of 4 devices of this stage failed: more than 10 %',
+    });
+  });
+
+  it('pauses again when the devices that were tried again fail again', async () => {
+    const { id } = await start({ canaryPercent: 100, failureThresholdPercent: 10 });
+    const [first, second, third] = await members(id);
+    for (const member of [first!, second!]) await delivery.take(tenant, member);
+    for (const member of [first!, second!]) await report(member, id, false);
+    await rollouts.resume(context, id, undefined);
+    await rollouts.retry(context, id, []);
+    expect((await rollouts.get(tenant, id)).counts).to.include({ scheduled: 10, sent: 0, failed: 0 });
+    for (const member of [first!, second!]) {
+      await delivery.take(tenant, member);
+      await report(member, id, false);
+    }
+    expect((await rollouts.get(tenant, id)).pauseReasons).to.have.length(1);
+
+    // Nor does a failure that was acknowledged and is gone make room for another.
+    await rollouts.resume(context, id, undefined);
+    await rollouts.skip(context, id, [first!, second!]);
+    await report(third!, id, false);
+    expect((await rollouts.get(tenant, id)).pauseReasons).to.deep.equal([]);
+    await report((await members(id))[3]!, id, false);
+    expect((await rollouts.get(tenant, id)).pauseReasons).to.have.length(1);
+  });
+
+  it('counts a stage’s failures exactly when some of the acknowledged devices are tried again', async () => {
+    const { id } = await start({ canaryPercent: 100, failureThresholdPercent: 50, minFailures: 1 });
+    const stage = async () => {
+      const { rows } = await test.database.system((tx) =>
+        tx.query<{ scheduled: number; failed: number; acknowledged: number }>(
+          `SELECT stage_scheduled AS scheduled, stage_failed AS failed, acknowledged_failures AS acknowledged
+           FROM ota_rollouts WHERE rollout_id = $1`,
+          [id],
+        ),
+      );
+      return rows[0];
+    };
+    const [a, b, c, d] = (await members(id)) as [string, string, string, string];
+    for (const member of [a, b]) await report(member, id, false);
+    await rollouts.pause(context, id);
+    await rollouts.resume(context, id, undefined);
+    expect(await stage()).to.deep.equal({ scheduled: 8, failed: 0, acknowledged: 2 });
+    await report(c, id, false);
+    await rollouts.retry(context, id, [a]);
+    expect(await stage(), 'an acknowledged one is tried again').to.deep.equal({
+      scheduled: 9,
+      failed: 1,
+      acknowledged: 1,
+    });
+    await rollouts.retry(context, id, [c]);
+    expect(await stage(), 'a later one is tried again').to.deep.equal({ scheduled: 9, failed: 0, acknowledged: 1 });
+    for (const member of [a, c, d]) await report(member, id, false);
+    expect(await stage(), 'all fail, one of them again').to.deep.equal({ scheduled: 9, failed: 3, acknowledged: 1 });
+    await rollouts.skip(context, id, [a, b, c, d]);
+    expect(await stage()).to.deep.equal({ scheduled: 10, failed: 0, acknowledged: 0 });
+  });
+
+  it('begins no new stage with a step that a raise has gone past', async () => {
+    const { id } = await start({ canaryPercent: 20, failureThresholdPercent: 100, steps: [{ percent: 50 }] });
+    await rollouts.raise(context, id, 80);
+    await advance(id, { case: 'scheduleDevices', value: {} });
+    const all = await members(id);
+    await report(all[0]!, id, false);
+    const failedBefore = await test.database.system((tx) =>
+      tx.query('SELECT stage_scheduled, stage_failed FROM ota_rollouts WHERE rollout_id = $1', [id]),
+    );
+    expect((await advance(id, { case: 'beginStep', value: { stepIndex: 0 } })).applied).to.equal(true);
+    const failedAfter = await test.database.system((tx) =>
+      tx.query('SELECT stage_scheduled, stage_failed FROM ota_rollouts WHERE rollout_id = $1', [id]),
+    );
+    expect(failedAfter.rows).to.deep.equal(failedBefore.rows);
+  });
+
+  it('leaves no package assigned to whom a cancelled rollout did not reach, nor to whom it skipped', async () => {
+    const { id } = await start({ canaryPercent: 50 });
+    const [reached, skipped, unreached] = await members(id);
+    await delivery.take(tenant, reached!);
+    await rollouts.skip(context, id, [skipped!]);
+    expect(await refusal(assignedPackage(test.database, tenant, skipped!))).to.equal('NOT_FOUND');
+    expect(await assignedPackage(test.database, tenant, unreached!)).to.include({ rolloutId: id });
+    await rollouts.cancel(context, id);
+    expect(await refusal(assignedPackage(test.database, tenant, unreached!))).to.equal('NOT_FOUND');
+    expect(await assignedPackage(test.database, tenant, reached!)).to.include({ rolloutId: id });
+  });
+
+  it('counts a hundred reports at once exactly', async () => {
+    const { id } = await start({ canaryPercent: 100, failureThresholdPercent: 100 });
+    const all = await members(id);
+    await Promise.all(
+      Array.from({ length: 10 }, () => all.map((member, index) => report(member, id, index % 2 === 0))).flat(),
+    );
+    const { counts } = await rollouts.get(tenant, id);
+    expect(counts).to.include({ scheduled: 10, sent: 10, succeeded: 5, failed: 5 });
+  });
+
+  it('rolls back who was reached and nobody else, and ends', async () => {
+    const { id } = await start({ canaryPercent: 50 });
+    const [good, bad, silent, ...unreached] = await members(id);
+    for (const member of [good!, bad!, silent!]) await delivery.take(tenant, member);
+    await report(good!, id, true);
+    await report(bad!, id, false, '0.9.0');
+    expect((await rollouts.get(tenant, id)).pauseReasons).to.have.length(1);
+    await rollouts.rollback(context, id);
+    for (const member of unreached) expect(await delivery.take(tenant, member)).to.deep.equal([]);
+    expect(await refusal(assignedPackage(test.database, tenant, unreached[0]!))).to.equal('NOT_FOUND');
+    for (const member of [good!, bad!, silent!]) {
+      const [command] = await delivery.take(tenant, member);
+      expect(command!.params).to.include({ version: '1.0.0', rollout_id: id });
+    }
+    const finish = () => advance(id, { case: 'finishRollback', value: {} });
+    await report(good!, id, true, '1.0.0');
+    await report(bad!, id, true, '1.0.0');
+    expect((await finish()).applied).to.equal(false);
+    // The silent one never answers: its time ends, and with it the rollback.
+    now += 2 * 3_600_000;
+    await advance(id, { case: 'expireDevices', value: {} });
+    const finished = await finish();
+    expect(finished.observed).to.include({ phase: 'completed', outcome: 'rolled_back' });
+    const states = await rollouts.listDevices(
+      { $typeName: 'kellet.v1.ListRolloutDevicesRequest', rolloutId: id, pageSize: 0, pageToken: '' },
+      tenant,
+    );
+    expect(states.devices!.filter((device) => device.state === 8).map((device) => device.deviceId)).to.have.members([
+      good,
+      bad,
+    ]);
+  });
+
+  it('takes a report of the update that comes after the rollback began for what it is', async () => {
+    const { id } = await start({ canaryPercent: 10 });
+    const [late] = await members(id);
+    await delivery.take(tenant, late!);
+    await rollouts.rollback(context, id);
+    // It was in the middle of the update: its success is no answer to the way back, which it has not got yet.
+    await report(late!, id, true, '2.0.0');
+    const finish = () => advance(id, { case: 'finishRollback', value: {} });
+    expect((await finish()).applied).to.equal(false);
+    const [command] = await delivery.take(tenant, late!);
+    expect(command!.params).to.include({ version: '1.0.0' });
+    await report(late!, id, true, '2.0.0');
+    expect((await finish()).applied).to.equal(false);
+    await report(late!, id, true, '1.0.0');
+    expect((await finish()).observed).to.include({ phase: 'completed', outcome: 'rolled_back' });
+  });
+
+  it('counts a silent device as timed out after its attempts, and pauses over it', async () => {
+    const { id } = await start({ deviceTimeoutSeconds: 60, maxAttempts: 2 });
+    const [silent] = await members(id);
+    const expire = () => advance(id, { case: 'expireDevices', value: {} });
+    expect(await delivery.take(tenant, silent!)).to.have.length(1);
+    now += 61_000;
+    expect((await expire()).observed!.counts!.timedOut).to.equal(0);
+    expect(await delivery.take(tenant, silent!)).to.have.length(1);
+    now += 61_000;
+    const observed = (await expire()).observed!;
+    expect(observed.counts!.timedOut).to.equal(1);
+    expect(observed.phase).to.equal('paused');
+    // A late success corrects it.
+    await report(silent!, id, true);
+    expect((await rollouts.get(tenant, id)).counts).to.include({ timedOut: 0, succeeded: 1 });
+  });
+
+  it('takes each verb once, a repeat without effect, and none after the end', async () => {
+    const { id } = await start();
+    const status = async () => (await rollouts.get(tenant, id)).status;
+    await rollouts.pause(context, id);
+    const paused = await rollouts.get(tenant, id);
+    expect(await rollouts.pause(context, id)).to.deep.equal(paused);
+    await rollouts.resume(context, id, undefined);
+    const active = await rollouts.get(tenant, id);
+    expect(await rollouts.resume(context, id, undefined)).to.deep.equal(active);
+    expect(await refusal(rollouts.raise(context, id, 10))).to.equal('FAILED_PRECONDITION');
+    expect(await refusal(rollouts.raise(context, id, 101))).to.equal('INVALID_ARGUMENT');
+    await rollouts.cancel(context, id);
+    expect(await status()).to.equal(4);
+    const [member] = await members(id);
+    expect(await delivery.take(tenant, member!)).to.deep.equal([]);
+    for (const verb of [rollouts.pause, rollouts.rollback, rollouts.approve, rollouts.cancel]) {
+      expect(await refusal(verb(context, id))).to.equal('FAILED_PRECONDITION');
+    }
+    expect(await refusal(rollouts.resume(context, id, undefined))).to.equal('FAILED_PRECONDITION');
+  });
+
+  it('holds what the manifest holds: a resume cannot lift spec.paused', async () => {
+    const { id, apply, observed } = await start({ paused: true });
+    expect(observed).to.include({ phase: 'paused' });
+    expect(observed.counts!.scheduled).to.equal(0);
+    expect(await refusal(rollouts.resume(context, id, undefined))).to.equal('FAILED_PRECONDITION');
+    expect((await apply({ paused: false })).observed!.phase).to.equal('active');
+  });
+
+  it('counts the failures of what a manifest adds by themselves', async () => {
+    const { id, apply } = await start({ failureThresholdPercent: 40 });
+    for (const member of await members(id)) await report(member, id, true);
+    await apply({ canaryPercent: 40, failureThresholdPercent: 40 });
+    await advance(id, { case: 'scheduleDevices', value: {} });
+    const added = (
+      await rollouts.listDevices(
+        { $typeName: 'kellet.v1.ListRolloutDevicesRequest', rolloutId: id, pageSize: 0, pageToken: '', state: 1 },
+        tenant,
+      )
+    ).devices!;
+    expect(added).to.have.length(2);
+    // One of four in all, but one of the two of this stage.
+    await report(added[0]!.deviceId!, id, false);
+    expect((await rollouts.get(tenant, id)).pauseReasons).to.have.length(1);
+    expect((await rollouts.get(tenant, id)).scheduledCount).to.equal(2);
+  });
+
+  it('refuses what a manifest cannot have', async () => {
+    expect(await refusal(start({ packageName: 'three' }))).to.equal('ReferenceNotFound');
+    expect(await refusal(start({ profileName: 'none' }))).to.equal('ReferenceNotFound');
+    expect(await refusal(start({ rollbackPackageName: 'three' }))).to.equal('ReferenceNotFound');
+    await start();
+    expect(await refusal(start())).to.equal('RolloutInProgress');
+  });
+
+  it('lets exactly one of many simultaneous creations run', async () => {
+    const outcomes = await Promise.all(Array.from({ length: 8 }, () => refusal(start())));
+    expect(outcomes.filter((outcome) => outcome === 'nothing')).to.have.length(1);
+    expect(outcomes.filter((outcome) => outcome === 'RolloutInProgress')).to.have.length(7);
+  });
+
+  it('does nothing for a decision made on an older revision', async () => {
+    const { id } = await start();
+    await rollouts.raise(context, id, 50);
+    const stale = await driver.advance(
+      create(AdvanceRolloutRequestSchema, {
+        tenantId: tenant,
+        rolloutId: id,
+        revision: 1n,
+        action: { case: 'scheduleDevices', value: {} },
+      }),
+    );
+    expect(stale).to.have.property('applied', false);
+    expect(stale.observed!.counts!.scheduled).to.equal(2);
+  });
+
+  it('begins an approved step only after its approval', async () => {
+    const { id } = await start({
+      steps: [{ percent: 50, soakSeconds: 0, approval: true }],
+    });
+    const begin = () => advance(id, { case: 'beginStep', value: { stepIndex: 0 } });
+    expect((await begin()).applied).to.equal(false);
+    await advance(id, {
+      case: 'requestApproval',
+      value: { stepIndex: 0 },
+    });
+    expect((await rollouts.get(tenant, id)).message).to.contain('approval');
+    await rollouts.approve(context, id);
+    const begun = await begin();
+    expect(begun.applied).to.equal(true);
+    expect(begun.observed!.counts!.scheduled).to.equal(5);
+  });
+
+  it('lists rollouts page by page, each once, whatever the size of a page', async () => {
+    const { id } = await start();
+    await rollouts.cancel(context, id);
+    await start();
+    const list = (pageSize: number, pageToken = '', filter: { packageId?: string; targetProfileId?: string } = {}) =>
+      rollouts.list(create(ListRolloutsRequestSchema, { pageSize, pageToken, ...filter }), tenant);
+    const all = (await list(500)).rollouts!.map((rollout) => rollout.rolloutId);
+    expect(all.length).to.be.greaterThan(1);
+    for (const size of [1, 2]) {
+      const listed: (string | undefined)[] = [];
+      let token = '';
+      do {
+        const page = await list(size, token);
+        listed.push(...page.rollouts!.map((rollout) => rollout.rolloutId));
+        token = page.nextPageToken!;
+      } while (token !== '' && listed.length <= all.length);
+      expect(listed).to.deep.equal(all);
+    }
+    expect(await refusal(list(0, '', { packageId: newId() }))).to.equal('NOT_FOUND');
+    expect(await refusal(list(0, '', { targetProfileId: newId() }))).to.equal('NOT_FOUND');
+    expect((await list(0, '', { packageId: namedId(tenant, 'package', 'one') })).rollouts).to.deep.equal([]);
+  });
+
+  it('cancels once: a completed rollout takes no verb', async () => {
+    const { id } = await start();
+    expect(await rollouts.cancel(context, id)).to.include({ status: Rollout_Status.completed });
+    expect(await refusal(rollouts.cancel(context, id))).to.equal('FAILED_PRECONDITION');
+  });
+
+  it('retries and skips what failed, so that a tolerated failure need not keep it open', async () => {
+    const { id } = await start({ canaryPercent: 100, failureThresholdPercent: 50 });
+    const all = await members(id);
+    for (const member of all) await delivery.take(tenant, member);
+    await Promise.all(all.slice(2).map((member) => report(member, id, true)));
+    await report(all[0]!, id, false);
+    await report(all[1]!, id, false);
+    const complete = () => advance(id, { case: 'complete', value: {} });
+    expect((await complete()).applied).to.equal(false);
+    await rollouts.retry(context, id, [all[0]!]);
+    expect(await delivery.take(tenant, all[0]!)).to.have.length(1);
+    await report(all[0]!, id, true);
+    await rollouts.skip(context, id, [all[1]!]);
+    expect((await rollouts.get(tenant, id)).counts).to.include({
+      scheduled: 10,
+      sent: 10,
+      succeeded: 9,
+      failed: 0,
+      skipped: 1,
+    });
+    expect((await complete()).observed).to.include({ phase: 'completed', outcome: 'succeeded' });
+  });
+});

@@ -1,0 +1,399 @@
+// Rollouts through the API: creation writes a custom resource; verbs change the row under its lock, are mirrored into the
+// resource's status by the operator, and never written to its spec.
+import type { MessageInitShape } from '@bufbuild/protobuf';
+import { timestampFromDate } from '@bufbuild/protobuf/wkt';
+import type {
+  CreateRolloutRequest,
+  ListRolloutDevicesRequest,
+  ListRolloutDevicesResponseSchema,
+  ListRolloutsRequest,
+  ListRolloutsResponseSchema,
+  PlanRolloutResponseSchema,
+  RolloutSchema,
+} from '@kellet/proto/es/kellet/v1/ota_pb';
+import {
+  Rollout_StatusSchema,
+  RolloutDevice_State,
+  RolloutDevice_StateSchema,
+} from '@kellet/proto/es/kellet/v1/ota_pb';
+import type { OtaRolloutSpec as RolloutManifest } from '@kellet/crds';
+import type { OtaRolloutSpec } from '@kellet/proto/es/kellet/control/v1/control_pb';
+import { refusalError, RefusalError } from '../../../control/applier.ts';
+import { workingCopyId } from '../../../resources/manifest.ts';
+import { resourceName } from '../../../resources/resource-names.ts';
+import type { NewResource, ResourceWriter } from '../../../resources/resource-writer.ts';
+import { checkWindow } from '../../../policies/policies.ts';
+import type { ProfileFacts, ProfileReader } from '../../../policies/profile-reader.ts';
+import type { Clock } from '../../../platform/clock.ts';
+import type { Database, Transaction } from '../../../platform/database/database.ts';
+import { enumFilter } from '../../../platform/enums.ts';
+import { alreadyExists, failedPrecondition, invalidArgument, notFound } from '../../../platform/errors.ts';
+import { isId, randomToken, rolloutId } from '../../../platform/ids.ts';
+import type { Paging } from '../../../platform/paging.ts';
+import type { CallContext } from '../../../platform/rpc.ts';
+import { windowManifest } from '../../../policies/policy-manifests.ts';
+import { cancelUndelivered, finishRolloutCommands } from '../../rpc/commands.ts';
+import { unassign, unassignUndelivered } from '../delivery/assignments.ts';
+import { beginAttempt } from './attempts.ts';
+import { coverage } from './cohort.ts';
+import { toRollout } from './observed.ts';
+import { findPackage, getPackage, packageEverExisted } from '../packages/package-store.ts';
+import type { RolloutApplier } from './rollout-applier.ts';
+import { acknowledgeFailures, listRolloutDevices, updateRolloutDevice } from './rollout-devices.ts';
+import {
+  approve,
+  cancel,
+  countMove,
+  pause,
+  raise,
+  resume,
+  type DeviceState,
+  type RolloutEvent,
+  type RolloutState,
+} from './rollout-state.ts';
+import { findRollout, getRollout, listRollouts, lockRollout, saveRollout } from './rollout-store.ts';
+import { placeOf } from './scheduling.ts';
+import { lacksSignature } from '../packages/signature-policy.ts';
+import { rolloutProblem } from '../validation.ts';
+
+type Rollout = MessageInitShape<typeof RolloutSchema>;
+
+/** Devices that a plan names at the most, per step and as excluded. */
+const plannedDevices = 100;
+
+/** Rollouts of the API. */
+export class Rollouts {
+  private readonly database: Database;
+  private readonly profiles: ProfileReader;
+  private readonly writer: ResourceWriter;
+  private readonly applier: RolloutApplier;
+  private readonly paging: Paging;
+  private readonly clock: Clock;
+
+  constructor(parts: {
+    database: Database;
+    profiles: ProfileReader;
+    writer: ResourceWriter;
+    applier: RolloutApplier;
+    paging: Paging;
+    clock: Clock;
+  }) {
+    this.database = parts.database;
+    this.profiles = parts.profiles;
+    this.writer = parts.writer;
+    this.applier = parts.applier;
+    this.paging = parts.paging;
+    this.clock = parts.clock;
+  }
+
+  /** Creates the custom resource and schedules the canary; see OtaService.CreateRollout. */
+  async create(request: CreateRolloutRequest, context: CallContext): Promise<Rollout> {
+    const resource = await this.wanted(request, context.tenantId);
+    return this.writer.create(context, resource, async (tx, id) =>
+      toRollout(await getRollout(tx, context.tenantId, id)),
+    );
+  }
+
+  /** The resource that a request asks for. Throws INVALID_ARGUMENT, NOT_FOUND or ALREADY_EXISTS naming the field. */
+  private async wanted(request: CreateRolloutRequest, tenantId: string): Promise<NewResource<'OtaRollout'>> {
+    const problem = rolloutProblem(request);
+    if (problem) throw invalidArgument(problem);
+    if (request.window) checkWindow('window', request.window);
+    const profile = isId(request.targetProfileId)
+      ? await this.profiles.get(tenantId, request.targetProfileId)
+      : undefined;
+    if (!profile) throw notFound('target_profile_id');
+    const { package_, profileResource, rollback } = await this.database.read(tenantId, async (tx) => {
+      const package_ = await getPackage(tx, tenantId, request.packageId);
+      const rollback = request.rollbackPackageId
+        ? await getPackage(tx, tenantId, request.rollbackPackageId, 'rollback_package_id')
+        : undefined;
+      const { rows } = await tx.query<{ resource_name: string }>(
+        `SELECT resource_name FROM profiles WHERE tenant_id = $1 AND profile_id = $2`,
+        [tenantId, profile.profileId],
+      );
+      // Its record would be adopted, and nothing would be rolled out.
+      if (request.name !== '') {
+        const id = rolloutId(tenantId, resourceName(request.name), package_.package_id, profile.profileId);
+        if (await findRollout(tx, tenantId, id)) throw alreadyExists(`${resourceName(request.name)} already exists`);
+      }
+      return { package_, profileResource: rows[0]!.resource_name, rollback };
+    });
+    const spec: RolloutManifest = {
+      packageRef: { name: package_.name },
+      targetProfileRef: { name: profileResource },
+      canaryPercent: request.canaryPercent,
+      failureThresholdPercent: request.failureThresholdPercent ?? 10,
+    };
+    if (rollback) spec.rollbackPackageRef = { name: rollback.name };
+    if (request.minFailures !== undefined) spec.minFailures = request.minFailures;
+    if (request.steps.length > 0) {
+      spec.steps = request.steps.map((step) => ({
+        percent: step.percent,
+        soakSeconds: step.soakSeconds,
+        approval: step.approval,
+      }));
+    }
+    if (request.window) spec.window = windowManifest(request.window);
+    if (request.deviceTimeoutSeconds > 0) spec.deviceTimeoutSeconds = request.deviceTimeoutSeconds;
+    if (request.maxPerMinute > 0) spec.maxPerMinute = request.maxPerMinute;
+    if (request.maxAttempts > 0) spec.maxAttempts = request.maxAttempts;
+    const displayName =
+      request.name ||
+      `${package_.name}-${randomToken(4)
+        .toLowerCase()
+        .replaceAll(/[^a-z0-9]/g, '0')}`;
+    return { kind: 'OtaRollout', displayName, spec };
+  }
+
+  /**
+   * What the same creation would do if it were made now; changes nothing. Throws what the creation would be refused with,
+   * judged by the same functions: the request (wanted), the API server in a dry run, and the applier.
+   */
+  async plan(
+    request: CreateRolloutRequest,
+    context: CallContext,
+  ): Promise<MessageInitShape<typeof PlanRolloutResponseSchema>> {
+    const { tenantId } = context;
+    const resource = await this.wanted(request, tenantId);
+    const foreseen = await this.writer.foresee(context, resource);
+    const profile = await this.profiles.get(tenantId, request.targetProfileId);
+    const { cohort } = await this.database
+      .tenant(tenantId, (tx) =>
+        this.applier.judge(tx, tenantId, foreseen.spec.value as OtaRolloutSpec, workingCopyId(foreseen), profile),
+      )
+      .catch((error: unknown) => {
+        throw error instanceof RefusalError ? refusalError(resource.kind, error) : error;
+      });
+    const eligible = cohort.devices.length;
+    let scheduled = 0;
+    let seconds = 0;
+    const steps = [{ percent: request.canaryPercent, soakSeconds: 0 }, ...request.steps].map((step) => {
+      const covered = coverage(eligible, step.percent);
+      const added = cohort.devices.slice(scheduled, covered);
+      seconds += step.soakSeconds;
+      const start = seconds;
+      if (request.maxPerMinute > 0) seconds += Math.ceil((added.length * 60) / request.maxPerMinute);
+      scheduled = Math.max(scheduled, covered);
+      return {
+        percent: step.percent,
+        scheduled,
+        seconds: start,
+        deviceIds: added.slice(0, plannedDevices).map((device) => device.deviceId),
+      };
+    });
+    const excludedCounts: Record<string, number> = {};
+    for (const { reason } of cohort.excluded) excludedCounts[reason] = (excludedCounts[reason] ?? 0) + 1;
+    return { eligible, steps, excluded: cohort.excluded.slice(0, plannedDevices), excludedCounts };
+  }
+
+  /** One rollout; NOT_FOUND. */
+  get(tenantId: string, rolloutId: string): Promise<Rollout> {
+    return this.database.read(tenantId, async (tx) => toRollout(await getRollout(tx, tenantId, rolloutId)));
+  }
+
+  /** Rollouts in order of creation. */
+  async list(
+    request: ListRolloutsRequest,
+    tenantId: string,
+  ): Promise<MessageInitShape<typeof ListRolloutsResponseSchema>> {
+    const filter = {
+      phase: enumFilter('status', Rollout_StatusSchema, request.status),
+      packageId: request.packageId || undefined,
+      profileId: request.targetProfileId || undefined,
+    };
+    for (const [field, id] of Object.entries({ package_id: filter.packageId, target_profile_id: filter.profileId })) {
+      if (id !== undefined && !isId(id)) throw notFound(field);
+    }
+    const scope = [tenantId, 'rollouts', filter];
+    const page = this.paging.open<string>(request, scope);
+    const found = await this.database.read(tenantId, async (tx) => {
+      const states = await listRollouts(tx, tenantId, filter, page.after, page.size);
+      // Something of the tenant's without rollouts is an empty list, something else is not there (API.md).
+      if (states.length === 0 && filter.packageId && !(await packageEverExisted(tx, tenantId, filter.packageId))) {
+        throw notFound('package_id');
+      }
+      return states;
+    });
+    if (found.length === 0 && filter.profileId && !(await this.profiles.get(tenantId, filter.profileId))) {
+      throw notFound('target_profile_id');
+    }
+    const { rows, nextPageToken } = this.paging.close(found, page, scope, (state) => state.rolloutId);
+    return { rollouts: rows.map(toRollout), nextPageToken };
+  }
+
+  /** Devices of a rollout in order of their ids. */
+  listDevices(
+    request: ListRolloutDevicesRequest,
+    tenantId: string,
+  ): Promise<MessageInitShape<typeof ListRolloutDevicesResponseSchema>> {
+    return this.database.read(tenantId, async (tx) => {
+      await getRollout(tx, tenantId, request.rolloutId);
+      const state = enumFilter<DeviceState>('state', RolloutDevice_StateSchema, request.state);
+      const states = state && [state];
+      const scope = [tenantId, 'rollout devices', request.rolloutId, states];
+      const page = this.paging.open<string>(request, scope);
+      const found = await listRolloutDevices(tx, tenantId, request.rolloutId, { states }, page.after, page.size);
+      const { rows, nextPageToken } = this.paging.close(found, page, scope, (row) => row.device_id);
+      const devices = rows.map((row) => ({
+        deviceId: row.device_id,
+        state: RolloutDevice_State[row.state],
+        attempts: row.attempts,
+        firmwareVersion: row.firmware_version,
+        error: row.error,
+        updatedAt: timestampFromDate(row.updated_at),
+      }));
+      return { devices, nextPageToken };
+    });
+  }
+
+  /** An operator's pause. */
+  pause = (context: CallContext, rolloutId: string): Promise<Rollout> =>
+    this.change(context, rolloutId, async (_tx, state) => {
+      pause(state, context.caller.name, new Date(this.clock.now()));
+    });
+
+  /** An operator's resume, which may raise the rollout. */
+  resume = async (context: CallContext, rolloutId: string, percent: number | undefined): Promise<Rollout> => {
+    const profile = await this.profileOf(context.tenantId, rolloutId);
+    return this.change(context, rolloutId, async (tx, state) => {
+      const package_ = await findPackage(tx, state.tenantId, state.packageId);
+      if (package_ && lacksSignature(profile?.otaPolicy?.requireSignature, package_)) {
+        throw failedPrecondition('the profile requires a package with a verified signature');
+      }
+      const event = resume(state, percent);
+      if (event) await acknowledgeFailures(tx, state.tenantId, state.rolloutId);
+      return event;
+    });
+  };
+
+  /** Raises an active rollout. */
+  raise = (context: CallContext, rolloutId: string, percent: number): Promise<Rollout> =>
+    this.change(context, rolloutId, async (_tx, state) => raise(state, percent));
+
+  /** Gives the approval that the next step waits for. */
+  approve = (context: CallContext, rolloutId: string): Promise<Rollout> =>
+    this.change(context, rolloutId, async (_tx, state) => approve(state));
+
+  /** Turns the rollout around. */
+  rollback = async (context: CallContext, rolloutId: string): Promise<Rollout> => {
+    const profile = await this.profileOf(context.tenantId, rolloutId);
+    return this.change(context, rolloutId, async (tx, state) => {
+      if (state.rollbackPackageId && !(await findPackage(tx, state.tenantId, state.rollbackPackageId))) {
+        throw failedPrecondition('the rollback package has been deleted');
+      }
+      return this.applier.turnBack(tx, state, context.caller.name, profile);
+    });
+  };
+
+  /** Ends the rollout: nothing that was not delivered leaves any more. */
+  cancel = (context: CallContext, rolloutId: string): Promise<Rollout> =>
+    this.change(context, rolloutId, async (tx, state) => {
+      const event = cancel(state);
+      await cancelUndelivered(tx, state.tenantId, state.rolloutId);
+      await unassignUndelivered(tx, state.tenantId, state.rolloutId);
+      return event;
+    });
+
+  /** Sends failed and timed-out devices a new command; all of them when none is named. */
+  retry = (context: CallContext, rolloutId: string, deviceIds: readonly string[]): Promise<Rollout> =>
+    this.change(context, rolloutId, async (tx, state) => {
+      if (state.phase !== 'active' && state.phase !== 'paused')
+        throw failedPrecondition(`the rollout is ${state.phase}`);
+      const devices = await this.namedDevices(tx, state, deviceIds, ['failure', 'timed_out']);
+      if (devices.length === 0) return;
+      const package_ = await findPackage(tx, state.tenantId, state.packageId);
+      if (!package_) throw failedPrecondition('the package has been deleted');
+      const now = new Date(this.clock.now());
+      for (const device of devices) {
+        countMove(state, device.state, 'scheduled', placeOf(state, device), now);
+        // It was sent before and is not counted as sent twice.
+        state.sent -= 1;
+      }
+      await beginAttempt(tx, state, package_, devices, 'retry', now);
+    });
+
+  /** Takes devices out of what must succeed. */
+  skip = (context: CallContext, rolloutId: string, deviceIds: readonly string[]): Promise<Rollout> =>
+    this.change(context, rolloutId, async (tx, state) => {
+      if (state.phase !== 'active' && state.phase !== 'paused')
+        throw failedPrecondition(`the rollout is ${state.phase}`);
+      if (deviceIds.length === 0) throw invalidArgument('device_ids must name the devices to skip');
+      const devices = await this.namedDevices(tx, state, deviceIds, [
+        'scheduled',
+        'sent',
+        'downloading',
+        'failure',
+        'timed_out',
+      ]);
+      for (const device of devices) {
+        countMove(state, device.state, 'skipped', placeOf(state, device), new Date(this.clock.now()));
+        await updateRolloutDevice(tx, state.tenantId, state.rolloutId, device.device_id, {
+          state: 'skipped',
+          deadlineAt: null,
+        });
+      }
+      await finishRolloutCommands(
+        tx,
+        state.tenantId,
+        devices.map((device) => device.correlation_id),
+        'cancelled',
+      );
+      await unassign(
+        tx,
+        state.tenantId,
+        devices.filter((device) => device.state === 'scheduled').map((device) => device.device_id),
+        state.rolloutId,
+      );
+    });
+
+  /** The named devices that are in one of the states; NOT_FOUND for one that is not in the rollout. */
+  private async namedDevices(
+    tx: Transaction,
+    state: RolloutState,
+    deviceIds: readonly string[],
+    states: DeviceState[],
+  ) {
+    const unknown = deviceIds.find((id) => !isId(id));
+    if (unknown !== undefined) throw notFound('device_ids');
+    const named = deviceIds.length > 0 ? [...new Set(deviceIds)] : undefined;
+    const found = await listRolloutDevices(
+      tx,
+      state.tenantId,
+      state.rolloutId,
+      { deviceIds: named },
+      undefined,
+      undefined,
+    );
+    if (named && found.length < named.length) throw notFound('device_ids');
+    return found.filter((device) => states.includes(device.state));
+  }
+
+  /** The profile of a rollout. Read before its row is locked: a second connection is not waited for under a lock. */
+  private async profileOf(tenantId: string, rolloutId: string): Promise<ProfileFacts | undefined> {
+    const { profileId } = await this.database.read(tenantId, (tx) => getRollout(tx, tenantId, rolloutId));
+    return this.profiles.get(tenantId, profileId);
+  }
+
+  /** Changes a rollout under its lock, saves it when something changed, and answers it. */
+  private change(
+    context: CallContext,
+    rolloutId: string,
+    work: (tx: Transaction, state: RolloutState) => Promise<RolloutEvent | undefined | void>,
+  ): Promise<Rollout> {
+    const { tenantId } = context;
+    return this.database
+      .tenant(tenantId, async (tx) => {
+        const state = await lockRollout(tx, tenantId, rolloutId);
+        const before = JSON.stringify(state, bigints);
+        const event = await work(tx, state);
+        if (JSON.stringify(state, bigints) !== before) await saveRollout(tx, state, this.clock, event ?? undefined);
+        return toRollout(await getRollout(tx, tenantId, rolloutId));
+      })
+      .catch((error: unknown) => {
+        throw error instanceof RefusalError ? refusalError('OtaRollout', error) : error;
+      });
+  }
+}
+
+const bigints = (_key: string, value: unknown): unknown => (typeof value === 'bigint' ? value.toString() : value);

@@ -1,0 +1,199 @@
+// Scheduling: reads the fleet, finds who the current percentage covers, and gives the next of them their command.
+import type { Transaction } from '../../../platform/database/database.ts';
+import { newId } from '../../../platform/ids.ts';
+import { listFleet } from '../../../device-registry/fleet.ts';
+import { enqueueRolloutCommands } from '../../rpc/commands.ts';
+import { assign } from '../delivery/assignments.ts';
+import { coverage, exclusion, inCohortOrder, rank, type Exclusion, type FleetDevice, type Target } from './cohort.ts';
+import type { PackageRow } from '../packages/package-store.ts';
+import { effectivePercent, type DevicePlace, type RolloutState } from './rollout-state.ts';
+
+/** Devices that one transaction schedules or expires at the most. */
+export const devicesPerTransaction = 500;
+
+/** Devices of a profile in the order in which a package reaches them, and who is left out and why. */
+export interface Cohort {
+  readonly devices: FleetDevice[];
+  readonly excluded: { deviceId: string; reason: Exclusion }[];
+  /** Members that should have left the rollout: not in the fleet any more, or with an assignment of their own. */
+  readonly departed: Departed;
+}
+
+/** Why members should have left. */
+export type Departed = ReadonlyMap<string, 'gone' | 'overridden'>;
+
+/** What a package may be installed on. */
+export function targetOf(row: Pick<PackageRow, 'package_id' | 'version' | 'compatibility'>): Target {
+  return {
+    packageId: row.package_id,
+    version: row.version,
+    deviceType: row.compatibility.device_type ?? '',
+    minVersion: row.compatibility.min_version ?? '',
+    maxVersion: row.compatibility.max_version ?? '',
+    hardwareIdPattern: row.compatibility.hardware_id_pattern ?? '',
+  };
+}
+
+/**
+ * Reads the fleet of a profile and sorts out who may be updated to a package. Members of the rollout named stay eligible
+ * whatever they report meanwhile.
+ */
+export async function readCohort(
+  tx: Transaction,
+  tenantId: string,
+  profile: { profileId: string; type: string },
+  package_: PackageRow,
+  rolloutId: string | undefined,
+): Promise<Cohort> {
+  const fleet = await listFleet(tx, tenantId, profile.profileId);
+  const { rows: overrides } = await tx.query<{ device_id: string }>(
+    `SELECT a.device_id FROM ota_assignments a JOIN ota_packages p USING (tenant_id, package_id)
+     WHERE a.tenant_id = $1 AND a.slot = 'override' AND p.type = $2`,
+    [tenantId, package_.type],
+  );
+  const overridden = new Set(overrides.map((row) => row.device_id));
+  const members = rolloutId ? await readMembers(tx, tenantId, rolloutId) : new Set<string>();
+  const target = targetOf(package_);
+  const devices: FleetDevice[] = [];
+  const excluded: Cohort['excluded'] = [];
+  const departed = new Map<string, 'gone' | 'overridden'>([...members].map((deviceId) => [deviceId, 'gone']));
+  for (const member of fleet) {
+    const isOverridden = overridden.has(member.deviceId);
+    if (!isOverridden) departed.delete(member.deviceId);
+    else if (departed.has(member.deviceId)) departed.set(member.deviceId, 'overridden');
+    const device = {
+      deviceId: member.deviceId,
+      hardwareId: member.hardwareId,
+      version: package_.type === 'fw' ? member.firmwareVersion : member.softwareVersion,
+      overridden: isOverridden,
+      member: !isOverridden && members.has(member.deviceId),
+    };
+    const reason = exclusion(device, target, profile.type);
+    if (reason) excluded.push({ deviceId: device.deviceId, reason });
+    else devices.push(device);
+  }
+  return { devices: inCohortOrder(devices, target.packageId), excluded, departed };
+}
+
+async function readMembers(tx: Transaction, tenantId: string, rolloutId: string): Promise<Set<string>> {
+  const { rows } = await tx.query<{ device_id: string }>(
+    `SELECT device_id FROM ota_rollout_devices WHERE tenant_id = $1 AND rollout_id = $2 AND NOT has_left`,
+    [tenantId, rolloutId],
+  );
+  return new Set(rows.map((row) => row.device_id));
+}
+
+/** Devices that the current percentage covers. */
+export function coveredDevices(state: RolloutState, cohort: Cohort): FleetDevice[] {
+  return cohort.devices.slice(0, coverage(cohort.devices.length, effectivePercent(state)));
+}
+
+/**
+ * Schedules the next devices that the percentage covers, at most 500: member rows, commands and assignments. The row of the
+ * rollout is locked by the transaction; the caller saves the state. Answers how many are left for another transaction.
+ */
+export async function scheduleDevices(
+  tx: Transaction,
+  state: RolloutState,
+  cohort: Cohort,
+  package_: PackageRow,
+  now: Date,
+): Promise<number> {
+  state.eligible = cohort.devices.length;
+  const covered = coveredDevices(state, cohort);
+  const all = covered.filter((device) => !device.member);
+  const chosen = all.slice(0, devicesPerTransaction);
+  state.schedulingDue = chosen.length < all.length;
+  if (!state.schedulingDue) {
+    const last = covered.at(-1);
+    state.coveredCount = covered.length;
+    state.coveredRank = last && rank(state.packageId, last.deviceId);
+  }
+  // The first stage counts as a whole, as in a plan, although scheduling it takes several transactions.
+  if (state.scheduled === 0 && state.scheduledInitially === 0) state.scheduledInitially = all.length;
+  if (chosen.length > 0) {
+    const deviceIds = chosen.map((device) => device.deviceId);
+    await enroll(tx, state, deviceIds, package_, now);
+  }
+  return all.length - chosen.length;
+}
+
+/** Makes devices members of a locked rollout, with their commands and assignments. The caller saves the state. */
+export async function enroll(
+  tx: Transaction,
+  state: RolloutState,
+  deviceIds: readonly string[],
+  package_: PackageRow,
+  now: Date,
+): Promise<void> {
+  const times = sendTimes(state, deviceIds.length, now);
+  const commands = deviceIds.map((deviceId, index) => ({ deviceId, correlationId: newId(), notBefore: times[index]! }));
+  await tx.query(
+    `INSERT INTO ota_rollout_devices (tenant_id, rollout_id, device_id, state, stage_percent, correlation_id)
+     SELECT $1, $2, device_id, 'scheduled', $3, correlation_id
+     FROM unnest($4::uuid[], $5::uuid[]) AS d (device_id, correlation_id)
+     -- A device that had left comes back as if it had never been in the rollout.
+     ON CONFLICT (tenant_id, rollout_id, device_id) DO UPDATE SET
+       state = 'scheduled', has_left = false, stage_percent = EXCLUDED.stage_percent, attempts = 0,
+       correlation_id = EXCLUDED.correlation_id, firmware_version = '', error = '', updated_at = now()`,
+    [
+      state.tenantId,
+      state.rolloutId,
+      stageOf(state),
+      commands.map((command) => command.deviceId),
+      commands.map((command) => command.correlationId),
+    ],
+  );
+  await enqueueRolloutCommands(
+    tx,
+    state.tenantId,
+    state.rolloutId,
+    'ota_start',
+    startParams(state, package_),
+    commands,
+  );
+  await assign(
+    tx,
+    state.tenantId,
+    commands.map((command) => command.deviceId),
+    package_.type,
+    package_.package_id,
+    state.rolloutId,
+  );
+  state.scheduled += deviceIds.length;
+  state.stageScheduled += deviceIds.length;
+}
+
+/**
+ * The stage in which devices are scheduled now: the percentage it covers, so that a raise and a step each make a stage of
+ * their own.
+ */
+export const stageOf = (state: RolloutState): number => effectivePercent(state);
+
+/** Where the row of a device stands among the counters. */
+export const placeOf = (
+  state: RolloutState,
+  row: { readonly stage_percent: number; readonly acknowledged: boolean },
+): DevicePlace => ({ inCurrentStage: row.stage_percent === stageOf(state), acknowledged: row.acknowledged });
+
+/** Parameters of the command `ota_start`. */
+export function startParams(state: RolloutState, package_: PackageRow) {
+  return {
+    rollout_id: state.rolloutId,
+    package_id: package_.package_id,
+    type: package_.type,
+    version: package_.version,
+    size_bytes: Number(package_.size_bytes),
+    sha256: package_.sha256.toString('hex'),
+  };
+}
+
+/** When each of the next commands may leave, at most `maxPerMinute` a minute; advances the state's next time. */
+function sendTimes(state: RolloutState, count: number, now: Date): Date[] {
+  const perMinute = state.spec.maxPerMinute;
+  if (perMinute === 0) return Array.from({ length: count }, () => now);
+  const interval = 60_000 / perMinute;
+  const first = Math.max(now.getTime(), state.nextSendAt?.getTime() ?? 0);
+  state.nextSendAt = new Date(first + count * interval);
+  return Array.from({ length: count }, (_, index) => new Date(first + index * interval));
+}

@@ -1,0 +1,243 @@
+// For tests: what of the data plane has to do with rollouts, on a database of its own: the real registry, claims, profiles and
+// rollouts, as create-services.ts wires them, without the servers around them.
+import { create, type MessageInitShape } from '@bufbuild/protobuf';
+import {
+  AdvanceRolloutRequestSchema,
+  ObjectMetaSchema,
+  OtaRolloutSpecSchema,
+} from '@kellet/proto/es/kellet/control/v1/control_pb';
+import {
+  CreateDeviceRequestSchema,
+  DeleteDeviceRequestSchema,
+  UpdateDeviceRequestSchema,
+} from '@kellet/proto/es/kellet/v1/device_registry_pb';
+import { GetChunkRequestSchema, OtaReport_Status, OtaReportSchema } from '@kellet/proto/es/kellet/v1/ota_pb';
+import { ClaimDeviceRequestSchema } from '@kellet/proto/es/kellet/v1/provisioning_pb';
+import { createHash } from 'node:crypto';
+import { insertTenant } from '../../../auth/testing/test-fixtures.ts';
+import { MovableClock } from '../../../auth/testing/test-platform.ts';
+import { RefusalError } from '../../../control/applier.ts';
+import type { ChangeCoalescer } from '../../../control/changes.ts';
+import { deviceHandlers } from '../../../device-registry/device-handlers.ts';
+import { DeviceDirectory } from '../../../device-registry/directory.ts';
+import { Liveness } from '../../../device-registry/liveness.ts';
+import { KelletError } from '../../../platform/errors.ts';
+import { namedId, newId } from '../../../platform/ids.ts';
+import { createLogger } from '../../../platform/logger.ts';
+import { createMetrics } from '../../../platform/metrics.ts';
+import type { OutboxRelay } from '../../../platform/events/outbox.ts';
+import { Paging } from '../../../platform/paging.ts';
+import { internalContext, publicCaller } from '../../../platform/rpc.ts';
+import { createTestDatabase, type TestDatabase } from '../../../platform/testing/test-database.ts';
+import { claimMethod } from '../../provisioning/claims.ts';
+import { createProfileReader } from '../../provisioning/profiles.ts';
+import { mintProvisionKey } from '../../provisioning/provision-key.ts';
+import { applyProfile, applyTemplate, provisioningDispatcher } from '../../provisioning/testing/test-fixtures.ts';
+import { chunkBytes } from '../packages/artifact-store.ts';
+import { assignedPackage, chunk } from '../delivery/device-side.ts';
+import { RolloutMembership } from '../rollouts/membership.ts';
+import { Overrides } from '../delivery/overrides.ts';
+import { Reports } from '../rollouts/reports.ts';
+import { RolloutApplier } from '../rollouts/rollout-applier.ts';
+import { RolloutDriver } from '../rollouts/rollout-driver.ts';
+import { putArtifact } from './test-artifacts.ts';
+import { isSchedulingDue } from '../rollouts/rollout-state.ts';
+import { getRollout } from '../rollouts/rollout-store.ts';
+import { Rollouts } from '../rollouts/rollouts.ts';
+
+type Manifest = Exclude<MessageInitShape<typeof OtaRolloutSpecSchema>, { $typeName: string }>;
+type Action = MessageInitShape<typeof AdvanceRolloutRequestSchema>['action'];
+
+/** The tenant of every ground. */
+export const tenant = 'acme';
+
+/** What the tests of rollouts stand on. */
+export interface Ground {
+  readonly test: TestDatabase;
+  readonly clock: MovableClock;
+  readonly liveness: Liveness;
+  readonly rollouts: Rollouts;
+  readonly overrides: Overrides;
+  readonly reports: Reports;
+  readonly profiles: ReturnType<typeof createProfileReader>;
+  readonly context: ReturnType<typeof internalContext>;
+  /** Applies a profile, of the type `sensor` unless it is said otherwise; answers its id. */
+  profile(name: string, options?: { type?: string; requireSignature?: boolean }): Promise<string>;
+  /** Makes an available package; answers its id. */
+  package(
+    name: string,
+    version: string,
+    options?: { type?: 'fw' | 'sw'; signed?: boolean; minVersion?: string },
+  ): Promise<string>;
+  /** Makes devices through the registry; answers their ids. */
+  make(profileId: string, count: number): Promise<string[]>;
+  /** A function that claims one device of the profile, and answers its id. */
+  claimer(profileName: string): Promise<() => Promise<string>>;
+  remove(deviceId: string): Promise<void>;
+  move(deviceId: string, profileId: string): Promise<void>;
+  /** Applies a new rollout of `two` to `sensor`; answers its id. */
+  start(change?: Manifest): Promise<string>;
+  /** Applies the same manifest again, changed. */
+  apply(rolloutId: string, change: Manifest): Promise<void>;
+  advance(rolloutId: string, action: Action): Promise<boolean>;
+  /** Asks for scheduling as the operator does: while the observation calls for it. */
+  schedule(rolloutId: string): Promise<void>;
+  report(deviceId: string, rolloutId: string, version: string, success?: boolean): Promise<unknown>;
+  chunk(deviceId: string, packageId: string): Promise<unknown>;
+  metadata(deviceId: string): ReturnType<typeof assignedPackage>;
+  rows<R extends Record<string, unknown>>(text: string, ...values: unknown[]): Promise<R[]>;
+  /** The row of a rollout. */
+  row(rolloutId: string): Promise<Record<string, unknown>>;
+  /** Devices that are in the rollout, by state. */
+  members(rolloutId: string): Promise<{ device_id: string; state: string }[]>;
+  /** Subjects of the rollout's events, without tenant and id. */
+  events(rolloutId: string): Promise<string[]>;
+  close(): Promise<void>;
+}
+
+/** The code or reason with which work was refused; `nothing` when it was not. */
+export const refusal = (work: Promise<unknown>): Promise<string> =>
+  work.then(
+    () => 'nothing',
+    (error: unknown) => {
+      if (error instanceof RefusalError) return error.reason;
+      if (error instanceof KelletError) return error.code;
+      throw error;
+    },
+  );
+
+/** Opens a ground with the profile `sensor` and the packages `one` (1.0.0) and `two` (2.0.0). */
+export async function openGround(): Promise<Ground> {
+  const test = await createTestDatabase();
+  const { database } = test;
+  const clock = new MovableClock();
+  const logger = createLogger('silent');
+  await insertTenant(database, tenant);
+  const profiles = createProfileReader(database);
+  const membership = new RolloutMembership(clock);
+  const liveness = new Liveness(database, new DeviceDirectory(database, profiles), clock, logger);
+  const paging = new Paging(Buffer.alloc(32));
+  const devices = deviceHandlers({ database, paging, profiles, liveness, membership });
+  const dispatcher = provisioningDispatcher(database);
+  const { claimDevice } = claimMethod({
+    database,
+    // What the relay and the coalescer do comes after the transaction.
+    outbox: { release: async () => undefined } as unknown as OutboxRelay,
+    changes: { mark: () => undefined } as unknown as ChangeCoalescer,
+    clock,
+    logger,
+    metrics: createMetrics(),
+    membership,
+  });
+  const applier = new RolloutApplier(database, profiles, clock);
+  const driver = new RolloutDriver(database, profiles, applier, clock);
+  // Creation through REST is tested on the whole system; nothing here reaches it.
+  const rollouts = new Rollouts({ database, profiles, applier, paging, clock, writer: undefined as never });
+  const reports = new Reports(database, membership, clock);
+  const context = internalContext({ ...publicCaller, kind: 'user', tenantId: tenant, name: 'admin@acme.test' });
+  const artifact = Buffer.alloc(chunkBytes + 1000, 7);
+  const sha256 = createHash('sha256').update(artifact).digest();
+  const bytes = async function* () {
+    yield artifact;
+  };
+  await putArtifact(database, tenant, sha256, artifact.length, bytes());
+  const applied = new Map<string, (change: Manifest) => Promise<string>>();
+
+  const rows = async <R extends Record<string, unknown>>(text: string, ...values: unknown[]): Promise<R[]> =>
+    (await database.system((tx) => tx.query<R>(text, values))).rows;
+  const row = async (rolloutId: string) =>
+    (await rows<Record<string, unknown>>('SELECT * FROM ota_rollouts WHERE rollout_id = $1', rolloutId))[0]!;
+  const advance = async (rolloutId: string, action: Action) => {
+    const { revision } = await row(rolloutId);
+    const request = { tenantId: tenant, rolloutId, revision: revision as bigint, action };
+    return driver.advance(create(AdvanceRolloutRequestSchema, request));
+  };
+  const ground: Ground = {
+    ...{ test, clock, liveness, rollouts, reports, profiles, context, rows, row },
+    overrides: new Overrides(database, membership),
+    profile: async (name, { type = 'sensor', requireSignature = false } = {}) => {
+      const spec = { type, otaPolicy: { requireSignature } };
+      return (await applyProfile(dispatcher, { tenantId: tenant, name }, spec)).id;
+    },
+    package: async (name, version, { type = 'fw', signed = false, minVersion = '' } = {}) => {
+      const packageId = namedId(tenant, 'package', name);
+      await rows(
+        `INSERT INTO ota_packages (tenant_id, package_id, name, display_name, type, version, artifact_uri, sha256, signature,
+           size_bytes, compatibility, status, checksum_verified, signature_verified)
+         VALUES ($1, $2, $3, $3, $4, $5, 'https://x', $6, '', $7, $8, 'available', true, $9)`,
+        ...[tenant, packageId, name, type, version, sha256, artifact.length, { min_version: minVersion }, signed],
+      );
+      return packageId;
+    },
+    make: (profileId, count) =>
+      Promise.all(
+        Array.from({ length: count }, async () => {
+          const request = create(CreateDeviceRequestSchema, { hardwareId: newId(), profileId });
+          return (await devices.createDevice!(request, context)).device!.deviceId!;
+        }),
+      ),
+    claimer: async (profileName) => {
+      const key = mintProvisionKey();
+      const { refusal: refused } = await applyTemplate(dispatcher, { tenantId: tenant, name: newId() }, key, {
+        profileName,
+      });
+      if (refused) throw new Error(refused.message);
+      return async () => {
+        const request = { provisionKey: key, hardwareId: newId(), deviceName: 'claimed' };
+        const answer = await claimDevice(create(ClaimDeviceRequestSchema, request), internalContext(publicCaller));
+        return answer.deviceId!;
+      };
+    },
+    remove: async (deviceId) =>
+      void (await devices.deleteDevice!(create(DeleteDeviceRequestSchema, { deviceId }), context)),
+    move: async (deviceId, profileId) => {
+      const updateMask = { paths: ['profile_id'] };
+      await devices.updateDevice!(create(UpdateDeviceRequestSchema, { deviceId, profileId, updateMask }), context);
+    },
+    start: async (change = {}) => {
+      const name = newId();
+      const meta = create(ObjectMetaSchema, { tenantId: tenant, namespace: 'kellet-acme', name, uid: newId() });
+      const apply = async (next: Manifest): Promise<string> => {
+        const spec = { packageName: 'two', profileName: 'sensor', rollbackPackageName: 'one', canaryPercent: 20 };
+        const policy = { failureThresholdPercent: 10, minFailures: 1 };
+        return (await applier.apply(meta, create(OtaRolloutSpecSchema, { ...spec, ...policy, ...next }))).id;
+      };
+      const id = await apply(change);
+      applied.set(id, (next) => apply({ ...change, ...next }));
+      return id;
+    },
+    apply: async (rolloutId, change) => void (await applied.get(rolloutId)!(change)),
+    advance: async (rolloutId, action) => (await advance(rolloutId, action)).applied === true,
+    schedule: async (rolloutId) => {
+      for (;;) {
+        const state = await database.tenant(tenant, (tx) => getRollout(tx, tenant, rolloutId));
+        if (state.phase !== 'active' || !isSchedulingDue(state)) return;
+        await advance(rolloutId, { case: 'scheduleDevices', value: {} });
+      }
+    },
+    report: (deviceId, rolloutId, firmwareVersion, success = true) => {
+      const status = success ? OtaReport_Status.success : OtaReport_Status.failure;
+      return reports.report(tenant, deviceId, create(OtaReportSchema, { rolloutId, firmwareVersion, status }));
+    },
+    chunk: (deviceId, packageId) =>
+      chunk(database, tenant, create(GetChunkRequestSchema, { deviceId, packageId, offset: 0 })),
+    metadata: (deviceId) => assignedPackage(database, tenant, deviceId),
+    members: (rolloutId) =>
+      rows(
+        `SELECT device_id, state FROM ota_rollout_devices WHERE rollout_id = $1 AND NOT has_left ORDER BY device_id`,
+        rolloutId,
+      ),
+    events: async (rolloutId) => {
+      const found = await rows<{ subject: string }>(
+        `SELECT subject FROM outbox WHERE subject LIKE 'profile.ota.rollout.%' || $1 ORDER BY position`,
+        rolloutId,
+      );
+      return found.map(({ subject }) => subject.split('.')[3]!);
+    },
+    close: () => test.drop(),
+  };
+  await ground.profile('sensor');
+  await ground.package('one', '1.0.0');
+  await ground.package('two', '2.0.0');
+  return ground;
+}

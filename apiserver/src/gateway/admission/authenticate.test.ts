@@ -1,0 +1,387 @@
+import { create } from '@bufbuild/protobuf';
+import { timestampFromMs } from '@bufbuild/protobuf/wkt';
+import {
+  AuthService,
+  ValidateTokenResponse_Kind as Kind,
+  ValidateTokenResponse_Reason as Reason,
+  ValidateTokenResponseSchema,
+} from '@kellet/proto/es/kellet/v1/auth_pb';
+import { expect } from 'chai';
+import { hash } from 'node:crypto';
+import { revocationChannel } from '../../auth/credentials/revocations.ts';
+import { tenantChannel } from '../../tenants/tenant-store.ts';
+import type { Database } from '../../platform/database/database.ts';
+import type { ListenerState } from '../../platform/database/listen.ts';
+import { KelletError, unavailable } from '../../platform/errors.ts';
+import { ServiceRegistry, type Caller } from '../../platform/rpc.ts';
+import { Authenticator, credentialOf, identityOf } from './authenticate.ts';
+import { answerFor, type TestToken } from '../testing/test-tokens.ts';
+
+const settled = (milliseconds = 5) => new Promise((resolve) => setTimeout(resolve, milliseconds));
+
+const user: TestToken = { valid: true, tenantId: 'acme', userId: 'u1', kind: Kind.user, sessionId: 's1', name: 'a@b' };
+
+describe('the credential of a request', () => {
+  for (const [authorization, apiKey, want] of [
+    [undefined, undefined, undefined],
+    ['', undefined, undefined],
+    ['Bearer abc', undefined, 'abc'],
+    ['bearer  abc ', undefined, 'abc'],
+    [undefined, 'key', 'key'],
+    ['', 'key', 'key'],
+    ['Bearer abc', 'key', 'abc'],
+    ['Basic abc', 'key', ''],
+    ['Bearer', 'key', ''],
+    ['Bearer a b', undefined, ''],
+    ['abc', undefined, ''],
+  ] as const) {
+    it(`${authorization} and ${apiKey}: ${want}`, () => expect(credentialOf(authorization, apiKey)).to.equal(want));
+  }
+});
+
+describe("what ValidateToken's answer stands for", () => {
+  const caller = (answer: TestToken) => {
+    const identity = identityOf(create(ValidateTokenResponseSchema, answerFor(answer)), 'hash');
+    return identity instanceof KelletError ? `${identity.code} ${identity.message}` : identity.caller;
+  };
+
+  it('a user, with everything a handler may know', () => {
+    expect(
+      caller({ ...user, scopes: ['a:read'], ipAllowlist: ['10.0.0.0/8'], expiresAt: timestampFromMs(5500) }),
+    ).to.deep.equal({
+      kind: 'user',
+      tenantId: 'acme',
+      userId: 'u1',
+      deviceId: '',
+      name: 'a@b',
+      scopes: new Set(['a:read']),
+      credentialHash: 'hash',
+      sessionId: 's1',
+      ipAllowlist: ['10.0.0.0/8'],
+      expiresAt: 5,
+    });
+  });
+
+  for (const [what, answer, want] of [
+    [
+      'a service goes by its key',
+      { valid: true, kind: Kind.service, keyId: 'k1', userId: 'x' },
+      { kind: 'service', userId: 'k1' },
+    ],
+    ['a device', { valid: true, kind: Kind.device, deviceId: 'd1' }, { kind: 'device', deviceId: 'd1' }],
+    ['the platform administrator', { valid: true, kind: Kind.platform_admin }, { kind: 'platform', tenantId: '' }],
+  ] as const) {
+    it(what, () => expect(caller(answer)).to.include(want));
+  }
+
+  for (const [what, answer, want] of [
+    ['an expired token', { valid: false, reason: Reason.expired }, '/api/v1/auth/refresh'],
+    ['a revoked one', { valid: false, reason: Reason.revoked }, 'UNAUTHENTICATED a valid credential is required'],
+    ['no reason', { valid: false }, 'UNAUTHENTICATED'],
+    ['no kind', { valid: true, tenantId: 'acme' }, 'UNAUTHENTICATED'],
+    ['a kind of a later version', { valid: true, kind: 99 as Kind }, 'UNAUTHENTICATED'],
+  ] as const) {
+    it(`refuses ${what}`, () => expect(caller(answer)).to.contain(want));
+  }
+
+  it('sends the holder of an expired API key to no refresh, which keys do not have', () => {
+    const refused = identityOf(
+      create(ValidateTokenResponseSchema, answerFor({ reason: Reason.expired })),
+      'hash',
+      true,
+    );
+    expect((refused as KelletError).message).to.equal('a valid credential is required');
+  });
+});
+
+describe('remembering credentials', () => {
+  let now: number;
+  let asked: number;
+  let answer: () => Promise<TestToken>;
+  let authenticator: Authenticator;
+  let announce: (payload: string, channel?: string) => void;
+  let listening: ListenerState;
+
+  beforeEach(() => {
+    now = 1_000_000;
+    asked = 0;
+    answer = async () => user;
+    const registry = new ServiceRegistry();
+    registry.register(AuthService, {
+      validateToken: async () => {
+        asked += 1;
+        return answerFor(await answer());
+      },
+    });
+    authenticator = new Authenticator(registry, { now: () => now });
+    const database = {
+      listen: (_channels: string[], receive: (channel: string, payload: string) => void, state: ListenerState) => {
+        announce = (payload, channel = revocationChannel) => receive(channel, payload);
+        listening = state;
+      },
+    };
+    authenticator.listen(database as unknown as Database);
+    listening(false);
+  });
+
+  const ask = (credential = 'token') =>
+    authenticator.authenticate(credential, '127.0.0.1').then(
+      () => 'ok',
+      (error: KelletError) => error.code,
+    );
+  const askTimes = async (times: number, credential?: string) => {
+    const before = asked;
+    for (let time = 0; time < times; time += 1) await ask(credential);
+    return asked - before;
+  };
+
+  it('for ten seconds', async () => {
+    expect(await askTimes(3)).to.equal(1);
+    now += 9_999;
+    expect(await askTimes(1)).to.equal(0);
+    now += 1;
+    expect(await askTimes(1)).to.equal(1);
+  });
+
+  it('not beyond their own end', async () => {
+    answer = async () => ({ ...user, expiresAt: timestampFromMs(now + 3000) });
+    await ask();
+    now += 3000;
+    expect(await askTimes(1)).to.equal(1);
+  });
+
+  it('refused ones for two seconds', async () => {
+    answer = async () => ({ valid: false });
+    expect(await askTimes(3)).to.equal(1);
+    now += 2000;
+    expect(await askTimes(1)).to.equal(1);
+  });
+
+  it('asks about few guesses of an address, and goes on asking about credentials that have held', async () => {
+    const from = (address: string, credential: string) =>
+      authenticator.authenticate(credential, address).then(
+        () => 'ok',
+        (error: KelletError) => `${error.code} ${error.retryAfterSeconds ?? ''}`,
+      );
+    expect(await from('2001:db8::1', 'good')).to.equal('ok');
+    answer = async () => ({ valid: false });
+    const outcomes: string[] = [];
+    asked = 0;
+    for (let guess = 0; guess < 1000; guess += 1)
+      outcomes.push(await from(`2001:db8::${guess.toString(16)}`, `guess ${guess}`));
+    expect(asked).to.equal(200);
+    expect(outcomes[199]).to.equal('UNAUTHENTICATED ');
+    expect(outcomes.slice(200)).to.satisfy((rest: string[]) => rest.every((one) => one === 'RESOURCE_EXHAUSTED 1'));
+    answer = async () => user;
+    // Behind the same address: what held here before, though it is not remembered any longer.
+    now += 11_000;
+    for (let guess = 0; guess < 1000; guess += 1) {
+      answer = async () => ({ valid: false });
+      await from('2001:db8::1', `another ${guess}`);
+    }
+    answer = async () => user;
+    expect(await from('2001:db8::1', 'good')).to.equal('ok');
+    expect(await from('2001:db8::1', 'new')).to.equal('RESOURCE_EXHAUSTED 1');
+    expect(await from('2001:db8:0:1::1', 'new')).to.equal('ok');
+    now += 100;
+    expect(await from('2001:db8::1', 'newer')).to.equal('ok');
+  });
+
+  it('charges an address nothing for a credential that has held and is revoked', async () => {
+    expect(await ask('token')).to.equal('ok');
+    answer = async () => ({ valid: false });
+    for (let time = 0; time < 300; time += 1) {
+      now += 10_000;
+      expect(await ask('token')).to.equal('UNAUTHENTICATED');
+    }
+  });
+
+  it('not when the auth service cannot tell', async () => {
+    answer = () => Promise.reject(unavailable('away'));
+    expect(await ask()).to.equal('UNAVAILABLE');
+    answer = async () => user;
+    expect(await ask()).to.equal('ok');
+  });
+
+  it('remembers of a Kubernetes token what it may do where, and for less long what it may not', async () => {
+    const uses: object[] = [];
+    const registry = new ServiceRegistry();
+    registry.register(AuthService, {
+      validateToken: async ({ namespace, permission }) => {
+        uses.push({ namespace, permission });
+        const isGranted = permission === 'get otarollouts';
+        const tenantId = isGranted ? 'acme' : '';
+        return answerFor({ valid: true, kind: Kind.kubernetes, tenantId, scopes: [permission] });
+      },
+    });
+    const judge = new Authenticator(registry, { now: () => now });
+    const claims = { aud: 'kellet', exp: 2000, 'kubernetes.io': {} };
+    const token = `${Buffer.from('{"alg":"RS256"}').toString('base64url')}.${Buffer.from(JSON.stringify(claims)).toString('base64url')}.c2ln`;
+    const use = (namespace: string, permission: string) =>
+      judge.authenticate(token, '127.0.0.1', { namespace, permission });
+    for (let time = 0; time < 2; time += 1) {
+      await use('a', 'get otarollouts');
+      await use('b', 'get otarollouts');
+      await use('a', 'create otarollouts/pause');
+    }
+    expect(uses).to.have.length(3);
+    now += 2_000;
+    await use('a', 'get otarollouts');
+    await use('a', 'create otarollouts/pause');
+    expect(uses).to.deep.equal([
+      { namespace: 'a', permission: 'get otarollouts' },
+      { namespace: 'b', permission: 'get otarollouts' },
+      { namespace: 'a', permission: 'create otarollouts/pause' },
+      { namespace: 'a', permission: 'create otarollouts/pause' },
+    ]);
+    await judge.authenticate('another', '127.0.0.1', { namespace: 'a', permission: 'get otarollouts' });
+    expect(uses[4]).to.deep.equal({ namespace: '', permission: '' });
+  });
+
+  it('asks nothing about what cannot be a credential', async () => {
+    expect(await ask('')).to.equal('UNAUTHENTICATED');
+    expect(await ask('x'.repeat(8193))).to.equal('UNAUTHENTICATED');
+    expect(asked).to.equal(0);
+  });
+
+  for (const [what, payload, forgotten, channel] of [
+    ['its tenant has changed', 'acme', 1, tenantChannel],
+    ['another tenant has changed', 'other', 0, tenantChannel],
+    ['the credential is revoked', hash('sha256', 'token', 'hex'), 1],
+    ['its session is revoked', 'session:s1', 1],
+    ['everything is revoked', '*', 1],
+    ['another credential is revoked', hash('sha256', 'other', 'hex'), 0],
+    ['another session is revoked', 'session:s2', 0],
+    ['a session without name is revoked', 'session:', 0],
+  ] as const) {
+    it(`${forgotten ? 'forgets it' : 'keeps it'} when ${what}`, async () => {
+      await ask();
+      announce(payload, channel);
+      expect(await askTimes(1)).to.equal(forgotten);
+    });
+  }
+
+  it('does not remember an answer that a revocation overtook', async () => {
+    let release: (value: TestToken) => void = () => undefined;
+    answer = () => new Promise((resolve) => (release = resolve));
+    const first = ask();
+    announce('*');
+    // Whoever asks after the revocation asks anew instead of sharing the older answer.
+    const second = ask();
+    expect(asked).to.equal(2);
+    release({ valid: false });
+    expect(await second).to.equal('UNAUTHENTICATED');
+    void first;
+  });
+
+  it('remembers nothing while revocations cannot be heard', async () => {
+    await ask();
+    listening(true);
+    expect(await askTimes(3)).to.equal(3);
+    listening(false);
+    expect(await askTimes(3)).to.equal(1);
+  });
+
+  it('tells an open call of its own revocation only', async () => {
+    const { caller } = await authenticator.authenticate('token', '127.0.0.1');
+    const ended: string[] = [];
+    const call = { credential: 'token', caller, address: '127.0.0.1' };
+    authenticator.watch({ ...call, end: (reason) => ended.push(reason.code) });
+    const stop = authenticator.watch({ ...call, end: () => ended.push('stopped') });
+    stop();
+    announce('*');
+    await settled();
+    expect(ended).to.deep.equal([]);
+    answer = async () => ({ valid: false, reason: Reason.revoked });
+    announce('session:s2');
+    await settled();
+    expect(ended).to.deep.equal([]);
+    announce('session:s1');
+    announce('session:s1');
+    await settled();
+    expect(ended).to.deep.equal(['UNAUTHENTICATED']);
+  });
+
+  it('ends an open call whose caller may no longer make it, and no other', async () => {
+    answer = async () => ({ ...user, scopes: ['rpc:read'] });
+    const { caller } = await authenticator.authenticate('token', '192.0.2.7');
+    const ended: string[] = [];
+    const open = (name: string, address: string, refusalOf?: (now: Caller) => string | undefined) =>
+      authenticator.watch({
+        credential: 'token',
+        caller,
+        address,
+        refusalOf,
+        end: ({ code }) => ended.push(`${name} ${code}`),
+      });
+    open('elsewhere', '198.51.100.1');
+    open('scoped', '192.0.2.7', (now) => (now.scopes.has('rpc:read') ? undefined : 'no scope'));
+    open('plain', '192.0.2.7');
+    answer = async () => ({ ...user, scopes: ['rpc:read'], ipAllowlist: ['192.0.2.0/24'] });
+    announce('acme', tenantChannel);
+    await settled();
+    expect(ended).to.deep.equal(['elsewhere PERMISSION_DENIED']);
+    answer = async () => ({ ...user, scopes: [], ipAllowlist: ['192.0.2.0/24'] });
+    announce('session:s1');
+    await settled();
+    expect(ended.slice(1)).to.deep.equal(['scoped PERMISSION_DENIED']);
+  });
+
+  it('ends an open call whose credential was revoked before it could be watched', async () => {
+    const { caller } = await authenticator.authenticate('token', '127.0.0.1');
+    answer = async () => ({ valid: false, reason: Reason.revoked });
+    announce('session:s1');
+    const ended: string[] = [];
+    authenticator.watch({ credential: 'token', caller, address: '127.0.0.1', end: ({ code }) => ended.push(code) });
+    await settled();
+    expect(ended).to.deep.equal(['UNAUTHENTICATED']);
+  });
+
+  it('asks again about an open call when the auth service could not tell', async function () {
+    this.timeout(5000);
+    const { caller } = await authenticator.authenticate('token', '127.0.0.1');
+    const ended: string[] = [];
+    authenticator.watch({ credential: 'token', caller, address: '127.0.0.1', end: ({ code }) => ended.push(code) });
+    answer = () => Promise.reject(unavailable('away'));
+    announce('*');
+    await settled();
+    expect(ended).to.deep.equal([]);
+    answer = async () => ({ valid: false, reason: Reason.revoked });
+    for (let wait = 0; ended.length === 0 && wait < 100; wait += 1) await settled(30);
+    expect(ended).to.deep.equal(['UNAUTHENTICATED']);
+  });
+
+  it('ends an open call at the end that its credential got meanwhile', async function () {
+    this.timeout(5000);
+    const { caller } = await authenticator.authenticate('token', '127.0.0.1');
+    const ended: string[] = [];
+    authenticator.watch({ credential: 'token', caller, address: '127.0.0.1', end: ({ code }) => ended.push(code) });
+    answer = async () => ({ ...user, expiresAt: timestampFromMs(now + 1000) });
+    announce(hash('sha256', 'token', 'hex'));
+    await settled();
+    now += 5000;
+    answer = async () => ({ valid: false, reason: Reason.expired });
+    for (let wait = 0; ended.length === 0 && wait < 150; wait += 1) await settled(30);
+    expect(ended).to.deep.equal(['UNAUTHENTICATED']);
+  });
+
+  it('judges thousands of open calls again a few at a time', async () => {
+    const { caller } = await authenticator.authenticate('token', '127.0.0.1');
+    let ended = 0;
+    let most = 0;
+    let running = 0;
+    for (let index = 0; index < 2000; index += 1) {
+      const credential = `token ${index}`;
+      authenticator.watch({ credential, caller, address: '127.0.0.1', end: () => (ended += 1) });
+    }
+    answer = async () => {
+      most = Math.max(most, (running += 1));
+      await new Promise(setImmediate);
+      running -= 1;
+      return { valid: false };
+    };
+    listening(true);
+    for (let wait = 0; ended < 2000 && wait < 200; wait += 1) await settled(10);
+    expect([ended, most]).to.deep.equal([2000, 16]);
+  });
+});

@@ -1,0 +1,78 @@
+import { create } from '@bufbuild/protobuf';
+import { expect } from 'chai';
+import { Access_Caller as C, AccessSchema } from '@kellet/proto/es/kellet/v1/options_pb';
+import { publicCaller, type Caller } from '../../platform/rpc.ts';
+import { authorize, foreignDevice } from './authorize.ts';
+
+const caller = (change: Partial<Caller>): Caller => ({ ...publicCaller, tenantId: 'acme', ...change });
+const access = (callers: C[], scope = '', deviceField = '', kubernetesPermission = '') =>
+  create(AccessSchema, { callers, scope, deviceField, kubernetesPermission });
+
+describe('authorisation', () => {
+  const user = caller({ kind: 'user', scopes: new Set(['devices:read']) });
+  const service = caller({ kind: 'service', scopes: new Set(['telemetry:write']) });
+  const device = caller({ kind: 'device', deviceId: 'd1' });
+  const platform = caller({ kind: 'platform', tenantId: '' });
+  const readDevices = access([C.USER, C.SERVICE], 'devices:read');
+  const pause = access([C.USER], 'ota:write', '', 'create otarollouts/pause');
+  const kubernetes = caller({ kind: 'kubernetes', name: 'k', scopes: new Set(['create otarollouts/pause']) });
+
+  for (const [what, rule, who, want] of [
+    ['a public method, without credential', access([C.PUBLIC]), publicCaller, undefined],
+    ['a public method, with one', access([C.PUBLIC]), user, undefined],
+    ['a method nobody may call', access([]), user, 'a user credential may not call this method'],
+    ['the scope is held', readDevices, user, undefined],
+    ['the scope is missing', readDevices, service, 'the scope devices:read is required'],
+    ['reading is not writing', access([C.USER], 'devices:write'), user, 'the scope devices:write is required'],
+    ['no scope is asked for', access([C.USER]), user, undefined],
+    ['a device where only people may call', readDevices, device, 'a device credential may not call this method'],
+    ['a device where devices may call', access([C.USER, C.DEVICE], 'telemetry:write'), device, undefined],
+    ['a user on a device method', access([C.DEVICE]), user, 'a user credential may not call this method'],
+    ['the platform admin on tenants', access([C.PLATFORM]), platform, undefined],
+    ['the platform admin elsewhere', readDevices, platform, 'a platform credential may not call this method'],
+    ['a user on tenants', access([C.PLATFORM]), user, 'a user credential may not call this method'],
+    [
+      'an address outside the allowlist',
+      readDevices,
+      { ...user, ipAllowlist: ['10.0.0.0/8'] },
+      'this address is not on the allowlist',
+    ],
+    ['a Kubernetes identity that was asked about this method', pause, kubernetes, undefined],
+    [
+      'a Kubernetes identity without the permission',
+      pause,
+      { ...kubernetes, scopes: new Set([]) },
+      "k may not create otarollouts/pause.kellet.dev in a tenant's namespace",
+    ],
+    [
+      'a Kubernetes identity with the scope of the same method and no permission',
+      pause,
+      { ...kubernetes, scopes: new Set(['ota:write']) },
+      "k may not create otarollouts/pause.kellet.dev in a tenant's namespace",
+    ],
+    [
+      'a Kubernetes identity on a method that names no permission',
+      readDevices,
+      { ...kubernetes, scopes: new Set(['', 'devices:read']) },
+      'a Kubernetes identity may not call this method',
+    ],
+    [
+      'a Kubernetes identity from elsewhere',
+      pause,
+      { ...kubernetes, ipAllowlist: ['10.0.0.0/8'] },
+      'this address is not on the allowlist',
+    ],
+    ['an address inside', readDevices, { ...user, ipAllowlist: ['192.0.2.0/24'] }, undefined],
+  ] as const) {
+    it(what, () => expect(authorize(rule, who, '192.0.2.7')).to.equal(want));
+  }
+
+  it('lets a device name itself and asks about any other', () => {
+    const own = access([C.DEVICE], '', 'device_id');
+    expect(foreignDevice(own, device, 'd1')).to.equal(undefined);
+    expect(foreignDevice(own, device, 'd2')).to.equal('d2');
+    expect(foreignDevice(own, device, '')).to.equal('');
+    expect(foreignDevice(own, user, 'd2')).to.equal(undefined);
+    expect(foreignDevice(access([C.DEVICE]), device, 'd2')).to.equal(undefined);
+  });
+});

@@ -1,0 +1,86 @@
+// From where a request comes: the peer, or, when the peer is a trusted proxy, whom that proxy says it speaks for.
+import type { IncomingMessage } from 'node:http';
+import { isIP, type BlockList } from 'node:net';
+import { addressList } from '../../platform/address-ranges.ts';
+import { plainAddress } from './authorize.ts';
+
+/** Answers the client's address, from the peer's and the request's headers by lower-case name. */
+export type AddressOf = (peer: string, header: (name: string) => string | undefined) => string;
+
+/** The client's address, through trusted proxies. */
+export const addressOfRequest = (addressOf: AddressOf, request: IncomingMessage): string =>
+  addressOf(request.socket.remoteAddress ?? '', (name) => request.headers[name] as string | undefined);
+
+/**
+ * `trusted`: addresses or CIDR ranges of proxies (KELLET_TRUSTED_PROXIES). The addresses in `X-Forwarded-For`, or else in
+ * `Forwarded` (RFC 7239), are walked from the nearest to the farthest: the first that is no trusted proxy is the client. What
+ * stands before it was written by the client, and proves nothing. Without trusted proxies the
+ * headers say nothing. `untrusted` hears, once, of a peer that sends them and is none.
+ */
+export function clientAddresses(trusted: readonly string[], untrusted?: (peer: string) => void): AddressOf {
+  let warn = untrusted;
+  const notBelieved = (address: string, header: (name: string) => string | undefined): string => {
+    if (warn && (header('x-forwarded-for') !== undefined || header('forwarded') !== undefined)) {
+      warn(address);
+      warn = undefined;
+    }
+    return address;
+  };
+  const proxies = addressList(trusted);
+  return (peer, header) => {
+    let address = plainAddress(peer);
+    if (trusted.length === 0 || !holds(proxies, address)) return notBelieved(address, header);
+    const forwardedFor = header('x-forwarded-for');
+    const hops = forwardedFor === undefined ? forwardedHops(header('forwarded') ?? '') : forwardedFor.split(',');
+    for (const hop of hops.toReversed()) {
+      const next = hopAddress(hop);
+      // A proxy that hides whom it speaks for, or a hop that is no address: no better is known than the one before.
+      if (next === undefined) return address;
+      address = next;
+      if (!holds(proxies, address)) return address;
+    }
+    return address;
+  };
+}
+
+/** Ranges of a setting, separated by commas. */
+export const listOf = (text: string): string[] =>
+  text
+    .split(',')
+    .map((item) => item.trim())
+    .filter((item) => item !== '');
+
+const holds = (list: BlockList, address: string): boolean => {
+  const family = isIP(address);
+  return family !== 0 && list.check(address, family === 4 ? 'ipv4' : 'ipv6');
+};
+
+/** The `for` parameters of a Forwarded header, one a hop; a hop without one is empty. */
+function forwardedHops(text: string): string[] {
+  if (text === '') return [];
+  return splitOutsideQuotes(text, ',').map((element) => {
+    const pair = splitOutsideQuotes(element, ';').find((candidate) => /^\s*for\s*=/i.test(candidate));
+    return pair?.slice(pair.indexOf('=') + 1) ?? '';
+  });
+}
+
+function splitOutsideQuotes(text: string, separator: string): string[] {
+  const parts: string[] = [];
+  let isQuoted = false;
+  let start = 0;
+  for (let at = 0; at < text.length; at += 1) {
+    if (text[at] === '"') isQuoted = !isQuoted;
+    else if (text[at] === separator && !isQuoted) {
+      parts.push(text.slice(start, at));
+      start = at + 1;
+    }
+  }
+  return [...parts, text.slice(start)];
+}
+
+/** The address of a hop, which may be quoted and carry a port: `192.0.2.1`, `192.0.2.1:80`, `[2001:db8::1]:80`, `2001:db8::1`. */
+function hopAddress(hop: string): string | undefined {
+  const text = hop.trim().replace(/^"(.*)"$/, '$1');
+  const address = /^\[([^\]]+)\](?::\d+)?$/.exec(text)?.[1] ?? /^(\d+\.\d+\.\d+\.\d+):\d+$/.exec(text)?.[1] ?? text;
+  return isIP(address) === 0 || address.includes('%') ? undefined : plainAddress(address);
+}

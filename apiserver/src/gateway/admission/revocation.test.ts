@@ -1,0 +1,295 @@
+// Credentials that end while gateways hold them in memory, with the real auth service behind two gateways.
+import { create } from '@bufbuild/protobuf';
+import { Client, credentials, Metadata, status } from '@grpc/grpc-js';
+import { DeviceLinkService, ListPendingRpcsRequestSchema } from '@kellet/proto/es/kellet/v1/device_link_pb';
+import { User_Role } from '@kellet/proto/es/kellet/v1/auth_pb';
+import { expect } from 'chai';
+import { once } from 'node:events';
+import { mintDeviceKey, revokeDeviceKeys, rotateDeviceKey } from '../../auth/credentials/device-keys.ts';
+import { TenantApplier } from '../../tenants/tenant-applier.ts';
+import { method, TestAuth } from '../../auth/testing/test-auth.ts';
+import { eventually, insertTenant } from '../../auth/testing/test-fixtures.ts';
+import { ObjectMetaSchema, TenantSpecSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
+import { Database } from '../../platform/database/database.ts';
+import { grpcService } from '../../platform/grpc/grpc-service.ts';
+import { newId } from '../../platform/ids.ts';
+import { createLogger } from '../../platform/logger.ts';
+import { publicCaller, type Caller, type ServiceRegistry } from '../../platform/rpc.ts';
+import { TcpProxy } from '../../platform/testing/test-tcp-proxy.ts';
+import { startTestGateway, type TestGateway } from '../testing/test-gateway.ts';
+
+const platformAdmin: Caller = { ...publicCaller, kind: 'platform', userId: 'root' };
+const heartbeatMilliseconds = 200;
+
+describe('a credential that ends', () => {
+  const one = TestAuth.define();
+  const gateways: TestGateway[] = [];
+  let proxy: TcpProxy;
+  let remote: Database;
+  let validations: number;
+  let tenant: string;
+  let applier: TenantApplier;
+
+  before(async () => {
+    applier = new TenantApplier(one.test);
+    proxy = await TcpProxy.before(one.test.url);
+    remote = new Database(proxy.through(one.test.url), createLogger('silent'), { heartbeatMilliseconds });
+    const register = (registry: ServiceRegistry): void => {
+      one.auth.register(registry);
+      const unary = registry.unary.bind(registry);
+      registry.unary = (asked, request, context) => {
+        if (asked.name === 'ValidateToken') validations += 1;
+        return unary(asked, request, context);
+      };
+      registry.register(DeviceLinkService, {
+        listPendingRpcs: async ({ waitSeconds }, context) => {
+          const ended = AbortSignal.any([context.signal, AbortSignal.timeout(waitSeconds * 1000)]);
+          if (waitSeconds > 0) await once(ended, 'abort');
+          return {};
+        },
+      });
+    };
+    gateways.push(await startTestGateway(register, { testDatabase: one.test }));
+    gateways.push(
+      await startTestGateway(register, { testDatabase: { database: remote, url: proxy.through(one.test.url) } }),
+    );
+  });
+  after(async () => {
+    proxy.restore();
+    for (const gateway of gateways) await gateway.stop();
+    await remote.close();
+    await proxy.close();
+  });
+
+  let tenants = 0;
+  beforeEach(async () => {
+    // A window of requests of its own.
+    await insertTenant(one.test.database, (tenant = `tenant-${(tenants += 1)}`));
+    validations = 0;
+  });
+
+  const ask = (gateway: TestGateway, token: string, path = '/api/v1/tenant', verb = 'GET') =>
+    fetch(`${gateway.rest}${path}`, {
+      method: verb,
+      headers: { authorization: `Bearer ${token}` },
+    });
+  const statuses = (token: string, path?: string, verb?: string) =>
+    Promise.all(gateways.map(async (gateway) => (await ask(gateway, token, path, verb)).status));
+  const call = one.call.bind(one);
+  /** The code with which a poll of a device's commands ends. */
+  const pollByGrpc = (gateway: TestGateway, token: string, deviceId: string) =>
+    new Promise<status>((resolve) => {
+      const client = new Client(gateway.grpc, credentials.createInsecure());
+      const { path, requestSerialize, responseDeserialize } = grpcService(DeviceLinkService)['ListPendingRpcs']!;
+      const request = create(ListPendingRpcsRequestSchema, { deviceId, waitSeconds: 60 });
+      const metadata = new Metadata();
+      metadata.set('authorization', `Bearer ${token}`);
+      client.makeUnaryRequest(path, requestSerialize, responseDeserialize, request, metadata, {}, (error) => {
+        client.close();
+        resolve(error?.code ?? status.OK);
+      });
+    });
+
+  const signIn = async () => {
+    const { tokens, user, caller } = await one.signedIn('tenant_admin', tenant);
+    return { token: tokens.accessToken, user, caller };
+  };
+  /** A second administrator, who does to the first what is to be done. */
+  const colleague = async () => (await one.signedIn('tenant_admin', tenant)).caller;
+  const deviceKey = async () => {
+    const deviceId = newId();
+    await one.test.database.system((tx) =>
+      tx.query(`INSERT INTO devices (tenant_id, device_id, name, hardware_id) VALUES ($1, $2, 'pump', 'pump')`, [
+        tenant,
+        deviceId,
+      ]),
+    );
+    const token = await one.test.database.tenant(tenant, (tx) => mintDeviceKey(tx, tenant, deviceId));
+    return { deviceId, token, path: `/api/v1/devices/${deviceId}/rpc/pending` };
+  };
+  const meta = () => create(ObjectMetaSchema, { tenantId: tenant, name: tenant });
+
+  /** Every gateway holds the credential; then `end` happens, and within a second none takes it for what it was. */
+  async function endsEverywhere(
+    token: string,
+    end: () => Promise<unknown>,
+    after: number,
+    { path = '/api/v1/tenant', verb = 'GET', before = 200 } = {},
+  ): Promise<void> {
+    const all = async (status: number) => (await statuses(token, path, verb)).every((answered) => answered === status);
+    await eventually(async () => {
+      await all(before);
+      const asked = validations;
+      return (await all(before)) && validations === asked;
+    });
+    await end();
+    await eventually(() => all(after), 1000);
+  }
+
+  it('by logout', async () => {
+    const { token, caller } = await signIn();
+    await endsEverywhere(token, () => call(method.logout, {}, caller), 401);
+  });
+
+  it('because its session was removed', async () => {
+    const { token, caller } = await signIn();
+    await endsEverywhere(token, () => call(method.deleteSession, { sessionId: caller.sessionId }, caller), 401);
+  });
+
+  it('because its user was disabled', async () => {
+    const { token, user } = await signIn();
+    const admin = await colleague();
+    const request = { userId: user.user_id, disabled: true, updateMask: { paths: ['disabled'] } };
+    await endsEverywhere(token, () => call(method.updateUser, request, admin), 401);
+  });
+
+  it('because its user was deleted', async () => {
+    const { token, user } = await signIn();
+    const admin = await colleague();
+    await endsEverywhere(token, () => call(method.deleteUser, { userId: user.user_id }, admin), 401);
+  });
+
+  it('in part, because its user got a lesser role', async () => {
+    const { token, user } = await signIn();
+    const admin = await colleague();
+    const request = { userId: user.user_id, role: User_Role.viewer, updateMask: { paths: ['role'] } };
+    await endsEverywhere(token, () => call(method.updateUser, request, admin), 403, {
+      path: `/api/v1/auth/api-keys/${newId()}`,
+      verb: 'DELETE',
+      before: 404,
+    });
+    expect(await statuses(token)).to.deep.equal([200, 200]);
+  });
+
+  it('because the API key was deleted', async () => {
+    const { caller } = await signIn();
+    const made = await one.call(method.createApiKey, { name: 'k', scopes: ['tenant:read'] }, caller);
+    await endsEverywhere(made.apiKey!, () => call(method.deleteApiKey, { keyId: made.keyId }, caller), 401);
+  });
+
+  it("because its device's keys were revoked", async () => {
+    const { deviceId, token, path } = await deviceKey();
+    const end = () => one.test.database.tenant(tenant, (tx) => revokeDeviceKeys(tx, tenant, deviceId));
+    await endsEverywhere(token, end, 401, { path });
+  });
+
+  it('when the grace of a rotated key is over, with the polls that wait on it', async function () {
+    this.timeout(10_000);
+    const { deviceId, token, path } = await deviceKey();
+    expect(await statuses(token, path)).to.deep.equal([200, 200]);
+    const polls = statuses(token, `${path}?wait_seconds=60`);
+    const grpcPolls = Promise.all(gateways.map((gateway) => pollByGrpc(gateway, token, deviceId)));
+    await one.test.database.tenant(tenant, (tx) => rotateDeviceKey(tx, tenant, deviceId, 1));
+    expect(await statuses(token, path)).to.deep.equal([200, 200]);
+    // The auth service's clock stands still in this test; the gateways' runs.
+    one.clock.advance(60_000);
+    expect(await polls).to.deep.equal([401, 401]);
+    expect(await grpcPolls).to.deep.equal([status.UNAUTHENTICATED, status.UNAUTHENTICATED]);
+  });
+
+  it("because the tenant's allowlist was changed", async () => {
+    const { token, caller } = await signIn();
+    const request = { ipAllowlist: ['192.0.2.0/24'], updateMask: { paths: ['ip_allowlist'] } };
+    await endsEverywhere(token, () => call(method.updateOwnTenant, request, caller), 403);
+  });
+
+  it('because the tenant was deleted', async () => {
+    const { token } = await signIn();
+    await endsEverywhere(token, () => applier.remove(meta(), false), 401);
+  });
+
+  it('because the tenant was deleted, and no credential of another tenant with it', async () => {
+    const { deviceId, token, path } = await deviceKey();
+    const deleted = meta();
+    await insertTenant(one.test.database, (tenant = `${tenant}-neighbour`));
+    const neighbour = await signIn();
+    const held = await deviceKey();
+    await eventually(async () => {
+      await statuses(neighbour.token);
+      await statuses(held.token, held.path);
+      const asked = validations;
+      await statuses(neighbour.token);
+      await statuses(held.token, held.path);
+      return validations === asked;
+    });
+    const ends = statuses(token, `${path}?wait_seconds=60`);
+    const grpcEnds = Promise.all(gateways.map((gateway) => pollByGrpc(gateway, token, deviceId)));
+    const staysOn = statuses(held.token, `${held.path}?wait_seconds=2`);
+    await new Promise((resolve) => setTimeout(resolve, 300));
+    const asked = validations;
+    await applier.remove(deleted, false);
+    expect(await ends).to.deep.equal([401, 401]);
+    expect(await grpcEnds).to.deep.equal([status.UNAUTHENTICATED, status.UNAUTHENTICATED]);
+    const ofDeleted = validations - asked;
+    expect(await statuses(neighbour.token)).to.deep.equal([200, 200]);
+    expect(await statuses(held.token, held.path)).to.deep.equal([200, 200]);
+    expect(validations - asked).to.equal(ofDeleted);
+    // Judged again were the deleted tenant's polls, of which there were four.
+    expect(ofDeleted).to.be.at.most(4);
+    expect(await staysOn).to.deep.equal([200, 200]);
+  });
+
+  it('not, but gets the limit that its tenant is given, by the platform or by its resource', async () => {
+    const { token } = await signIn();
+    const limits = () =>
+      Promise.all(
+        gateways.map(async (gateway) => Number((await ask(gateway, token)).headers.get('x-ratelimit-limit'))),
+      );
+    const byPlatform = (rateLimitPerMinute: number) => {
+      const request = { tenantId: tenant, rateLimitPerMinute, updateMask: { paths: ['rate_limit_per_minute'] } };
+      return call(method.updateTenant, request, platformAdmin);
+    };
+    const byResource = (rateLimitPerMinute: number) =>
+      applier.apply(meta(), create(TenantSpecSchema, { rateLimitPerMinute }));
+    expect(await limits()).to.deep.equal([1000, 1000]);
+    for (const change of [byPlatform, byResource]) {
+      await change(2000);
+      await eventually(async () => (await limits()).every((limit) => limit === 2000), 1000);
+      await change(1);
+      await eventually(async () => (await statuses(token)).every((status) => status === 429), 1000);
+      await change(3000);
+      await eventually(async () => (await statuses(token)).every((status) => status === 200), 1000);
+    }
+  });
+
+  it('also while a gateway cannot hear of it, which remembers nothing until it can', async function () {
+    this.timeout(15_000);
+    const { token, caller } = await signIn();
+    const cutOff = gateways[1]!;
+    const isRemembered = async () => {
+      await ask(cutOff, token);
+      const before = validations;
+      await ask(cutOff, token);
+      return validations === before;
+    };
+    await eventually(isRemembered);
+    proxy.cut();
+    await eventually(async () => !(await isRemembered()), 1000);
+    await call(method.logout, {}, caller);
+    // The auth service of this gateway still reaches the database.
+    expect((await ask(cutOff, token)).status).to.equal(401);
+    proxy.restore();
+    await eventually(async () => {
+      const other = await signIn();
+      await ask(cutOff, other.token);
+      const before = validations;
+      await ask(cutOff, other.token);
+      return validations === before;
+    });
+  });
+
+  it('also when the network swallows what would say so', async function () {
+    this.timeout(15_000);
+    const { deviceId, token, path } = await deviceKey();
+    const poll = ask(gateways[1]!, token, `${path}?wait_seconds=60`);
+    const grpcPoll = pollByGrpc(gateways[1]!, token, deviceId);
+    await new Promise((resolve) => setTimeout(resolve, 100));
+    proxy.silence();
+    await one.test.database.tenant(tenant, (tx) => revokeDeviceKeys(tx, tenant, deviceId));
+    const started = performance.now();
+    expect((await poll).status).to.equal(401);
+    expect(await grpcPoll).to.equal(status.UNAUTHENTICATED);
+    expect(performance.now() - started).to.be.below(5 * heartbeatMilliseconds);
+    proxy.restore();
+  });
+});

@@ -1,0 +1,458 @@
+// What is decided of a gRPC call before its message has come, by a client that sends none, and that each call is counted and
+// logged once, however it ends.
+import { once } from 'node:events';
+import { connect, constants, type ClientHttp2Session, type ClientHttp2Stream } from 'node:http2';
+import { deflateSync } from 'node:zlib';
+import { fromBinary } from '@bufbuild/protobuf';
+import { setLogger } from '@grpc/grpc-js';
+import { ValidateTokenResponse_Kind as Kind } from '@kellet/proto/es/kellet/v1/auth_pb';
+import { CallKindsService, PieceSchema } from '@kellet/proto/es/kellet/testing/v1/call_kinds_pb';
+import { expect } from 'chai';
+import { eventually } from '../../auth/testing/test-fixtures.ts';
+import { codes } from '../../platform/errors.ts';
+import { TcpProxy } from '../../platform/testing/test-tcp-proxy.ts';
+import { startTestGateway, type TestGateway } from '../testing/test-gateway.ts';
+import { frame, framed, frames } from '../testing/test-grpc.ts';
+
+type Headers = Record<string, string | undefined>;
+const kinds = CallKindsService.methods.map(({ name }) => name);
+
+describe('the admission of gRPC calls', () => {
+  for (const split of [false, true]) {
+    describe(split ? 'before services of another process' : 'before services of its own', () => {
+      let server: TestGateway;
+      let session: ClientHttp2Session;
+      const lines: string[] = [];
+      let handled = 0;
+      /** Streams of requests of which a handler has seen the end, and streams of answers that it has ended. */
+      let ended = 0;
+
+      before(async () => {
+        server = await startTestGateway(
+          (registry) =>
+            registry.register(CallKindsService, {
+              unary: async (request, context) => {
+                handled += 1;
+                if (request.text === 'slow') await once(context.signal, 'abort');
+                return { text: `${request.text.length}` };
+              },
+              async *serverStreaming(request, context) {
+                handled += 1;
+                const isEndless = request.text === 'endless';
+                try {
+                  do yield { text: isEndless ? 'x'.repeat(1000) : `${request.text.length}` };
+                  while (isEndless && !context.signal.aborted);
+                } finally {
+                  ended += 1;
+                }
+              },
+              clientStreaming: async (requests) => {
+                handled += 1;
+                let length = 0;
+                for await (const { text } of requests) length += text.length;
+                ended += 1;
+                return { text: `${length}` };
+              },
+              async *bidirectional(requests) {
+                handled += 1;
+                for await (const { text } of requests) yield { text: `${text.length}` };
+                ended += 1;
+              },
+            }),
+          { lines, services: [CallKindsService], split },
+        );
+        session = connect(`http://${server.grpc}`);
+      });
+      after(async () => {
+        session.close();
+        await server.stop();
+      });
+
+      /** A caller of a tenant of its own. */
+      let tenants = 0;
+      const caller = (change: object = {}) => {
+        const tenantId = `t${(tenants += 1)}`;
+        const token = `token-${tenantId}`;
+        server.tokens.set(token, { valid: true, kind: Kind.user, tenantId, userId: 'u', ...change });
+        return { token, tenantId };
+      };
+      const hits = async (tenantId: string): Promise<number> => {
+        const { rows } = await server.testDatabase.database.pool.query<{ hits: number }>(
+          'SELECT sum(hits)::int4 AS hits FROM rate_windows WHERE tenant_id = $1',
+          [tenantId],
+        );
+        return rows[0]?.hits ?? 0;
+      };
+
+      let calls = 0;
+      beforeEach(() => (handled = ended = 0));
+
+      interface Call {
+        readonly requestId: string;
+        readonly stream: ClientHttp2Stream;
+        /** What was answered, once the server has ended its side: headers and trailers as one. */
+        readonly end: Promise<Headers>;
+        readonly messages: () => string[];
+      }
+      /** Sends a call's headers, and no message. */
+      function open(method: string, token: string, more: Record<string, string> = {}, from = session): Call {
+        const requestId = `call-${(calls += 1)}`;
+        const stream = from.request({
+          [constants.HTTP2_HEADER_METHOD]: 'POST',
+          [constants.HTTP2_HEADER_PATH]: `/${CallKindsService.typeName}/${method}`,
+          'content-type': 'application/grpc',
+          te: 'trailers',
+          'x-request-id': requestId,
+          ...(token === '' ? {} : { authorization: `Bearer ${token}` }),
+          ...more,
+        });
+        const answered: Headers = {};
+        const chunks: Buffer[] = [];
+        stream.on('error', () => undefined);
+        stream.on('response', (headers) => Object.assign(answered, headers));
+        stream.on('trailers', (trailers) => Object.assign(answered, trailers));
+        stream.on('data', (chunk: Buffer) => chunks.push(chunk));
+        const end = Promise.race([once(stream, 'end'), once(stream, 'close')]).then(() => answered);
+        const messages = () => frames(Buffer.concat(chunks)).map((bytes) => fromBinary(PieceSchema, bytes).text);
+        return { requestId, stream, end, messages };
+      }
+      const piece = (text: string) => frame(PieceSchema, { text });
+
+      /** The access log's entries of a call. */
+      const entries = ({ requestId }: Call) =>
+        lines
+          .map((line) => JSON.parse(line) as Record<string, unknown>)
+          .filter((line) => line['log'] === 'access' && line['request_id'] === requestId);
+      /** How many calls the metrics have, by code. */
+      async function counted(method: string, code: string): Promise<number> {
+        const wanted = [`method="${method}"`, `code="${code}"`];
+        const line = (await server.metrics.metrics())
+          .split('\n')
+          .find(
+            (each) => each.startsWith('kellet_gateway_calls_total{') && wanted.every((label) => each.includes(label)),
+          );
+        return Number(line?.split(' ').at(-1) ?? 0);
+      }
+      /** Runs a call to its end, which is to be logged and counted once, by this code. */
+      async function endsOnce(method: string, code: string, run: () => Promise<Call>): Promise<void> {
+        const before = await counted(method, code);
+        const call = await run();
+        await eventually(() => entries(call).length > 0);
+        call.stream.close(constants.NGHTTP2_CANCEL);
+        await new Promise((resolve) => setTimeout(resolve, 30));
+        expect(entries(call).map((entry) => entry['code'])).to.deep.equal([code]);
+        expect((await counted(method, code)) - before).to.equal(1);
+      }
+
+      for (const method of kinds) {
+        for (const [what, code, name, change, isCounted] of [
+          ['no credential', '16', 'UNAUTHENTICATED', undefined, false],
+          ['a bad credential', '16', 'UNAUTHENTICATED', { valid: false }, false],
+          ['a used-up window', '8', 'RESOURCE_EXHAUSTED', { rateLimitPerMinute: 1 }, true],
+          ['no right to call', '7', 'PERMISSION_DENIED', { ipAllowlist: ['192.0.2.0/24'] }, true],
+        ] as const) {
+          it(`answers ${what} before the message of ${method} has come`, async () => {
+            const { token, tenantId } = change ? caller(change) : { token: '', tenantId: '' };
+            if (code === '8') {
+              const first = open(method, token);
+              first.stream.end(piece('a'));
+              await first.end;
+              expect(handled).to.equal(1);
+            }
+            const before = { handled, hits: await hits(tenantId) };
+            await endsOnce(method, name, async () => {
+              const call = open(method, token);
+              const answered = await call.end;
+              expect(answered).to.include({ 'grpc-status': code, 'x-request-id': call.requestId });
+              expect('x-ratelimit-limit' in answered).to.equal(isCounted);
+              expect('retry-after' in answered).to.equal(code === '8');
+              expect(call.stream.writableEnded).to.equal(false);
+              return call;
+            });
+            expect(handled).to.equal(before.handled);
+            // A window that is known to be used up is not asked again.
+            expect(await hits(tenantId)).to.equal(code === '7' ? 1 : before.hits);
+          });
+        }
+
+        it(`lets ${method} through, counted once`, async () => {
+          const { token, tenantId } = caller();
+          await endsOnce(method, 'OK', async () => {
+            const call = open(method, token);
+            call.stream.end(piece('four'));
+            expect(await call.end).to.include({ 'grpc-status': '0', 'x-ratelimit-remaining': '999' });
+            expect(call.messages()).to.deep.equal(['4']);
+            return call;
+          });
+          expect(await hits(tenantId)).to.equal(1);
+          expect(handled).to.equal(1);
+        });
+      }
+
+      it('prints nothing of a credential that is no text', async () => {
+        const printed: unknown[] = [];
+        setLogger({ error: (...line: unknown[]) => void printed.push(...line) });
+        try {
+          await endsOnce('Unary', 'UNAUTHENTICATED', async () => {
+            const call = open('Unary', 's\xe9cret');
+            await call.end;
+            return call;
+          });
+        } finally {
+          setLogger(console);
+        }
+        expect(printed).to.deep.equal([]);
+        expect(lines.filter((line) => line.includes('cret'))).to.deep.equal([]);
+      });
+
+      describe('while it takes time', () => {
+        /** Runs while requests cannot be counted, for less than the second after which nobody waits for the counter. */
+        async function whilePending(work: () => Promise<void>): Promise<void> {
+          const client = await server.testDatabase.database.pool.connect();
+          try {
+            await client.query('BEGIN');
+            await client.query('LOCK TABLE rate_windows IN ACCESS EXCLUSIVE MODE');
+            await work();
+            await client.query('ROLLBACK');
+          } finally {
+            client.release();
+          }
+        }
+
+        for (const method of kinds) {
+          it(`reads nothing of ${method} meanwhile, and everything afterwards`, async () => {
+            const { token, tenantId } = caller();
+            const length = 1024 * 1024;
+            let call!: Call;
+            await whilePending(async () => {
+              call = open(method, token);
+              call.stream.end(piece('x'.repeat(length)));
+              await new Promise((resolve) => setTimeout(resolve, 200));
+              // One window of flow control is under way, the rest is with the client.
+              expect(call.stream.writableFinished).to.equal(false);
+              expect(call.stream.state.localWindowSize).to.equal(65_535);
+              expect(handled).to.equal(0);
+            });
+            expect((await call.end)['grpc-status']).to.equal('0');
+            expect(call.messages()).to.deep.equal([`${length}`]);
+            expect(await hits(tenantId)).to.equal(1);
+          });
+
+          it(`runs no ${method} that was cancelled meanwhile`, async () => {
+            const { token, tenantId } = caller();
+            await endsOnce(method, 'CANCELLED', async () => {
+              let call!: Call;
+              await whilePending(async () => {
+                call = open(method, token);
+                call.stream.write(piece('a'));
+                await new Promise((resolve) => setTimeout(resolve, 100));
+                call.stream.close(constants.NGHTTP2_CANCEL);
+                await eventually(() => entries(call).length > 0, 500);
+              });
+              await eventually(async () => (await hits(tenantId)) === 1);
+              return call;
+            });
+            expect(handled).to.equal(0);
+          });
+        }
+
+        it('keeps the deadline', async () => {
+          const { token } = caller();
+          await endsOnce('Unary', 'DEADLINE_EXCEEDED', async () => {
+            let call!: Call;
+            await whilePending(async () => {
+              call = open('Unary', token, { 'grpc-timeout': '100m' });
+              expect(await call.end).to.include({ 'grpc-status': '4', 'x-request-id': call.requestId });
+            });
+            return call;
+          });
+          expect(handled).to.equal(0);
+        });
+      });
+
+      describe('lets in what then comes to nothing:', () => {
+        const two = Buffer.concat([piece('a'), piece('b')]);
+        const squeezed = framed(deflateSync(Buffer.alloc(5 * 1024 * 1024)), true);
+        for (const [what, name, bytes, message, more] of [
+          [
+            'a message that is too large',
+            'INVALID_ARGUMENT',
+            piece('x'.repeat(5 * 1024 * 1024)),
+            'larger than 4259840 bytes',
+          ],
+          [
+            'one that is too large once inflated',
+            'INVALID_ARGUMENT',
+            squeezed,
+            'larger than',
+            { 'grpc-encoding': 'deflate' },
+          ],
+          ['a message that is none', 'INVALID_ARGUMENT', framed(Buffer.from([0])), 'the message: cannot be decoded'],
+          ['a message that ends early', 'INVALID_ARGUMENT', framed(Buffer.from([0x0a, 0xff, 0xff])), 'text: '],
+          [
+            'a text that is no UTF-8',
+            'INVALID_ARGUMENT',
+            framed(Buffer.from([0x0a, 1, 0xff])),
+            'text: must be valid UTF-8',
+          ],
+          ['a text that the contract does not take', 'INVALID_ARGUMENT', piece('a\0'), 'text: must not contain NUL'],
+          ['no message', 'UNIMPLEMENTED', Buffer.alloc(0), 'the request has no message'],
+          ['two messages', 'UNIMPLEMENTED', two, 'the request has more than one message'],
+          [
+            'an unknown compression',
+            'UNIMPLEMENTED',
+            framed(Buffer.from('?'), true),
+            '"snappy"',
+            { 'grpc-encoding': 'snappy' },
+          ],
+          [
+            'a deadline that is none',
+            'INVALID_ARGUMENT',
+            piece('a'),
+            'grpc-timeout must be',
+            { 'grpc-timeout': 'abc' },
+          ],
+        ] as const) {
+          for (const method of ['Unary', 'ServerStreaming']) {
+            it(`${what}, to ${method}`, async () => {
+              const { token } = caller();
+              await endsOnce(method, name, async () => {
+                // Node's client counts what it has not got rid of of a message against its connection.
+                const own = connect(`http://${server.grpc}`);
+                const call = open(method, token, more, own);
+                call.stream.once('close', () => own.close());
+                call.stream.end(bytes);
+                const answered = await call.end;
+                const code = String(codes[name].grpc);
+                expect(answered).to.include({ 'grpc-status': code, 'x-request-id': call.requestId });
+                expect(answered).to.have.property('grpc-status-details-bin');
+                expect(decodeURIComponent(answered['grpc-message']!)).to.contain(message);
+                const isCompression = what === 'an unknown compression';
+                expect(answered['grpc-accept-encoding']).to.equal(isCompression ? 'identity,deflate,gzip' : undefined);
+                // What is wrong with the metadata is said before anybody is asked.
+                expect('x-ratelimit-limit' in answered).to.equal(what !== 'a deadline that is none');
+                return call;
+              });
+              expect(handled).to.equal(0);
+            });
+          }
+        }
+
+        for (const method of ['ClientStreaming', 'Bidirectional']) {
+          for (const [what, bytes, message] of [
+            ['is none', framed(Buffer.from([0x0a, 0xff, 0xff])), 'text: '],
+            ['holds no UTF-8', framed(Buffer.from([0x0a, 1, 0xff])), 'text: must be valid UTF-8'],
+          ] as const) {
+            it(`a message that ${what} in the middle of ${method}, behind which nothing is read`, async () => {
+              const { token } = caller();
+              await endsOnce(method, 'INVALID_ARGUMENT', async () => {
+                const call = open(method, token);
+                call.stream.end(Buffer.concat([piece('four'), piece(''), bytes, piece('more')]));
+                const answered = await call.end;
+                expect(answered).to.include({ 'grpc-status': '3' });
+                expect(decodeURIComponent(answered['grpc-message']!)).to.contain(message);
+                // What came before it has been heard; what another process has answered of it may not be here yet.
+                const answers = method === 'Bidirectional' ? ['4', '0'] : [];
+                expect(call.messages()).to.deep.equal(answers.slice(0, call.messages().length));
+                return call;
+              });
+              expect(handled).to.equal(1);
+              expect(ended).to.equal(0);
+            });
+          }
+        }
+
+        it('a client that leaves in the middle of its message', async () => {
+          const { token, tenantId } = caller();
+          await endsOnce('Unary', 'CANCELLED', async () => {
+            const call = open('Unary', token);
+            call.stream.write(piece('x'.repeat(100)).subarray(0, 50));
+            await eventually(async () => (await hits(tenantId)) === 1);
+            call.stream.destroy();
+            return call;
+          });
+          expect(handled).to.equal(0);
+        });
+
+        for (const method of ['ClientStreaming', 'Bidirectional']) {
+          for (const how of ['resets the stream', 'loses its connection']) {
+            it(`a client that ${how} in the middle of ${method}`, async () => {
+              const { token } = caller();
+              lines.length = 0;
+              await endsOnce(method, 'CANCELLED', async () => {
+                const own = connect(`http://${server.grpc}`);
+                const call = open(method, token, {}, own);
+                call.stream.write(piece('a'));
+                await eventually(() => handled === 1);
+                // Node's close() would end the stream first and then reset it.
+                (how === 'loses its connection' ? own : call.stream).destroy();
+                await once(call.stream, 'close');
+                own.close();
+                return call;
+              });
+              expect(ended).to.equal(0);
+              expect(lines.filter((line) => !line.includes('"log":"access"'))).to.deep.equal([]);
+            });
+          }
+        }
+
+        for (const [what, name, more] of [
+          ['a client that takes no answers, and loses its connection', 'CANCELLED', {}],
+          [
+            'a client that takes no answers, until the deadline passes',
+            'DEADLINE_EXCEEDED',
+            { 'grpc-timeout': '200m' },
+          ],
+        ] as const) {
+          it(what, async () => {
+            const { token } = caller();
+            await endsOnce('ServerStreaming', name, async () => {
+              const proxy = await TcpProxy.before(`http://${server.grpc}`);
+              try {
+                const own = connect(proxy.through(`http://${server.grpc}`));
+                own.on('error', () => undefined);
+                const call = open('ServerStreaming', token, more, own);
+                call.stream.pause();
+                call.stream.end(piece('endless'));
+                await eventually(() => handled === 1);
+                await new Promise((resolve) => setTimeout(resolve, 100));
+                expect(ended).to.equal(0);
+                if (name === 'CANCELLED') proxy.cut();
+                await eventually(() => ended === 1);
+                return call;
+              } finally {
+                await proxy.close();
+              }
+            });
+          });
+        }
+
+        it('a deadline that passes while answers are written, which the client is told', async () => {
+          const { token } = caller();
+          await endsOnce('ServerStreaming', 'DEADLINE_EXCEEDED', async () => {
+            const call = open('ServerStreaming', token, { 'grpc-timeout': '100m' });
+            call.stream.end(piece('endless'));
+            expect(await call.end).to.include({ 'grpc-status': '4' });
+            return call;
+          });
+        });
+
+        for (const [what, name, more] of [
+          ['a client that leaves before the answer', 'CANCELLED', {}],
+          ['a deadline that passes before the answer', 'DEADLINE_EXCEEDED', { 'grpc-timeout': '200m' }],
+        ] as const) {
+          it(what, async () => {
+            const { token } = caller();
+            await endsOnce('Unary', name, async () => {
+              const call = open('Unary', token, more);
+              call.stream.end(piece('slow'));
+              await eventually(() => handled === 1);
+              if (name === 'CANCELLED') call.stream.destroy();
+              return call;
+            });
+          });
+        }
+      });
+    });
+  }
+});

@@ -1,0 +1,76 @@
+// One gRPC call as a call of the data plane: its metadata, its request, its errors.
+import { create, fromBinary, toBinary, type DescMessage, type DescMethod, type Message } from '@bufbuild/protobuf';
+import { anyPack, DurationSchema, type FieldMask } from '@bufbuild/protobuf/wkt';
+import type { Metadata, StatusObject } from '@grpc/grpc-js';
+import { RequestInfoSchema, RetryInfoSchema } from '@kellet/proto/es/google/rpc/error_details_pb';
+import { StatusSchema } from '@kellet/proto/es/google/rpc/status_pb';
+import { codes, invalidArgument, toKelletError, type KelletError } from '../../platform/errors.ts';
+import { metadataText, toMetadata } from '../../platform/grpc/grpc-context.ts';
+import { newRequestId } from '../../platform/ids.ts';
+import type { Logger } from '../../platform/logger.ts';
+import type { AddressOf } from '../admission/client-address.ts';
+import { requestIdOf } from '../http/metadata.ts';
+import { checkMask, hasUpdateMask } from '../transcoding/update-mask.ts';
+import { wireProblem } from '../transcoding/wire-problem.ts';
+
+/** A message of 4 MiB, which is what a request of telemetry may have, and what is around it. */
+export const maximumMessageBytes = 4 * 1024 * 1024 + 64 * 1024;
+
+/** From where a call comes, through trusted proxies. */
+export const addressOfCall = (addressOf: AddressOf, peer: string, metadata: Metadata): string =>
+  addressOf(
+    peer.replace(/:\d+$/, '').replace(/^\[|\]$/g, ''),
+    (name) => metadata.get(name).map(String).join(',') || undefined,
+  );
+
+/** The request id of a call: the client's, or a new one. */
+export const grpcRequestId = (metadata: Metadata): string =>
+  requestIdOf(metadataText(metadata, 'x-request-id')) ?? newRequestId();
+
+/** What the client sees of anything thrown; an internal error is logged and shows nothing. */
+export function toStatus(thrown: unknown, headers: ReadonlyMap<string, string>, logger: Logger): StatusObject {
+  const error = toKelletError(thrown);
+  if (error.code === 'INTERNAL') {
+    logger.error({ err: error.cause ?? error, request_id: headers.get('x-request-id') }, 'call failed');
+  }
+  return statusOf(error, headers);
+}
+
+/** An error as the client sees it. */
+export function statusOf(error: KelletError, headers: ReadonlyMap<string, string>): StatusObject {
+  const metadata = toMetadata(headers);
+  if (error.retryAfterSeconds !== undefined) metadata.set('retry-after', String(error.retryAfterSeconds));
+  metadata.set('grpc-status-details-bin', statusDetails(error, headers.get('x-request-id') ?? ''));
+  return { code: codes[error.code].grpc, details: error.message, metadata };
+}
+
+/** google.rpc.Status: the same code and message, and what a client may do with the error, in the types that clients know. */
+function statusDetails(error: KelletError, requestId: string): Buffer {
+  const details = [anyPack(RequestInfoSchema, create(RequestInfoSchema, { requestId }))];
+  if (error.retryAfterSeconds !== undefined) {
+    const retryDelay = create(DurationSchema, { seconds: BigInt(error.retryAfterSeconds) });
+    details.push(anyPack(RetryInfoSchema, create(RetryInfoSchema, { retryDelay })));
+  }
+  const status = create(StatusSchema, { code: codes[error.code].grpc, message: error.message, details });
+  return Buffer.from(toBinary(StatusSchema, status));
+}
+
+/** The request of a call, from its binary form. Throws INVALID_ARGUMENT, naming the field, for what the contract does not take. */
+export function readRequest(method: DescMethod, bytes: Uint8Array): Message {
+  const problem = wireProblem(method.input, bytes);
+  if (problem !== undefined) throw invalidArgument(problem);
+  const message = decoded(method.input, bytes);
+  if (!hasUpdateMask(method.input)) return message;
+  const mask = (message as Message & { updateMask?: FieldMask }).updateMask;
+  if (!mask || mask.paths.length === 0) throw invalidArgument('update_mask is required');
+  mask.paths = checkMask(method.input, mask.paths);
+  return message;
+}
+
+function decoded(schema: DescMessage, bytes: Uint8Array): Message {
+  try {
+    return fromBinary(schema, bytes);
+  } catch {
+    throw invalidArgument('the message: cannot be decoded');
+  }
+}

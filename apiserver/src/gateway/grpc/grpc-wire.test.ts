@@ -1,0 +1,281 @@
+// gRPC as it is on the wire, by an HTTP/2 client that knows nothing of any gRPC library, and the deadline of REST.
+import { once } from 'node:events';
+import { connect, constants, type ClientHttp2Session, type IncomingHttpHeaders } from 'node:http2';
+import { fromBinary, type JsonObject, type JsonValue, type MessageInitShape } from '@bufbuild/protobuf';
+import { anyUnpack } from '@bufbuild/protobuf/wkt';
+import { RequestInfoSchema, RetryInfoSchema } from '@kellet/proto/es/google/rpc/error_details_pb';
+import { StatusSchema } from '@kellet/proto/es/google/rpc/status_pb';
+import {
+  HealthCheckRequestSchema,
+  HealthCheckResponse_ServingStatus as Serving,
+  HealthCheckResponseSchema,
+} from '@kellet/proto/es/grpc/health/v1/health_pb';
+import {
+  ServerReflectionRequestSchema,
+  ServerReflectionResponseSchema,
+} from '@kellet/proto/es/grpc/reflection/v1/reflection_pb';
+import {
+  ConnectRequestSchema,
+  ConnectResponseSchema,
+  DeviceLinkService,
+  SendRpcRequestSchema,
+} from '@kellet/proto/es/kellet/v1/device_link_pb';
+import {
+  DeviceRegistryService,
+  DeviceSchema,
+  GetDeviceRequestSchema,
+} from '@kellet/proto/es/kellet/v1/device_registry_pb';
+import { GetHistoryRequestSchema } from '@kellet/proto/es/kellet/v1/telemetry_pb';
+import { expect } from 'chai';
+import { eventually } from '../../auth/testing/test-fixtures.ts';
+import { KelletError } from '../../platform/errors.ts';
+import type { CallContext } from '../../platform/rpc.ts';
+import { startTestGateway, type TestGateway } from '../testing/test-gateway.ts';
+import { frame, framed, frames } from '../testing/test-grpc.ts';
+
+const getDevice = '/kellet.v1.DeviceRegistryService/GetDevice';
+
+for (const split of [false, true]) {
+  describe(split ? 'gRPC on the wire before services of another process' : 'gRPC on the wire', () => {
+    let server: TestGateway;
+    let session: ClientHttp2Session;
+    let last: CallContext | undefined;
+
+    before(async () => {
+      server = await startTestGateway(
+        (registry) => {
+          registry.register(DeviceLinkService, {
+            async *connect(requests) {
+              for await (const { event } of requests) {
+                const correlationId = event.case === 'response' ? event.value.correlationId : '';
+                yield { event: { case: 'acknowledgement', value: { correlationId } } };
+              }
+            },
+          });
+          registry.register(DeviceRegistryService, {
+            getDevice: async ({ deviceId }, context) => {
+              last = context;
+              if (deviceId === 'slow') await once(context.signal, 'abort');
+              if (deviceId === 'busy') throw new KelletError('UNAVAILABLE', 'später, 100 %', { retryAfterSeconds: 3 });
+              context.responseMetadata.set('x-bytes-bin', 'AP8=');
+              return { deviceId: deviceId.slice(0, 10), name: 'n'.repeat(deviceId.length) };
+            },
+          });
+        },
+        { split },
+      );
+      session = connect(`http://${server.grpc}`);
+    });
+    after(async () => {
+      session.close();
+      await server.stop();
+    });
+
+    interface Answer {
+      headers: IncomingHttpHeaders;
+      trailers: IncomingHttpHeaders;
+      messages: Buffer[];
+    }
+    /** Sends one message and takes all that comes back; `cancelWhen` resets the stream. */
+    async function send(
+      path: string,
+      body: Buffer,
+      more: Record<string, string> = {},
+      cancelWhen?: () => boolean | Promise<boolean>,
+    ): Promise<Answer> {
+      const stream = session.request({
+        [constants.HTTP2_HEADER_METHOD]: 'POST',
+        [constants.HTTP2_HEADER_PATH]: path,
+        'content-type': 'application/grpc',
+        te: 'trailers',
+        authorization: 'Bearer viewer',
+        ...more,
+      });
+      const answer: Answer = { headers: {}, trailers: {}, messages: [] };
+      const chunks: Buffer[] = [];
+      stream.on('response', (headers) => (answer.headers = headers));
+      stream.on('trailers', (trailers) => (answer.trailers = trailers));
+      stream.on('data', (chunk: Buffer) => chunks.push(chunk));
+      stream.end(body);
+      const closed = once(stream, 'close');
+      if (cancelWhen) {
+        await eventually(cancelWhen);
+        stream.close(constants.NGHTTP2_CANCEL);
+      }
+      await closed;
+      answer.messages = frames(Buffer.concat(chunks));
+      return answer;
+    }
+    const request = (deviceId: string) => frame(GetDeviceRequestSchema, { deviceId });
+
+    it('carries metadata both ways, binary too, and drops what pretends to be a caller', async () => {
+      const { headers, trailers, messages } = await send(getDevice, request('d7'), {
+        'x-tenant-id': 'evil',
+        'x-user-id': 'evil',
+        'x-forwarded-for': '192.0.2.44',
+        'x-colour': 'blue',
+        'x-raw-bin': 'AAEC/w',
+        traceparent: '00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01',
+      });
+      expect(headers).to.include({ ':status': 200, 'content-type': 'application/grpc+proto' });
+      expect(headers['x-bytes-bin']).to.equal('AP8=');
+      expect(trailers['grpc-status']).to.equal('0');
+      expect(fromBinary(DeviceSchema, messages[0]!).deviceId).to.equal('d7');
+      const seen = Object.fromEntries(last!.metadata);
+      expect(seen).to.include({ 'x-colour': 'blue', 'x-raw-bin': 'AAEC/w==' });
+      expect(seen['traceparent']).to.match(/^00-0af7651916cd43dd8448eb211c80319c-/);
+      expect(seen).not.to.have.any.keys('x-tenant-id', 'x-user-id', 'authorization');
+      expect(last).to.include({ tenantId: 'acme', address: '127.0.0.1' });
+    });
+
+    it('says of an error what a client may do with it', async () => {
+      const { headers, trailers } = await send(getDevice, request('busy'), { 'x-request-id': 'mine' });
+      const end = { ...headers, ...trailers };
+      expect(end['grpc-status']).to.equal('14');
+      expect(decodeURIComponent(end['grpc-message'] as string)).to.equal('später, 100 %');
+      const details = fromBinary(StatusSchema, Buffer.from(end['grpc-status-details-bin'] as string, 'base64'));
+      expect(details).to.include({ code: 14, message: 'später, 100 %' });
+      expect(anyUnpack(details.details[0]!, RequestInfoSchema)!.requestId).to.equal('mine');
+      expect(anyUnpack(details.details[1]!, RetryInfoSchema)!.retryDelay!.seconds).to.equal(3n);
+    });
+
+    it('takes and answers messages of 4 MiB, and refuses larger ones', async () => {
+      const { messages } = await send(getDevice, request('x'.repeat(4 * 1024 * 1024)));
+      expect(fromBinary(DeviceSchema, messages[0]!).name).to.have.length(4 * 1024 * 1024);
+      const { headers, trailers } = await send(getDevice, request('x'.repeat(5 * 1024 * 1024)));
+      expect({ ...headers, ...trailers }['grpc-status']).to.equal('3');
+    });
+
+    const deep = (depth: number): JsonValue => (depth === 0 ? 0 : [deep(depth - 1)]);
+    const history = (init: MessageInitShape<typeof GetHistoryRequestSchema>) =>
+      ['TelemetryService/GetHistory', frame(GetHistoryRequestSchema, { deviceId: 'd', ...init })] as const;
+    const command = (params: JsonObject) =>
+      ['DeviceLinkService/SendRpc', frame(SendRpcRequestSchema, { deviceId: 'd', method: 'm', params })] as const;
+    for (const [what, field, [method, bytes], [path, body]] of [
+      ['a text with NUL', 'page_token', history({ pageToken: 'a\0' }), ['telemetry/d?page_token=a%00']],
+      ['an enum value that nobody knows', 'order', history({ order: 7 as 1 }), ['telemetry/d?order=7']],
+      [
+        'a time that is none',
+        'start',
+        history({ start: { seconds: 0n, nanos: -1 } }),
+        ['telemetry/d?start=1970-01-01T00:00:00.-1Z'],
+      ],
+      [
+        'a time out of range',
+        'end',
+        history({ end: { seconds: 253_402_300_800n } }),
+        ['telemetry/d?end=10000-01-01T00:00:00Z'],
+      ],
+      [
+        'a number that JSON cannot say',
+        'params["a"][0]',
+        command({ a: [Infinity] }),
+        ['devices/d/rpc', '{"method":"m","params":{"a":[1e999]}}'],
+      ],
+      [
+        'a text with NUL in free JSON',
+        'params["a"]["b"]',
+        command({ a: { b: '\0' } }),
+        ['devices/d/rpc', '{"method":"m","params":{"a":{"b":"\\u0000"}}}'],
+      ],
+      ['too deep a value', 'params', command({ a: deep(60) }), ['devices/d/rpc', JSON.stringify({ a: deep(60) })]],
+    ] as const) {
+      it(`refuses ${what}, as REST does`, async () => {
+        server.tokens.set('caller', { ...server.tokens.get('viewer')!, scopes: ['telemetry:read', 'rpc:write'] });
+        const authorization = 'Bearer caller';
+        const { headers, trailers } = await send(`/kellet.v1.${method}`, bytes, { authorization });
+        const end = { ...headers, ...trailers };
+        expect(end['grpc-status']).to.equal('3');
+        expect(decodeURIComponent(end['grpc-message'] as string)).to.match(/^\S+: must /);
+        expect(decodeURIComponent(end['grpc-message'] as string).startsWith(`${field}: `)).to.equal(true);
+        const answer = await fetch(`${server.rest}/api/v1/${path}`, {
+          headers: { authorization },
+          ...(body && { method: 'POST', body }),
+        });
+        expect(answer.status).to.equal(400);
+        // JSON that is too deep is not looked at any further.
+        const place = field === 'params' ? 'the body' : field;
+        expect(((await answer.json()) as { message: string }).message.startsWith(`${place}: must `)).to.equal(true);
+      });
+    }
+
+    it('ends a stream at a message that cannot be decoded, behind what came before it', async () => {
+      const acknowledged = frame(ConnectRequestSchema, { event: { case: 'response', value: { correlationId: 'c' } } });
+      const { headers, trailers, messages } = await send(
+        '/kellet.v1.DeviceLinkService/Connect',
+        Buffer.concat([acknowledged, framed(Buffer.from([0x0a, 0xff, 0xff])), acknowledged]),
+        { authorization: 'Bearer device' },
+      );
+      const end = { ...headers, ...trailers };
+      expect(end['grpc-status']).to.equal('3');
+      expect(decodeURIComponent(end['grpc-message'] as string)).to.equal('hello: is cut off');
+      // What another process has answered meanwhile may not be here yet.
+      const events = messages.map((bytes) => fromBinary(ConnectResponseSchema, bytes).event.case);
+      expect(events).to.deep.equal(split ? events.slice(0, 1) : ['acknowledgement']);
+    });
+
+    for (const path of [
+      '/kellet.v1.DeviceRegistryService/Nothing',
+      '/kellet.v9.Service/Get',
+      getDevice.toLowerCase(),
+    ]) {
+      it(`answers UNIMPLEMENTED for ${path}`, async () => {
+        const { headers, trailers } = await send(path, request('d'));
+        expect({ ...headers, ...trailers }['grpc-status']).to.equal('12');
+      });
+    }
+
+    it('keeps the deadline, and ends the handler with it or with the client', async () => {
+      const { headers, trailers } = await send(getDevice, request('slow'), { 'grpc-timeout': '150m' });
+      expect({ ...headers, ...trailers }['grpc-status']).to.equal('4');
+      await eventually(() => last!.signal.aborted);
+      expect(last!.deadline).to.be.closeTo(Date.now(), 5000);
+      const before = last;
+      await send(getDevice, request('slow'), {}, () => last !== before);
+      await eventually(() => last!.signal.aborted);
+    });
+
+    for (const version of ['v1', 'v1alpha']) {
+      it(`describes itself by reflection ${version}`, async () => {
+        const path = `/grpc.reflection.${version}.ServerReflection/ServerReflectionInfo`;
+        const asked = frame(ServerReflectionRequestSchema, {
+          messageRequest: { case: 'allExtensionNumbersOfType', value: 'google.protobuf.MethodOptions' },
+        });
+        const listed = frame(ServerReflectionRequestSchema, { messageRequest: { case: 'listServices', value: '' } });
+        const { messages } = await send(path, Buffer.concat([listed, asked]));
+        const [list, numbers] = messages.map(
+          (bytes) => fromBinary(ServerReflectionResponseSchema, bytes).messageResponse,
+        );
+        const services = list?.case === 'listServicesResponse' ? list.value.service.map(({ name }) => name) : [];
+        expect(services).to.include.members(['kellet.v1.OtaService', 'grpc.health.v1.Health']);
+        const extensions = numbers?.case === 'allExtensionNumbersResponse' ? numbers.value.extensionNumber : [];
+        expect(extensions).to.include.members([50801, 72295728]);
+      });
+    }
+
+    it('tells a watcher of its health until it stops', async () => {
+      const watched = frame(HealthCheckRequestSchema, { service: 'kellet.v1.OtaService' });
+      let isWatching = false;
+      const watch = send('/grpc.health.v1.Health/Watch', watched, { 'x-api-key': '' }, () => isWatching);
+      setTimeout(() => (isWatching = true), 200);
+      const { messages } = await watch;
+      expect(messages.map((bytes) => fromBinary(HealthCheckResponseSchema, bytes).status)).to.deep.equal([
+        Serving.SERVING,
+      ]);
+    });
+
+    it('keeps the deadline of a request over REST', async () => {
+      const ask = async (timeout: string) => {
+        const headers = { authorization: 'Bearer viewer', 'grpc-timeout': timeout };
+        const response = await fetch(`${server.rest}/api/v1/devices/slow`, { headers });
+        return { status: response.status, ...((await response.json()) as { code: string; message: string }) };
+      };
+      expect(await ask('100m')).to.include({ status: 504, code: 'DEADLINE_EXCEEDED' });
+      await eventually(() => last!.signal.aborted);
+      expect(await ask('soon')).to.include({ status: 400, code: 'INVALID_ARGUMENT' });
+      const { headers } = await send(getDevice, request('d'), { 'grpc-timeout': 'soon' });
+      expect(headers['grpc-status']).to.equal('3');
+      expect(decodeURIComponent(headers['grpc-message'] as string)).to.equal((await ask('soon')).message);
+    });
+  });
+}

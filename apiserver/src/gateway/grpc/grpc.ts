@@ -1,0 +1,157 @@
+// gRPC on port 9090: services whose definitions are the descriptors, with the same steps as REST.
+import type { Readable } from 'node:stream';
+import { create, type DescMethod, type DescService, type Message } from '@bufbuild/protobuf';
+import {
+  status,
+  type ServerDuplexStream,
+  type ServerReadableStream,
+  type ServerUnaryCall,
+  type ServerWritableStream,
+  type UntypedServiceImplementation,
+  type sendUnaryData,
+} from '@grpc/grpc-js';
+import { KelletError } from '../../platform/errors.ts';
+import { writeAnswers } from '../../platform/grpc/grpc-answers.ts';
+import { GrpcContext, metadataEntries, toMetadata, type GrpcCall } from '../../platform/grpc/grpc-context.ts';
+import { GrpcPort, type GrpcLimits } from '../../platform/grpc/grpc-port.ts';
+import { grpcService, withBinaryRequests } from '../../platform/grpc/grpc-service.ts';
+import type { CallContext, Invoker } from '../../platform/rpc.ts';
+import { inTrace } from '../../platform/tracing.ts';
+import { GrpcAdmission, type GrpcAdmissionParts, type RunningCall } from './grpc-admission.ts';
+import { maximumMessageBytes, readRequest, toStatus } from './grpc-call.ts';
+import { requestMetadata } from '../http/metadata.ts';
+import { whileAllowed, type OpenCallParts } from '../admission/open-call.ts';
+import { accessOf } from '../transcoding/routes.ts';
+
+/** What the gRPC server is made of. */
+export interface GrpcParts extends GrpcAdmissionParts, OpenCallParts {
+  readonly invoker: Invoker;
+  readonly limits: Partial<GrpcLimits>;
+}
+
+/** Makes the port; the caller listens. */
+export function createGrpcPort(parts: GrpcParts): GrpcPort {
+  const admission = new GrpcAdmission(parts);
+  const port = new GrpcPort(
+    { 'grpc.max_receive_message_length': maximumMessageBytes, interceptors: [admission.interceptor] },
+    parts.limits,
+  );
+  for (const service of parts.services) {
+    port.addService(withBinaryRequests(grpcService(service)), implementationOf(parts, admission, service));
+  }
+  return port;
+}
+
+type UnaryCall = ServerUnaryCall<Buffer, Message>;
+type StreamCall =
+  ServerReadableStream<Buffer, Message> | ServerWritableStream<Buffer, Message> | ServerDuplexStream<Buffer, Message>;
+
+function implementationOf(
+  parts: GrpcParts,
+  admission: GrpcAdmission,
+  service: DescService,
+): UntypedServiceImplementation {
+  return Object.fromEntries(
+    service.methods.map((method) => {
+      const run = (call: GrpcCall, answer: (running: RunningCall) => Promise<void>): void => {
+        const running = admission.of(call);
+        void inTrace(running.trace, () => answer(running));
+      };
+      const handler =
+        method.methodKind === 'unary'
+          ? (call: UnaryCall, done: sendUnaryData<Message>) =>
+              run(call, (running) => answerUnary(parts, method, call, running, done))
+          : (call: StreamCall, done?: sendUnaryData<Message>) =>
+              run(call, (running) => answerStream(parts, method, call, running, done));
+      return [method.name, handler];
+    }),
+  );
+}
+
+function contextOf(call: GrpcCall, running: RunningCall): GrpcContext {
+  const { caller, entry, headers } = running;
+  const context = new GrpcContext(call, {
+    caller,
+    requestId: entry.requestId,
+    address: entry.address,
+    metadata: requestMetadata(metadataEntries(call.metadata)),
+    responseMetadata: headers,
+  });
+  running.whenOver((code) => {
+    context.finish();
+    // grpc-js tells a handler of its deadline once the client has taken what was sent before: it may never do so.
+    if (code !== status.OK) context.abort();
+  });
+  return context;
+}
+
+async function answerUnary(
+  parts: GrpcParts,
+  method: DescMethod,
+  call: UnaryCall,
+  running: RunningCall,
+  done: sendUnaryData<Message>,
+): Promise<void> {
+  const { caller, headers } = running;
+  try {
+    const request = readRequest(method, call.request);
+    await parts.admission.admitDevice(accessOf(method), method, request, caller);
+    const context = contextOf(call, running);
+    const result = await whileAllowed(parts, method, running, context, () =>
+      parts.invoker.unary(method, request, context),
+    );
+    call.sendMetadata(toMetadata(headers));
+    done(null, result);
+  } catch (thrown) {
+    done(toStatus(thrown, headers, parts.logger));
+  }
+}
+
+async function answerStream(
+  parts: GrpcParts,
+  method: DescMethod,
+  call: StreamCall,
+  running: RunningCall,
+  done: sendUnaryData<Message> | undefined,
+): Promise<void> {
+  try {
+    const context = contextOf(call, running);
+    await whileAllowed(parts, method, running, context, () => run(parts, method, call, done, context));
+  } catch (thrown) {
+    const outcome = toStatus(thrown, running.headers, parts.logger);
+    if (done) done(outcome);
+    else call.emit('error', outcome);
+  }
+}
+
+async function run(
+  parts: GrpcParts,
+  method: DescMethod,
+  call: StreamCall,
+  done: sendUnaryData<Message> | undefined,
+  context: CallContext,
+): Promise<void> {
+  const handler = parts.invoker.stream(method);
+  const requests = 'request' in call ? readRequest(method, call.request) : readRequests(method, call);
+  const result = handler(requests, context);
+  if (done) {
+    const answer = create(method.output, await (result as Promise<Message>));
+    call.sendMetadata(toMetadata(context.responseMetadata));
+    done(null, answer);
+    return;
+  }
+  const writable = call as ServerWritableStream<Buffer, Message>;
+  await writeAnswers(writable, method.output, result as AsyncIterable<Message>, context);
+}
+
+async function* readRequests(method: DescMethod, call: Readable): AsyncIterable<Message> {
+  try {
+    // Leaving an ordinary loop over a stream destroys it, and with it the answer that is still to come.
+    for await (const bytes of call.iterator({ destroyOnReturn: false }) as AsyncIterable<Buffer>) {
+      yield readRequest(method, bytes);
+    }
+  } catch (thrown) {
+    // grpc-js destroys the stream of a client that is gone.
+    throw call.destroyed ? new KelletError('CANCELLED', 'the client is gone', { cause: thrown }) : thrown;
+  }
+}

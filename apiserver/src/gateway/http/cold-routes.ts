@@ -1,0 +1,91 @@
+// The routes of the gateway itself, which are no calls of a service: health, the processor's callback, the document.
+import type { IncomingMessage, ServerResponse } from 'node:http';
+import { KelletError } from '../../platform/errors.ts';
+import type { Logger } from '../../platform/logger.ts';
+import type { Callbacks } from './callbacks.ts';
+import { addressOfRequest, type AddressOf } from '../admission/client-address.ts';
+import { excludedNames, type Health } from './health.ts';
+import { openapiPath, type DocumentRoute } from './openapi-route.ts';
+import type { BodyMemory } from './body-memory.ts';
+import { answer, answerError } from './rest-answer.ts';
+import { readBody, type BodyBounds } from './rest-call.ts';
+
+/** SPEC, Errors, case rule 1. */
+export const notFoundRoute = (): KelletError => new KelletError('NOT_FOUND', 'route not found');
+
+const callbackPath = '/api/v1/callbacks/arc';
+/** With its headers a callback becomes one message of the broker, whose greatest size is a mebibyte unless configured. */
+const callbackBodyLimit = 1024 * 1024 - 4096;
+
+/** Answers /healthz and /readyz, on the REST port and on the metrics port of every process; false: another path. */
+export function answerHealth(
+  health: Health,
+  request: IncomingMessage,
+  response: ServerResponse,
+  path: string,
+): boolean {
+  if (request.method !== 'GET' && request.method !== 'HEAD') return false;
+  if (path === '/healthz') {
+    answerJson(response, 200, { status: 'ok' });
+    return true;
+  }
+  if (path !== '/readyz') return false;
+  const query = request.url!.slice(path.length + 1);
+  void health
+    .readiness(excludedNames(query))
+    .then(({ isReady, body }) => answerJson(response, isReady ? 200 : 503, body));
+  return true;
+}
+
+/** Writes a JSON answer. */
+export const answerJson = (response: ServerResponse, status: number, body: unknown): void =>
+  answer(response, status, [], 'application/json', JSON.stringify(body));
+
+/** What answers the cold routes. */
+export interface ColdParts {
+  readonly health: Health;
+  readonly callbacks: Callbacks;
+  readonly document: DocumentRoute;
+  readonly memory: BodyMemory;
+  readonly addressOf: AddressOf;
+  readonly logger: Logger;
+}
+
+/** Answers the cold routes; says false, without touching the response, for every other path. */
+export function coldRoutes({
+  health,
+  callbacks,
+  document,
+  memory,
+  addressOf,
+  logger,
+}: ColdParts): (request: IncomingMessage, response: ServerResponse, path: string) => boolean {
+  const fail = (response: ServerResponse) => (thrown: unknown) => {
+    answerError(response, thrown, String(response.getHeader('x-request-id')), [], logger);
+  };
+  return (request, response, path) => {
+    const { method } = request;
+    if (path === callbackPath && method === 'POST') {
+      takeCallback(callbacks, request, memory.ofStranger(addressOfRequest(addressOf, request), callbackBodyLimit))
+        .then(() => answerJson(response, 200, {}))
+        .catch(fail(response));
+      return true;
+    }
+    if (path === openapiPath && (method === 'GET' || method === 'HEAD')) {
+      document(request, response).catch(fail(response));
+      return true;
+    }
+    return answerHealth(health, request, response, path);
+  };
+}
+
+async function takeCallback(callbacks: Callbacks, request: IncomingMessage, bounds: BodyBounds): Promise<void> {
+  let body: Uint8Array;
+  try {
+    body = await readBody(request, bounds);
+  } catch (error) {
+    callbacks.reject('unreadable');
+    throw error;
+  }
+  await callbacks.receive(request.headers['x-arc-signature'] as string | undefined, body);
+}

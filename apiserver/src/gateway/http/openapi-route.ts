@@ -1,0 +1,54 @@
+// GET /api/v1/openapi.json: the generated document, to anyone with a credential (API.md, Ports and open routes).
+import { createHash } from 'node:crypto';
+import { readFileSync } from 'node:fs';
+import type { IncomingMessage, ServerResponse } from 'node:http';
+import { fileURLToPath } from 'node:url';
+import { create } from '@bufbuild/protobuf';
+import { Access_Caller, AccessSchema } from '@kellet/proto/es/kellet/v1/options_pb';
+import type { Admission } from '../admission/admission.ts';
+import { credentialOf } from '../admission/authenticate.ts';
+import { addressOfRequest, type AddressOf } from '../admission/client-address.ts';
+import { namespaceHeader } from './metadata.ts';
+import { answer } from './rest-answer.ts';
+
+export const openapiPath = '/api/v1/openapi.json';
+
+/** Counted like every call, and open to every kind of credential. */
+const anyCredential = create(AccessSchema, {
+  callers: [Access_Caller.USER, Access_Caller.SERVICE, Access_Caller.DEVICE, Access_Caller.PLATFORM],
+});
+
+/** The committed document, without its layout. */
+export const readOpenapiDocument = (): Record<string, unknown> =>
+  JSON.parse(readFileSync(fileURLToPath(import.meta.resolve('@kellet/proto/openapi.json')), 'utf8')) as Record<
+    string,
+    unknown
+  >;
+
+/** Whether `If-None-Match` names this entity tag (RFC 9110, 13.1.2: a list, weak comparison). */
+export const isUnchanged = (ifNoneMatch: string | undefined, etag: string): boolean =>
+  (ifNoneMatch ?? '').split(',').some((tag) => tag.trim() === '*' || tag.trim().replace(/^W\//, '') === etag);
+
+/** Answers the document, or 304 when the caller has it already. Rejects with what the admission throws. */
+export type DocumentRoute = (request: IncomingMessage, response: ServerResponse) => Promise<void>;
+
+/** Makes the route; the headers of the rate limit stand on its refusals too. */
+export function openapiRoute(admission: Admission, addressOf: AddressOf): DocumentRoute {
+  const body = JSON.stringify(readOpenapiDocument());
+  const etag = `"${createHash('sha256').update(body).digest('base64url').slice(0, 22)}"`;
+  return async (request, response) => {
+    const { headers } = request;
+    const limits = new Map<string, string>();
+    const credential = credentialOf(headers.authorization, headers['x-api-key'] as string | undefined);
+    const namespace = headers[namespaceHeader] as string | undefined;
+    try {
+      await admission.admit(anyCredential, credential, addressOfRequest(addressOf, request), limits, namespace);
+    } finally {
+      for (const [name, value] of limits) response.setHeader(name, value);
+    }
+    response.setHeader('etag', etag);
+    response.setHeader('cache-control', 'private, no-cache');
+    if (isUnchanged(headers['if-none-match'], etag)) response.writeHead(304).end();
+    else answer(response, 200, [], 'application/json', body);
+  };
+}

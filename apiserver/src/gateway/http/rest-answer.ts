@@ -1,0 +1,47 @@
+// How an HTTP answer is written: one place for error bodies, whatever failed.
+import type { ServerResponse } from 'node:http';
+import { codes, toKelletError, type KelletError } from '../../platform/errors.ts';
+import type { Logger } from '../../platform/logger.ts';
+import { errorBody } from './http-server.ts';
+import { RateLimitExceeded } from '../rate-limit/rate-limit-exceeded.ts';
+import { RangeNotSatisfiable } from './raw-chunk.ts';
+
+/** Writes a whole answer. */
+export function answer(
+  response: ServerResponse,
+  status: number,
+  headers: Iterable<readonly [string, string]>,
+  contentType: string,
+  body: Uint8Array | string,
+): void {
+  if (response.headersSent || response.destroyed) return;
+  for (const [name, value] of headers) response.setHeader(name, value);
+  response.setHeader('content-type', contentType);
+  response.setHeader('content-length', typeof body === 'string' ? Buffer.byteLength(body) : body.length);
+  response.statusCode = status;
+  response.end(body);
+}
+
+/** Writes an error: `{code, message, request_id}`. What is not a KelletError is logged and shown as INTERNAL. */
+export function answerError(
+  response: ServerResponse,
+  thrown: unknown,
+  requestId: string,
+  headers: Iterable<readonly [string, string]>,
+  logger: Logger,
+): KelletError {
+  const error = toKelletError(thrown);
+  if (error.code === 'INTERNAL') logger.error({ err: error.cause ?? error, request_id: requestId }, 'request failed');
+  let { http }: { http: number } = codes[error.code];
+  if (error instanceof RangeNotSatisfiable) {
+    http = 416;
+    response.setHeader('content-range', `bytes */${error.size}`);
+  }
+  // The spec's one numeric code.
+  const code = error instanceof RateLimitExceeded ? http : error.code;
+  if (error.retryAfterSeconds !== undefined) response.setHeader('retry-after', error.retryAfterSeconds);
+  // RFC 9110, 11.6.1: a 401 says what would have been accepted.
+  if (error.code === 'UNAUTHENTICATED') response.setHeader('www-authenticate', 'Bearer');
+  answer(response, http, headers, 'application/json', errorBody(code, error.message, requestId));
+  return error;
+}

@@ -1,0 +1,152 @@
+// One REST request as a call: its body, and the context its handler sees.
+import type { IncomingMessage, ServerResponse } from 'node:http';
+import { invalidArgument, unavailable, type KelletError } from '../../platform/errors.ts';
+import type { CallContext, Caller } from '../../platform/rpc.ts';
+import { continueRequest } from './http-server.ts';
+import type { Hold, MemoryBudget } from './memory-budget.ts';
+import { requestMetadata } from './metadata.ts';
+import { currentTrace } from '../../platform/tracing.ts';
+
+const noBytes = new Uint8Array();
+
+/** What a body may take. */
+export interface BodyBounds {
+  /** Bytes of the whole body. */
+  readonly limit: number;
+  /** Counts the bytes of a body that does not come at once. */
+  readonly budget: MemoryBudget;
+  /** On whose account in the budget. */
+  readonly owner: string;
+  /** For the whole body; without it the limits of the connection are enough. */
+  readonly milliseconds?: number;
+}
+
+/**
+ * Reads a body. Throws INVALID_ARGUMENT when it is compressed, longer than the limit or too late, UNAVAILABLE when it was read
+ * longer than others and memory is short.
+ */
+export async function readBody(request: IncomingMessage, bounds: BodyBounds): Promise<Uint8Array> {
+  const { limit, budget, owner, milliseconds } = bounds;
+  const tooLong = () => invalidArgument(`the body is longer than ${limit} bytes`);
+  refuseCompressed(request);
+  const { 'content-length': contentLength, 'transfer-encoding': transferEncoding } = request.headers;
+  const expected = Number(contentLength ?? 0);
+  if (expected > limit) throw tooLong();
+  continueRequest(request);
+  // RFC 9112, 6.3: there is none.
+  if (contentLength === undefined && transferEncoding === undefined) return noBytes;
+  return new Promise((resolve, reject) => {
+    const chunks: Uint8Array[] = [];
+    let length = 0;
+    let hold: Hold | undefined;
+    let timer: NodeJS.Timeout | undefined;
+    const finish = (): void => {
+      hold?.release();
+      clearTimeout(timer);
+      request.off('data', take).off('end', end).off('error', endEarly).off('close', endEarly);
+    };
+    const fail = (error: KelletError): void => {
+      finish();
+      chunks.length = 0;
+      request.resume();
+      reject(error);
+    };
+    const take = (chunk: Uint8Array): void => {
+      length += chunk.length;
+      if (length > limit) return fail(tooLong());
+      chunks.push(chunk);
+      // A body in one piece, as most are, is about to end.
+      if (length === expected) return;
+      hold ??= budget.hold(owner, () => fail(unavailable('too many bodies are being received: try again')));
+      hold.set(length);
+    };
+    const end = (): void => {
+      finish();
+      resolve(chunks.length === 1 ? chunks[0]! : Buffer.concat(chunks));
+    };
+    const endEarly = (): void => fail(invalidArgument('the body is not well-formed, or ended early'));
+    if (milliseconds !== undefined) {
+      timer = setTimeout(() => fail(invalidArgument('the body did not arrive in time')), milliseconds);
+    }
+    request.on('data', take).once('end', end).once('error', endEarly).once('close', endEarly);
+  });
+}
+
+/** The body as it arrives, for a handler that takes it piece by piece. Throws INVALID_ARGUMENT when it ends early. */
+export async function* streamBody(request: IncomingMessage): AsyncGenerator<Uint8Array> {
+  refuseCompressed(request);
+  continueRequest(request);
+  try {
+    // A handler that does not want the rest must still be able to answer: the socket stays.
+    yield* request.iterator({ destroyOnReturn: false }) as AsyncIterable<Uint8Array>;
+  } catch {
+    throw invalidArgument('the body ended early');
+  }
+}
+
+function refuseCompressed(request: IncomingMessage): void {
+  const { 'content-encoding': encoding, 'transfer-encoding': transfer } = request.headers;
+  const isPlain = (encoding ?? 'identity') === 'identity' && (transfer ?? 'chunked').toLowerCase() === 'chunked';
+  if (!isPlain) throw invalidArgument('compressed bodies are not accepted');
+}
+
+/** The context of a call over REST. Costly parts are made when a handler asks for them. */
+export class RestContext implements CallContext {
+  readonly caller: Caller;
+  readonly tenantId: string;
+  readonly requestId: string;
+  readonly address: string;
+  readonly responseMetadata: Map<string, string>;
+  readonly deadline: number | undefined;
+  private readonly request: IncomingMessage;
+  private readonly response: ServerResponse;
+  private controller: AbortController | undefined;
+  private readonly trace = currentTrace();
+  private lazyMetadata: ReadonlyMap<string, string> | undefined;
+
+  constructor(
+    request: IncomingMessage,
+    response: ServerResponse,
+    options: Pick<CallContext, 'caller' | 'requestId' | 'address' | 'responseMetadata' | 'deadline'>,
+  ) {
+    this.request = request;
+    this.response = response;
+    this.caller = options.caller;
+    this.tenantId = options.caller.tenantId;
+    this.requestId = options.requestId;
+    this.address = options.address;
+    this.responseMetadata = options.responseMetadata;
+    this.deadline = options.deadline;
+  }
+
+  get metadata(): ReadonlyMap<string, string> {
+    return (this.lazyMetadata ??= requestMetadata(
+      Object.entries(this.request.headers).map(([name, value]) => [
+        name,
+        Array.isArray(value) ? value.join(', ') : (value ?? ''),
+      ]),
+      this.trace,
+    ));
+  }
+
+  get signal(): AbortSignal {
+    if (!this.controller) {
+      const controller = new AbortController();
+      this.controller = controller;
+      if (this.response.destroyed) controller.abort();
+      else this.response.once('close', () => this.response.writableFinished || controller.abort());
+    }
+    return this.controller.signal;
+  }
+
+  /** Ends the call from outside: its credential is void, or its deadline has passed. */
+  abort(): void {
+    void this.signal;
+    this.controller!.abort();
+  }
+
+  afterResponse(run: () => void): void {
+    if (this.response.closed) run();
+    else this.response.once('close', run);
+  }
+}

@@ -1,0 +1,33 @@
+// Calls counted and timed by method and outcome, on both ports alike.
+import type { DescMethod } from '@bufbuild/protobuf';
+import type { ErrorCode } from '../../platform/errors.ts';
+import { Counter, Histogram, type Registry } from '../../platform/metrics.ts';
+
+/** The instruments of the gateway's calls. */
+export class CallMetrics {
+  private readonly calls: Counter;
+  private readonly seconds: Histogram;
+
+  constructor(metrics: Registry) {
+    this.calls = new Counter({
+      name: 'kellet_gateway_calls_total',
+      help: 'Calls by method, transport and outcome.',
+      labelNames: ['service', 'method', 'transport', 'code'],
+      registers: [metrics],
+    });
+    this.seconds = new Histogram({
+      name: 'kellet_gateway_call_seconds',
+      help: 'Time from the first byte of a call to its answer.',
+      labelNames: ['service', 'method', 'transport'],
+      buckets: [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 60],
+      registers: [metrics],
+    });
+  }
+
+  /** `started` is performance.now() at the beginning; no method: the route was unknown. */
+  observe(method: DescMethod | undefined, transport: 'rest' | 'grpc', code: ErrorCode | 'OK', started: number): void {
+    const labels = { service: method?.parent.name ?? 'none', method: method?.name ?? 'none', transport };
+    this.calls.inc({ ...labels, code });
+    this.seconds.observe(labels, (performance.now() - started) / 1000);
+  }
+}

@@ -1,0 +1,75 @@
+// The rate counter in PostgreSQL: the default, which needs no further server.
+import type { QueryConfig } from 'pg';
+import type { Database } from '../../platform/database/database.ts';
+import type { Logger } from '../../platform/logger.ts';
+import type { Counted } from './counted-window.ts';
+import { CoalescingRateCounter } from './rate-counter.ts';
+
+// The rows are sorted so that two gateways lock them in the same order. One statement is one transaction, so now() is the
+// same for every row of it.
+const upsert = `
+  INSERT INTO rate_windows AS w (tenant_id, window_minute, hits)
+  SELECT tenant_id, floor(extract(epoch FROM now()) / 60)::int4, hits
+  FROM unnest($1::text[], $2::int4[]) AS r (tenant_id, hits)
+  ON CONFLICT (tenant_id, window_minute) DO UPDATE SET hits = w.hits + EXCLUDED.hits
+  RETURNING tenant_id, window_minute, hits, extract(epoch FROM now())::float8 AS now`;
+
+const queryMilliseconds = 1000;
+
+/** One multi-row upsert in flight per gateway; windows are minutes of the database's clock. */
+export class PostgresRateCounter extends CoalescingRateCounter {
+  private readonly database: Database;
+  private readonly logger: Logger;
+  private lastWindow = 0;
+
+  constructor(database: Database, logger: Logger) {
+    super();
+    this.database = database;
+    this.logger = logger;
+  }
+
+  protected async add(counts: ReadonlyMap<string, number>): Promise<readonly Counted[]> {
+    const tenants = [...counts.keys()].sort();
+    const { rows } = await this.database.pool.query<{
+      tenant_id: string;
+      window_minute: number;
+      hits: number;
+      now: number;
+    }>({
+      name: 'rate-windows',
+      text: upsert,
+      values: [tenants, tenants.map((tenant) => counts.get(tenant)!)],
+      // Ends the query itself, so that a database that hangs does not use up the pool.
+      query_timeout: queryMilliseconds,
+    } as QueryConfig);
+    this.sweep(rows[0]?.window_minute ?? 0);
+    return rows.map((row) => ({
+      tenantId: row.tenant_id,
+      hits: row.hits,
+      windowMinute: row.window_minute,
+      now: row.now,
+    }));
+  }
+
+  protected giveBack(tenantId: string, windowMinute: number, hits: number): Promise<unknown> {
+    return this.database.pool.query({
+      name: 'rate-windows-give-back',
+      text: `UPDATE rate_windows SET hits = hits - $3 WHERE tenant_id = $1 AND window_minute = $2 AND hits >= $3`,
+      values: [tenantId, windowMinute, hits],
+      query_timeout: queryMilliseconds,
+    } as QueryConfig);
+  }
+
+  protected onTimeout(): void {
+    // The query ends by itself.
+  }
+
+  /** Once a minute, windows that nobody asks about any more are removed. */
+  private sweep(window: number): void {
+    if (window <= this.lastWindow) return;
+    this.lastWindow = window;
+    this.database.pool
+      .query('DELETE FROM rate_windows WHERE window_minute < $1', [window - 2])
+      .catch((error: unknown) => this.logger.warn({ err: error }, 'old rate windows not removed'));
+  }
+}

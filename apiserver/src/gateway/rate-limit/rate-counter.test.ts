@@ -1,0 +1,47 @@
+// What no store can be made to do at the moment that matters; what real ones do is in the tests of the two of them.
+import { expect } from 'chai';
+import { eventually } from '../../auth/testing/test-fixtures.ts';
+import { sleep } from '../../platform/clock.ts';
+import type { Counted } from './counted-window.ts';
+import { CoalescingRateCounter } from './rate-counter.ts';
+
+/** A store of one tenant; `answer` is awaited before it answers. */
+class SlowStore extends CoalescingRateCounter {
+  hits = 0;
+  added: number[] = [];
+  givenBack: number[] = [];
+  answer = (): Promise<void> => Promise.resolve();
+
+  protected async add(counts: ReadonlyMap<string, number>): Promise<readonly Counted[]> {
+    const [[tenantId, count]] = [...counts] as [[string, number]];
+    this.added.push(count);
+    this.hits += count;
+    await this.answer();
+    return [{ tenantId, hits: this.hits, windowMinute: 10, now: 600 }];
+  }
+
+  protected giveBack(_tenantId: string, _windowMinute: number, hits: number): Promise<unknown> {
+    this.givenBack.push(hits);
+    return Promise.resolve();
+  }
+
+  protected onTimeout(): void {}
+}
+
+describe('a rate counter', () => {
+  it('gives back what was counted ahead when the store says, late, that the limit is near', async () => {
+    const store = new SlowStore();
+    const some = () => Promise.all(Array.from({ length: 200 }, () => store.hit('acme', 100_000)));
+    await some();
+    store.answer = async () => {
+      // Longer than what was counted before is kept; meanwhile others use up the window.
+      await sleep(200);
+      store.hits = 95_000;
+    };
+    await some();
+    const ahead = store.added.at(-1)! - 200;
+    expect(ahead).to.be.above(0);
+    await eventually(() => store.givenBack.includes(ahead));
+    expect(store.givenBack).to.deep.equal([ahead]);
+  });
+});

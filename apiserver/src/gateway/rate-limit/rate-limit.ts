@@ -1,0 +1,183 @@
+// The rate limit: which limit a call falls under, and what the answer says of it (SPEC, Limits; DECISIONS 22).
+import { Access_RateLimit, type Access } from '@kellet/proto/es/kellet/v1/options_pb';
+import { addressBlock } from '../../platform/address-block.ts';
+import type { Clock } from '../../platform/clock.ts';
+import type { Logger } from '../../platform/logger.ts';
+import { Counter, type Registry } from '../../platform/metrics.ts';
+import type { Identity } from '../admission/authenticate.ts';
+import { BoundedMap } from '../../platform/bounded-map.ts';
+import type { Hit } from './counted-window.ts';
+import type { RateCounter } from './rate-counter.ts';
+import { RateLimitExceeded } from './rate-limit-exceeded.ts';
+import { TokenBuckets } from './token-bucket.ts';
+
+/** Requests per minute of a tenant that has no limit of its own (SPEC, Limits). */
+export const defaultRateLimit = 1000;
+
+/** The state of a tenant's window after a request, as the headers show it. */
+export interface WindowState {
+  readonly limit: number;
+  readonly remaining: number;
+  /** Unix second, a multiple of 60. */
+  readonly resetAt: number;
+  /** 0: admitted. */
+  readonly retryAfterSeconds: number;
+}
+
+/** What a counted request means under a limit. */
+export function judge(hit: Hit, limit: number): WindowState {
+  const isAdmitted = hit.ordinal <= limit;
+  return {
+    limit,
+    remaining: Math.max(0, limit - hit.ordinal),
+    resetAt: hit.resetAt,
+    retryAfterSeconds: isAdmitted ? 0 : Math.max(1, Math.ceil(hit.resetAt - hit.now)),
+  };
+}
+
+/** The X-RateLimit headers, lower case so that they are gRPC metadata too. */
+export function rateLimitHeaders(state: WindowState): [string, string][] {
+  return [
+    ['x-ratelimit-limit', String(state.limit)],
+    ['x-ratelimit-remaining', String(state.remaining)],
+    ['x-ratelimit-reset', String(state.resetAt)],
+  ];
+}
+
+/** Limits of the calls that the tenant's window does not count. */
+export interface Throttles {
+  /** Calls without a credential, per address. */
+  readonly address: { perSecond: number; burst: number };
+  /** Update traffic and command polling, per device. */
+  readonly device: { perSecond: number; burst: number };
+}
+
+export const defaultThrottles: Throttles = {
+  address: { perSecond: 100, burst: 1000 },
+  device: { perSecond: 100, burst: 500 },
+};
+
+interface Exhausted {
+  readonly limit: number;
+  readonly resetAt: number;
+  /** On this machine's clock, milliseconds. */
+  readonly until: number;
+}
+
+/** How long a shared counter that has failed is left alone: meanwhile no request waits for it. */
+const restMilliseconds = 1000;
+
+/** Applies the limits. */
+export class RateLimiter {
+  private readonly counter: RateCounter;
+  private readonly clock: Clock;
+  private readonly logger: Logger;
+  private readonly addresses: TokenBuckets;
+  private readonly devices: TokenBuckets;
+  private readonly exhausted = new BoundedMap<string, Exhausted>(10_000);
+  private readonly local = new BoundedMap<string, { minute: number; hits: number }>(10_000);
+  private isFailing = false;
+  /** Milliseconds of the clock; before, the shared counter is not asked. */
+  private restUntil = 0;
+  private readonly rejections: Counter;
+  private readonly failures: Counter;
+
+  constructor(
+    counter: RateCounter,
+    clock: Clock,
+    logger: Logger,
+    metrics: Registry,
+    throttles: Throttles = defaultThrottles,
+  ) {
+    this.counter = counter;
+    this.clock = clock;
+    this.logger = logger;
+    this.addresses = new TokenBuckets(clock, throttles.address);
+    this.devices = new TokenBuckets(clock, throttles.device);
+    this.rejections = new Counter({
+      name: 'svc_gateway_rate_limited_total',
+      help: 'Requests rejected by the rate limit.',
+      labelNames: ['tenant'],
+      registers: [metrics],
+    });
+    this.failures = new Counter({
+      name: 'kellet_gateway_rate_counter_failures_total',
+      help: 'Requests that were limited by this process alone, because the shared counter did not answer.',
+      registers: [metrics],
+    });
+  }
+
+  /** A call without a credential. Throws RESOURCE_EXHAUSTED when its address (IPv6: /64) has made too many. */
+  throttleAddress(address: string): void {
+    const wait = this.addresses.take(addressBlock(address));
+    if (wait > 0) throw new RateLimitExceeded(wait);
+  }
+
+  /**
+   * Counts a call of an authenticated caller. Answers the state of the tenant's window, for the headers, or undefined when the
+   * call is not counted there; `retryAfterSeconds` says whether it is refused. Throws when a device's own limit is used up.
+   */
+  async count(access: Access, identity: Identity): Promise<WindowState | undefined> {
+    if (access.rateLimit === Access_RateLimit.PER_DEVICE && identity.caller.kind === 'device') {
+      const wait = this.devices.take(`${identity.caller.tenantId}/${identity.caller.deviceId}`);
+      if (wait > 0) throw new RateLimitExceeded(wait);
+      return undefined;
+    }
+    return this.countWindow(identity);
+  }
+
+  /** Counts a request in the window of the caller's tenant, and its rejection. */
+  async countWindow(identity: Identity): Promise<WindowState> {
+    const { tenantId } = identity.caller;
+    const limit = identity.rateLimitPerMinute || defaultRateLimit;
+    const now = this.clock.now();
+    let state = this.exhaustedState(tenantId, limit, now);
+    if (!state) {
+      const hit = await this.hit(tenantId, limit, now);
+      state = judge(hit, limit);
+      if (state.remaining === 0) {
+        this.exhausted.set(tenantId, { limit, resetAt: hit.resetAt, until: now + (hit.resetAt - hit.now) * 1000 });
+      }
+    }
+    if (state.retryAfterSeconds > 0) this.rejections.inc({ tenant: tenantId });
+    return state;
+  }
+
+  /** The state of a window that is known to be used up, without asking the counter. */
+  private exhaustedState(tenantId: string, limit: number, now: number): WindowState | undefined {
+    const exhausted = this.exhausted.get(tenantId);
+    if (!exhausted || exhausted.limit !== limit) return undefined;
+    const milliseconds = exhausted.until - now;
+    // More than a minute: this machine's clock was set back.
+    if (milliseconds <= 0 || milliseconds > 60_000) return undefined;
+    return { limit, remaining: 0, resetAt: exhausted.resetAt, retryAfterSeconds: Math.ceil(milliseconds / 1000) };
+  }
+
+  /** Counts with the shared counter; while that fails, in this process alone. */
+  private async hit(tenantId: string, limit: number, now: number): Promise<Hit> {
+    if (now >= this.restUntil || this.restUntil - now > restMilliseconds) {
+      try {
+        const hit = await this.counter.hit(tenantId, limit);
+        if (this.isFailing) this.logger.info('the rate counter answers again');
+        this.isFailing = false;
+        return hit;
+      } catch (error) {
+        if (!this.isFailing) {
+          this.logger.warn({ err: error }, 'the rate counter does not answer; limiting in this process alone');
+        }
+        this.isFailing = true;
+        this.restUntil = this.clock.now() + restMilliseconds;
+      }
+    }
+    this.failures.inc();
+    return this.hitLocally(tenantId, now);
+  }
+
+  private hitLocally(tenantId: string, now: number): Hit {
+    const minute = Math.floor(now / 60_000);
+    const window = this.local.get(tenantId);
+    const hits = window?.minute === minute ? window.hits + 1 : 1;
+    this.local.set(tenantId, { minute, hits });
+    return { ordinal: hits, resetAt: (minute + 1) * 60, now: now / 1000 };
+  }
+}

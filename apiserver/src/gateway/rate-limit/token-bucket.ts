@@ -1,0 +1,47 @@
+// Token buckets by key, in this process: throttles for what the tenant's window does not count.
+import type { Clock } from '../../platform/clock.ts';
+import { BoundedMap } from '../../platform/bounded-map.ts';
+
+/** A bucket a key: `burst` calls at once, refilled with `perSecond`. Forgetting a key fills its bucket, so memory is bounded. */
+export class TokenBuckets {
+  private readonly buckets: BoundedMap<string, { tokens: number; at: number }>;
+  private readonly clock: Clock;
+  private readonly perSecond: number;
+  private readonly burst: number;
+
+  constructor(clock: Clock, options: { perSecond: number; burst: number; maximumKeys?: number }) {
+    this.clock = clock;
+    this.perSecond = options.perSecond;
+    this.burst = options.burst;
+    this.buckets = new BoundedMap(options.maximumKeys ?? 100_000);
+  }
+
+  /** Takes a token. Answers 0 when there was one, else the seconds (at least 1) after which there will be. */
+  take(key: string): number {
+    const now = this.clock.now();
+    const tokens = this.tokensOf(key, now);
+    this.buckets.set(key, { tokens: tokens >= 1 ? tokens - 1 : tokens, at: now });
+    return this.secondsUntilOne(tokens);
+  }
+
+  /** What `take` would answer; takes nothing. */
+  wait(key: string): number {
+    return this.secondsUntilOne(this.tokensOf(key, this.clock.now()));
+  }
+
+  /** Takes a token whether there is one or not: the debt, of at most a whole bucket, has to be refilled first. */
+  charge(key: string): void {
+    const now = this.clock.now();
+    this.buckets.set(key, { tokens: Math.max(-this.burst, this.tokensOf(key, now) - 1), at: now });
+  }
+
+  private tokensOf(key: string, now: number): number {
+    const bucket = this.buckets.get(key);
+    if (!bucket) return this.burst;
+    return Math.min(this.burst, bucket.tokens + (Math.max(0, now - bucket.at) / 1000) * this.perSecond);
+  }
+
+  private secondsUntilOne(tokens: number): number {
+    return tokens >= 1 ? 0 : Math.max(1, Math.ceil((1 - tokens) / this.perSecond));
+  }
+}

@@ -1,0 +1,27 @@
+// For tests: a gateway as a process of its own, on the database that KELLET_TEST_SHARED_DATABASE_URL names. It sends its REST
+// address to its parent and runs until that is gone.
+import { ValidateTokenResponse_Kind as Kind } from '@kellet/proto/es/kellet/v1/auth_pb';
+import { DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
+import { Database } from '../../platform/database/database.ts';
+import { createLogger } from '../../platform/logger.ts';
+import { startTestGateway } from './test-gateway.ts';
+
+const url = process.env['KELLET_TEST_SHARED_DATABASE_URL']!;
+const redisUrl = process.env['KELLET_TEST_REDIS_URL'] ?? '';
+const gateway = await startTestGateway(
+  (registry) => registry.register(DeviceRegistryService, { getDevice: async ({ deviceId }) => ({ deviceId }) }),
+  {
+    testDatabase: { database: new Database(url, createLogger('silent')), url },
+    environment: { KELLET_REDIS_URL: redisUrl },
+  },
+);
+gateway.tokens.set('limited', {
+  valid: true,
+  tenantId: 'limited',
+  userId: 'u',
+  kind: Kind.user,
+  scopes: ['devices:read'],
+  rateLimitPerMinute: Number(process.env['KELLET_TEST_RATE_LIMIT']),
+});
+process.on('disconnect', () => process.exit(0));
+process.send!(gateway.rest);

@@ -1,0 +1,167 @@
+// For tests: a gateway on real sockets and a real database, before handlers in memory.
+import { timestampFromMs } from '@bufbuild/protobuf/wkt';
+import {
+  AuthService,
+  ValidateTokenResponse_Kind as Kind,
+  ValidateTokenResponse_Reason as Reason,
+} from '@kellet/proto/es/kellet/v1/auth_pb';
+import type { DescService } from '@bufbuild/protobuf';
+import { readConfig } from '../../config.ts';
+import { RemoteInvoker } from '../../internal/remote-invoker.ts';
+import { InternalServer } from '../../internal/server.ts';
+import { Broker } from '../../platform/events/broker.ts';
+import { systemClock } from '../../platform/clock.ts';
+import { createLogger } from '../../platform/logger.ts';
+import { createMetrics, type Registry } from '../../platform/metrics.ts';
+import { ServiceRegistry } from '../../platform/rpc.ts';
+import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
+import { Gateway } from '../gateway.ts';
+import { Health } from '../http/health.ts';
+import { answerFor, type TestToken } from './test-tokens.ts';
+
+/** What ValidateToken answers, by token; tests change it to revoke. */
+export type Tokens = Map<string, TestToken>;
+
+/** A running gateway. */
+export interface TestGateway {
+  rest: string;
+  grpc: string;
+  /** The dashboard's port. */
+  pages: string;
+  tokens: Tokens;
+  /** How often ValidateToken was asked. */
+  validations: () => number;
+  gateway: Gateway;
+  health: Health;
+  metrics: Registry;
+  testDatabase: Pick<TestDatabase, 'database' | 'url'>;
+  broker: Broker;
+  stop(): Promise<void>;
+}
+
+/** The callers that the tests know. */
+export const knownTokens = (): Tokens =>
+  new Map<string, TestToken>([
+    ['viewer', { valid: true, tenantId: 'acme', userId: 'u1', kind: Kind.user, scopes: ['devices:read'] }],
+    [
+      'admin',
+      { valid: true, tenantId: 'acme', userId: 'u2', kind: Kind.user, scopes: ['devices:read', 'devices:write'] },
+    ],
+    ['device', { valid: true, tenantId: 'acme', deviceId: 'd1', kind: Kind.device }],
+    [
+      'small',
+      {
+        valid: true,
+        tenantId: 'small',
+        userId: 'u3',
+        kind: Kind.user,
+        scopes: ['devices:read'],
+        rateLimitPerMinute: 5,
+      },
+    ],
+    ['platform', { valid: true, kind: Kind.platform_admin }],
+    [
+      'elsewhere',
+      {
+        valid: true,
+        tenantId: 'acme',
+        userId: 'u4',
+        kind: Kind.user,
+        scopes: ['devices:read'],
+        ipAllowlist: ['192.0.2.0/24'],
+      },
+    ],
+    ['expired', { valid: false, reason: Reason.expired, expiresAt: timestampFromMs(1) }],
+  ]);
+
+/** Starts one on free ports. `register` adds handlers; `environment` adds settings. */
+export async function startTestGateway(
+  register: (registry: ServiceRegistry) => void,
+  options: {
+    environment?: Record<string, string>;
+    /** Instead of a database of its own. */
+    testDatabase?: Pick<TestDatabase, 'database' | 'url'>;
+    isGatewayOf?: (tenantId: string, gatewayDeviceId: string, deviceId: string) => Promise<boolean>;
+    /** The handlers are called through the internal port, as those of another process (KELLET_TEST_SPLIT=1 for all tests). */
+    split?: boolean;
+    /** Takes the lines of the access log, which is off otherwise, and those of the log. */
+    lines?: string[];
+    /** The contract; absent: the public services. */
+    services?: readonly DescService[];
+  } = {},
+): Promise<TestGateway> {
+  const ownDatabase = options.testDatabase ? undefined : await createTestDatabase();
+  const testDatabase = options.testDatabase ?? ownDatabase!;
+  const natsUrl = process.env['KELLET_TEST_NATS_URL'];
+  if (!natsUrl) throw new Error('KELLET_TEST_NATS_URL is not set: run the tests with make test');
+  const config = readConfig(
+    {
+      KELLET_LISTEN_HOST: '127.0.0.1',
+      KELLET_REST_PORT: '0',
+      KELLET_GRPC_PORT: '0',
+      KELLET_DASHBOARD_PORT: '0',
+      KELLET_DATABASE_URL: testDatabase.url,
+      KELLET_NATS_URL: natsUrl,
+      KELLET_CONTROL_SECRET: 'control'.repeat(5),
+      KELLET_JWT_PRIVATE_KEY: 'unused here',
+      KELLET_CALLBACK_HMAC_SECRET: 'callback secret',
+      KELLET_ACCESS_LOG: options.lines ? 'all' : 'off',
+      KELLET_DASHBOARD_ORIGIN: 'https://dashboard.test',
+      ...options.environment,
+    },
+    [],
+  );
+  const { lines } = options;
+  const sink = lines && { write: (line: string) => void lines.push(line) };
+  const logger = sink ? createLogger('trace', {}, sink) : createLogger('silent');
+  const metrics = createMetrics();
+  const broker = new Broker(natsUrl, logger);
+  const registry = new ServiceRegistry();
+  const tokens = knownTokens();
+  let validations = 0;
+  registry.register(AuthService, {
+    validateToken: async ({ token }) => {
+      validations += 1;
+      return answerFor(tokens.get(token) ?? { valid: false, reason: Reason.unrecognized });
+    },
+  });
+  register(registry);
+  const health = new Health({ postgres: () => testDatabase.database.ping(), nats: () => broker.ping() });
+  const internal = new InternalServer(config.controlSecret, logger);
+  internal.addServicesOf(registry);
+  const remote = new RemoteInvoker(
+    'services',
+    `127.0.0.1:${await internal.listen('127.0.0.1', 0)}`,
+    config.controlSecret,
+  );
+  const gateway = new Gateway(
+    { config, clock: systemClock, logger, metrics, database: testDatabase.database, broker },
+    {
+      invoker: (options.split ?? process.env['KELLET_TEST_SPLIT'] === '1') ? remote : registry,
+      health,
+      isGatewayOf: options.isGatewayOf,
+      accessLog: sink,
+      services: options.services,
+    },
+  );
+  const { restPort, grpcPort, dashboardPort } = await gateway.start();
+  return {
+    rest: `http://127.0.0.1:${restPort}`,
+    grpc: `127.0.0.1:${grpcPort}`,
+    pages: `http://127.0.0.1:${dashboardPort}`,
+    tokens,
+    validations: () => validations,
+    gateway,
+    health,
+    metrics,
+    testDatabase,
+    broker,
+    stop: async () => {
+      await gateway.stop();
+      remote.close();
+      await internal.close();
+      await broker.close();
+      await ownDatabase?.drop();
+    },
+  };
+}

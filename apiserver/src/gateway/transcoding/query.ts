@@ -1,0 +1,96 @@
+// Query parameters into the JSON of a request: nested by dots, repeated for lists, each a scalar in text.
+import { ScalarType, type DescField, type DescMessage, type JsonObject, type JsonValue } from '@bufbuild/protobuf';
+import { invalidArgument } from '../../platform/errors.ts';
+import { fieldOf, isWellKnown } from './field-path.ts';
+import { textProblem } from './strict-json.ts';
+import { valueProblem } from './values.ts';
+
+/** Messages whose JSON is one string, which a query parameter can hold. */
+const textMessages = new Set(['google.protobuf.Timestamp', 'google.protobuf.Duration', 'google.protobuf.FieldMask']);
+const wrapper = /^google\.protobuf\.(Bool|String|Bytes|Double|Float|U?Int(32|64))Value$/;
+
+/**
+ * Adds the parameters of a raw query string to `target`, the request in proto JSON. `isBound` says of a field path whether the
+ * path or the body fills it, so that a parameter may not name it. Throws INVALID_ARGUMENT naming the parameter.
+ */
+export function addQuery(
+  message: DescMessage,
+  query: string,
+  target: JsonObject,
+  isBound: (fieldPath: readonly string[]) => boolean,
+): void {
+  for (const pair of query.split('&')) {
+    if (pair === '') continue;
+    const equals = pair.indexOf('=');
+    const name = decode(equals < 0 ? pair : pair.slice(0, equals));
+    const value = decode(equals < 0 ? '' : pair.slice(equals + 1));
+    addParameter(message, name, value, target, isBound);
+  }
+}
+
+/** Percent-decodes as HTML forms write it: a plus is a space. */
+function decode(text: string): string {
+  try {
+    return decodeURIComponent(text.replaceAll('+', ' '));
+  } catch {
+    throw invalidArgument('the query is not valid percent-encoding');
+  }
+}
+
+function addParameter(
+  message: DescMessage,
+  name: string,
+  value: string,
+  target: JsonObject,
+  isBound: (fieldPath: readonly string[]) => boolean,
+): void {
+  const unknown = () => invalidArgument(`unknown query parameter ${JSON.stringify(name)}`);
+  const parts = name.split('.');
+  const fieldPath: string[] = [];
+  let object = target;
+  let schema = message;
+  for (const [index, part] of parts.entries()) {
+    const field = fieldOf(schema, part);
+    if (!field) throw unknown();
+    fieldPath.push(field.name);
+    if (index === parts.length - 1) {
+      if (isBound(fieldPath)) throw unknown();
+      return setLeaf(field, name, value, object);
+    }
+    if (field.fieldKind !== 'message' || isWellKnown(field.message)) throw unknown();
+    schema = field.message;
+    object = (object[field.name] ??= {}) as JsonObject;
+  }
+}
+
+function setLeaf(field: DescField, name: string, value: string, object: JsonObject): void {
+  if (field.fieldKind === 'list') {
+    ((object[field.name] ??= []) as JsonValue[]).push(fieldFromText(field, name, value));
+    return;
+  }
+  if (Object.hasOwn(object, field.name))
+    throw invalidArgument(`query parameter ${JSON.stringify(name)} is given twice`);
+  object[field.name] = fieldFromText(field, name, value);
+}
+
+/**
+ * Text of the query or the path as the JSON value that the decoder takes for the field, or for an item of it: numbers and
+ * bytes are legal as text, booleans are not. Throws INVALID_ARGUMENT naming `name`.
+ */
+export function fieldFromText(field: DescField, name: string, text: string): JsonValue {
+  const value = jsonOf(field, name, text);
+  const problem = textProblem(text) ?? valueProblem(field, value);
+  if (problem !== undefined) throw invalidArgument(`${name}: ${problem}`);
+  return value;
+}
+
+function jsonOf(field: DescField, name: string, text: string): JsonValue {
+  const isBoolean = field.scalar === ScalarType.BOOL || field.message?.typeName === 'google.protobuf.BoolValue';
+  if (isBoolean && field.fieldKind !== 'map') {
+    if (text !== 'true' && text !== 'false') throw invalidArgument(`${name}: must be true or false`);
+    return text === 'true';
+  }
+  const isText = !field.message || textMessages.has(field.message.typeName) || wrapper.test(field.message.typeName);
+  if (field.fieldKind === 'map' || !isText) throw invalidArgument(`${name} cannot be given as a query parameter`);
+  return field.enum && /^-?\d{1,10}$/.test(text) ? Number(text) : text;
+}

@@ -1,0 +1,222 @@
+// REST to protobuf and back: path, query and body become one object with proto names, then one message, by one decoder, so
+// that every check of proto3 JSON is the same wherever a value stood.
+import {
+  create,
+  fromJson,
+  toJson,
+  type DescField,
+  type DescMessage,
+  type DescMethod,
+  type JsonObject,
+  type JsonValue,
+  type Message,
+} from '@bufbuild/protobuf';
+import { FieldMaskSchema } from '@bufbuild/protobuf/wkt';
+import { HttpBodySchema } from '@kellet/proto/es/google/api/httpbody_pb';
+import type { HttpBody } from '@kellet/proto/es/google/api/httpbody_pb';
+import { invalidArgument } from '../../platform/errors.ts';
+import { encodePlain } from './compiled-encoder.ts';
+import { explainFailure } from './decode-failure.ts';
+import { fieldOf, showProblem } from './field-path.ts';
+import { decodePlainRequest } from './plain-request.ts';
+import { addQuery, fieldFromText } from './query.ts';
+import { rawBody, type Match, type RawBody, type Route } from './routes.ts';
+import { hasTooManyNodes, JsonProblem, maximumNodes, parseStrictJson, textProblem } from './strict-json.ts';
+import { hasUpdateMask, takeMask } from './update-mask.ts';
+import { findValueProblem, mayHoldNumberText } from './values.ts';
+
+/** The parts of an HTTP request that hold the message. */
+export interface RestRequest {
+  /** Raw, without the question mark. */
+  readonly query: string;
+  readonly body: Uint8Array;
+  /** The header Content-Type; only google.api.HttpBody keeps it. */
+  readonly contentType: string;
+}
+
+/** An HTTP answer: 200, unless it says otherwise. */
+export interface RestResponse {
+  readonly status?: number;
+  readonly headers?: readonly (readonly [string, string])[];
+  readonly contentType: string;
+  readonly body: Uint8Array | string;
+}
+
+/** Decodes a request. Throws INVALID_ARGUMENT with a message that names the field. */
+export function decodeRequest(match: Match, request: RestRequest): Message {
+  if (hasTooManyNodes(request.body) && !rawBody(match.route)) {
+    throw invalidArgument(
+      showProblem(match.route.method.input, [], `must not hold more than ${maximumNodes} objects and arrays`),
+    );
+  }
+  return decodePlainRequest(match, request) ?? decodeExactly(match, request);
+}
+
+/** The exact way, on which the short one falls back: every rule of proto3 JSON, and every error. */
+export function decodeExactly(match: Match, request: RestRequest): Message {
+  const { route, variables } = match;
+  const input = route.method.input;
+  const raw = rawBody(route);
+
+  const object = raw ? {} : bodyObject(route, request.body);
+  const mask = route.verb === 'PATCH' && hasUpdateMask(input) ? takeMask(input, object) : undefined;
+  if (request.query !== '') addQuery(input, request.query, object, (fieldPath) => isBound(route, fieldPath));
+  for (const { fieldPath } of route.template.variables) {
+    setPath(input, object, fieldPath, variables.get(fieldPath.join('.')));
+  }
+
+  const message = decodeJson(route, object) as Message & Record<string, unknown>;
+  const problem = findValueProblem(input, object, mayHoldNumberText(request.body));
+  if (problem) throw invalidArgument(showProblem(input, problem.path, problem.reason));
+  if (mask) {
+    const bound = new Set(route.template.variables.map((variable) => variable.fieldPath[0]!));
+    message['updateMask'] = create(FieldMaskSchema, { paths: mask.filter((path) => !bound.has(path)) });
+  }
+  return raw ? withBytes(raw, message, { contentType: request.contentType, data: request.body }) : message;
+}
+
+/** Whether the path or the body fills a field, so that no query parameter may (google/api/http.proto, rules 1 and 2). */
+function isBound(route: Route, fieldPath: readonly string[]): boolean {
+  if (route.body === '*' || fieldPath[0] === route.body) return true;
+  const name = fieldPath.join('.');
+  return route.template.variables.some((variable) => variable.fieldPath.join('.') === name);
+}
+
+/** Puts raw bytes where the route takes them. */
+function withBytes(raw: RawBody, message: Message, body: { contentType: string; data: Uint8Array }): Message {
+  const bytes = create(HttpBodySchema, body);
+  if (!raw.field) return bytes;
+  return Object.assign(message, { [raw.field.localName]: bytes });
+}
+
+/**
+ * The messages of a request whose body is streamed (google.api.HttpBody): `first` is the request as it decodes without its
+ * body, every other carries the next bytes alone.
+ */
+export async function* bodyMessages(
+  route: Route,
+  first: Message,
+  body: AsyncIterable<Uint8Array>,
+): AsyncGenerator<Message> {
+  yield first;
+  const raw = rawBody(route)!;
+  for await (const data of body) yield withBytes(raw, create(route.method.input), { contentType: '', data });
+}
+
+/** Encodes a response: proto names, unpopulated scalars shown; google.api.HttpBody as its own bytes. */
+export function encodeResponse(route: Route, message: Message): RestResponse {
+  const { output } = route.method;
+  if (output.typeName === HttpBodySchema.typeName) return bytesOf(message as HttpBody);
+  const field = route.responseBody ? fieldOf(output, route.responseBody) : undefined;
+  if (field?.fieldKind === 'message' && field.message.typeName === HttpBodySchema.typeName) {
+    return bytesOf((message as Message & Record<string, unknown>)[field.localName] as HttpBody | undefined);
+  }
+  if (!field) {
+    const text = encodePlain(output, message);
+    if (text !== undefined) return { contentType: 'application/json', body: text };
+  }
+  return { contentType: 'application/json', body: encodeExactly(route, message) };
+}
+
+/** The exact way, on which the short one (compiled-encoder.ts) falls back. */
+export function encodeExactly({ method, responseBody, types }: Route, message: Message): string {
+  const json = toJson(method.output, message, { useProtoFieldName: true, alwaysEmitImplicit: true, registry: types });
+  return JSON.stringify(responseBody ? ((json as JsonObject)[responseBody] ?? null) : json);
+}
+
+const bytesOf = (body: HttpBody | undefined): RestResponse => ({
+  contentType: body?.contentType || 'application/octet-stream',
+  body: body?.data ?? new Uint8Array(),
+});
+
+/**
+ * Whether a route works without a body although it takes one: an action such as pause, whose every field is in the path or
+ * optional. A request that has to say something must say it.
+ */
+export function bodyMayBeEmpty(route: Route): boolean {
+  if (route.body === '') return true;
+  if (route.verb !== 'POST' || route.body !== '*') return false;
+  const bound = new Set(route.template.variables.map((variable) => variable.fieldPath[0]!));
+  return route.method.input.fields.every((field) => bound.has(field.name) || isLeftOutEasily(field));
+}
+
+function isLeftOutEasily(field: DescField): boolean {
+  if (field.fieldKind === 'list') return field.listKind === 'scalar';
+  return (field.fieldKind === 'scalar' || field.fieldKind === 'enum') && field.proto.proto3Optional;
+}
+
+/** Decodes the JSON of a request. Throws INVALID_ARGUMENT in words of the API, naming the field. */
+function decodeJson(route: Route, object: JsonObject): Message {
+  const { method, types: registry } = route;
+  try {
+    return fromJson(method.input, object, { registry });
+  } catch (error) {
+    const { path, reason } = explainFailure(method.input, object, (error as Error).message, registry);
+    throw invalidArgument(path.length === 0 ? reason : showProblem(method.input, path, reason));
+  }
+}
+
+function bodyObject(route: Route, body: Uint8Array): JsonObject {
+  if (body.length === 0) {
+    if (bodyMayBeEmpty(route)) return {};
+    throw invalidArgument(`a JSON body is required (${describeBody(route.method, route.body)})`);
+  }
+  const value = parseBody(route, body);
+  if (route.body === '') {
+    // Some clients send {} with every request; anything in it would be lost without a word.
+    if (isObject(value) && Object.keys(value).length === 0) return {};
+    throw invalidArgument('this route takes no body');
+  }
+  if (route.body !== '*') return { [route.body]: value };
+  if (!isObject(value)) throw invalidArgument('the body must be a JSON object');
+  return value;
+}
+
+function parseBody(route: Route, body: Uint8Array): JsonValue {
+  try {
+    return parseStrictJson(body);
+  } catch (error) {
+    if (!(error instanceof JsonProblem)) throw error;
+    const path = error.path.length === 0 || route.body === '*' ? error.path : [route.body, ...error.path];
+    throw invalidArgument(showProblem(route.method.input, path, error.message));
+  }
+}
+
+function describeBody(method: DescMethod, body: string): string {
+  if (body !== '*') return body;
+  const names = method.input.fields.map((field) => field.name).filter((name) => name !== 'update_mask');
+  return names.slice(0, 8).join(', ');
+}
+
+/** A path variable wins over whatever the body says of the same field (google/api/http.proto). */
+function setPath(
+  input: DescMessage,
+  object: JsonObject,
+  fieldPath: readonly string[],
+  value: string | undefined,
+): void {
+  const name = fieldPath.join('.');
+  if (value === undefined) throw invalidArgument(`${name} in the path is not valid percent-encoding`);
+  const problem = textProblem(value);
+  if (problem !== undefined) throw invalidArgument(`${name}: ${problem}`);
+  let target = object;
+  let schema = input;
+  for (const [index, part] of fieldPath.entries()) {
+    const field = fieldOf(schema, part)!;
+    const given = Object.hasOwn(target, field.name) ? target[field.name] : target[field.jsonName];
+    if (field.jsonName !== field.name) delete target[field.jsonName];
+    if (index === fieldPath.length - 1) {
+      target[field.name] = fieldFromText(field, name, value);
+    } else if (field.fieldKind === 'message') {
+      const inner = given ?? {};
+      target[field.name] = inner;
+      // Anything but an object is the decoder's to refuse.
+      if (!isObject(inner)) return;
+      target = inner;
+      schema = field.message;
+    }
+  }
+}
+
+const isObject = (value: JsonValue | undefined): value is JsonObject =>
+  typeof value === 'object' && value !== null && !Array.isArray(value);

@@ -1,0 +1,50 @@
+import { expect } from 'chai';
+import { checkAllowlist, intersect, isAllowed } from './address-ranges.ts';
+
+describe('IP allowlist', () => {
+  for (const [address, ranges, allowed] of [
+    ['203.0.113.9', [], true],
+    ['203.0.113.9', ['203.0.113.0/24'], true],
+    ['203.0.114.9', ['203.0.113.0/24'], false],
+    ['203.0.113.9', ['198.51.100.0/24', '203.0.113.9'], true],
+    ['203.0.113.10', ['203.0.113.9'], false],
+    ['::ffff:203.0.113.9', ['203.0.113.0/24'], true],
+    ['::ffff:203.0.114.9', ['203.0.113.0/24'], false],
+    ['2001:db8::1', ['2001:db8::/32'], true],
+    ['2001:db9::1', ['2001:db8::/32'], false],
+    ['2001:db8::1', ['0.0.0.0/0'], false],
+    ['10.1.2.3', ['0.0.0.0/0'], true],
+    ['not an address', ['0.0.0.0/0'], false],
+  ] as const) {
+    it(`${allowed ? 'takes' : 'refuses'} ${address} with [${ranges.join(', ')}]`, () => {
+      expect(isAllowed(address, ranges)).to.equal(allowed);
+    });
+  }
+
+  for (const text of [
+    '',
+    '10.0.0.0/33',
+    '10.0.0/8',
+    '10.0.0.0/8/8',
+    '10.0.0.0/',
+    '10.0.0.0/-1',
+    '2001:db8::/129',
+    'a/8',
+  ]) {
+    it(`says that ${JSON.stringify(text)} is no range`, () => {
+      expect(() => checkAllowlist('ip_allowlist', [text])).to.throw('ip_allowlist');
+    });
+  }
+
+  for (const [name, first, second, want] of [
+    ['anything and anything', [], [], []],
+    ['anything and something', [], ['10.0.0.0/8'], ['10.0.0.0/8']],
+    ['something and anything', ['10.0.0.0/8'], [], ['10.0.0.0/8']],
+    ['the narrower of two nested', ['10.0.0.0/8'], ['10.1.0.0/16', '192.0.2.0/24'], ['10.1.0.0/16']],
+    ['equal ones once', ['10.0.0.0/8'], ['10.0.0.0/8'], ['10.0.0.0/8']],
+    ['nobody when they are disjoint', ['10.0.0.0/8'], ['192.0.2.0/24'], ['0.0.0.0/32']],
+    ['nobody when the families differ', ['10.0.0.0/8'], ['::/0'], ['0.0.0.0/32']],
+  ] as const) {
+    it(`intersects to ${name}`, () => expect(intersect(first, second)).to.deep.equal(want));
+  }
+});

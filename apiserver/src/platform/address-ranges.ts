@@ -1,0 +1,76 @@
+// Address ranges from which a credential may be used. Pure.
+import { BlockList, isIP } from 'node:net';
+import { invalidArgument } from './errors.ts';
+
+interface Range {
+  readonly address: string;
+  readonly prefix: number;
+  readonly family: 'ipv4' | 'ipv6';
+}
+
+/** An allowlist that no peer is on: the unspecified address is never a source. */
+const nowhere = ['0.0.0.0/32'];
+
+/** Checks the ranges of a request: CIDR, or a single address. Throws INVALID_ARGUMENT naming the field. */
+export function checkAllowlist(field: string, ranges: readonly string[]): void {
+  if (ranges.length > 100) throw invalidArgument(`${field} must have at most 100 entries`);
+  for (const text of ranges) {
+    if (!parseRange(text)) throw invalidArgument(`${field}: ${JSON.stringify(text)} is not a CIDR range`);
+  }
+}
+
+/** Whether the address is on the list; every address is on an empty one. An IPv4 address may come mapped into IPv6. */
+export function isAllowed(address: string, ranges: readonly string[]): boolean {
+  if (ranges.length === 0) return true;
+  const family = isIP(address);
+  if (family === 0) return false;
+  return addressList(ranges).check(address, family === 4 ? 'ipv4' : 'ipv6');
+}
+
+/** The ranges as a list that can be asked often. */
+export function addressList(ranges: readonly string[]): BlockList {
+  const list = new BlockList();
+  for (const text of ranges) {
+    const range = parseRange(text);
+    if (range) list.addSubnet(range.address, range.prefix, range.family);
+  }
+  return list;
+}
+
+/** Whether the text is a CIDR range or a single address. */
+export const isRange = (text: string): boolean => parseRange(text) !== undefined;
+
+/** The list of what is on both lists, where an empty list stands for every address. */
+export function intersect(first: readonly string[], second: readonly string[]): readonly string[] {
+  if (first.length === 0) return second;
+  if (second.length === 0) return first;
+  // Two ranges are disjoint or one holds the other, so what they share is the narrower one.
+  const shared = new Set([
+    ...first.filter((range) => second.some((other) => holds(other, range))),
+    ...second.filter((range) => first.some((other) => holds(other, range))),
+  ]);
+  return shared.size === 0 ? nowhere : [...shared];
+}
+
+/** The ranges asked for from which more could call than from the allowed ones; an empty list of these allows every address. */
+export function rangesBeyond(asked: readonly string[], allowed: readonly string[]): string[] {
+  if (allowed.length === 0) return [];
+  return asked.filter((range) => !allowed.some((outer) => holds(outer, range)));
+}
+
+function holds(outer: string, inner: string): boolean {
+  const [wide, narrow] = [parseRange(outer), parseRange(inner)];
+  if (!wide || !narrow || wide.family !== narrow.family || wide.prefix > narrow.prefix) return false;
+  return isAllowed(narrow.address, [outer]);
+}
+
+function parseRange(text: string): Range | undefined {
+  const [address = '', prefixText, ...rest] = text.split('/');
+  const version = isIP(address);
+  if (version === 0 || rest.length > 0 || address.includes('%')) return undefined;
+  const family = version === 4 ? 'ipv4' : 'ipv6';
+  const longest = version === 4 ? 32 : 128;
+  if (prefixText === undefined) return { address, prefix: longest, family };
+  if (!/^\d{1,3}$/.test(prefixText) || Number(prefixText) > longest) return undefined;
+  return { address, prefix: Number(prefixText), family };
+}

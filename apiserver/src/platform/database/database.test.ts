@@ -1,0 +1,113 @@
+// The database goes away at every moment of a transaction: its caller is told, and the process lives on.
+import { expect } from 'chai';
+import { Database } from './database.ts';
+import { KelletError } from '../errors.ts';
+import { createLogger } from '../logger.ts';
+import { migrate } from './migrate.ts';
+import { createTestDatabase, type TestDatabase } from '../testing/test-database.ts';
+
+describe('a database connection that is lost', () => {
+  let test: TestDatabase;
+
+  before(async () => {
+    test = await createTestDatabase();
+  });
+  after(() => test.drop());
+
+  const endBackend = (pid: number) => test.database.system((tx) => tx.query('SELECT pg_terminate_backend($1)', [pid]));
+  const backendOf = 'SELECT pg_backend_pid() AS pid';
+
+  it('between two statements of a transaction is UNAVAILABLE to its caller, and ends nothing else', async () => {
+    const lost = test.database.system(async (tx) => {
+      const { rows } = await tx.query<{ pid: number }>(backendOf);
+      await endBackend(rows[0]!.pid);
+      // Long enough for the loss to arrive while no statement of this transaction runs.
+      await new Promise((resolve) => setTimeout(resolve, 200));
+      await tx.query('SELECT 1');
+    });
+    const error: unknown = await lost.then(
+      () => undefined,
+      (thrown: unknown) => thrown,
+    );
+    expect(error).to.be.instanceOf(KelletError);
+    expect((error as KelletError).code).to.equal('UNAVAILABLE');
+    await test.database.ping();
+  });
+
+  it('while a statement runs is UNAVAILABLE too', async () => {
+    const lost = test.database.system(async (tx) => {
+      const { rows } = await tx.query<{ pid: number }>(backendOf);
+      setTimeout(() => void endBackend(rows[0]!.pid), 50);
+      await tx.query('SELECT pg_sleep(10)');
+    });
+    const error: unknown = await lost.then(
+      () => undefined,
+      (thrown: unknown) => thrown,
+    );
+    expect((error as KelletError).code).to.equal('UNAVAILABLE');
+    await test.database.ping();
+  });
+});
+
+describe('a database that hangs', () => {
+  let test: TestDatabase;
+  let hurried: Database;
+
+  before(async () => {
+    test = await createTestDatabase();
+    hurried = new Database(test.url, createLogger('silent'), { maximumConnections: 1, statementMilliseconds: 100 });
+  });
+  after(async () => {
+    await hurried.close();
+    await test.drop();
+  });
+
+  it('holds no caller for ever, and its connection is not used again', async () => {
+    const hangs = hurried.tenant('acme', (tx) => tx.query('SELECT pg_sleep(5)'));
+    const error: unknown = await hangs.then(
+      () => undefined,
+      (thrown: unknown) => thrown,
+    );
+    expect((error as KelletError).code).to.equal('UNAVAILABLE');
+    const { rows } = await hurried.tenant('acme', (tx) => tx.query<{ one: number }>('SELECT 1 AS one'));
+    expect(rows).to.deep.equal([{ one: 1 }]);
+  });
+
+  it('lets the work of the data plane itself take its time', async () => {
+    const { rows } = await hurried.system((tx) =>
+      tx.query<{ slept: boolean }>('SELECT true AS slept FROM pg_sleep(0.3)'),
+    );
+    expect(rows).to.deep.equal([{ slept: true }]);
+  });
+});
+
+describe('migrations', () => {
+  let test: TestDatabase;
+
+  before(async () => {
+    test = await createTestDatabase();
+  });
+  after(() => test.drop());
+
+  const applied = () =>
+    test.database.system((tx) =>
+      tx.query<{ name: string; applied_at: Date }>('SELECT name, applied_at FROM schema_migrations'),
+    );
+
+  it('run once, also when several processes start together', async () => {
+    const before = await applied();
+    await Promise.all([1, 2, 3].map(() => migrate(test.database, createLogger('silent'))));
+    expect((await applied()).rows).to.deep.equal(before.rows);
+  });
+
+  it('refuse a database that another version of one of them has made, and say which', async () => {
+    await test.database.system((tx) =>
+      tx.query(`UPDATE schema_migrations SET checksum = 'other' WHERE name = '0002_auth.sql'`),
+    );
+    const failure = await migrate(test.database, createLogger('silent')).then(
+      () => '',
+      (error: Error) => error.message,
+    );
+    expect(failure).to.contain('0002_auth.sql');
+  });
+});

@@ -1,0 +1,43 @@
+// Statements that PostgreSQL took long to answer: a line in the log, and a metric.
+import type { Logger } from '../logger.ts';
+import { Histogram, type Registry } from '../metrics.ts';
+import { shorten } from '../shorten.ts';
+import type { Statement } from './statement-batch.ts';
+
+const longestText = 500;
+const mostTexts = 5;
+
+/** Watches how long statements take, from being sent to having answered. */
+export class SlowStatements {
+  private readonly logger: Logger;
+  private readonly milliseconds: number;
+  private readonly seconds: Histogram;
+
+  /** From `milliseconds` on a statement is slow; 0: none is. */
+  constructor(milliseconds: number, logger: Logger, metrics: Registry) {
+    this.milliseconds = milliseconds;
+    this.logger = logger;
+    this.seconds = new Histogram({
+      name: 'kellet_database_slow_statement_seconds',
+      help: 'How long slow statements took; those that were sent together count as one.',
+      buckets: [0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30],
+      registers: [metrics],
+    });
+  }
+
+  /**
+   * Judges statements that were sent together; PostgreSQL answers them together, so which of them was slow cannot be told. The
+   * line holds their texts, never the values of their parameters, and says of which request they were, as every line does.
+   */
+  judge(statements: readonly Statement[], milliseconds: number, hasFailed: boolean): void {
+    if (this.milliseconds === 0 || milliseconds < this.milliseconds) return;
+    this.seconds.observe(milliseconds / 1000);
+    const texts = statements
+      .slice(0, mostTexts)
+      .map(({ text }) => shorten(text.replace(/\s+/g, ' ').trim(), longestText));
+    this.logger.warn(
+      { statements: texts, count: statements.length, milliseconds: Math.round(milliseconds), failed: hasFailed },
+      'slow database statements',
+    );
+  }
+}

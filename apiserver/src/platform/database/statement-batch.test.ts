@@ -1,0 +1,303 @@
+// Statements that travel together, against a real PostgreSQL: what they answer, and above all what they must never show.
+import { expect } from 'chai';
+import pg from 'pg';
+import { Database, type Transaction } from './database.ts';
+import type { KelletError } from '../errors.ts';
+import { createLogger } from '../logger.ts';
+import { isStale, named, StatementNames } from './statement-batch.ts';
+import { createTestDatabase, type TestDatabase } from '../testing/test-database.ts';
+
+const failureOf = (work: Promise<unknown>): Promise<Error> =>
+  work.then(
+    () => expect.fail('it succeeded'),
+    (error: Error) => error,
+  );
+
+describe('reads', () => {
+  let test: TestDatabase;
+  /** Everything over one connection, so that whatever one transaction leaves behind meets the next. */
+  let database: Database;
+  const ofTenants = 'SELECT tenant_id FROM tenants ORDER BY tenant_id';
+  const tenantsSeen = async (tx: Transaction) =>
+    (await tx.query<{ tenant_id: string }>(ofTenants)).rows.map((row) => row.tenant_id);
+  /** More often than it takes to be prepared. */
+  const often = Array.from({ length: 12 }, (_, index) => index);
+
+  before(async () => {
+    test = await createTestDatabase();
+    database = new Database(test.url, createLogger('silent'), { maximumConnections: 1 });
+    await test.database.system((tx) =>
+      tx.query(`INSERT INTO tenants (tenant_id, name, namespace) VALUES ('acme', 'a', 'a'), ('other', 'o', 'o')`),
+    );
+  });
+  after(async () => {
+    await database.close();
+    await test.drop();
+  });
+
+  it('show a tenant its own rows alone, whoever used the connection and the prepared statement before', async () => {
+    for (const index of often) {
+      const [own, foreign] = index % 2 === 0 ? ['acme', 'other'] : ['other', 'acme'];
+      expect(await database.read(own, tenantsSeen)).to.deep.equal([own]);
+      if (index % 3 === 0) expect(await database.system(tenantsSeen)).to.deep.equal(['acme', 'other']);
+      expect(await database.systemRead(tenantsSeen)).to.deep.equal(['acme', 'other']);
+      if (index % 4 === 0) expect(await database.tenant(foreign, tenantsSeen)).to.deep.equal([foreign]);
+      if (index % 5 === 0) await failureOf(database.read(foreign, (tx) => tx.query('SELECT 1 / 0')));
+    }
+    expect(await Promise.all(often.map((n) => database.read(n % 2 ? 'acme' : 'other', tenantsSeen)))).to.deep.equal(
+      often.map((n) => [n % 2 ? 'acme' : 'other']),
+    );
+  });
+
+  it('give role and tenant back with their message, also when a statement fails', async () => {
+    const scope = `SELECT current_user AS role, current_setting('kellet.tenant_id', true) AS tenant,
+      current_setting('transaction_read_only') AS read_only`;
+    const during = await database.read('acme', (tx) => tx.query(scope));
+    expect(during.rows).to.deep.equal([{ role: 'kellet_tenant', tenant: 'acme', read_only: 'on' }]);
+    for (const work of ['SELECT 1', 'SELECT 1 / 0', 'no statement']) {
+      await database.read('acme', (tx) => tx.query(work)).catch(() => undefined);
+      const after = await database.pool.query(scope);
+      expect(after.rows).to.deep.equal([{ role: 'kellet_test', tenant: '', read_only: 'off' }]);
+    }
+  });
+
+  it('and transactions show nothing at all when the role cannot be taken', async () => {
+    const role = `test_stranger_${process.pid}`;
+    const server = new pg.Client({ connectionString: process.env['KELLET_TEST_DATABASE_URL'] });
+    await server.connect();
+    await server.query(`CREATE ROLE ${role} LOGIN BYPASSRLS PASSWORD '${role}'`);
+    await test.database.system((tx) => tx.query(`GRANT SELECT, UPDATE ON tenants TO ${role}`));
+    const url = new URL(test.url);
+    url.username = url.password = role;
+    const stranger = new Database(url.href, createLogger('silent'), { maximumConnections: 1 });
+    try {
+      expect((await stranger.pool.query(ofTenants)).rows).to.have.length(2);
+      for (const _ of often) {
+        const failed = await failureOf(stranger.read('acme', tenantsSeen));
+        expect(failed.message).to.contain('permission denied to set role');
+        const changed = stranger.tenant('acme', (tx) => tx.query(`UPDATE tenants SET name = 'stolen' RETURNING name`));
+        expect((await failureOf(changed)).message).to.contain('permission denied to set role');
+      }
+      expect((await stranger.pool.query(`SELECT FROM tenants WHERE name = 'stolen'`)).rowCount).to.equal(0);
+    } finally {
+      await stranger.close();
+      await test.database.system((tx) => tx.query(`REVOKE ALL ON tenants FROM ${role}`));
+      await server.query(`DROP ROLE ${role}`);
+      await server.end();
+    }
+  });
+
+  it('take no tenant id that is none', async () => {
+    for (const id of ['', `x'; SELECT 1; --`, 'Acme']) {
+      expect((await failureOf(database.read(id, tenantsSeen))).message).to.equal('not a tenant id');
+    }
+  });
+
+  it('write nothing', async () => {
+    for (const statement of [
+      `INSERT INTO outbox (tenant_id, event_id, subject, payload) VALUES ('acme', gen_random_uuid(), 's', '')`,
+      'SELECT FROM tenants FOR UPDATE',
+    ]) {
+      const work = (tx: Transaction) => tx.query(statement);
+      for (const read of [() => database.read('acme', work), () => database.systemRead(work)]) {
+        expect((await failureOf(read())).message).to.contain('in a read-only transaction');
+      }
+    }
+  });
+
+  it('are one transaction for what is asked for together, and another for what is asked for later', async () => {
+    const time = (tx: Transaction) => tx.query<{ time: string }>('SELECT now()::text AS time');
+    const [first, second, third] = await database.read('acme', async (tx) => {
+      const together = await Promise.all([time(tx), time(tx)]);
+      return [...together, await time(tx)].map(({ rows }) => rows[0]!.time);
+    });
+    expect(second).to.equal(first);
+    expect(third).not.to.equal(first);
+  });
+
+  it('read every type as pg itself does, prepared or not', async () => {
+    const text = `SELECT $1::text AS text, $2::int8 AS int8, $3::jsonb AS jsonb, $4::timestamptz AS time, $5::bytea AS bytes,
+      $6::uuid[] AS ids, $7::boolean AS boolean, 1.5::float8 AS float, null::int4 AS missing, $8::text[] AS texts
+      UNION ALL SELECT null, null, null, null, null, null, null, null, null, null`;
+    const id = '0198c7a4-5b1e-7d3a-9c42-1f0e8d6b7a55';
+    const date = new Date(1_767_323_045_678);
+    const values = ['ä', 2n ** 60n, { a: [1] }, date, Buffer.from([0, 255]), [id], true, ['"', null]];
+    const expected = await database.pool.query(text, values);
+    expect(expected.rows[0]).to.include({ int8: 2n ** 60n, boolean: true });
+    for (const _ of often) {
+      const found = await database.read('acme', (tx) => tx.query(text, values));
+      expect(found).to.deep.equal({ rows: expected.rows, rowCount: 2 });
+    }
+    const empty = await database.read('acme', (tx) => tx.query(`${text} LIMIT 0`, values));
+    expect(empty).to.deep.equal({ rows: [], rowCount: 0 });
+  });
+
+  it('live on when a table changes its form, or the connection forgets what it had prepared', async () => {
+    await test.database.system((tx) => tx.query('CREATE TABLE changing (a int4)'));
+    await test.database.system((tx) => tx.query('GRANT SELECT ON changing TO kellet_tenant'));
+    await test.database.system((tx) => tx.query('INSERT INTO changing VALUES (1)'));
+    const read = async () => (await database.read('acme', (tx) => tx.query('SELECT * FROM changing'))).rows;
+    for (const _ of often) expect(await read()).to.deep.equal([{ a: 1 }]);
+    await test.database.system((tx) => tx.query('ALTER TABLE changing ADD COLUMN b int4 DEFAULT 2'));
+    expect(await read()).to.deep.equal([{ a: 1, b: 2 }]);
+    await database.pool.query('DEALLOCATE ALL');
+    expect(await read()).to.deep.equal([{ a: 1, b: 2 }]);
+    expect(await database.tenant('acme', tenantsSeen)).to.deep.equal(['acme']);
+  });
+
+  it('fail alone: the connection serves the next', async () => {
+    const circular: { self?: unknown } = {};
+    circular.self = circular;
+    const wrong: [text: string, values: unknown[], message: string][] = [
+      ['SELECT $1::int4', ['x'], 'invalid input syntax for type integer'],
+      ['SELECT $1::jsonb', [circular], 'circular'],
+      ['SELECT 1; SELECT 2', [], 'multiple commands'],
+    ];
+    for (const [text, values, message] of wrong) {
+      const failed = await failureOf(
+        database.read('acme', (tx) => Promise.all([tenantsSeen(tx), tx.query(text, values), tenantsSeen(tx)])),
+      );
+      expect(failed.message).to.contain(message);
+      expect(failed.stack).to.contain('statement-batch.test.ts');
+      expect(await database.read('acme', tenantsSeen)).to.deep.equal(['acme']);
+    }
+  });
+
+  it('leave what COPY sends aside', async () => {
+    await database.read('acme', (tx) => tx.query('COPY (SELECT 1) TO STDOUT'));
+    expect(await database.read('acme', tenantsSeen)).to.deep.equal(['acme']);
+  });
+
+  it('are UNAVAILABLE when the connection is lost or nothing is answered in time', async () => {
+    const hurried = new Database(test.url, createLogger('silent'), {
+      maximumConnections: 1,
+      statementMilliseconds: 100,
+    });
+    const slow = await failureOf(hurried.read('acme', (tx) => tx.query('SELECT pg_sleep(5)')));
+    expect((slow as KelletError).code).to.equal('UNAVAILABLE');
+    expect(await hurried.read('acme', tenantsSeen)).to.deep.equal(['acme']);
+    await hurried.close();
+    const { rows } = await database.pool.query<{ pid: number }>('SELECT pg_backend_pid() AS pid');
+    setTimeout(() => void test.database.pool.query('SELECT pg_terminate_backend($1)', [rows[0]!.pid]), 50);
+    const lost = await failureOf(database.read('acme', (tx) => tx.query('SELECT pg_sleep(10)')));
+    expect((lost as KelletError).code).to.equal('UNAVAILABLE');
+    expect(await database.read('acme', tenantsSeen)).to.deep.equal(['acme']);
+  });
+});
+
+describe('the statements of a transaction', () => {
+  let test: TestDatabase;
+  let database: Database;
+
+  before(async () => {
+    test = await createTestDatabase();
+    database = new Database(test.url, createLogger('silent'), { maximumConnections: 1 });
+    await database.system((tx) => tx.query('CREATE TABLE kept (n int4 PRIMARY KEY)'));
+  });
+  after(async () => {
+    await database.close();
+    await test.drop();
+  });
+  const insert = (tx: Transaction, n: number) => tx.query('INSERT INTO kept VALUES ($1)', [n]);
+  const kept = async () => {
+    const { rows } = await database.pool.query<{ n: number }>('SELECT n FROM kept ORDER BY n');
+    return rows.map(({ n }) => n);
+  };
+
+  it('are kept together or not at all', async () => {
+    await database.system((tx) => Promise.all([insert(tx, 1), insert(tx, 2)]));
+    expect(await kept()).to.deep.equal([1, 2]);
+    await failureOf(database.system((tx) => Promise.all([insert(tx, 3), insert(tx, 1), insert(tx, 4)])));
+    await failureOf(
+      database.system(async (tx) => {
+        await insert(tx, 5);
+        throw new Error('a change of mind');
+      }),
+    );
+    await database.system(async (tx) => {
+      await insert(tx, 6);
+      await insert(tx, 1).catch(() => undefined);
+    });
+    expect(await kept()).to.deep.equal([1, 2]);
+    const { rowCount } = await database.system((tx) => tx.query('DELETE FROM kept'));
+    expect(rowCount).to.equal(2);
+  });
+
+  it('never run outside of it when what opens it has failed, and something else follows', async () => {
+    const circular: { self?: unknown } = {};
+    circular.self = circular;
+    const work = database.tenant('acme', async (tx) => {
+      expect((await failureOf(tx.query('SELECT $1::jsonb', [circular]))).message).to.contain('circular');
+      return tx.query('SELECT current_user AS role');
+    });
+    expect((await failureOf(work)).message).to.contain('none can follow');
+    const { rows } = await database.tenant('acme', (tx) => tx.query('SELECT current_user AS role'));
+    expect(rows).to.deep.equal([{ role: 'kellet_tenant' }]);
+  });
+
+  it('are sent again when the connection has forgotten what it had prepared', async () => {
+    await database.tenant('acme', (tx) => tx.query('SELECT 1'));
+    await database.pool.query('DEALLOCATE ALL');
+    await database.tenant('acme', (tx) => tx.query('SELECT 1'));
+    await database.system((tx) => Promise.all([insert(tx, 1), tx.query('DEALLOCATE ALL')]));
+    expect((await database.tenant('acme', (tx) => tx.query('SELECT 1'))).rows).to.have.length(1);
+    expect((await database.system((tx) => tx.query('DELETE FROM kept'))).rowCount).to.equal(1);
+  });
+
+  it('are sent in it or never', async () => {
+    let tx!: Transaction;
+    await database.system(async (running) => {
+      tx = running;
+    });
+    expect((await failureOf(insert(tx, 7))).message).to.contain('after its transaction had ended');
+    let forgotten!: Promise<unknown>;
+    await failureOf(
+      database.system(async (running) => {
+        await insert(running, 8);
+        forgotten = insert(running, 9).catch(() => undefined);
+        throw new Error('a change of mind');
+      }),
+    );
+    await forgotten;
+    expect(await kept()).to.deep.equal([]);
+  });
+});
+
+describe('a batch that failed', () => {
+  it('may be sent again when what was prepared is out of date, whatever language the server says so in', () => {
+    for (const [code, message, expected] of [
+      ['0A000', 'gecachter Plan darf den Ergebnistyp nicht ändern', true],
+      ['26000', 'vorbereitete Anweisung »scope« existiert nicht', true],
+      ['42P01', 'prepared, but the table is gone', false],
+    ] as const) {
+      const error = Object.assign(new pg.DatabaseError(message, 0, 'error'), { code });
+      expect(isStale(error)).to.equal(expected);
+    }
+  });
+});
+
+describe('names of statements', () => {
+  it('go to what is asked for again and again, the same each time, and to no more than connections can keep', () => {
+    const names = new StatementNames('a');
+    const uses = Array.from({ length: 7 }, () => names.nameOf('SELECT 1'));
+    expect(uses.slice(0, 4)).to.deep.equal([undefined, undefined, undefined, undefined]);
+    expect(uses.slice(4)).to.deep.equal(Array.from({ length: 3 }, () => named('a', 'SELECT 1').name));
+    const given = new Set<string | undefined>();
+    for (let text = 0; text < 2000; text += 1)
+      for (let use = 0; use < 6; use += 1) given.add(names.nameOf(`SELECT ${text}`));
+    given.delete(undefined);
+    expect(given.size).to.equal(100);
+    expect(names.nameOf('SELECT 1')).to.equal(uses[4]);
+  });
+
+  it('say of which text they are, in whichever process and order they are given', () => {
+    const texts = ['SELECT 1', 'SELECT 2'];
+    const given = (order: readonly string[]) => {
+      const names = new StatementNames('a');
+      for (let use = 0; use < 5; use += 1) for (const text of order) names.nameOf(text);
+      return texts.map((text) => names.nameOf(text));
+    };
+    expect(given(texts)).to.deep.equal(given(texts.toReversed()));
+    expect(new Set([...given(texts), named('b', 'SELECT 1').name]).size).to.equal(3);
+  });
+});

@@ -1,0 +1,199 @@
+// NATS: one connection that comes back by itself. Nothing that serves a device waits for it.
+import {
+  connect,
+  ErrorCode,
+  Events,
+  headers as natsHeaders,
+  NatsError,
+  type JetStreamClient,
+  type NatsConnection,
+} from 'nats';
+import type { Logger } from '../logger.ts';
+import { sleep } from '../clock.ts';
+
+/** The JetStream stream that holds every event but the live telemetry. */
+export const streamName = 'KELLET';
+
+/** Subjects of the stream (docs/events.md names each event). */
+export const streamSubjects = ['device.>', 'profile.>', 'alarm.>', 'arc.callbacks', 'anchor.confirmations'];
+
+/** Whether a message was not published because the broker takes none of its size, now or later. */
+export const isTooLarge = (error: unknown): boolean =>
+  error instanceof NatsError && error.code === (ErrorCode.MaxPayloadExceeded as string);
+
+/** Refusals of the stream (JetStream's error codes) that are about the account or the stream, and so may pass. */
+const passing: ReadonlySet<number> = new Set([
+  10002, // resource limits of the account exceeded
+  10109, // stream is sealed
+]);
+
+/**
+ * Why the broker will never take a message, whenever it is sent again; undefined when it may take it later. The broker's own limit,
+ * or the stream's, is below its size, or the stream says that the message is a bad request.
+ */
+export function refusalOf(error: unknown): string | undefined {
+  if (isTooLarge(error)) return 'larger than max_payload of the broker';
+  if (!(error instanceof NatsError)) return undefined;
+  const refusal = error.jsError();
+  return refusal?.code === 400 && !passing.has(refusal.err_code ?? 0) ? refusal.description : undefined;
+}
+
+/** Publications without an answer of the broker, beyond which further ones are dropped. */
+const mostUnconfirmedBytes = 8 * 1024 * 1024;
+
+/** The broker as the data plane uses it. */
+export class Broker {
+  private readonly url: string;
+  private readonly logger: Logger;
+  private readonly closing = new AbortController();
+  private connection: NatsConnection | undefined;
+  private jetStream: JetStreamClient | undefined;
+  private isOnline = false;
+  private restoring: Promise<void> | undefined;
+  private unconfirmedBytes = 0;
+  private confirming: Promise<void> | undefined;
+  private readonly connected: Promise<void>;
+  private readonly onConnect: ((connection: NatsConnection) => void)[] = [];
+
+  constructor(url: string, logger: Logger) {
+    this.url = url;
+    this.logger = logger;
+    this.connected = this.connectLoop();
+  }
+
+  private async connectLoop(): Promise<void> {
+    const { signal } = this.closing;
+    let isAway = false;
+    for (let delay = 100; !signal.aborted; delay = Math.min(delay * 2, 5000)) {
+      try {
+        // The URL's user and password are options of the client, so that they never stand in a log line.
+        const target = new URL(this.url);
+        const connection = await connect({
+          servers: `${target.hostname}:${target.port || '4222'}`,
+          user: target.password ? decodeURIComponent(target.username) : undefined,
+          pass: target.password ? decodeURIComponent(target.password) : undefined,
+          token: target.username && !target.password ? decodeURIComponent(target.username) : undefined,
+          maxReconnectAttempts: -1,
+          reconnectTimeWait: 500,
+          timeout: 5000,
+          // A broker that has vanished is noticed within fifteen seconds.
+          pingInterval: 5000,
+          maxPingOut: 2,
+          name: 'kellet-apiserver',
+        });
+        await this.ensureStream(connection).catch(async (error: unknown) => {
+          await connection.close();
+          throw error;
+        });
+        this.connection = connection;
+        this.isOnline = true;
+        void this.follow(connection);
+        this.jetStream = connection.jetstream();
+        if (isAway) this.logger.info('the broker is there');
+        for (const run of this.onConnect) run(connection);
+        return;
+      } catch (error) {
+        if (!isAway) this.logger.warn({ err: error }, 'the broker is not reachable; trying until it is');
+        isAway = true;
+        await sleep(delay, signal);
+      }
+    }
+  }
+
+  /** Knows when the connection is lost and when it is back. */
+  private async follow(connection: NatsConnection): Promise<void> {
+    for await (const { type } of connection.status()) {
+      if (type === Events.Disconnect) this.setOnline(false);
+      if (type === Events.Reconnect) this.setOnline(true);
+    }
+    this.isOnline = false;
+  }
+
+  private setOnline(isOnline: boolean): void {
+    if (this.isOnline !== isOnline && !this.closing.signal.aborted) {
+      if (isOnline) this.logger.info('the broker is back');
+      else this.logger.warn('the broker is gone; what is to be published waits in the database');
+    }
+    this.isOnline = isOnline;
+  }
+
+  private async ensureStream(connection: NatsConnection): Promise<void> {
+    const manager = await connection.jetstreamManager();
+    const wanted = {
+      name: streamName,
+      subjects: streamSubjects,
+      max_age: 7 * 24 * 3600 * 1e9,
+      duplicate_window: 120 * 1e9,
+    };
+    const exists = await manager.streams.info(streamName).then(
+      () => true,
+      () => false,
+    );
+    if (exists) await manager.streams.update(streamName, wanted);
+    else await manager.streams.add(wanted);
+  }
+
+  /** Whether the broker answers at this moment: throws the reason when it does not. */
+  async ping(): Promise<void> {
+    if (!this.connection) throw new Error('not connected');
+    await this.connection.flush();
+  }
+
+  /**
+   * Publishes into the stream and waits until it is stored. `messageId` makes a repeat within two minutes harmless.
+   * Rejects when the broker is away; the caller keeps the message and tries again.
+   */
+  async publish(subject: string, payload: Uint8Array, messageId: string): Promise<void> {
+    if (!this.jetStream) throw new Error('the broker is not connected');
+    try {
+      await this.jetStream.publish(subject, payload, { msgID: messageId, timeout: 5000, headers: natsHeaders() });
+    } catch (error) {
+      // Nobody takes the subject: the broker has come back without its files.
+      if (error instanceof NatsError && error.code === (ErrorCode.NoResponders as string)) await this.restoreStream();
+      throw error;
+    }
+  }
+
+  private restoreStream(): Promise<void> {
+    this.restoring ??= this.ensureStream(this.connection!).finally(() => (this.restoring = undefined));
+    return this.restoring;
+  }
+
+  /** Whether the connection stands at this moment, as far as is known. */
+  get isConnected(): boolean {
+    return this.isOnline;
+  }
+
+  /** Publishes without storage, best effort: lost when nobody listens, or the broker is away or does not keep up. */
+  publishLive(subject: string, payload: Uint8Array): void {
+    // What the broker has not taken yet is in memory.
+    if (!this.isOnline || this.unconfirmedBytes > mostUnconfirmedBytes) return;
+    this.unconfirmedBytes += payload.length;
+    this.connection!.publish(subject, payload);
+    this.confirming ??= this.confirm().finally(() => (this.confirming = undefined));
+  }
+
+  /** Learns that the broker has taken what was published so far. */
+  private async confirm(): Promise<void> {
+    const bytes = this.unconfirmedBytes;
+    await this.connection!.flush().catch(() => undefined);
+    this.unconfirmedBytes -= bytes;
+  }
+
+  /** Runs once there is a connection: for consumers, which then survive reconnects by themselves. */
+  whenConnected(run: (connection: NatsConnection) => void): void {
+    if (this.connection) run(this.connection);
+    else this.onConnect.push(run);
+  }
+
+  async close(): Promise<void> {
+    this.closing.abort();
+    await this.connected;
+    // A broker that does not answer any more is not waited for.
+    const drained = this.connection?.drain().catch(() => undefined);
+    const over = new AbortController();
+    await Promise.race([drained, sleep(2000, over.signal)]);
+    over.abort();
+    if (this.connection && !this.connection.isClosed()) void this.connection.close();
+  }
+}

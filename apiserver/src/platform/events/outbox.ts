@@ -1,0 +1,254 @@
+// The transactional outbox: an event is a row of the transaction that causes it, and a relay publishes rows in order.
+import { sleep, type Clock } from '../clock.ts';
+import { refusalOf, type Broker } from './broker.ts';
+import type { Database, Transaction } from '../database/database.ts';
+import { newId } from '../ids.ts';
+import type { Logger } from '../logger.ts';
+import { Gauge, type Registry } from '../metrics.ts';
+import { traceHeaders } from '../tracing.ts';
+
+/** An event as its cause knows it. */
+export interface OutboxEvent {
+  readonly tenantId: string;
+  /** The NATS subject, which is also the CloudEvents type. */
+  readonly subject: string;
+  /** The resource, for CloudEvents' `subject`: events of one resource are published in order. */
+  readonly resource: string;
+  readonly data: Record<string, unknown>;
+  /** Kept back until this many milliseconds have passed or `release` is called (device.provisioned waits for its response). */
+  readonly holdMilliseconds?: number;
+}
+
+/** The notification channel that wakes the relay. */
+const channel = 'kellet_outbox';
+
+/** Adds an event to the transaction; returns its position. */
+export async function enqueue(tx: Transaction, event: OutboxEvent, clock: Clock): Promise<bigint> {
+  const [position] = await enqueueAll(tx, [event], clock);
+  return position!;
+}
+
+/** Adds events to the transaction in one statement; returns their positions in order. */
+export async function enqueueAll(tx: Transaction, events: readonly OutboxEvent[], clock: Clock): Promise<bigint[]> {
+  if (events.length === 0) return [];
+  const time = new Date(clock.now()).toISOString();
+  const ids = events.map(() => newId());
+  // CloudEvents' extension for distributed tracing: the trace of the call that causes the events.
+  const tracing = traceHeaders();
+  const envelopes = events.map((event, index) => ({
+    specversion: '1.0',
+    id: ids[index],
+    source: '/kellet',
+    type: event.subject,
+    subject: event.resource,
+    time,
+    datacontenttype: 'application/json',
+    tenantid: event.tenantId,
+    ...tracing,
+    data: event.data,
+  }));
+  const { rows } = await tx.query<{ position: bigint }>(
+    `INSERT INTO outbox (tenant_id, event_id, subject, payload, not_before)
+     SELECT tenant_id, event_id, subject, payload, now() + hold * interval '1 millisecond'
+     FROM unnest($1::text[], $2::uuid[], $3::text[], $4::text[], $5::int4[]) WITH ORDINALITY
+       AS event (tenant_id, event_id, subject, payload, hold, place) ORDER BY place
+     RETURNING position`,
+    [
+      events.map((event) => event.tenantId),
+      ids,
+      events.map((event) => event.subject),
+      envelopes.map((envelope) => JSON.stringify(envelope)),
+      events.map((event) => event.holdMilliseconds ?? 0),
+    ],
+  );
+  if (events.some((event) => !event.holdMilliseconds)) await tx.query(`SELECT pg_notify('${channel}', '')`);
+  return rows.map((row) => row.position);
+}
+
+/** As many events are read, published and deleted together. */
+const mostPerRound = 500;
+
+/** A round begins to publish nothing more after so long: it holds a transaction. */
+const roundMilliseconds = 10_000;
+
+interface Row {
+  readonly position: bigint;
+  readonly event_id: string;
+  readonly tenant_id: string;
+  readonly subject: string;
+  readonly payload: string;
+}
+
+interface Refused {
+  readonly row: Row;
+  readonly reason: string;
+}
+
+/** What became of the events of a round. What is in neither list is tried again. */
+interface Round {
+  readonly published: bigint[];
+  readonly refused: Refused[];
+}
+
+/**
+ * Publishes the outbox to the broker: at least once, under the same id when it is repeated; in order per resource, and otherwise many
+ * at a time; one relay at a time across processes. An event that the broker refuses for what it is, is set aside.
+ */
+export class OutboxRelay {
+  private readonly database: Database;
+  private readonly broker: Broker;
+  private readonly logger: Logger;
+  private readonly closing = new AbortController();
+  private isWoken = false;
+  private rouse: () => void = () => undefined;
+  private readonly running: Promise<void>;
+
+  constructor(database: Database, broker: Broker, logger: Logger, metrics: Registry) {
+    this.database = database;
+    this.broker = broker;
+    this.logger = logger;
+    addGauges(database, metrics, logger);
+    database.listen(
+      [channel],
+      () => this.wake(),
+      () => this.wake(),
+    );
+    this.running = this.loop();
+  }
+
+  /** Lets the held events at these positions go now. */
+  async release(positions: readonly bigint[]): Promise<void> {
+    await this.database.system((tx) =>
+      tx.query('UPDATE outbox SET not_before = now() WHERE position = ANY($1)', [positions]),
+    );
+    this.wake();
+  }
+
+  private wake(): void {
+    this.isWoken = true;
+    this.rouse();
+  }
+
+  private async loop(): Promise<void> {
+    const { signal } = this.closing;
+    while (!signal.aborted) {
+      this.isWoken = false;
+      const done = await this.relayOnce().catch((error: unknown) => {
+        this.logger.debug({ err: error }, 'outbox relay waits for the broker or the database');
+        return 0;
+      });
+      if (done > 0 || this.isWoken) continue;
+      // A sweep a second finds what no notification announced: held events, and rows written while the relay was away.
+      const woken = new Promise<void>((resolve) => (this.rouse = resolve));
+      await Promise.race([woken, sleep(1000, signal)]);
+    }
+  }
+
+  /** Publishes some events and deletes them, and sets others aside; returns how many. */
+  private async relayOnce(): Promise<number> {
+    // While it is away a publication would only wait until it is given up.
+    if (!this.broker.isConnected) return 0;
+    const { published, refused } = await this.database.system(async (tx): Promise<Round> => {
+      const lock = await tx.query<{ locked: boolean }>('SELECT pg_try_advisory_xact_lock(6452817302) AS locked');
+      if (!lock.rows[0]?.locked) return { published: [], refused: [] };
+      const { rows } = await tx.query<Row>(
+        `SELECT position, event_id, tenant_id, subject, payload FROM outbox
+         WHERE not_before <= now() ORDER BY position LIMIT ${mostPerRound}`,
+      );
+      const round = await this.publish(rows);
+      if (round.published.length > 0) {
+        await tx.query('DELETE FROM outbox WHERE position = ANY($1)', [round.published]);
+      }
+      if (round.refused.length > 0) await setAside(tx, round.refused);
+      return round;
+    });
+    const [first] = refused;
+    if (first) {
+      const { event_id: eventId, subject, payload } = first.row;
+      this.logger.error(
+        { events: refused.length, eventId, subject, bytes: Buffer.byteLength(payload), reason: first.reason },
+        'the broker refuses events: they are set aside (kellet-apiserver events)',
+      );
+    }
+    return published.length + refused.length;
+  }
+
+  /** Publishes the events of each resource one after another, and those of different resources at the same time. */
+  private async publish(rows: readonly Row[]): Promise<Round> {
+    const round: Round = { published: [], refused: [] };
+    const failures: unknown[] = [];
+    const deadline = performance.now() + roundMilliseconds;
+    const publishInOrder = async (ofResource: readonly Row[]) => {
+      for (const row of ofResource) {
+        if (failures.length > 0 || performance.now() > deadline) return;
+        try {
+          await this.broker.publish(row.subject, Buffer.from(row.payload), row.event_id);
+          round.published.push(row.position);
+        } catch (error) {
+          const reason = refusalOf(error);
+          if (reason === undefined) return void failures.push(error);
+          round.refused.push({ row, reason });
+        }
+      }
+    };
+    await Promise.all([...Map.groupBy(rows, resourceOf).values()].map(publishInOrder));
+    if (failures.length > 0 && round.published.length + round.refused.length === 0) throw failures[0];
+    return round;
+  }
+
+  async close(): Promise<void> {
+    this.closing.abort();
+    this.wake();
+    await this.running;
+  }
+}
+
+/** The resource that an event is about, across tenants; of what is no CloudEvent, its NATS subject. */
+function resourceOf({ tenant_id, subject, payload }: Row): string {
+  try {
+    return `${tenant_id}/${(JSON.parse(payload) as { subject: string }).subject}`;
+  } catch {
+    return `${tenant_id}/${subject}`;
+  }
+}
+
+async function setAside(tx: Transaction, refused: readonly Refused[]): Promise<void> {
+  await tx.query(
+    `WITH refused AS (
+       DELETE FROM outbox USING unnest($1::int8[], $2::text[]) AS given (at, reason) WHERE position = at
+       RETURNING event_id, tenant_id, subject, payload, reason
+     ) INSERT INTO outbox_set_aside (event_id, tenant_id, subject, payload, reason) SELECT * FROM refused
+     ON CONFLICT DO NOTHING`,
+    [refused.map(({ row }) => row.position), refused.map(({ reason }) => reason)],
+  );
+  await tx.query(`DELETE FROM outbox_set_aside WHERE set_aside_at < now() - interval '30 days'`);
+}
+
+function addGauges(database: Database, metrics: Registry, logger: Logger): void {
+  const gauge = (name: string, help: string, query: string) =>
+    new Gauge({
+      name,
+      help,
+      registers: [metrics],
+      async collect() {
+        const asked = await database
+          .systemRead((tx) => tx.query<{ value: number }>(query))
+          .catch((error: unknown) => {
+            logger.debug({ err: error, metric: name }, 'a metric could not be read');
+            return undefined;
+          });
+        if (asked) this.set(asked.rows[0]?.value ?? 0);
+        else this.remove();
+      },
+    });
+  gauge(
+    'kellet_outbox_oldest_seconds',
+    'Age of the oldest event that waits for the broker',
+    'SELECT extract(epoch FROM now() - not_before)::float8 AS value FROM outbox ORDER BY position LIMIT 1',
+  );
+  gauge(
+    'kellet_outbox_set_aside',
+    'Events that the broker refused, until they are sent again or dropped',
+    'SELECT count(*)::float8 AS value FROM outbox_set_aside',
+  );
+}

@@ -1,0 +1,88 @@
+// A call over gRPC as a call of the data plane, on the public port and on the internal one alike.
+import { Metadata } from '@grpc/grpc-js';
+import type { CallContext, Caller } from '../rpc.ts';
+
+/** What is used of a grpc-js call, whichever of the four kinds it is. */
+export interface GrpcCall {
+  readonly metadata: Metadata;
+  readonly cancelled: boolean;
+  getPeer(): string;
+  getDeadline(): Date | number;
+  on(event: 'cancelled', listener: () => void): unknown;
+}
+
+/** What is known of a call when it begins. */
+export type CallFacts = Pick<CallContext, 'caller' | 'requestId' | 'address' | 'metadata' | 'responseMetadata'>;
+
+/** A call's context; `finish` is called when the response has gone out. */
+export class GrpcContext implements CallContext {
+  readonly caller: Caller;
+  readonly tenantId: string;
+  readonly requestId: string;
+  readonly address: string;
+  readonly metadata: ReadonlyMap<string, string>;
+  readonly responseMetadata: Map<string, string>;
+  readonly deadline: number | undefined;
+  private readonly controller = new AbortController();
+  private readonly afterwards: (() => void)[] = [];
+  private isFinished = false;
+
+  constructor(call: GrpcCall, facts: CallFacts) {
+    this.caller = facts.caller;
+    this.tenantId = facts.caller.tenantId;
+    this.requestId = facts.requestId;
+    this.address = facts.address;
+    this.metadata = facts.metadata;
+    this.responseMetadata = facts.responseMetadata;
+    const deadline = Number(call.getDeadline());
+    this.deadline = Number.isFinite(deadline) ? deadline : undefined;
+    call.on('cancelled', () => this.controller.abort());
+    if (call.cancelled) this.controller.abort();
+  }
+
+  get signal(): AbortSignal {
+    return this.controller.signal;
+  }
+
+  /** Ends the call from outside: its credential is void, or the server stops. */
+  abort(): void {
+    this.controller.abort();
+  }
+
+  afterResponse(run: () => void): void {
+    if (this.isFinished) run();
+    else this.afterwards.push(run);
+  }
+
+  finish(): void {
+    this.isFinished = true;
+    for (const run of this.afterwards.splice(0)) run();
+  }
+}
+
+/** The first value of a metadata key as text. */
+export function metadataText(metadata: Metadata, name: string): string | undefined {
+  const value = metadata.get(name)[0];
+  return value === undefined ? undefined : value.toString();
+}
+
+/** Every entry as text: several values are joined by commas, those of a `-bin` key are base64 (as on the wire). */
+export function metadataEntries(metadata: Metadata): [string, string][] {
+  return Object.keys(metadata.getMap()).map((name) => [
+    name,
+    metadata
+      .get(name)
+      .map((value) => (typeof value === 'string' ? value : value.toString('base64')))
+      .join(name.endsWith('-bin') ? ',' : ', '),
+  ]);
+}
+
+/** Headers as grpc-js metadata; values of a `-bin` key are base64, several of them separated by commas. */
+export function toMetadata(headers: Iterable<readonly [string, string]>): Metadata {
+  const metadata = new Metadata();
+  for (const [name, value] of headers) {
+    if (!name.endsWith('-bin')) metadata.set(name, value);
+    else for (const part of value.split(',')) metadata.add(name, Buffer.from(part, 'base64'));
+  }
+  return metadata;
+}

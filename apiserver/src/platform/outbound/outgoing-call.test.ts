@@ -1,0 +1,222 @@
+// What the data plane asks of others, as spans at a real OTLP receiver: under which names, with what in them, and what not.
+import { createHash } from 'node:crypto';
+import { once } from 'node:events';
+import { createServer, type IncomingHttpHeaders, type Server } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { KubeConfig } from '@kubernetes/client-node';
+import { expect } from 'chai';
+import { Processor } from '../../chain-anchor/pipeline/processor.ts';
+import { startDevchain } from '../../chain-anchor/testing/devchain-process.ts';
+import { fetchArtifact } from '../../device-link/ota/packages/artifact-fetch.ts';
+import { Database } from '../database/database.ts';
+import { notFound } from '../errors.ts';
+import { KubernetesApi } from '../kubernetes.ts';
+import { createLogger } from '../logger.ts';
+import { parseOutboundHosts } from './outbound-addresses.ts';
+import { OutboundGuard } from './outbound-guard.ts';
+import { createTestDatabase, type TestDatabase } from '../testing/test-database.ts';
+import { startOtlpReceiver, type OtlpReceiver, type ReceivedSpan } from '../testing/test-otlp.ts';
+import { beginTrace, endTrace, inTrace } from '../tracing.ts';
+
+const logger = createLogger('silent');
+const traceId = '0af7651916cd43dd8448eb211c80319c';
+const secret = 'a-secret-nobody-sees';
+
+describe('the spans of what is asked of others', () => {
+  let receiver: OtlpReceiver;
+  let peer: Server;
+  let answer: { status: number; headers?: Record<string, string>; body?: string };
+  let asked: { url: string; headers: IncomingHttpHeaders };
+  let base: string;
+  let port: number;
+
+  before(async () => {
+    receiver = await startOtlpReceiver();
+    peer = createServer((request, response) => {
+      asked = { url: request.url ?? '', headers: request.headers };
+      response.writeHead(answer.status, answer.headers).end(answer.body);
+    }).listen(0, '127.0.0.1');
+    await once(peer, 'listening');
+    port = (peer.address() as AddressInfo).port;
+    base = `http://127.0.0.1:${port}`;
+  });
+  after(async () => {
+    peer.closeAllConnections();
+    peer.close();
+    await receiver.stop();
+  });
+
+  let calls = 0;
+  /** Does work as part of a call; answers the one span that it brings forth, which its settings have brought no secret into. */
+  const spanOf = async (work: () => Promise<unknown>): Promise<ReceivedSpan> => {
+    calls += 1;
+    const received = { traceId, spanId: calls.toString(16).padStart(16, '0'), flags: 1, tracestate: 'congo=t61' };
+    const call = beginTrace('call', 'SERVER', received, () => ({}));
+    await inTrace(call, work).catch(() => undefined);
+    const span = await receiver.span(({ parentSpanId }) => parentSpanId === call.context.spanId);
+    endTrace(call, {});
+    expect(span).to.deep.include({ traceId, kind: 3 });
+    expect(receiver.spans.filter(({ parentSpanId }) => parentSpanId === call.context.spanId)).to.have.length(1);
+    expect(JSON.stringify(span)).not.to.contain(secret);
+    return span;
+  };
+  const peerAttributes = () => ({ 'server.address': '127.0.0.1', 'server.port': port });
+
+  describe('of the Kubernetes API', () => {
+    let kubernetes: KubernetesApi;
+    before(() => {
+      const config = new KubeConfig();
+      const user = { name: 'u', token: secret };
+      config.loadFromOptions({
+        ...{ clusters: [{ name: 'c', server: base, skipTLSVerify: true }], users: [user] },
+        ...{ contexts: [{ name: 'x', cluster: 'c', user: 'u' }], currentContext: 'x' },
+      });
+      kubernetes = new KubernetesApi(config, logger);
+    });
+    after(() => kubernetes.close());
+    const get = () => kubernetes.get('OtaRollout', 'kellet-acme', 'one');
+
+    it('are named by what is done to which kind of resource, and the API server is told of them', async () => {
+      answer = { status: 200, body: '{}' };
+      const manifest = { apiVersion: '', kind: '', metadata: { namespace: 'kellet-acme', name: 'one' }, spec: {} };
+      const span = await spanOf(() => kubernetes.apply('OtaRollout', manifest));
+      const path = '/apis/kellet.dev/v1alpha1/namespaces/{namespace}/otarollouts/{name}';
+      expect(span.name).to.equal(`PATCH ${path}`);
+      expect(span.attributes).to.deep.equal({
+        ...{ 'http.request.method': 'PATCH', 'http.response.status_code': 200, ...peerAttributes() },
+        ...{
+          'url.template': path,
+          'url.full': base + path.replace('{namespace}', 'kellet-acme').replace('{name}', 'one'),
+        },
+      });
+      expect(asked.headers).to.include({ authorization: `Bearer ${secret}`, tracestate: 'congo=t61' });
+      expect(asked.headers['traceparent']).to.equal(`00-${traceId}-${span.spanId}-01`);
+    });
+
+    it('have failed when it refuses or is away, and not when there is nothing', async () => {
+      answer = { status: 404, body: '{}' };
+      const missing = await spanOf(get);
+      expect(missing.attributes)
+        .to.include({ 'http.response.status_code': 404 })
+        .and.not.to.have.property('error.type');
+      answer = { status: 500, body: secret };
+      const failed = await spanOf(get);
+      expect(failed.status).to.equal(2);
+      expect(failed.attributes).to.include({ 'http.response.status_code': 500, 'error.type': '500' });
+      const config = new KubeConfig();
+      config.loadFromClusterAndUser({ name: 'c', server: 'http://127.0.0.1:1', skipTLSVerify: true }, { name: 'u' });
+      const away = await spanOf(() => new KubernetesApi(config, logger).review('v1', 'TokenReview', { token: secret }));
+      expect(away).to.deep.include({ name: 'POST /apis/v1/tokenreviews', status: 2 });
+      expect(away.attributes).to.include({ 'error.type': 'ECONNREFUSED' });
+    });
+  });
+
+  describe('of the processor', () => {
+    const processorAt = (url: string) => new Processor({ url, token: secret, callbackUrl: '' });
+
+    it('are sent for the calls of a real one, also outside of requests', async () => {
+      const devchain = await startDevchain();
+      try {
+        const refused = await spanOf(() => processorAt(devchain.url).submit(Buffer.from('00', 'hex')));
+        expect(refused.name).to.equal('POST /v1/tx');
+        expect(refused.attributes['http.response.status_code']).to.be.within(400, 499);
+        expect(refused.status).to.equal(2);
+        await processorAt(`${devchain.url}/`).feeRate();
+        const policy = await receiver.span(({ name }) => name === 'GET /v1/policy');
+        expect(policy.parentSpanId).to.equal('');
+        expect(policy.attributes).to.include({
+          ...{ 'url.full': `${devchain.url}/v1/policy`, 'http.response.status_code': 200 },
+        });
+      } finally {
+        await devchain.stop();
+      }
+    });
+
+    it('are no business of its own', async () => {
+      answer = { status: 404, body: '{}' };
+      const span = await spanOf(() => processorAt(base).status('ab'.repeat(32)));
+      expect(span).to.deep.include({ name: 'GET /v1/tx/{txid}' });
+      expect(span.attributes).to.include({ 'url.full': `${base}/v1/tx/${'ab'.repeat(32)}` });
+      expect(span.attributes).not.to.have.property('error.type');
+      expect(asked.headers)
+        .to.include({ authorization: `Bearer ${secret}` })
+        .and.not.to.have.any.keys('traceparent');
+      const gone = createServer().listen(0, '127.0.0.1');
+      await once(gone, 'listening');
+      const closed = `http://127.0.0.1:${(gone.address() as AddressInfo).port}`;
+      gone.close();
+      const away = await spanOf(() => processorAt(closed).status('ab'));
+      expect(away.attributes).to.include({ 'error.type': 'ECONNREFUSED' });
+    });
+  });
+
+  describe('of artifacts', () => {
+    const content = Buffer.from('firmware');
+    const sha256 = createHash('sha256').update(content).digest();
+    const fetch = (declared: Buffer) =>
+      fetchArtifact(
+        `${base}/firmware.bin?X-Amz-Signature=${secret}`,
+        { sha256: declared, sizeBytes: 0 },
+        { guard: new OutboundGuard(parseOutboundHosts('127.0.0.1')), signal: new AbortController().signal },
+        async () => async () => undefined,
+      );
+
+    it('say from where, without the query that may open it', async () => {
+      answer = { status: 200, body: content.toString() };
+      const span = await spanOf(() => fetch(sha256));
+      expect(asked.url).to.contain(secret);
+      expect(asked.headers).not.to.have.any.keys('traceparent');
+      expect(span.name).to.equal('GET');
+      expect(span.attributes).to.deep.equal({
+        ...{ 'http.request.method': 'GET', 'http.response.status_code': 200, ...peerAttributes() },
+        ...{ 'url.full': `${base}/firmware.bin` },
+      });
+    });
+
+    it('have failed with the answer of the server, or without one', async () => {
+      answer = { status: 503 };
+      expect((await spanOf(() => fetch(sha256))).attributes).to.include({ 'error.type': '503' });
+      answer = { status: 200, headers: { 'content-length': '9' }, body: 'firmware' };
+      const cut = await spanOf(() => fetch(sha256));
+      expect(cut.status).to.equal(2);
+    });
+  });
+
+  describe('of PostgreSQL', () => {
+    let test: TestDatabase;
+    before(async () => {
+      test = await createTestDatabase();
+    });
+    after(() => test.drop());
+
+    it('tell reads from transactions, and what failed in them from what was refused', async () => {
+      const { database } = test;
+      const read = await spanOf(() => database.read('acme', (tx) => tx.query('SELECT 1')));
+      expect(read.name).to.equal('read');
+      expect(read.attributes).to.include({ 'db.system.name': 'postgresql', 'db.operation.name': 'read' });
+      const failed = await spanOf(() => database.tenant('acme', (tx) => tx.query(`SELECT 1 / 0 AS "${secret}"`)));
+      expect(failed).to.deep.include({ name: 'transaction', status: 2 });
+      expect(failed.attributes).to.include({ 'db.response.status_code': '22012', 'error.type': '22012' });
+      const refused = await spanOf(() =>
+        database.tenant('acme', async (tx) => {
+          await tx.query('SELECT 1');
+          throw notFound('device');
+        }),
+      );
+      expect(refused.status).to.be.oneOf([0, undefined]);
+      const away = new Database('postgres://127.0.0.1:1/none', logger);
+      const lost = await spanOf(() => away.read('acme', (tx) => tx.query('SELECT 1')));
+      expect(lost.attributes).to.include({ 'error.type': 'UNAVAILABLE', 'db.namespace': 'none', 'server.port': 1 });
+      await away.close();
+    });
+
+    it('are those of calls alone: loops are none', async () => {
+      const count = receiver.spans.length;
+      await test.database.system((tx) => tx.query('SELECT 1'));
+      await spanOf(() => test.database.read('acme', (tx) => tx.query('SELECT 1')));
+      await new Promise((resolve) => setTimeout(resolve, 150));
+      const others = receiver.spans.slice(count).filter(({ name }) => name !== 'call');
+      expect(others.map(({ name }) => name)).to.deep.equal(['read']);
+    });
+  });
+});

@@ -1,0 +1,62 @@
+import { expect } from 'chai';
+import { sleep } from '../clock.ts';
+import { pace, TooSlowError } from './pace.ts';
+
+describe('the pace of bytes', () => {
+  const limits = { idleMilliseconds: 1000, totalMilliseconds: 1000, bytesPerSecond: 1, graceMilliseconds: 0 };
+  async function* drip(count: number, milliseconds: number): AsyncGenerator<Buffer> {
+    for (let index = 0; index < count; index += 1) {
+      await sleep(milliseconds);
+      yield Buffer.from('x');
+    }
+  }
+  const outcome = async (
+    source: AsyncIterable<Buffer>,
+    given: Partial<typeof limits>,
+    work = 0,
+    signal?: AbortSignal,
+  ) => {
+    let length = 0;
+    try {
+      for await (const piece of pace(source, { ...limits, ...given }, (piece) => piece.length, signal)) {
+        length += piece.length;
+        await sleep(work);
+      }
+      return length;
+    } catch (error) {
+      return error as Error;
+    }
+  };
+
+  it('hands everything on while it comes fast enough, however long it is worked on', async () => {
+    expect(await outcome(drip(5, 1), { idleMilliseconds: 30 }, 50)).to.equal(5);
+    expect(await outcome(drip(0, 1), {})).to.equal(0);
+  });
+
+  it('ends a silence, and what drips for too long', async () => {
+    expect(await outcome(drip(2, 100), { idleMilliseconds: 20 }))
+      .to.be.instanceOf(TooSlowError)
+      .with.property('message')
+      .match(/no byte came/);
+    expect(await outcome(drip(1000, 5), { totalMilliseconds: 60 }))
+      .to.be.instanceOf(TooSlowError)
+      .with.property('message')
+      .match(/did not come within/);
+    expect(await outcome(drip(1000, 5), { bytesPerSecond: 1000, graceMilliseconds: 30 }))
+      .to.be.instanceOf(TooSlowError)
+      .with.property('message')
+      .match(/less than 1000 bytes a second/);
+  });
+
+  it('ends at once when it is told to, and passes errors on', async () => {
+    const stopping = new AbortController();
+    const running = outcome(drip(1, 1000), {}, 0, stopping.signal);
+    stopping.abort(new Error('told to'));
+    expect(await running).to.have.property('message', 'told to');
+    const broken = (async function* () {
+      yield Buffer.from('x');
+      throw new Error('broken off');
+    })();
+    expect(await outcome(broken, {})).to.have.property('message', 'broken off');
+  });
+});

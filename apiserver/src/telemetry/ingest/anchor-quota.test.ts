@@ -1,0 +1,169 @@
+// anchors_per_day through ingest, with several processes on one database.
+import { create } from '@bufbuild/protobuf';
+import { IngestRequestSchema, TelemetryService, type IngestResponse } from '@kellet/proto/es/kellet/v1/telemetry_pb';
+import { expect } from 'chai';
+import { Broker } from '../../platform/events/broker.ts';
+import { createLogger } from '../../platform/logger.ts';
+import { internalContext, publicCaller, ServiceRegistry } from '../../platform/rpc.ts';
+import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
+import { AnchorQuota } from './anchor-quota.ts';
+import { createTelemetry, type TelemetryModule } from '../service.ts';
+import { testDevice, testDeviceId, TestDevices } from '../testing/test-devices.ts';
+import { testPlatform } from '../testing/test-platform.ts';
+
+describe('anchors_per_day of points in per_event mode', function () {
+  this.timeout(30_000);
+  let test: TestDatabase;
+  let broker: Broker;
+  const processes: {
+    registry: ServiceRegistry;
+    telemetry: TelemetryModule;
+    platform: ReturnType<typeof testPlatform>;
+  }[] = [];
+  before(async () => {
+    test = await createTestDatabase();
+    broker = new Broker(process.env['KELLET_TEST_NATS_URL']!, createLogger('fatal'));
+    await test.database.system((tx) =>
+      tx.query(`INSERT INTO tenants (tenant_id, name, namespace) VALUES ('acme', 'A', 'a'), ('other', 'O', 'o')`),
+    );
+    const devices = new TestDevices();
+    for (const tenantId of ['acme', 'other']) {
+      devices.add(tenantId, testDevice(testDeviceId(1), { anchoringMode: 'per_event' }));
+      devices.add(tenantId, testDevice(testDeviceId(2), { anchoringMode: 'merkle' }));
+      devices.add(tenantId, testDevice(testDeviceId(3), { anchoringMode: 'chain' }));
+    }
+    for (let i = 0; i < 2; i += 1) {
+      const platform = testPlatform(test.database, broker);
+      const telemetry = createTelemetry(platform, devices, { seen: () => undefined }, {});
+      const registry = new ServiceRegistry();
+      telemetry.register(registry);
+      await telemetry.start!();
+      processes.push({ registry, telemetry, platform });
+    }
+  });
+  after(async () => {
+    for (const { telemetry, platform } of processes) {
+      await telemetry.stop!();
+      await platform.close();
+    }
+    await broker?.close();
+    await test?.drop();
+  });
+
+  const setQuota = (quotas: object, tenantId = 'acme') =>
+    test.database.system(async (tx) => {
+      await tx.query('DELETE FROM anchor_usage WHERE tenant_id = $1', [tenantId]);
+      await tx.query('UPDATE tenants SET quotas = $2 WHERE tenant_id = $1', [tenantId, JSON.stringify(quotas)]);
+    });
+  const stored = async (tenantId = 'acme') => {
+    const { rows } = await test.database.system((tx) =>
+      tx.query<{ points: number; batches: number }>(
+        `SELECT count(*)::int4 AS points, count(DISTINCT batch_id)::int4 AS batches FROM telemetry_points
+         WHERE tenant_id = $1 AND device_id = $2`,
+        [tenantId, testDeviceId(1)],
+      ),
+    );
+    return rows[0]!;
+  };
+  let second = 0;
+  /** Sends a point of each of these devices in one request. */
+  const send = (devices: readonly number[], process = 0, headers: Record<string, string> = {}, tenantId = 'acme') => {
+    const points = devices.map((device) => ({
+      deviceId: testDeviceId(device),
+      timestamp: new Date(1_780_000_000_000 + (second += 1) * 1000).toISOString(),
+      numericValues: { n: second },
+    }));
+    return post(points, process, headers, tenantId);
+  };
+  const post = (
+    points: object[],
+    process: number,
+    headers: Record<string, string>,
+    tenantId: string,
+  ): Promise<IngestResponse> => {
+    const caller = { ...publicCaller, kind: 'service', tenantId, credentialHash: 'a'.repeat(64) } as const;
+    const context = internalContext(caller, { metadata: new Map(Object.entries(headers)) });
+    return processes[process]!.registry.unary(
+      TelemetryService.method.ingest,
+      create(IngestRequestSchema, { points }),
+      context,
+    );
+  };
+
+  it('rejects the points above it one by one, and takes those of the other modes', async () => {
+    await setQuota({ anchors_per_day: 3 });
+    const before = await stored();
+    const first = await send([1, 2, 1, 9, 3, 1, 1, 2, 1]);
+    expect(first).to.include({ accepted: 6, rejected: 3 });
+    expect(first.errors.map(({ index, code }) => [index, code])).to.deep.equal([
+      [3, 'NOT_FOUND'],
+      [6, 'RESOURCE_EXHAUSTED'],
+      [8, 'RESOURCE_EXHAUSTED'],
+    ]);
+    expect(first.errors[1]!.message).to.contain('anchors_per_day');
+    expect(await send([1, 2])).to.include({ accepted: 1, rejected: 1 });
+    expect(await stored()).to.deep.equal({ points: before.points + 3, batches: before.batches + 3 });
+  });
+
+  it('is exact over processes and concurrent requests', async () => {
+    await setQuota({ anchors_per_day: 50 });
+    const before = await stored();
+    const results = await Promise.all(Array.from({ length: 40 }, (_, i) => send([1, 1, 1], i % 2)));
+    expect(results.reduce((sum, { accepted }) => sum + accepted, 0)).to.equal(50);
+    expect(results.reduce((sum, { rejected }) => sum + rejected, 0)).to.equal(70);
+    expect((await stored()).points - before.points).to.equal(50);
+  });
+
+  it('is one allowance with the batches of the other modes, begins anew each day, and counts at once when it is raised', async () => {
+    await setQuota({ anchors_per_day: 2 });
+    await test.database.system((tx) => tx.query(`SELECT anchors_reserve('acme', 1)`));
+    expect(await send([1, 1])).to.include({ accepted: 1, rejected: 1 });
+    await test.database.system((tx) => tx.query('UPDATE anchor_usage SET day = day - 1'));
+    expect(await send([1, 1, 1])).to.include({ accepted: 2, rejected: 1 });
+    await test.database.system((tx) =>
+      tx.query(`UPDATE tenants SET quotas = '{"anchors_per_day":4}' WHERE tenant_id = 'acme'`),
+    );
+    expect(await send([1, 1, 1])).to.include({ accepted: 2, rejected: 1 });
+  });
+
+  it('limits nobody who has none, nor another tenant', async () => {
+    await setQuota({ anchors_per_day: 1 });
+    await setQuota({}, 'other');
+    expect(await send([1, 1])).to.include({ accepted: 1, rejected: 1 });
+    expect(await send([1, 1, 1, 1], 0, {}, 'other')).to.include({ accepted: 4, rejected: 0 });
+    await setQuota({ anchors_per_day: 0 });
+    expect(await send([1, 1])).to.include({ accepted: 2, rejected: 0 });
+  });
+
+  it('answers a repeated request with an Idempotency-Key as the first time, and counts it once', async () => {
+    await setQuota({ anchors_per_day: 3 });
+    const points = [1, 2].map((n) => ({
+      deviceId: testDeviceId(1),
+      timestamp: '2026-05-28T20:26:40Z',
+      numericValues: { once: n },
+    }));
+    const headers = { 'idempotency-key': 'k-1' };
+    const first = await post(points, 0, headers, 'acme');
+    expect(first).to.include({ accepted: 2 });
+    expect(await post(points, 1, headers, 'acme')).to.deep.equal(first);
+    expect(await send([1, 1])).to.include({ accepted: 1, rejected: 1 });
+  });
+
+  it('asks the database once for the wishes that come meanwhile', async () => {
+    await setQuota({ anchors_per_day: 100 });
+    let asked = 0;
+    const counting = Object.create(test.database, {
+      tenant: {
+        value: (...args: Parameters<typeof test.database.tenant>) => {
+          asked += 1;
+          return test.database.tenant(...args);
+        },
+      },
+    }) as typeof test.database;
+    const quota = new AnchorQuota(counting);
+    const granted = await Promise.all(Array.from({ length: 60 }, () => quota.reserve('acme', 2)));
+    expect(granted.reduce((sum, count) => sum + count, 0)).to.equal(100);
+    expect(granted.slice(0, 50)).to.deep.equal(Array.from({ length: 50 }, () => 2));
+    expect(asked).to.equal(2);
+  });
+});

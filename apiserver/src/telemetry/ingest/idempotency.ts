@@ -1,0 +1,53 @@
+// Requests that carry an Idempotency-Key answer a repetition as the first time, for a day (API.md, telemetry).
+import { createHash } from 'node:crypto';
+import type { Database } from '../../platform/database/database.ts';
+import { failedPrecondition, invalidArgument } from '../../platform/errors.ts';
+import type { CallContext } from '../../platform/rpc.ts';
+import type { IdempotencyRow } from '../write/flush.ts';
+
+const mostKeyBytes = 255;
+
+/** A request's key, scoped to its credential. */
+export type IdempotencyScope = Pick<IdempotencyRow, 'tenantId' | 'credentialHash' | 'idempotencyKey'>;
+
+/** The key of the call; undefined when it carries none. Throws INVALID_ARGUMENT for an unusable one. */
+export function idempotencyScope(context: CallContext): IdempotencyScope | undefined {
+  const idempotencyKey = context.metadata.get('idempotency-key');
+  if (idempotencyKey === undefined) return undefined;
+  if (idempotencyKey === '' || Buffer.byteLength(idempotencyKey) > mostKeyBytes || idempotencyKey.includes('\0')) {
+    throw invalidArgument(`Idempotency-Key must have 1 to ${mostKeyBytes} bytes`);
+  }
+  return { tenantId: context.tenantId, credentialHash: context.caller.credentialHash, idempotencyKey };
+}
+
+/** Hex SHA-256 that tells one request from another. */
+export const requestHash = (request: unknown): string =>
+  createHash('sha256').update(JSON.stringify(request)).digest('hex');
+
+/**
+ * The answer kept under the key; undefined when there is none. Throws FAILED_PRECONDITION when it was given to another
+ * request.
+ */
+export async function keptResponse(
+  database: Database,
+  scope: IdempotencyScope,
+  hash: string,
+): Promise<string | undefined> {
+  const { rows } = await database.read(scope.tenantId, (tx) =>
+    tx.query<{ request_hash: string; response: string }>(
+      `SELECT request_hash, response FROM telemetry_idempotency
+       WHERE tenant_id = $1 AND credential_hash = $2 AND idempotency_key = $3`,
+      [scope.tenantId, scope.credentialHash, scope.idempotencyKey],
+    ),
+  );
+  const kept = rows[0];
+  if (kept && kept.request_hash !== hash) throw failedPrecondition('the Idempotency-Key was used for another request');
+  return kept?.response;
+}
+
+/** Forgets answers older than a day. */
+export async function forgetOldResponses(database: Database): Promise<void> {
+  await database.system((tx) =>
+    tx.query(`DELETE FROM telemetry_idempotency WHERE created_at < now() - interval '1 day'`),
+  );
+}

@@ -1,0 +1,137 @@
+// The life of an ingest request: every point is judged, the accepted ones are made durable, and then those who want to know
+// are told (DESIGN, The life of a point).
+import type { Clock } from '../../platform/clock.ts';
+import type { Database } from '../../platform/database/database.ts';
+import { failedPrecondition, invalidArgument, KelletError } from '../../platform/errors.ts';
+import type { CallContext } from '../../platform/rpc.ts';
+import type { AnchorQuota } from './anchor-quota.ts';
+import type { Devices } from '../points/devices.ts';
+import type { IdempotencyRow } from '../write/flush.ts';
+import { idempotencyScope, keptResponse, requestHash, type IdempotencyScope } from './idempotency.ts';
+import { isRejection, validatePoint, type AcceptedPoint, type GivenPoint, type Rejection } from '../points/validate.ts';
+import type { TelemetryWriter } from '../write/writer.ts';
+
+/** Limits of a request (API.md, telemetry). */
+export const requestLimits = { points: 5000, errors: 100 } as const;
+
+/** Why a point was rejected (kellet.v1.PointError). */
+export interface PointError extends Rejection {
+  /** Among the request's points. */
+  readonly index: number;
+}
+
+/** kellet.v1.IngestResponse */
+export interface IngestResult {
+  readonly accepted: number;
+  readonly rejected: number;
+  readonly errors: readonly PointError[];
+}
+
+/** What ingest needs. */
+export interface IngestDependencies {
+  readonly database: Database;
+  readonly devices: Devices;
+  readonly writer: TelemetryWriter;
+  readonly clock: Clock;
+  readonly quota: AnchorQuota;
+  /** Told of each rejected point; `deviceId` is empty when it named no device of the tenant. */
+  readonly rejected: (tenantId: string, deviceId: string) => void;
+}
+
+/** Takes requests of points. */
+export class Ingest {
+  private readonly dependencies: IngestDependencies;
+  /** Requests with an Idempotency-Key that run now. */
+  private readonly running = new Map<string, Promise<IngestResult>>();
+
+  constructor(dependencies: IngestDependencies) {
+    this.dependencies = dependencies;
+  }
+
+  /**
+   * Resolves when all accepted points are durable. Throws INVALID_ARGUMENT for a request above a limit, FAILED_PRECONDITION
+   * for an Idempotency-Key of another request, UNAVAILABLE when the database is away for too long.
+   */
+  async take(points: readonly GivenPoint[], context: CallContext): Promise<IngestResult> {
+    if (points.length > requestLimits.points)
+      throw invalidArgument(`points: at most ${requestLimits.points} a request`);
+    const scope = idempotencyScope(context);
+    if (!scope) return this.store(points, context, undefined);
+    const hash = requestHash(points.map((p) => [p.deviceId, p.timestamp, p.numericValues, p.stringValues]));
+    const key = JSON.stringify([scope.tenantId, scope.credentialHash, scope.idempotencyKey]);
+    // One at a time under one key: the second finds what the first has kept.
+    await this.running.get(key)?.catch(() => undefined);
+    const answer = this.takeOnce(points, context, scope, hash);
+    this.running.set(key, answer);
+    try {
+      return await answer;
+    } finally {
+      if (this.running.get(key) === answer) this.running.delete(key);
+    }
+  }
+
+  private async takeOnce(
+    points: readonly GivenPoint[],
+    context: CallContext,
+    scope: IdempotencyScope,
+    hash: string,
+  ): Promise<IngestResult> {
+    const kept = await keptResponse(this.dependencies.database, scope, hash);
+    if (kept !== undefined) return JSON.parse(kept) as IngestResult;
+    try {
+      return await this.store(points, context, { ...scope, requestHash: hash });
+    } catch (error) {
+      // Another process was faster with the same key.
+      if (!(error instanceof KelletError) || error.code !== 'ALREADY_EXISTS') throw error;
+      const theirs = await keptResponse(this.dependencies.database, scope, hash);
+      if (theirs === undefined) throw failedPrecondition('the Idempotency-Key is in use');
+      return JSON.parse(theirs) as IngestResult;
+    }
+  }
+
+  private async store(
+    points: readonly GivenPoint[],
+    context: CallContext,
+    idempotency: Omit<IdempotencyRow, 'response'> | undefined,
+  ): Promise<IngestResult> {
+    const { devices, writer, clock, rejected, quota } = this.dependencies;
+    const known = await devices.lookup(context.tenantId, [...new Set(points.map((point) => point.deviceId))]);
+    const now = clock.now();
+    let accepted: AcceptedPoint[] = [];
+    let acceptedIndexes: number[] = [];
+    const errors: PointError[] = [];
+    let rejections = 0;
+    const reject = (index: number, code: Rejection['code'], message: string) => {
+      rejections += 1;
+      if (errors.length < requestLimits.errors) errors.push({ index, code, message });
+      rejected(context.tenantId, known.get(points[index]!.deviceId)?.deviceId ?? '');
+    };
+    for (let index = 0; index < points.length; index += 1) {
+      const point = points[index]!;
+      const judged = validatePoint(point, known.get(point.deviceId), context.caller, now);
+      if (isRejection(judged)) reject(index, judged.code, judged.message);
+      else {
+        accepted.push(judged);
+        acceptedIndexes.push(index);
+      }
+    }
+    const anchors = accepted.filter(({ device }) => device.anchoringMode === 'per_event').length;
+    let left = anchors === 0 ? 0 : await quota.reserve(context.tenantId, anchors);
+    if (left < anchors) {
+      // The first ones are taken. What is above the quota would never be proven, so it is not taken at all.
+      const isTaken = accepted.map(({ device }) => device.anchoringMode !== 'per_event' || left-- > 0);
+      for (const [at, index] of acceptedIndexes.entries()) {
+        if (!isTaken[at]) reject(index, 'RESOURCE_EXHAUSTED', 'anchors_per_day of the tenant is used up');
+      }
+      accepted = accepted.filter((_, at) => isTaken[at]);
+      acceptedIndexes = acceptedIndexes.filter((_, at) => isTaken[at]);
+      errors.sort((a, b) => a.index - b.index);
+    }
+    const result = (): IngestResult => ({ accepted: points.length - rejections, rejected: rejections, errors });
+    if (accepted.length === 0 && !idempotency) return result();
+    const row = idempotency && { ...idempotency, response: JSON.stringify(result()) };
+    const { refused } = await writer.append(accepted, row);
+    for (const at of refused) reject(acceptedIndexes[at]!, 'INTERNAL', 'the point could not be stored');
+    return result();
+  }
+}

@@ -1,0 +1,185 @@
+// The live feed between processes, over plain NATS: each process announces which devices it watches, and who commits points of
+// such a device sends them there. Nothing is serialised for nobody; what is lost, is lost (the feed is best effort); the points
+// of a device arrive in the order of their commits.
+import type { NatsConnection } from 'nats';
+import type { Broker } from '../../platform/events/broker.ts';
+import { sleep, type Clock } from '../../platform/clock.ts';
+import { newId } from '../../platform/ids.ts';
+import { Counter, type Registry } from '../../platform/metrics.ts';
+import { Interest, interestBytes, mayWatch, type InterestBits } from './live-interest.ts';
+import { decodePoints, encodePoints, mostCharacters } from './live-message.ts';
+import type { LiveHub, LiveElsewhere } from './live.ts';
+
+/** `kellet.live.interest.{process}` carries announcements, `kellet.live.points.{process}` points, `kellet.live.ask` a question. */
+const subjects = { interest: 'kellet.live.interest', points: 'kellet.live.points', ask: 'kellet.live.ask' } as const;
+
+const announceMilliseconds = 3_000;
+/** An announcement holds for so long. */
+const forgetMilliseconds = 10_000;
+/** How long a subscriber waits for its announcement to be with the broker. */
+const settleMilliseconds = 250;
+/** Bytes that the broker has not taken yet; beyond them points are dropped. */
+const mostOutstandingBytes = 8 * 1024 * 1024;
+
+interface Watcher {
+  readonly bits: InterestBits;
+  readonly until: number;
+}
+
+/** Joins the hubs of all processes. */
+export class LiveRelay implements LiveElsewhere {
+  private readonly id = newId();
+  private readonly hub: LiveHub;
+  private readonly broker: Broker;
+  private readonly clock: Clock;
+  private readonly interest = new Interest();
+  private readonly watchers = new Map<string, Watcher>();
+  private readonly waiting = new Map<string, string>();
+  private readonly points: Counter<'result'>;
+  private readonly stopping = new AbortController();
+  private connection: NatsConnection | undefined;
+  private outstandingBytes = 0;
+  private flushing: Promise<void> | undefined;
+  private announced: Promise<void> = Promise.resolve();
+  private isAnnouncing = false;
+  private timer: NodeJS.Timeout | undefined;
+
+  constructor(hub: LiveHub, broker: Broker, clock: Clock, metrics: Registry) {
+    this.hub = hub;
+    this.broker = broker;
+    this.clock = clock;
+    this.points = new Counter({
+      name: 'kellet_live_relay_messages_total',
+      help: 'Messages of live points to other processes.',
+      labelNames: ['result'],
+      registers: [metrics],
+    });
+    hub.join(this);
+  }
+
+  /** Takes part as soon as the broker is there. */
+  start(): void {
+    this.broker.whenConnected((connection) => this.connected(connection));
+    this.timer = setInterval(() => this.tick(), announceMilliseconds);
+    this.timer.unref();
+  }
+
+  /** Tells the others that nothing is watched here any longer. */
+  stop(): void {
+    this.stopping.abort();
+    clearInterval(this.timer);
+    this.publish(`${subjects.interest}.${this.id}`, new Uint8Array());
+    this.watchers.clear();
+  }
+
+  get isWanted(): boolean {
+    return this.watchers.size > 0;
+  }
+
+  wants(key: string): boolean {
+    for (const { bits } of this.watchers.values()) if (mayWatch(bits, key)) return true;
+    return false;
+  }
+
+  send(key: string, points: readonly string[]): void {
+    if (this.waiting.size === 0) queueMicrotask(() => this.sendWaiting());
+    const texts = encodePoints(key, points);
+    for (const [id, { bits }] of this.watchers) {
+      if (!mayWatch(bits, key)) continue;
+      // What one flush has committed goes out together, in messages that the broker takes.
+      for (const text of texts) {
+        const waiting = this.waiting.get(id) ?? '';
+        const isFull = waiting !== '' && waiting.length + text.length > mostCharacters;
+        if (isFull) this.sendTo(id, waiting);
+        this.waiting.set(id, isFull ? text : waiting + text);
+      }
+    }
+  }
+
+  changed(key: string, isWatched: boolean): void {
+    if (isWatched) this.interest.add(key);
+    else this.interest.remove(key);
+    if (this.isAnnouncing) return;
+    this.isAnnouncing = true;
+    // Subscriptions come in bursts: one announcement for all of this turn.
+    this.announced = new Promise<void>((resolve) => setImmediate(resolve)).then(() => {
+      this.isAnnouncing = false;
+      this.announce(true);
+      return this.connection?.flush().catch(() => undefined);
+    });
+  }
+
+  async settled(): Promise<void> {
+    if (!this.isConnected) return;
+    const over = new AbortController();
+    await Promise.race([this.announced, sleep(settleMilliseconds, over.signal)]);
+    over.abort();
+  }
+
+  private get isConnected(): boolean {
+    return this.broker.isConnected && this.connection !== undefined;
+  }
+
+  private connected(connection: NatsConnection): void {
+    this.connection = connection;
+    const listen = (subject: string, take: (subject: string, data: Uint8Array) => void): void => {
+      connection.subscribe(subject, { callback: (error, message) => error ?? take(message.subject, message.data) });
+    };
+    listen(`${subjects.interest}.*`, (subject, data) => this.heard(subject.slice(subjects.interest.length + 1), data));
+    listen(subjects.ask, () => this.announce(false));
+    listen(`${subjects.points}.${this.id}`, (_subject, data) => {
+      decodePoints(Buffer.from(data.buffer, data.byteOffset, data.byteLength).toString(), (key, points) =>
+        this.hub.deliver(key, points),
+      );
+    });
+    this.announce(false);
+    this.publish(subjects.ask, new Uint8Array());
+  }
+
+  private heard(id: string, bits: Uint8Array): void {
+    if (id === this.id) return;
+    // The buffer is the client's, which uses it again.
+    if (bits.length === interestBytes) {
+      this.watchers.set(id, { bits: Uint8Array.from(bits), until: this.clock.now() + forgetMilliseconds });
+    } else this.watchers.delete(id);
+  }
+
+  private tick(): void {
+    const now = this.clock.now();
+    for (const [id, watcher] of this.watchers) if (watcher.until < now) this.watchers.delete(id);
+    this.announce(false);
+  }
+
+  /** Without a change there is no need to repeat that nothing is watched. */
+  private announce(hasChanged: boolean): void {
+    const bits = this.interest.announcement();
+    if (bits.length > 0 || hasChanged) this.publish(`${subjects.interest}.${this.id}`, bits);
+  }
+
+  private sendWaiting(): void {
+    for (const [id, text] of this.waiting) this.sendTo(id, text);
+    this.waiting.clear();
+  }
+
+  private sendTo(id: string, text: string): void {
+    const isSent = this.publish(`${subjects.points}.${id}`, Buffer.from(text));
+    this.points.inc({ result: isSent ? 'sent' : 'dropped' });
+  }
+
+  /** Hands a message to the broker's connection, unless it is away or far behind: memory is bounded, the feed is not owed. */
+  private publish(subject: string, payload: Uint8Array): boolean {
+    if (!this.isConnected || this.outstandingBytes + payload.length > mostOutstandingBytes) return false;
+    if (payload.length > (this.connection!.info?.max_payload ?? 0)) return false;
+    this.broker.publishLive(subject, payload);
+    this.outstandingBytes += payload.length;
+    this.flushing ??= this.flush();
+    return true;
+  }
+
+  private async flush(): Promise<void> {
+    const bytes = this.outstandingBytes;
+    await this.connection!.flush().catch(() => undefined);
+    this.outstandingBytes -= bytes;
+    this.flushing = this.outstandingBytes > 0 ? this.flush() : undefined;
+  }
+}

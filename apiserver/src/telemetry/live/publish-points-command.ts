@@ -1,0 +1,58 @@
+// kellet-apiserver publish-points: whose points are published on NATS, changed while every process runs.
+import { notifyTenantChanged } from '../../tenants/tenant-store.ts';
+import type { Database } from '../../platform/database/database.ts';
+import { configuredTenants } from './published-tenants.ts';
+
+export const publishPointsUsage = `usage: kellet-apiserver publish-points list
+       kellet-apiserver publish-points --tenant TENANT_ID on|off|default`;
+
+const choices = new Map<string | undefined, boolean | null>([
+  ['on', true],
+  ['off', false],
+  // As KELLET_PUBLISH_POINTS says.
+  ['default', null],
+]);
+
+/** What the command needs. */
+export interface CommandParts {
+  readonly database: Database;
+  /** KELLET_PUBLISH_POINTS. */
+  readonly setting: string;
+  readonly write: (line: string) => void;
+}
+
+/** Runs `kellet-apiserver publish-points …`; returns the exit code: 1 when there is no such tenant, 2 when it was called wrongly. */
+export async function runPublishPointsCommand(
+  args: readonly string[],
+  { database, setting, write }: CommandParts,
+): Promise<number> {
+  if (args.length === 1 && args[0] === 'list') {
+    const { rows } = await database.system((tx) =>
+      tx.query<{ tenant_id: string; publish_points: boolean }>(
+        `SELECT tenant_id, publish_points FROM tenants
+         WHERE publish_points IS NOT NULL AND deleted_at IS NULL ORDER BY tenant_id`,
+      ),
+    );
+    write(`KELLET_PUBLISH_POINTS: ${[...configuredTenants(setting)].join(', ') || 'none'}`);
+    for (const { tenant_id, publish_points } of rows) write(`${tenant_id}: ${publish_points ? 'on' : 'off'}`);
+    return 0;
+  }
+  const words = args.flatMap((word) => (word.startsWith('--tenant=') ? ['--tenant', word.slice(9)] : [word]));
+  const at = words.indexOf('--tenant');
+  const [tenantId] = at < 0 ? [] : words.splice(at, 2).slice(1);
+  const choice = choices.get(words[0]);
+  if (tenantId === undefined || words.length !== 1 || choice === undefined) {
+    write(publishPointsUsage);
+    return 2;
+  }
+  const isKnown = await database.system(async (tx) => {
+    const { rowCount } = await tx.query(
+      'UPDATE tenants SET publish_points = $2 WHERE tenant_id = $1 AND deleted_at IS NULL',
+      [tenantId, choice],
+    );
+    await notifyTenantChanged(tx, tenantId);
+    return rowCount === 1;
+  });
+  write(isKnown ? `${tenantId}: ${words[0]}` : `there is no tenant ${JSON.stringify(tenantId)}`);
+  return isKnown ? 0 : 1;
+}

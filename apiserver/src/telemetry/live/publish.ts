@@ -1,0 +1,31 @@
+// Committed points on NATS, for those who asked for them: plain messages, best effort (DECISIONS 25).
+import type { Broker } from '../../platform/events/broker.ts';
+import { newId } from '../../platform/ids.ts';
+import { joinTexts, mostCharacters } from './live-message.ts';
+import { livePointJson } from './live.ts';
+import type { AcceptedPoint } from '../points/validate.ts';
+
+/** Publishes what a flush has committed of one device: one message, or more when it would be too large for the broker. */
+export function publishPoints(
+  broker: Broker,
+  tenantId: string,
+  deviceId: string,
+  points: readonly AcceptedPoint[],
+  nowMilliseconds: number,
+): void {
+  const subject = `telemetry.points.${tenantId}.${deviceId}`;
+  for (const json of joinTexts(points.map(livePointJson), mostCharacters, ',')) {
+    const envelope = {
+      specversion: '1.0',
+      id: newId(),
+      source: '/kellet',
+      type: subject,
+      subject: deviceId,
+      time: new Date(nowMilliseconds).toISOString(),
+      datacontenttype: 'application/json',
+      tenantid: tenantId,
+    };
+    const data = `{"device_id":"${deviceId}","points":[${json}]}`;
+    broker.publishLive(subject, Buffer.from(`${JSON.stringify(envelope).slice(0, -1)},"data":${data}}`));
+  }
+}

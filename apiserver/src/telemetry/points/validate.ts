@@ -1,0 +1,111 @@
+// Whether a point is taken: a pure chain of checks, and the point in the form in which it is stored when all of them pass.
+import type { ErrorCode } from '../../platform/errors.ts';
+import type { Caller } from '../../platform/rpc.ts';
+import type { TelemetryDevice } from './devices.ts';
+import { leafHash, type HashText } from './hashes.ts';
+import { writePayload, type PointValues } from './payload.ts';
+import { schemaViolation } from './schema.ts';
+import { parseTimestamp, type DeviceTime } from './timestamp.ts';
+
+/** Limits of a point (API.md, telemetry). Lengths are bytes of UTF-8. */
+export const pointLimits = { keys: 256, keyBytes: 128, textBytes: 4096, secondsAhead: 600 } as const;
+
+/** A point as a request gives it (kellet.v1.TelemetryPoint). */
+export interface GivenPoint extends PointValues {
+  readonly deviceId: string;
+  readonly timestamp: string;
+}
+
+/** A point that is taken. */
+export interface AcceptedPoint extends PointValues {
+  readonly tenantId: string;
+  readonly device: TelemetryDevice;
+  readonly time: DeviceTime;
+  /** RFC 8785 text of the values. */
+  readonly payload: string;
+  /** The leaf hash. */
+  readonly dataHash: HashText;
+}
+
+/** Why a point is not taken. */
+export interface Rejection {
+  readonly code: ErrorCode;
+  readonly message: string;
+}
+
+/**
+ * Judges one point. `device` is what the directory says of its device_id in the caller's tenant, `nowMilliseconds` the time
+ * of arrival. The order of the checks is the order of what an outsider may learn: the device, the right to it, the content.
+ */
+export function validatePoint(
+  point: GivenPoint,
+  device: TelemetryDevice | undefined,
+  caller: Pick<Caller, 'kind' | 'tenantId' | 'deviceId'>,
+  nowMilliseconds: number,
+): AcceptedPoint | Rejection {
+  if (!device) return { code: 'NOT_FOUND', message: 'device_id: device not found' };
+  if (!mayWrite(caller, device)) return { code: 'PERMISSION_DENIED', message: 'device_id: not a device of this key' };
+  const time = parseTimestamp(point.timestamp);
+  if (!time) return invalid('timestamp is not RFC 3339, such as 2026-01-31T12:00:00Z');
+  if (time.seconds < 0) return invalid('timestamp is before 1970');
+  if (time.seconds * 1000 > nowMilliseconds + pointLimits.secondsAhead * 1000) {
+    return invalid('timestamp is more than ten minutes ahead');
+  }
+  const violation =
+    valueViolation(point) ?? (device.telemetrySchema ? schemaViolation(device.telemetrySchema, point) : undefined);
+  if (violation) return invalid(violation);
+  const payload = writePayload(point);
+  return {
+    tenantId: caller.tenantId,
+    device,
+    time,
+    payload,
+    dataHash: leafHash(caller.tenantId, device.deviceId, time.seconds, payload),
+    numericValues: point.numericValues,
+    stringValues: point.stringValues,
+  };
+}
+
+/** Whether the answer of validatePoint is a rejection. */
+export const isRejection = (judged: AcceptedPoint | Rejection): judged is Rejection => 'code' in judged;
+
+const invalid = (message: string): Rejection => ({ code: 'INVALID_ARGUMENT', message });
+
+/** A device key writes for its own device and, as a gateway's, for the devices behind it; other callers for the tenant's. */
+function mayWrite(caller: Pick<Caller, 'kind' | 'deviceId'>, device: TelemetryDevice): boolean {
+  if (caller.kind !== 'device') return true;
+  return device.deviceId === caller.deviceId || device.gatewayDeviceId === caller.deviceId;
+}
+
+function valueViolation(point: PointValues): string | undefined {
+  const numericNames = Object.keys(point.numericValues);
+  const textNames = Object.keys(point.stringValues);
+  if (numericNames.length + textNames.length > pointLimits.keys) return `more than ${pointLimits.keys} values`;
+  for (const name of numericNames) {
+    const violation = nameViolation(name);
+    if (violation) return violation;
+    if (!Number.isFinite(point.numericValues[name])) return `${name} is not a finite number`;
+  }
+  for (const name of textNames) {
+    const violation = nameViolation(name) ?? textViolation(name, point.stringValues[name]!, pointLimits.textBytes);
+    if (violation) return violation;
+  }
+  return undefined;
+}
+
+function nameViolation(name: string): string | undefined {
+  if (plainName.test(name)) return undefined;
+  return name === '' ? 'a key is empty' : textViolation('a key', name, pointLimits.keyBytes);
+}
+
+/** Names that need no closer look: the measured case. */
+const plainName = /^[\w.:/-]{1,128}$/;
+
+function textViolation(what: string, text: string, mostBytes: number): string | undefined {
+  // A UTF-16 unit is at most three bytes of UTF-8.
+  if (text.length * 3 > mostBytes && Buffer.byteLength(text) > mostBytes)
+    return `${what} is longer than ${mostBytes} bytes`;
+  if (text.includes('\0')) return `${what} contains NUL`;
+  if (!text.isWellFormed()) return `${what} is not well-formed Unicode`;
+  return undefined;
+}

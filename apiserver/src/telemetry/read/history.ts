@@ -1,0 +1,150 @@
+// Points of a device over time: hot segments read as one, each point once (DECISIONS 2, 3), plain or in buckets.
+import type { Database, Transaction } from '../../platform/database/database.ts';
+import { failedPrecondition, sqlState } from '../../platform/errors.ts';
+
+/** How the values of a bucket become one. */
+export type Aggregation = 'avg' | 'min' | 'max' | 'sum' | 'count' | 'last';
+
+/** A range of a device's points. Times are nanoseconds since 1970; `end` is exclusive. */
+export interface HistoryRange {
+  readonly tenantId: string;
+  readonly deviceId: string;
+  readonly start: bigint;
+  readonly end: bigint;
+  /** Keys wanted; empty: all. Points without any of them are left out. */
+  readonly keys: readonly string[];
+  readonly descending: boolean;
+  /** Most rows to answer. */
+  readonly limit: number;
+}
+
+/** Where a page of points ended. */
+export interface PointCursor {
+  readonly time: string;
+  /** Hex. */
+  readonly hash: string;
+}
+
+/** A point as stored. */
+export interface StoredPoint {
+  readonly time: bigint;
+  readonly payload: string;
+  readonly dataHash: Buffer;
+  /** A batch that holds it is confirmed. */
+  readonly anchored: boolean;
+}
+
+/** One bucket: its start, and the aggregate of each key. */
+export interface Bucket {
+  readonly time: bigint;
+  readonly numeric: Record<string, number>;
+  readonly text: Record<string, string>;
+}
+
+/** Points from the cursor on, in order of (time, data_hash). */
+export function readPoints(
+  database: Database,
+  range: HistoryRange,
+  after: PointCursor | undefined,
+): Promise<StoredPoint[]> {
+  const direction = range.descending ? 'DESC' : 'ASC';
+  const beyond = range.descending ? '<' : '>';
+  const from = after && !range.descending ? BigInt(after.time) : range.start;
+  const to = after && range.descending ? BigInt(after.time) + 1n : range.end;
+  return database.tenant(range.tenantId, async (tx) => {
+    const { rows } = await tx.query<{ time: bigint; data_hash: Buffer; payload: string; batches: string[] }>(
+      `SELECT time, data_hash, min(payload COLLATE "C") AS payload, array_agg(DISTINCT batch_id::text) AS batches
+       FROM telemetry_points
+       WHERE tenant_id = $1 AND device_id = $2 AND time >= $3 AND time < $4
+         AND ($5::int8 IS NULL OR (time, data_hash) ${beyond} ($5, $6::bytea))
+         AND ($7::text[] IS NULL
+           OR payload::jsonb -> 'numeric_values' ?| $7 OR payload::jsonb -> 'string_values' ?| $7)
+       GROUP BY time, data_hash ORDER BY time ${direction}, data_hash ${direction} LIMIT $8`,
+      [
+        range.tenantId,
+        range.deviceId,
+        from,
+        to,
+        after ? after.time : null,
+        after ? Buffer.from(after.hash, 'hex') : null,
+        range.keys.length > 0 ? range.keys : null,
+        range.limit,
+      ],
+    );
+    const confirmed = await confirmedBatches(tx, range.tenantId, new Set(rows.flatMap((row) => row.batches)));
+    return rows.map((row) => ({
+      time: row.time,
+      payload: row.payload,
+      dataHash: row.data_hash,
+      anchored: row.batches.some((batch) => confirmed.has(batch)),
+    }));
+  });
+}
+
+async function confirmedBatches(tx: Transaction, tenantId: string, batchIds: Set<string>): Promise<Set<string>> {
+  if (batchIds.size === 0) return new Set();
+  const { rows } = await tx.query<{ batch_id: string }>(
+    `SELECT batch_id FROM anchor_batches WHERE tenant_id = $1 AND batch_id = ANY($2) AND status = 'confirmed'`,
+    [tenantId, [...batchIds]],
+  );
+  return new Set(rows.map((row) => row.batch_id));
+}
+
+const numericAggregate: Record<Aggregation, string> = {
+  avg: 'avg(value::float8)',
+  min: 'min(value::float8)',
+  max: 'max(value::float8)',
+  sum: 'sum(value::float8)',
+  count: 'count(*)::float8',
+  last: '(array_agg(value::float8 ORDER BY time DESC))[1]',
+};
+
+/**
+ * Buckets of `width` nanoseconds, aligned to 1970, that have a value. Strings are counted (a number) and have a last value;
+ * nothing else can be said of them.
+ */
+export async function readBuckets(
+  database: Database,
+  range: HistoryRange,
+  width: bigint,
+  aggregation: Aggregation,
+): Promise<Bucket[]> {
+  const direction = range.descending ? 'DESC' : 'ASC';
+  const grouped = (source: string, aggregate: string, answeredAs = source) => `
+      SELECT time / $5 * $5 AS bucket, '${answeredAs}' AS source, key, to_jsonb(${aggregate}) AS value
+      FROM points, jsonb_each(payload -> '${source}') WHERE $6::text[] IS NULL OR key = ANY($6) GROUP BY 1, key`;
+  const aggregated = [grouped('numeric_values', numericAggregate[aggregation])];
+  if (aggregation === 'count') aggregated.push(grouped('string_values', 'count(*)', 'numeric_values'));
+  if (aggregation === 'last') aggregated.push(grouped('string_values', '(array_agg(value ORDER BY time DESC))[1]'));
+  const query = `
+    WITH points AS MATERIALIZED (
+      SELECT DISTINCT time, data_hash, payload::jsonb AS payload FROM telemetry_points
+      WHERE tenant_id = $1 AND device_id = $2 AND time >= $3 AND time < $4
+    ), aggregated AS (${aggregated.join(' UNION ALL ')})
+    SELECT bucket,
+      coalesce(jsonb_object_agg(key, value) FILTER (WHERE source = 'numeric_values'), '{}') AS numeric,
+      coalesce(jsonb_object_agg(key, value) FILTER (WHERE source = 'string_values'), '{}') AS text
+    FROM aggregated GROUP BY bucket ORDER BY bucket ${direction} LIMIT $7`;
+  const values = [
+    range.tenantId,
+    range.deviceId,
+    range.start,
+    range.end,
+    width,
+    range.keys.length > 0 ? range.keys : null,
+    range.limit,
+  ];
+  try {
+    const { rows } = await database.tenant(range.tenantId, (tx) => tx.query<BucketRow>(query, values));
+    return rows.map(({ bucket, numeric, text }) => ({ time: bucket, numeric, text }));
+  } catch (error) {
+    if (sqlState(error) === '22003') throw failedPrecondition('an aggregate is out of the range of double');
+    throw error;
+  }
+}
+
+interface BucketRow {
+  bucket: bigint;
+  numeric: Record<string, number>;
+  text: Record<string, string>;
+}

@@ -1,0 +1,94 @@
+import { expect } from 'chai';
+import {
+  fromDocument,
+  LatestBuilder,
+  mergeLatest,
+  mergePoint,
+  noLatestValues,
+  toDocument,
+  type LatestDocument,
+} from './latest-values.ts';
+import { seededRandom } from '../testing/test-values.ts';
+
+const point = (numericValues: Record<string, number>, stringValues: Record<string, string> = {}) => ({
+  numericValues,
+  stringValues,
+});
+const read = (latest: ReturnType<typeof noLatestValues>) => JSON.parse(toDocument(latest)) as LatestDocument;
+
+describe('latest values', () => {
+  it('keep the newest value of each key, whatever the order of arrival', () => {
+    const latest = noLatestValues();
+    mergePoint(latest, point({ a: 2, b: 2 }, { s: 'new' }), 20n);
+    mergePoint(latest, point({ a: 1, c: 1 }, { s: 'old' }), 10n);
+    expect(read(latest)).to.deep.equal({
+      time: '20',
+      numeric: { a: [2, '20'], b: [2, '20'], c: [1, '10'] },
+      string: { s: ['new', '20'] },
+    });
+  });
+
+  it('keep what arrived later of two values of one time', () => {
+    const latest = noLatestValues();
+    mergePoint(latest, point({ a: 1 }), 10n);
+    mergePoint(latest, point({ a: 2 }), 10n);
+    expect(read(latest).numeric.a).to.deep.equal([2, '10']);
+  });
+
+  it('merge key by key', () => {
+    const stored = fromDocument({ time: '30', numeric: { a: [3, '30'], b: [1, '5'] }, string: {} });
+    const later = noLatestValues();
+    mergePoint(later, point({ a: 2, b: 2 }), 20n);
+    mergeLatest(stored, later);
+    expect(read(stored)).to.deep.equal({ time: '30', numeric: { a: [3, '30'], b: [2, '20'] }, string: {} });
+  });
+
+  it('keep a key named __proto__ and times beyond 2^53', () => {
+    const latest = noLatestValues();
+    mergePoint(
+      latest,
+      JSON.parse('{"numericValues":{"__proto__":7},"stringValues":{}}') as never,
+      1795264200123456789n,
+    );
+    const text = toDocument(latest);
+    expect(text).to.contain('"__proto__":[7,"1795264200123456789"]');
+    expect(toDocument(fromDocument(JSON.parse(text) as LatestDocument))).to.equal(text);
+  });
+});
+
+describe('LatestBuilder', () => {
+  it('has the values that merging point by point has, in any order of times and keys', () => {
+    const random = seededRandom(11);
+    for (let round = 0; round < 500; round += 1) {
+      const builder = new LatestBuilder();
+      const expected = noLatestValues();
+      for (let count = 0; count < 12; count += 1) {
+        const keys = ['a', 'b', 'c'].filter(() => random() < 0.7);
+        const values = point(
+          Object.fromEntries(keys.map((key) => [key, count])),
+          random() < 0.5 ? { s: `${count}` } : {},
+        );
+        const time = BigInt(Math.floor(random() * 6));
+        builder.add(values, time);
+        mergePoint(expected, values, time);
+        if (random() < 0.2) builder.latest();
+      }
+      expect(sorted(builder.latest())).to.deep.equal(sorted(expected));
+    }
+  });
+
+  it('takes in what arrived earlier', () => {
+    const builder = new LatestBuilder();
+    builder.add(point({ a: 2 }), 10n);
+    const older = noLatestValues();
+    mergePoint(older, point({ a: 1, b: 1 }), 10n);
+    mergePoint(older, point({ a: 9 }), 11n);
+    builder.addOlder(older);
+    expect(read(builder.latest()).numeric).to.deep.equal({ a: [9, '11'], b: [1, '10'] });
+  });
+});
+
+const sorted = (latest: ReturnType<typeof noLatestValues>) => {
+  const { time, numeric, string } = read(latest);
+  return { time, numeric: Object.entries(numeric).sort(), string: Object.entries(string).sort() };
+};

@@ -1,0 +1,101 @@
+// The latest value of each key of a device, merged by device time. Pure.
+import type { PointValues } from '../points/payload.ts';
+
+/** A value and the device time it was measured at, nanoseconds since 1970. */
+export interface TimedValue<T> {
+  readonly value: T;
+  readonly time: bigint;
+}
+
+/** The newest value of each key, and the time of the newest point. */
+export interface LatestValues {
+  time: bigint;
+  readonly numeric: Map<string, TimedValue<number>>;
+  readonly text: Map<string, TimedValue<string>>;
+}
+
+/** The same as telemetry_latest.document holds it. */
+export interface LatestDocument {
+  readonly time: string;
+  readonly numeric: Readonly<Record<string, readonly [number, string]>>;
+  readonly string: Readonly<Record<string, readonly [string, string]>>;
+}
+
+/** No values. */
+export const noLatestValues = (): LatestValues => ({ time: -1n, numeric: new Map(), text: new Map() });
+
+function offer<T>(into: Map<string, TimedValue<T>>, key: string, value: T, time: bigint): void {
+  const held = into.get(key);
+  // Of two values of one time the one that arrived later stays.
+  if (!held || held.time <= time) into.set(key, { value, time });
+}
+
+/** Takes a point in. */
+export function mergePoint(into: LatestValues, values: PointValues, time: bigint): void {
+  if (time > into.time) into.time = time;
+  for (const key of Object.keys(values.numericValues)) offer(into.numeric, key, values.numericValues[key]!, time);
+  for (const key of Object.keys(values.stringValues)) offer(into.text, key, values.stringValues[key]!, time);
+}
+
+/** Takes other latest values in, which arrived later. */
+export function mergeLatest(into: LatestValues, later: LatestValues): void {
+  if (later.time > into.time) into.time = later.time;
+  for (const [key, { value, time }] of later.numeric) offer(into.numeric, key, value, time);
+  for (const [key, { value, time }] of later.text) offer(into.text, key, value, time);
+}
+
+/** Reads a document. */
+export function fromDocument(document: LatestDocument): LatestValues {
+  const timed = <T>(values: Readonly<Record<string, readonly [T, string]>>) =>
+    new Map(Object.entries(values).map(([key, [value, time]]) => [key, { value, time: BigInt(time) }]));
+  return { time: BigInt(document.time), numeric: timed(document.numeric), text: timed(document.string) };
+}
+
+/** The document as JSON text. */
+export function toDocument(latest: LatestValues): string {
+  const timed = <T>(values: Map<string, TimedValue<T>>) =>
+    Object.fromEntries([...values].map(([key, { value, time }]) => [key, [value, String(time)]]));
+  return JSON.stringify({ time: String(latest.time), numeric: timed(latest.numeric), string: timed(latest.text) });
+}
+
+/**
+ * Takes points in one after another. The newest is kept whole: as long as each next one is newer and has the same keys, as in
+ * a device's every report, it takes the place of the one before without a look at the values.
+ */
+export class LatestBuilder {
+  private readonly merged = noLatestValues();
+  private newest: { readonly values: PointValues; readonly time: bigint } | undefined;
+
+  add(values: PointValues, time: bigint): void {
+    const { newest } = this;
+    if (newest && time < newest.time) return mergePoint(this.merged, values, time);
+    if (newest && !haveSameKeys(newest.values, values)) mergePoint(this.merged, newest.values, newest.time);
+    this.newest = { values, time };
+  }
+
+  /** Takes in what arrived before all of this. */
+  addOlder(older: LatestValues): void {
+    const later = this.latest();
+    mergeLatest(older, later);
+    mergeLatest(this.merged, older);
+  }
+
+  /** The latest values of all points so far. */
+  latest(): LatestValues {
+    if (this.newest) mergePoint(this.merged, this.newest.values, this.newest.time);
+    return this.merged;
+  }
+}
+
+function haveSameKeys(a: PointValues, b: PointValues): boolean {
+  return sameKeys(a.numericValues, b.numericValues) && sameKeys(a.stringValues, b.stringValues);
+}
+
+/** Whether two objects have the same keys in the same order. */
+function sameKeys(a: object, b: object): boolean {
+  const first = Object.keys(a);
+  const second = Object.keys(b);
+  if (first.length !== second.length) return false;
+  for (let index = 0; index < first.length; index += 1) if (first[index] !== second[index]) return false;
+  return true;
+}

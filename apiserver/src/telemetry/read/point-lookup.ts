@@ -1,0 +1,46 @@
+// The values under a hash that was anchored: for proof bundles.
+import type { Database } from '../../platform/database/database.ts';
+
+/** Where a point was anchored. */
+export interface AnchoredPlace {
+  readonly deviceId: string;
+  readonly batchId: string;
+  readonly dataHash: Uint8Array;
+  /** When the batch took points: the point arrived in between. */
+  readonly openedAt: Date;
+  readonly sealedAt: Date;
+}
+
+/** A point as it was hashed. */
+export interface HashedPoint {
+  /** Nanoseconds since 1970. */
+  readonly time: bigint;
+  /** RFC 8785 text of the values as accepted. */
+  readonly payload: string;
+}
+
+/** A device's clock may be ten minutes ahead (validate.ts); most points are sent within the hour in which they were measured. */
+const mostAheadMilliseconds = 600_000;
+const usualDelayMilliseconds = 3_600_000;
+
+const nanoseconds = (milliseconds: number): bigint => BigInt(Math.max(0, milliseconds)) * 1_000_000n;
+
+/** The point; undefined when it is not kept any longer. Points sent long after they were measured take a longer look. */
+export async function findPointByHash(
+  database: Database,
+  tenantId: string,
+  place: AnchoredPlace,
+): Promise<HashedPoint | undefined> {
+  const end = nanoseconds(place.sealedAt.getTime() + mostAheadMilliseconds);
+  for (const start of [nanoseconds(place.openedAt.getTime() - usualDelayMilliseconds), 0n]) {
+    const { rows } = await database.tenant(tenantId, (tx) =>
+      tx.query<{ time: bigint; payload: string }>(
+        `SELECT time, payload FROM telemetry_points
+         WHERE tenant_id = $1 AND device_id = $2 AND time >= $3 AND time <= $4 AND batch_id = $5 AND data_hash = $6 LIMIT 1`,
+        [tenantId, place.deviceId, start, end, place.batchId, Buffer.from(place.dataHash)],
+      ),
+    );
+    if (rows[0]) return rows[0];
+  }
+  return undefined;
+}

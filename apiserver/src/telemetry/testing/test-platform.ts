@@ -1,0 +1,44 @@
+// For tests: the ground a telemetry service stands on, on a real database.
+import { randomBytes } from 'node:crypto';
+import { readConfig } from '../../config.ts';
+import type { Broker } from '../../platform/events/broker.ts';
+import { systemClock } from '../../platform/clock.ts';
+import type { Database } from '../../platform/database/database.ts';
+import { createLogger } from '../../platform/logger.ts';
+import { createMetrics } from '../../platform/metrics.ts';
+import type { Platform } from '../../module.ts';
+import { OutboxRelay } from '../../platform/events/outbox.ts';
+import { Paging } from '../../platform/paging.ts';
+
+/** A platform; `close` ends what it has started, but for the database. */
+export function testPlatform(
+  database: Database,
+  broker: Broker,
+  settings: Record<string, string> = {},
+): Platform & { close(): Promise<void> } {
+  const config = readConfig(
+    {
+      KELLET_DATABASE_URL: 'postgres://unused',
+      KELLET_NATS_URL: 'nats://unused',
+      KELLET_CONTROL_SECRET: 'control'.repeat(5),
+      KELLET_JWT_PRIVATE_KEY: 'unused',
+      KELLET_CALLBACK_HMAC_SECRET: 'unused',
+      ...settings,
+    },
+    [],
+  );
+  const logger = createLogger(process.env['KELLET_TEST_LOG_LEVEL'] ?? 'fatal');
+  const metrics = createMetrics();
+  const outbox = new OutboxRelay(database, broker, logger, metrics);
+  return {
+    config,
+    clock: systemClock,
+    logger,
+    metrics,
+    database,
+    broker,
+    outbox,
+    paging: new Paging(randomBytes(32)),
+    close: () => outbox.close(),
+  };
+}

@@ -1,0 +1,281 @@
+// Anchor batches in memory: every point is given its batch and its leaf before it is written (DECISIONS 4-6). Nothing here
+// does I/O; what was placed for a flush that did not commit is undone, last flush first.
+import { GENESIS_HEAD, MAXIMUM_SEGMENT_LENGTH } from '@kellet/verify';
+import type { AnchoringMode } from '../points/devices.ts';
+import { hashPair, merkleRoot, type HashText } from '../points/hashes.ts';
+import type { AcceptedPoint } from '../points/validate.ts';
+
+/** A run of one device's points in a batch of chain mode. */
+export interface ChainSegment {
+  readonly deviceId: string;
+  readonly previousHead: HashText;
+  readonly firstLeaf: number;
+  readonly leafCount: number;
+  /** The head after the run: the segment's leaf in the batch tree. */
+  readonly head: HashText;
+}
+
+/** A batch of one tenant and mode. */
+export interface Batch {
+  readonly batchId: string;
+  readonly tenantId: string;
+  readonly mode: AnchoringMode;
+  /** Milliseconds since 1970. */
+  readonly openedAt: number;
+  /** In leaf order; equal hashes stand once. */
+  readonly leaves: HashText[];
+  /** The device of each leaf. */
+  readonly leafDevices: string[];
+  /** Chain mode only. */
+  readonly segments: ChainSegment[];
+  readonly places: Map<HashText, number>;
+  sealed: boolean;
+}
+
+/** The end of a device's chain before and after a flush. */
+export interface ChainMove {
+  readonly tenantId: string;
+  readonly deviceId: string;
+  readonly before: HashText;
+  head: HashText;
+  added: number;
+}
+
+/** Where the points of a flush have gone. */
+export interface Placement {
+  /** Batch and leaf of each point, in the points' order. */
+  readonly batches: Batch[];
+  readonly leafIndexes: number[];
+  /** Batches begun by this flush, sealed ones among them. */
+  readonly opened: Set<Batch>;
+  /** Batches this flush has added to or sealed, which were begun before it. */
+  readonly continued: Set<Batch>;
+  readonly chains: ChainMove[];
+  /** Puts everything back as it was before the flush. Flushes are undone in the opposite order of their placing. */
+  undo(): void;
+}
+
+/** What is sealed besides full batches: those begun before a moment, or all. */
+export type SealRule = { readonly openedBefore: number };
+
+const genesis: HashText = Buffer.from(GENESIS_HEAD).toString('latin1');
+
+/** Key of a device's chain. */
+export const chainKey = (tenantId: string, deviceId: string): string => `${tenantId}/${deviceId}`;
+
+/** The open batches of a writer. */
+export class OpenBatches {
+  private readonly newBatchId: () => string;
+  private readonly mostLeaves: number;
+  private readonly open = new Map<string, Batch>();
+  private readonly heads = new Map<string, HashText>();
+
+  /** `mostLeaves` is KELLET_BATCH_POINTS. */
+  constructor(newBatchId: () => string, mostLeaves: number) {
+    this.newBatchId = newBatchId;
+    this.mostLeaves = mostLeaves;
+  }
+
+  /** When the oldest open batch was begun, milliseconds since 1970; undefined when there is none. */
+  oldestOpenedAt(): number | undefined {
+    // Batches are begun in the order of the map, and a sealed one leaves it.
+    for (const batch of this.open.values()) return batch.openedAt;
+    return undefined;
+  }
+
+  /** Chains of chain-mode points whose head is not known yet: `knowHead` must be called for them before they are placed. */
+  unknownChains(points: readonly AcceptedPoint[]): { tenantId: string; deviceId: string }[] {
+    const unknown = new Map<string, { tenantId: string; deviceId: string }>();
+    for (const { tenantId, device } of points) {
+      if (device.anchoringMode !== 'chain') continue;
+      const key = chainKey(tenantId, device.deviceId);
+      if (!this.heads.has(key)) unknown.set(key, { tenantId, deviceId: device.deviceId });
+    }
+    return [...unknown.values()];
+  }
+
+  /** Says where a chain ends; undefined for one without points. */
+  knowHead(tenantId: string, deviceId: string, head: HashText | undefined): void {
+    this.heads.set(chainKey(tenantId, deviceId), head ?? genesis);
+  }
+
+  /** Forgets all heads: another writer has moved one. */
+  forgetHeads(): void {
+    this.heads.clear();
+  }
+
+  /** Places points and seals what is full and what the rule names. */
+  place(points: readonly AcceptedPoint[], nowMilliseconds: number, rule: SealRule): Placement {
+    const flush = new FlushPlacement(this.open, this.heads, this.newBatchId, this.mostLeaves, nowMilliseconds);
+    flush.placeAll(points);
+    for (const batch of [...this.open.values()]) if (batch.openedAt < rule.openedBefore) flush.seal(batch);
+    return flush;
+  }
+}
+
+/** One flush's placing, with what it takes to undo it. */
+class FlushPlacement implements Placement {
+  readonly batches: Batch[] = [];
+  readonly leafIndexes: number[] = [];
+  readonly opened = new Set<Batch>();
+  readonly continued = new Set<Batch>();
+  readonly chains: ChainMove[] = [];
+  private readonly open: Map<string, Batch>;
+  private readonly heads: Map<string, HashText>;
+  private readonly newBatchId: () => string;
+  private readonly mostLeaves: number;
+  private readonly now: number;
+  private readonly openBefore: [string, Batch][];
+  private readonly sizesBefore = new Map<Batch, { leaves: number; segments: number }>();
+  private readonly moves = new Map<string, ChainMove>();
+
+  constructor(
+    open: Map<string, Batch>,
+    heads: Map<string, HashText>,
+    newBatchId: () => string,
+    mostLeaves: number,
+    now: number,
+  ) {
+    this.open = open;
+    this.heads = heads;
+    this.newBatchId = newBatchId;
+    this.mostLeaves = mostLeaves;
+    this.now = now;
+    this.openBefore = [...open];
+  }
+
+  placeAll(points: readonly AcceptedPoint[]): void {
+    const chained = new Map<string, number[]>();
+    for (const [index, point] of points.entries()) {
+      const { anchoringMode, deviceId } = point.device;
+      if (anchoringMode === 'merkle') this.give(index, this.batchFor(point.tenantId, 'merkle'), point);
+      else if (anchoringMode === 'per_event') {
+        const batch = this.begin(point.tenantId, 'per_event');
+        this.give(index, batch, point);
+        batch.sealed = true;
+      } else {
+        const key = chainKey(point.tenantId, deviceId);
+        const device = chained.get(key);
+        if (device) device.push(index);
+        else chained.set(key, [index]);
+      }
+    }
+    // A segment is a run of one device's leaves, so that the points of a flush are taken device by device.
+    for (const indexes of chained.values()) this.placeChain(points, indexes);
+  }
+
+  private placeChain(points: readonly AcceptedPoint[], indexes: readonly number[]): void {
+    for (const index of indexes) {
+      const point = points[index]!;
+      const batch = this.batchFor(point.tenantId, 'chain');
+      const leaves = batch.leaves.length;
+      // Sealing a full batch needs its last segment, so that the leaf joins its segment before it is counted.
+      if (!batch.places.has(point.dataHash)) this.extendChain(batch, leaves, point);
+      this.give(index, batch, point);
+    }
+  }
+
+  private extendChain(batch: Batch, leaf: number, point: AcceptedPoint): void {
+    const { tenantId, dataHash } = point;
+    const { deviceId } = point.device;
+    const key = chainKey(tenantId, deviceId);
+    const before = this.heads.get(key);
+    if (before === undefined) throw new Error('the head of a chain was not loaded');
+    const head = hashPair(before, dataHash);
+    this.heads.set(key, head);
+    let move = this.moves.get(key);
+    if (!move) {
+      move = { tenantId, deviceId, before, head, added: 0 };
+      this.moves.set(key, move);
+      this.chains.push(move);
+    }
+    move.head = head;
+    move.added += 1;
+    const last = batch.segments.at(-1);
+    const ownSegments = batch.segments.length > (this.sizesBefore.get(batch)?.segments ?? 0);
+    const continues =
+      ownSegments &&
+      last?.deviceId === deviceId &&
+      last.leafCount < MAXIMUM_SEGMENT_LENGTH &&
+      last.firstLeaf + last.leafCount === leaf;
+    if (continues) batch.segments[batch.segments.length - 1] = { ...last, leafCount: last.leafCount + 1, head };
+    else batch.segments.push({ deviceId, previousHead: before, firstLeaf: leaf, leafCount: 1, head });
+  }
+
+  private batchFor(tenantId: string, mode: AnchoringMode): Batch {
+    const key = `${mode}/${tenantId}`;
+    let batch = this.open.get(key);
+    if (!batch) {
+      batch = this.begin(tenantId, mode);
+      this.open.set(key, batch);
+    } else if (!this.opened.has(batch) && !this.sizesBefore.has(batch)) {
+      this.sizesBefore.set(batch, { leaves: batch.leaves.length, segments: batch.segments.length });
+      this.continued.add(batch);
+    }
+    return batch;
+  }
+
+  private begin(tenantId: string, mode: AnchoringMode): Batch {
+    const batch: Batch = {
+      batchId: this.newBatchId(),
+      tenantId,
+      mode,
+      openedAt: this.now,
+      leaves: [],
+      leafDevices: [],
+      segments: [],
+      places: new Map(),
+      sealed: false,
+    };
+    this.opened.add(batch);
+    return batch;
+  }
+
+  private give(index: number, batch: Batch, point: AcceptedPoint): void {
+    let leaf = batch.places.get(point.dataHash);
+    if (leaf === undefined) {
+      leaf = batch.leaves.length;
+      batch.leaves.push(point.dataHash);
+      batch.leafDevices.push(point.device.deviceId);
+      batch.places.set(point.dataHash, leaf);
+    }
+    this.batches[index] = batch;
+    this.leafIndexes[index] = leaf;
+    if (batch.leaves.length >= this.mostLeaves) this.seal(batch);
+  }
+
+  seal(batch: Batch): void {
+    if (batch.sealed) return;
+    batch.sealed = true;
+    if (!this.opened.has(batch)) {
+      if (!this.sizesBefore.has(batch)) {
+        this.sizesBefore.set(batch, { leaves: batch.leaves.length, segments: batch.segments.length });
+      }
+      this.continued.add(batch);
+    }
+    const key = `${batch.mode}/${batch.tenantId}`;
+    if (this.open.get(key) === batch) this.open.delete(key);
+  }
+
+  undo(): void {
+    for (const [batch, size] of this.sizesBefore) {
+      for (const leaf of batch.leaves.splice(size.leaves)) batch.places.delete(leaf);
+      batch.leafDevices.splice(size.leaves);
+      batch.segments.splice(size.segments);
+      batch.sealed = false;
+    }
+    this.open.clear();
+    for (const [key, batch] of this.openBefore) this.open.set(key, batch);
+    for (const move of this.chains) this.heads.set(chainKey(move.tenantId, move.deviceId), move.before);
+  }
+}
+
+/** The root that a batch commits to. */
+export function batchRoot(batch: Pick<Batch, 'mode' | 'leaves' | 'segments'>): HashText {
+  return merkleRoot(treeLeaves(batch));
+}
+
+/** The leaves of the tree that is committed: in chain mode the heads of the segments. */
+export function treeLeaves(batch: Pick<Batch, 'mode' | 'leaves' | 'segments'>): readonly HashText[] {
+  return batch.mode === 'chain' ? batch.segments.map((segment) => segment.head) : batch.leaves;
+}

@@ -1,0 +1,94 @@
+// What waits to be flushed, in the order of arrival; and, after a flush was refused for its data, the groups in which the
+// bad row is searched, each flushed alone.
+import { KelletError, sqlState } from '../../platform/errors.ts';
+import type { Logger } from '../../platform/logger.ts';
+import { halve, type Part } from './append.ts';
+
+/** Parts that are flushed together. */
+export interface FlushGroup {
+  readonly parts: readonly Part[];
+  /** One of its points was refused in an earlier flush. */
+  readonly suspect: boolean;
+}
+
+/** A flush takes no more points than this, unless one request alone has more. */
+const mostPointsPerFlush = 10_000;
+
+/** The queue of a writer. */
+export class FlushQueue {
+  private waiting: Part[] = [];
+  private suspects: FlushGroup[] = [];
+
+  get isEmpty(): boolean {
+    return this.waiting.length === 0 && this.suspects.length === 0;
+  }
+
+  get hasSuspects(): boolean {
+    return this.suspects.length > 0;
+  }
+
+  /** Everything that waits. */
+  *parts(): Iterable<Part> {
+    for (const group of this.suspects) yield* group.parts;
+    yield* this.waiting;
+  }
+
+  add(part: Part): void {
+    this.waiting.push(part);
+  }
+
+  /** The next group; without parts when nothing waits. What has been answered already (UNAVAILABLE) is left out. */
+  take(): FlushGroup {
+    const suspect = this.suspects.shift();
+    if (suspect) return { ...suspect, parts: suspect.parts.filter((part) => !part.append.answered) };
+    const parts: Part[] = [];
+    let points = 0;
+    let taken = 0;
+    for (const part of this.waiting) {
+      if (points > 0 && points + part.points.length > mostPointsPerFlush) break;
+      taken += 1;
+      if (part.append.answered) continue;
+      parts.push(part);
+      points += part.points.length;
+    }
+    this.waiting = this.waiting.slice(taken);
+    return { parts, suspect: false };
+  }
+
+  /** Puts a group back to the front. */
+  putBack(group: FlushGroup): void {
+    if (group.parts.length === 0) return;
+    if (group.suspect) this.suspects.unshift(group);
+    else this.waiting.unshift(...group.parts);
+  }
+
+  /** Halves a group that was refused for its data. A single point that is refused is reported to its request. */
+  takeApart(group: FlushGroup, error: unknown, logger: Logger): void {
+    const [only] = group.parts;
+    if (group.parts.length > 1) {
+      const middle = group.parts.length >> 1;
+      this.suspect(group.parts.slice(0, middle), group.parts.slice(middle));
+      return;
+    }
+    const halves = halve(only!);
+    if (halves) {
+      only!.append.split();
+      this.suspect([halves[0]], [halves[1]]);
+    } else if (only!.idempotency) {
+      only!.append.fail(idempotencyError(error));
+    } else {
+      logger.error({ err: error, tenantId: only!.points[0]?.tenantId }, 'the database refuses a valid point');
+      only!.append.partRefused(only!.offset);
+    }
+  }
+
+  private suspect(...groups: Part[][]): void {
+    this.suspects.unshift(...groups.map((parts) => ({ parts, suspect: true })));
+  }
+}
+
+function idempotencyError(error: unknown): Error {
+  const taken = sqlState(error) === '23505' && (error as { table?: string }).table === 'telemetry_idempotency';
+  if (taken) return new KelletError('ALREADY_EXISTS', 'the Idempotency-Key has just been used', { cause: error });
+  return error instanceof Error ? error : new Error('a flush was refused', { cause: error });
+}

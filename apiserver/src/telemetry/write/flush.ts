@@ -1,0 +1,210 @@
+// One flush: the statements and the COPY data that commit points together with their places in anchor batches.
+import pg from 'pg';
+import { batchRoot, treeLeaves, type Batch, type ChainSegment, type Placement } from './batches.ts';
+import { hashBytes, toHex, type HashText } from '../points/hashes.ts';
+import { toNanoseconds } from '../points/timestamp.ts';
+import type { AcceptedPoint } from '../points/validate.ts';
+import { uuidBytes, WireBuffer } from './wire-buffer.ts';
+
+/** The channel on which a sealed batch is announced. */
+export const batchChannel = 'kellet_batches';
+
+/** The answer of a request with an Idempotency-Key, to be kept with its points. */
+export interface IdempotencyRow {
+  readonly tenantId: string;
+  readonly credentialHash: string;
+  readonly idempotencyKey: string;
+  readonly requestHash: string;
+  readonly response: string;
+}
+
+/** A segment that is complete with the flush before this one. */
+export interface FinishedSegment {
+  readonly segmentId: bigint;
+  readonly rows: number;
+  readonly leastTime: bigint;
+  readonly greatestTime: bigint;
+}
+
+/** What a flush commits. */
+export interface FlushContent {
+  readonly writerId: string;
+  readonly epoch: number;
+  readonly number: bigint;
+  readonly points: readonly AcceptedPoint[];
+  readonly placement: Placement;
+  /** The open segment, where points and sealed leaves go; undefined only when there are no points. */
+  readonly segmentId: bigint | undefined;
+  readonly finishedSegment: FinishedSegment | undefined;
+  readonly idempotency: readonly IdempotencyRow[];
+}
+
+/** The messages of a flush. */
+export function encodeFlush(content: FlushContent): Buffer {
+  const { placement, points } = content;
+  const statements = [
+    `SELECT telemetry_fence('${content.writerId}', ${content.epoch}, ${content.number})`,
+    ...chainStatements(placement),
+    ...batchStatements(content.writerId, placement),
+    ...content.idempotency.map(idempotencyStatement),
+  ];
+  const finished = content.finishedSegment;
+  if (finished) {
+    statements.push(
+      `UPDATE telemetry_segments SET state = 'sealed', sealed_at = now(), rows = ${finished.rows},
+         least_time = ${finished.leastTime}, greatest_time = ${finished.greatestTime}
+       WHERE segment_id = ${finished.segmentId}`,
+    );
+  }
+  const sealed = [...placement.opened, ...placement.continued].filter((batch) => batch.sealed);
+  if (sealed.length > 0) {
+    statements.push(`NOTIFY ${batchChannel}`);
+    if (content.segmentId === undefined) statements.push(...sealed.map(leafIndexStatement));
+    else {
+      statements.push(
+        `COPY leaf_index_${content.segmentId} (tenant_id, prefix, batch_id, leaf_index, device_id)
+         FROM STDIN (FORMAT binary)`,
+      );
+    }
+  }
+  if (points.length > 0) {
+    statements.push(
+      `COPY telemetry_segment_${content.segmentId!} (time, device_id, batch_id, leaf_index, tenant_id, data_hash, payload)
+       FROM STDIN (FORMAT binary)`,
+    );
+  }
+  const wire = new WireBuffer(64 * 1024 + points.length * 512);
+  wire.query(statements.join(';\n'));
+  if (sealed.length > 0 && content.segmentId !== undefined) writeLeafIndex(wire, sealed);
+  if (points.length > 0) writePoints(wire, points, placement);
+  return wire.bytes();
+}
+
+function writeLeafIndex(wire: WireBuffer, batches: readonly Batch[]): void {
+  wire.beginCopy();
+  for (const batch of batches) {
+    for (let leaf = 0; leaf < batch.leaves.length; leaf += 1) {
+      wire.row(5);
+      wire.text(batch.tenantId);
+      wire.binary(batch.leaves[leaf]!.slice(0, 8));
+      wire.binary(uuidBytes(batch.batchId));
+      wire.int4(leaf);
+      wire.binary(uuidBytes(batch.leafDevices[leaf]!));
+    }
+  }
+  wire.endCopy();
+}
+
+function writePoints(wire: WireBuffer, points: readonly AcceptedPoint[], placement: Placement): void {
+  wire.beginCopy();
+  for (let index = 0; index < points.length; index += 1) {
+    const point = points[index]!;
+    wire.row(7);
+    wire.int8(toNanoseconds(point.time));
+    wire.binary(uuidBytes(point.device.deviceId));
+    wire.binary(uuidBytes(placement.batches[index]!.batchId));
+    wire.int4(placement.leafIndexes[index]!);
+    wire.text(point.tenantId);
+    wire.binary(point.dataHash);
+    wire.text(point.payload);
+  }
+  wire.endCopy();
+}
+
+/** The first eight bytes of a hash as leaf_index keeps them: big-endian, signed. */
+export const hashPrefix = (hash: HashText): bigint => Buffer.from(hash.slice(0, 8), 'latin1').readBigInt64BE();
+
+/** The entries of a batch that is sealed while no segment is open. (COPY does not work under row-level security.) */
+function leafIndexStatement(batch: Batch): string {
+  return `INSERT INTO leaf_index (tenant_id, batch_id, prefix, leaf_index, device_id)
+    SELECT '${batch.tenantId}', '${batch.batchId}', prefix, ordinality - 1, device_id
+    FROM unnest('{${batch.leaves.map(hashPrefix).join(',')}}'::int8[], '{${batch.leafDevices.join(',')}}'::uuid[])
+      WITH ORDINALITY AS leaf (prefix, device_id, ordinality)`;
+}
+
+const bytea = (hashes: readonly HashText[]): string => `'\\x${hashBytes(hashes).toString('hex')}'::bytea`;
+
+/** Segments as anchor_batches keeps them. */
+export function segmentsJson(segments: readonly ChainSegment[]): string {
+  return JSON.stringify(
+    segments.map((segment) => ({
+      device_id: segment.deviceId,
+      previous_head: toHex(segment.previousHead),
+      first_leaf: segment.firstLeaf,
+      leaf_count: segment.leafCount,
+    })),
+  );
+}
+
+const segmentsLiteral = (batch: Batch): string =>
+  batch.mode === 'chain' ? `'${segmentsJson(batch.segments)}'::jsonb` : 'NULL::jsonb';
+
+function batchStatements(writerId: string, placement: Placement): string[] {
+  const statements: string[] = [];
+  const opened = [...placement.opened].map((batch) => {
+    const proof = batch.sealed
+      ? `'sealed', ${bytea(batch.leaves)}, ${bytea([batchRoot(batch)])}, now()`
+      : `'open', NULL, NULL, NULL`;
+    return `('${batch.tenantId}', '${batch.batchId}', '${batch.mode}', '${writerId}', ${treeLeaves(batch).length}, ${segmentsLiteral(batch)}, ${proof})`;
+  });
+  if (opened.length > 0) {
+    statements.push(
+      `INSERT INTO anchor_batches
+         (tenant_id, batch_id, anchor_mode, writer_id, count, segments, status, leaves, merkle_root, sealed_at)
+       VALUES ${opened.join(',')}`,
+    );
+  }
+  for (const batch of placement.continued) {
+    if (batch.sealed) statements.push(sealStatement(batch));
+    else if (batch.mode === 'chain') {
+      statements.push(
+        `UPDATE anchor_batches SET segments = ${segmentsLiteral(batch)}, count = ${batch.segments.length}
+         WHERE batch_id = '${batch.batchId}'`,
+      );
+    }
+  }
+  return statements;
+}
+
+function sealStatement(batch: Batch): string {
+  return `UPDATE anchor_batches SET status = 'sealed', sealed_at = now(), count = ${treeLeaves(batch).length},
+      leaves = ${bytea(batch.leaves)}, merkle_root = ${bytea([batchRoot(batch)])}, segments = ${segmentsLiteral(batch)}
+    WHERE batch_id = '${batch.batchId}'`;
+}
+
+function chainStatements(placement: Placement): string[] {
+  if (placement.chains.length === 0) return [];
+  const moves = placement.chains;
+  const list = (values: readonly (string | number)[], type: string) =>
+    `ARRAY[${values.map((value) => (typeof value === 'number' ? value : `'${value}'`)).join(',')}]::${type}[]`;
+  const hash = (text: HashText) => `\\x${toHex(text)}`;
+  return [
+    `SELECT telemetry_advance_chains(
+       ${list(
+         moves.map((move) => move.tenantId),
+         'text',
+       )},
+       ${list(
+         moves.map((move) => move.deviceId),
+         'uuid',
+       )},
+       ${list(
+         moves.map((move) => hash(move.before)),
+         'bytea',
+       )},
+       ${list(
+         moves.map((move) => hash(move.head)),
+         'bytea',
+       )},
+       ${list(
+         moves.map((move) => move.added),
+         'int4',
+       )})`,
+  ];
+}
+
+function idempotencyStatement(row: IdempotencyRow): string {
+  const values = [row.tenantId, row.credentialHash, row.idempotencyKey, row.requestHash, row.response];
+  return `INSERT INTO telemetry_idempotency (tenant_id, credential_hash, idempotency_key, request_hash, response)
+    VALUES (${values.map((value) => pg.escapeLiteral(value)).join(', ')})`;
+}

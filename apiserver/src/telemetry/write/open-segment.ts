@@ -1,0 +1,66 @@
+// What a writer knows of the segment it writes to. Values, never changed: a flush that fails goes back to the one before.
+import type { FinishedSegment } from './flush.ts';
+import { toNanoseconds } from '../points/timestamp.ts';
+import type { AcceptedPoint } from '../points/validate.ts';
+
+/** A segment with what has been sent to it. */
+export interface OpenSegment {
+  readonly segmentId: bigint;
+  /** Milliseconds since 1970. */
+  readonly openedAt: number;
+  readonly rows: number;
+  /** Device times, nanoseconds since 1970. */
+  readonly leastTime: bigint;
+  readonly greatestTime: bigint;
+}
+
+/** A segment without rows. */
+export function emptySegment(segmentId: bigint, openedAt: number): OpenSegment {
+  return { segmentId, openedAt, rows: 0, leastTime: 2n ** 63n - 1n, greatestTime: 0n };
+}
+
+/** The segment with the points in it. */
+export function withPoints(segment: OpenSegment, points: readonly AcceptedPoint[]): OpenSegment {
+  let least = points[0]!.time;
+  let greatest = least;
+  for (const { time } of points) {
+    if (isBefore(time, least)) least = time;
+    if (isBefore(greatest, time)) greatest = time;
+  }
+  const leastTime = toNanoseconds(least);
+  const greatestTime = toNanoseconds(greatest);
+  return {
+    ...segment,
+    rows: segment.rows + points.length,
+    leastTime: leastTime < segment.leastTime ? leastTime : segment.leastTime,
+    greatestTime: greatestTime > segment.greatestTime ? greatestTime : segment.greatestTime,
+  };
+}
+
+function isBefore(a: AcceptedPoint['time'], b: AcceptedPoint['time']): boolean {
+  return a.seconds < b.seconds || (a.seconds === b.seconds && a.nanoseconds < b.nanoseconds);
+}
+
+/** When a segment is complete. */
+export interface SegmentLimits {
+  /** At so many rows; */
+  readonly segmentRows: number;
+  /** so long after it was opened, when it is worth an index of its own (a tenth of the rows); */
+  readonly segmentSeconds: number;
+  /** and in any case after so long. A small segment is read quickly without an index, and many of them are a burden. */
+  readonly segmentMostSeconds: number;
+}
+
+/** Milliseconds since 1970 at which the segment is complete; Infinity while it is empty. */
+export function completeAt(segment: OpenSegment, limits: SegmentLimits): number {
+  if (segment.rows === 0) return Infinity;
+  if (segment.rows >= limits.segmentRows) return 0;
+  const seconds = segment.rows >= limits.segmentRows / 10 ? limits.segmentSeconds : limits.segmentMostSeconds;
+  return segment.openedAt + seconds * 1000;
+}
+
+/** The segment as the flush after its last one records it. */
+export function finished(segment: OpenSegment): FinishedSegment {
+  const { segmentId, rows, leastTime, greatestTime } = segment;
+  return { segmentId, rows, leastTime, greatestTime };
+}

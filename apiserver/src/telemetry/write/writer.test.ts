@@ -1,0 +1,269 @@
+import { expect } from 'chai';
+import pg from 'pg';
+import { systemClock } from '../../platform/clock.ts';
+import { createLogger } from '../../platform/logger.ts';
+import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
+import type { AnchoringMode } from '../points/devices.ts';
+import { fsck } from '../fsck.ts';
+import { takeOverDeadWriters } from './takeover.ts';
+import { testPoint } from '../testing/test-devices.ts';
+import type { AcceptedPoint } from '../points/validate.ts';
+import { TelemetryWriter, writerDefaults, type WriterOptions } from './writer.ts';
+
+const logger = createLogger(process.env['KELLET_TEST_LOG_LEVEL'] ?? 'fatal');
+const start = 1_790_000_000;
+
+describe('TelemetryWriter', () => {
+  let test: TestDatabase;
+  let writers: TelemetryWriter[];
+  let committed: AcceptedPoint[];
+
+  beforeEach(async () => {
+    test = await createTestDatabase();
+    writers = [];
+    committed = [];
+  });
+  afterEach(async () => {
+    await Promise.all(writers.map((writer) => writer.stop()));
+    await test.drop();
+  });
+
+  function startWriter(options: Partial<WriterOptions> = {}): TelemetryWriter {
+    const writer = new TelemetryWriter(
+      { database: test.database, logger, clock: systemClock },
+      { ...writerDefaults, batchPoints: 10, batchSeconds: 3600, ...options },
+      (points) => committed.push(...points),
+    );
+    writer.start();
+    writers.push(writer);
+    return writer;
+  }
+  const stop = async (writer: TelemetryWriter) => {
+    writers = writers.filter((other) => other !== writer);
+    await writer.stop();
+  };
+  const query = async <T extends object>(text: string) => (await test.database.system((tx) => tx.query<T>(text))).rows;
+  const points = (count: number, mode: AnchoringMode = 'merkle', device = 1, first = 0) =>
+    Array.from({ length: count }, (_, index) => testPoint('acme', device, start + first + index, first + index, mode));
+  const expectSound = async () => {
+    const report = await fsck(test.database);
+    expect(report.problems).to.deep.equal([]);
+    return report;
+  };
+
+  it('commits points with their places, seals full batches at once and the rest when it stops', async () => {
+    const writer = startWriter();
+    await Promise.all([writer.append(points(13)), writer.append(points(12, 'merkle', 2))]);
+    expect(await query('SELECT status, count FROM anchor_batches ORDER BY created_at, batch_id')).to.have.length(3);
+    const full = await query<{ count: number }>(`SELECT count FROM anchor_batches WHERE status = 'sealed'`);
+    expect(full.map((batch) => batch.count)).to.deep.equal([10, 10]);
+    expect(committed).to.have.length(25);
+    await stop(writer);
+    const report = await expectSound();
+    expect(report).to.include({ rows: 25, batches: 3, sealedBatches: 3 });
+  });
+
+  it('seals a batch when its time has come, without further points', async () => {
+    const writer = startWriter({ batchSeconds: 1 });
+    await writer.append(points(3));
+    const sealed = () => query(`SELECT FROM anchor_batches WHERE status = 'sealed' AND count = 3`);
+    for (let wait = 0; wait < 60 && (await sealed()).length === 0; wait += 1) {
+      await new Promise((resolve) => setTimeout(resolve, 50));
+    }
+    expect(await sealed()).to.have.length(1);
+  });
+
+  it('keeps equal hashes once within a batch, and each row', async () => {
+    const writer = startWriter();
+    const [point] = points(1);
+    await writer.append([point!, point!]);
+    await writer.append([point!]);
+    await stop(writer);
+    const report = await expectSound();
+    expect(report).to.include({ rows: 3, sealedBatches: 1 });
+    expect(await query('SELECT count FROM anchor_batches')).to.deep.equal([{ count: 1 }]);
+  });
+
+  it('gives every point of per_event mode a batch of its own', async () => {
+    const writer = startWriter();
+    await writer.append(points(4, 'per_event'));
+    const batches = await query<object>(`SELECT count, status, merkle_root = leaves AS same FROM anchor_batches`);
+    expect(batches).to.deep.equal(Array(4).fill({ count: 1, status: 'sealed', same: true }));
+    await expectSound();
+  });
+
+  it('never mixes tenants or modes in a batch', async () => {
+    const writer = startWriter({ batchPoints: 1000 });
+    const foreign = Array.from({ length: 5 }, (_, n) => testPoint('other', 9, start + n, n));
+    await Promise.all([writer.append(points(5)), writer.append(foreign), writer.append(points(5, 'chain', 3))]);
+    await stop(writer);
+    await expectSound();
+    expect(await query('SELECT tenant_id, anchor_mode FROM anchor_batches ORDER BY 1, 2')).to.deep.equal([
+      { tenant_id: 'acme', anchor_mode: 'chain' },
+      { tenant_id: 'acme', anchor_mode: 'merkle' },
+      { tenant_id: 'other', anchor_mode: 'merkle' },
+    ]);
+  });
+
+  it('builds one chain per device over batches, flushes and writers', async () => {
+    const writer = startWriter({ batchPoints: 7 });
+    await writer.append([...points(80, 'chain', 1), ...points(5, 'chain', 2)]);
+    await writer.append([...points(3, 'chain', 2, 100), ...points(3, 'chain', 1, 100)]);
+    const second = startWriter({ batchPoints: 100 });
+    await second.append(points(70, 'chain', 1, 200));
+    // The first has built on a head that the second has moved.
+    await writer.append(points(4, 'chain', 1, 300));
+    await Promise.all([writer.append(points(9, 'chain', 1, 400)), second.append(points(9, 'chain', 1, 500))]);
+    await stop(writer);
+    await stop(second);
+    await expectSound();
+    const lengths = await query<{ length: bigint }>('SELECT length FROM device_chain ORDER BY device_id');
+    expect(lengths.map((row) => row.length)).to.deep.equal([175n, 8n]);
+    const segments = await query<{ leaf_count: number }>(
+      `SELECT (segment ->> 'leaf_count')::int4 AS leaf_count FROM anchor_batches, jsonb_array_elements(segments) AS segment`,
+    );
+    expect(Math.max(...segments.map((segment) => segment.leaf_count))).to.equal(64);
+  });
+
+  it('begins a new segment when one is full, and closes all when it stops', async () => {
+    const writer = startWriter({ segmentRows: 20 });
+    for (let first = 0; first < 60; first += 12) await writer.append(points(12, 'merkle', 1, first));
+    await stop(writer);
+    const segments = await query<object>(
+      'SELECT state, rows, greatest_time - least_time AS span FROM telemetry_segments ORDER BY segment_id',
+    );
+    const second = 1_000_000_000n;
+    expect(segments).to.deep.equal([
+      { state: 'sealed', rows: 24n, span: 23n * second },
+      { state: 'sealed', rows: 24n, span: 23n * second },
+      { state: 'sealed', rows: 12n, span: 11n * second },
+    ]);
+    expect((await expectSound()).rows).to.equal(60);
+  });
+
+  it('finds a row that the database refuses, and stores all others', async () => {
+    await query(`ALTER TABLE telemetry_points ADD CHECK (payload NOT LIKE '%:13}%')`);
+    const writer = startWriter();
+    const results = await Promise.all([
+      writer.append(points(9, 'merkle', 1, 100)),
+      writer.append(points(20, 'merkle', 2)),
+      writer.append(points(9, 'merkle', 3, 100)),
+    ]);
+    expect(results.map((result) => result.refused)).to.deep.equal([[], [13], []]);
+    await stop(writer);
+    expect((await expectSound()).rows).to.equal(37);
+    expect(committed).to.have.length(37);
+  });
+
+  it('survives the loss of its connection at any moment without losing or doubling a point', async () => {
+    const writer = startWriter({ holdMilliseconds: 15_000 });
+    const kill = () =>
+      query(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+             WHERE application_name = 'kellet-telemetry-writer' AND datname = current_database()`);
+    let running = true;
+    const killing = (async () => {
+      for (let count = 0; running; count += 1) {
+        await new Promise((resolve) => setTimeout(resolve, 50 + (count % 7) * 23));
+        await kill();
+      }
+    })();
+    let sent = 0;
+    const deadline = Date.now() + 3000;
+    await Promise.all(
+      Array.from({ length: 8 }, async (_, client) => {
+        for (let round = 0; Date.now() < deadline; round += 1) {
+          await writer.append(points(5, client % 2 === 0 ? 'merkle' : 'chain', client, round * 5));
+          sent += 5;
+        }
+      }),
+    );
+    running = false;
+    await killing;
+    await stop(writer);
+    const report = await expectSound();
+    expect(report.rows).to.equal(sent);
+    expect(committed).to.have.length(sent);
+    const identities = await query<{ n: bigint }>('SELECT count(*) AS n FROM telemetry_writers');
+    expect(Number(identities[0]!.n)).to.be.greaterThan(5);
+  });
+
+  describe('while the database is away', () => {
+    async function setAway(away: boolean): Promise<void> {
+      const name = new URL(test.url).pathname.slice(1);
+      const server = new pg.Client({ connectionString: process.env['KELLET_TEST_DATABASE_URL'] });
+      await server.connect();
+      await server.query(`ALTER DATABASE ${name} ALLOW_CONNECTIONS ${!away}`);
+      if (away) await server.query('SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1', [name]);
+      await server.end();
+    }
+
+    it('holds requests, and stores them when it is back', async () => {
+      const writer = startWriter({ holdMilliseconds: 15_000 });
+      await writer.append(points(3));
+      await setAway(true);
+      let answered = false;
+      const held = writer.append(points(3, 'merkle', 1, 10)).finally(() => (answered = true));
+      await new Promise((resolve) => setTimeout(resolve, 500));
+      expect(answered).to.equal(false);
+      await setAway(false);
+      await held;
+      await stop(writer);
+      expect((await expectSound()).rows).to.equal(6);
+    });
+
+    it('answers UNAVAILABLE when it stays away, and does not store later what was refused', async () => {
+      const writer = startWriter({ holdMilliseconds: 400 });
+      await writer.append(points(3));
+      await setAway(true);
+      const refused = await writer.append(points(3, 'merkle', 1, 10)).catch((error: unknown) => error);
+      expect(refused).to.have.property('code', 'UNAVAILABLE');
+      await setAway(false);
+      for (let attempt = 0; attempt < 20; attempt += 1) {
+        const stored = await writer.append(points(3, 'merkle', 1, 20)).then(
+          () => true,
+          () => false,
+        );
+        if (stored) break;
+      }
+      await stop(writer);
+      expect((await expectSound()).rows).to.equal(6);
+    });
+  });
+
+  it('stops in time when the database refuses every flush, and what was stored is sealed later', async () => {
+    const writer = startWriter({ holdMilliseconds: 300 });
+    await writer.append(points(3));
+    await query('ALTER TABLE anchor_batches RENAME TO anchor_batches_away');
+    const refused = await writer.append(points(20, 'merkle', 2)).then(
+      () => 'stored',
+      (error: { code?: string }) => error.code,
+    );
+    expect(refused).to.equal('UNAVAILABLE');
+    const started = Date.now();
+    await stop(writer);
+    expect(Date.now() - started).to.be.lessThan(5000);
+    await query('ALTER TABLE anchor_batches_away RENAME TO anchor_batches');
+    for (let wait = 0; wait < 40 && (await takeOverDeadWriters(test.database, logger)) === 0; wait += 1) {
+      await new Promise((resolve) => setTimeout(resolve, 50));
+    }
+    expect(await expectSound()).to.include({ rows: 3, sealedBatches: 1 });
+  });
+
+  it('refuses flushes of a writer that was taken over, and places the points again', async () => {
+    const writer = startWriter();
+    await writer.append(points(3));
+    await query('UPDATE telemetry_writers SET epoch = epoch + 1');
+    await writer.append(points(3, 'merkle', 1, 10));
+    await stop(writer);
+    expect((await expectSound()).rows).to.equal(6);
+    expect(await query('SELECT FROM telemetry_writers')).to.have.length(2);
+  });
+
+  it('leaves a living writer alone', async () => {
+    const writer = startWriter();
+    await writer.append(points(3));
+    expect(await takeOverDeadWriters(test.database, logger)).to.equal(0);
+    await writer.append(points(3, 'merkle', 1, 10));
+    expect(await query('SELECT FROM telemetry_writers')).to.have.length(1);
+  });
+});

@@ -1,0 +1,357 @@
+// The group commit: one ordered connection, points of many requests in one flush, two flushes in flight. A request is
+// answered when the flush with its points, and with their places in anchor batches, is committed.
+import { sleep, type Clock } from '../../platform/clock.ts';
+import type { Database } from '../../platform/database/database.ts';
+import { unavailable } from '../../platform/errors.ts';
+import { newId } from '../../platform/ids.ts';
+import type { Logger } from '../../platform/logger.ts';
+import { Append, type Appended, type Part } from './append.ts';
+import { chainKey, OpenBatches, type Placement } from './batches.ts';
+import { encodeFlush, type IdempotencyRow } from './flush.ts';
+import { flushFailure } from './flush-failure.ts';
+import { FlushQueue, type FlushGroup } from './flush-queue.ts';
+import {
+  completeAt,
+  emptySegment,
+  finished,
+  withPoints,
+  type OpenSegment,
+  type SegmentLimits,
+} from './open-segment.ts';
+import type { AcceptedPoint } from '../points/validate.ts';
+import { WriterSession } from './writer-session.ts';
+
+/** How a writer behaves. */
+export interface WriterOptions extends SegmentLimits {
+  /** KELLET_BATCH_POINTS and KELLET_BATCH_SECONDS. */
+  readonly batchPoints: number;
+  readonly batchSeconds: number;
+  /** How long a request waits for the database before it is answered UNAVAILABLE. */
+  readonly holdMilliseconds: number;
+  /** Points that may wait; beyond them requests are answered UNAVAILABLE at once. */
+  readonly mostWaitingPoints: number;
+}
+
+/** What the configuration does not set. */
+export const writerDefaults: Omit<WriterOptions, 'batchPoints' | 'batchSeconds'> = {
+  segmentRows: 1_000_000,
+  segmentSeconds: 600,
+  segmentMostSeconds: 86_400,
+  holdMilliseconds: 5000,
+  mostWaitingPoints: 200_000,
+};
+
+const flushesInFlight = 2;
+/** A flush without an answer for so long is taken for lost: a little longer than the server lets a statement of it run. */
+const flushTimeoutMilliseconds = 12_000;
+const retryMilliseconds = 200;
+
+interface Flight {
+  readonly number: bigint;
+  readonly group: FlushGroup;
+  readonly points: readonly AcceptedPoint[];
+  readonly placement: Placement;
+  readonly segmentBefore: OpenSegment | undefined;
+  readonly sentAt: number;
+  /** Resolves with what the flush failed of, undefined when it is committed. */
+  readonly outcome: Promise<Failure | undefined>;
+}
+
+interface Failure {
+  readonly error: unknown;
+}
+
+/** Everything that belongs to one identity of the writer. */
+interface Identity {
+  readonly session: WriterSession;
+  readonly batches: OpenBatches;
+  lastNumber: bigint;
+  segment: OpenSegment | undefined;
+}
+
+/** Appends points durably. */
+export class TelemetryWriter {
+  private readonly database: Database;
+  private readonly logger: Logger;
+  private readonly clock: Clock;
+  private readonly options: WriterOptions;
+  private readonly committed: (points: readonly AcceptedPoint[]) => void;
+  private readonly queue = new FlushQueue();
+  private waitingPoints = 0;
+  private flights: Flight[] = [];
+  private failed = false;
+  /** Identities given up since the last commit. */
+  private fruitlessIdentities = 0;
+  private identity: Identity | undefined;
+  /** Since when nothing could be stored, if that is so; milliseconds since 1970. */
+  private troubledSince: number | undefined;
+  private wake: () => void = () => undefined;
+  private stopping = false;
+  private running: Promise<void> | undefined;
+  private sweeper: NodeJS.Timeout | undefined;
+
+  /** `committed` is called with the points of each committed flush, in order. */
+  constructor(
+    dependencies: { database: Database; logger: Logger; clock: Clock },
+    options: WriterOptions,
+    committed: (points: readonly AcceptedPoint[]) => void,
+  ) {
+    this.database = dependencies.database;
+    this.logger = dependencies.logger;
+    this.clock = dependencies.clock;
+    this.options = options;
+    this.committed = committed;
+  }
+
+  start(): void {
+    this.running = this.run();
+    this.sweeper = setInterval(() => this.sweep(), 250);
+  }
+
+  /**
+   * Resolves when the points are durable. Rejects with UNAVAILABLE when they could not be stored in time (they may yet be),
+   * with ALREADY_EXISTS when another process has just kept an answer under the same Idempotency-Key.
+   */
+  async append(points: readonly AcceptedPoint[], idempotency?: IdempotencyRow): Promise<Appended> {
+    if (this.stopping) throw unavailable('the server is shutting down');
+    if (this.waitingPoints + points.length > this.options.mostWaitingPoints) {
+      throw unavailable('too many points are waiting to be stored');
+    }
+    const append = new Append(this.clock.now() + this.options.holdMilliseconds);
+    this.waitingPoints += points.length;
+    this.queue.add({ append, points, offset: 0, idempotency });
+    this.wake();
+    try {
+      return await append.done;
+    } finally {
+      this.waitingPoints -= points.length;
+    }
+  }
+
+  /** Writes what waits, seals what is open, and ends the identity. With the database away, or refusing, gives up after the hold time. */
+  async stop(): Promise<void> {
+    this.stopping = true;
+    this.wake();
+    await this.running;
+    clearInterval(this.sweeper);
+  }
+
+  /** Throws when points have not been stored for longer than a request waits for it. */
+  check(): void {
+    const since = Math.min(this.troubledSince ?? Infinity, this.flights[0]?.sentAt ?? Infinity);
+    if (this.clock.now() - since > this.options.holdMilliseconds) throw new Error('points cannot be stored');
+  }
+
+  private async run(): Promise<void> {
+    let giveUpAt = Infinity;
+    for (;;) {
+      // A database that answers and refuses every flush is as good as away.
+      if (this.stopping) giveUpAt = Math.min(giveUpAt, this.clock.now() + this.options.holdMilliseconds);
+      if (this.clock.now() > giveUpAt) return this.identity?.session.abandon();
+      try {
+        if (this.stopping && this.isIdle() && !this.identity) return;
+        const identity = (this.identity ??= await this.openIdentity());
+        if (this.failed) await this.recover(identity);
+        else if (!(await this.step(identity))) {
+          await identity.session.close(this.database);
+          return;
+        }
+      } catch (error) {
+        this.troubledSince ??= this.clock.now();
+        this.logger.warn({ err: error }, 'the telemetry writer waits for the database');
+        await sleep(retryMilliseconds);
+      }
+    }
+  }
+
+  private isIdle(): boolean {
+    return this.queue.isEmpty && this.flights.length === 0;
+  }
+
+  private async openIdentity(): Promise<Identity> {
+    const session = await WriterSession.open(this.database);
+    this.logger.info({ writerId: session.writerId }, 'telemetry writer started');
+    const batches = new OpenBatches(newId, this.options.batchPoints);
+    return { session, batches, lastNumber: 0n, segment: undefined };
+  }
+
+  /** Sends one flush, or waits for a reason to. False when nothing is left to do and the writer stops. */
+  private async step(identity: Identity): Promise<boolean> {
+    const room = this.queue.hasSuspects || this.flights.some((flight) => flight.group.suspect) ? 1 : flushesInFlight;
+    if (this.flights.length >= room) {
+      await this.flights[0]!.outcome;
+      return true;
+    }
+    // Requests that arrive in the same turn of the event loop share a flush.
+    if (this.flights.length === 0 && !this.queue.isEmpty) await new Promise((resolve) => setImmediate(resolve));
+    const group = this.queue.take();
+    const draining = this.stopping && group.parts.length === 0;
+    if (draining && this.flights.length > 0) await this.flights[0]!.outcome;
+    else if (draining && identity.batches.oldestOpenedAt() === undefined) return false;
+    else if (draining || group.parts.length > 0 || this.dueIn(identity) <= 0) await this.flush(identity, group);
+    else {
+      if (this.isIdle()) this.troubledSince = undefined;
+      await this.waitForWork(this.dueIn(identity));
+    }
+    return true;
+  }
+
+  /** Milliseconds until a batch must be sealed or the segment completed. */
+  private dueIn({ batches, segment }: Identity): number {
+    const batchDue = (batches.oldestOpenedAt() ?? Infinity) + this.options.batchSeconds * 1000;
+    const segmentDue = segment ? completeAt(segment, this.options) : Infinity;
+    return Math.min(batchDue, segmentDue) - this.clock.now();
+  }
+
+  private async waitForWork(milliseconds: number): Promise<void> {
+    const waiting = new AbortController();
+    this.wake = () => waiting.abort();
+    await sleep(Math.min(milliseconds, 3600_000), waiting.signal);
+    this.wake = () => undefined;
+  }
+
+  private async flush(identity: Identity, group: FlushGroup): Promise<void> {
+    const points = group.parts.flatMap((part) => part.points);
+    const now = this.clock.now();
+    const segmentBefore = identity.segment;
+    const complete = segmentBefore && completeAt(segmentBefore, this.options) <= now ? segmentBefore : undefined;
+    let segment = complete ? undefined : segmentBefore;
+    try {
+      if (points.length > 0) segment ??= await this.openSegment(identity.session.writerId);
+      await this.loadChains(identity.batches, points);
+    } catch (error) {
+      this.queue.putBack(group);
+      throw error;
+    }
+    const openedBefore = this.stopping ? Infinity : now - this.options.batchSeconds * 1000 + 1;
+    const placement = identity.batches.place(points, now, { openedBefore });
+    identity.segment = segment && points.length > 0 ? withPoints(segment, points) : segment;
+    identity.lastNumber += 1n;
+    const bytes = encodeFlush({
+      writerId: identity.session.writerId,
+      epoch: identity.session.epoch,
+      number: identity.lastNumber,
+      points,
+      placement,
+      segmentId: segment?.segmentId,
+      finishedSegment: complete && finished(complete),
+      idempotency: group.parts.flatMap((part) => part.idempotency ?? []),
+    });
+    const outcome = identity.session.send(bytes).then(
+      () => undefined,
+      (error: unknown): Failure => ({ error }),
+    );
+    const flight = { number: identity.lastNumber, group, points, placement, segmentBefore, sentAt: now, outcome };
+    this.flights.push(flight);
+    void outcome.then((failure) => this.landed(flight, failure));
+  }
+
+  private async openSegment(writerId: string): Promise<OpenSegment> {
+    const { rows } = await this.database.system((tx) =>
+      tx.query<{ segment_id: bigint }>('SELECT telemetry_open_segment($1) AS segment_id', [writerId]),
+    );
+    return emptySegment(rows[0]!.segment_id, this.clock.now());
+  }
+
+  private async loadChains(batches: OpenBatches, points: readonly AcceptedPoint[]): Promise<void> {
+    const unknown = batches.unknownChains(points);
+    if (unknown.length === 0) return;
+    const { rows } = await this.database.system((tx) =>
+      tx.query<{ tenant_id: string; device_id: string; head: Buffer }>(
+        `SELECT tenant_id, device_id, head FROM device_chain
+         JOIN unnest($1::text[], $2::uuid[]) AS wanted (tenant, device) ON tenant_id = tenant AND device_id = device`,
+        [unknown.map((chain) => chain.tenantId), unknown.map((chain) => chain.deviceId)],
+      ),
+    );
+    const heads = new Map(rows.map((row) => [chainKey(row.tenant_id, row.device_id), row.head.toString('latin1')]));
+    for (const { tenantId, deviceId } of unknown) {
+      batches.knowHead(tenantId, deviceId, heads.get(chainKey(tenantId, deviceId)));
+    }
+  }
+
+  private landed(flight: Flight, failure: Failure | undefined): void {
+    if (failure) this.failed = true;
+    // After a failure the recovery decides, in order, what became of the flushes behind it.
+    else if (this.flights[0] === flight) this.commit(flight);
+    this.wake();
+  }
+
+  /** Answers the requests of the first flight. */
+  private commit(flight: Flight): void {
+    this.flights.shift();
+    this.fruitlessIdentities = 0;
+    this.troubledSince = undefined;
+    try {
+      if (flight.points.length > 0) this.committed(flight.points);
+    } catch (error) {
+      // The points are durable whatever those who follow them make of it.
+      this.logger.error({ err: error }, 'committed points could not be passed on');
+    }
+    for (const part of flight.group.parts) part.append.partCommitted();
+  }
+
+  /** After a flush has failed: finds out what was committed, and puts the rest back into the queue. */
+  private async recover(identity: Identity): Promise<void> {
+    const outcomes = await Promise.all(this.flights.map((flight) => flight.outcome));
+    while (this.flights.length > 0 && outcomes[0] === undefined) {
+      this.commit(this.flights[0]!);
+      outcomes.shift();
+    }
+    const failure = outcomes[0];
+    if (failure) {
+      const kinds = outcomes.map((outcome) => (outcome ? flushFailure(outcome.error) : 'lost'));
+      const kind = kinds.includes('lost') || identity.session.lost ? 'lost' : kinds[0]!;
+      this.logger.warn({ err: failure.error, kind, flushes: outcomes.length }, 'a telemetry flush failed');
+      if (kind !== 'data' && kind !== 'chain_moved') this.troubledSince ??= this.clock.now();
+      if (kind === 'lost' || kind === 'fenced' || kind === 'behind') await this.changeIdentity(identity);
+      else await this.goBack(identity, kind, failure.error);
+    }
+    this.failed = false;
+  }
+
+  /** The database tells which flushes were committed; the others are placed again under a new identity. */
+  private async changeIdentity(identity: Identity): Promise<void> {
+    if (identity.session.lost) {
+      identity.session.abandon();
+      this.database.doubt();
+    }
+    const last = await identity.session.close(this.database);
+    while (this.flights.length > 0 && this.flights[0]!.number <= last) this.commit(this.flights[0]!);
+    this.putBackFlights();
+    this.identity = undefined;
+    if (this.fruitlessIdentities > 0) await sleep(Math.min(retryMilliseconds * this.fruitlessIdentities, 1000));
+    this.fruitlessIdentities += 1;
+  }
+
+  /** Nothing of the failed flushes was committed: they are undone and come again, or are taken apart to find the bad row. */
+  private async goBack(identity: Identity, kind: 'chain_moved' | 'later' | 'data', error: unknown): Promise<void> {
+    const first = this.flights[0]!;
+    for (const flight of this.flights.toReversed()) flight.placement.undo();
+    identity.segment = first.segmentBefore;
+    identity.lastNumber = first.number - 1n;
+    if (kind === 'chain_moved') identity.batches.forgetHeads();
+    if (kind === 'data' && first.group.parts.length > 0) {
+      this.flights.shift();
+      this.putBackFlights();
+      this.queue.takeApart(first.group, error, this.logger);
+    } else {
+      this.putBackFlights();
+      if (kind !== 'chain_moved') await sleep(retryMilliseconds);
+    }
+  }
+
+  private putBackFlights(): void {
+    for (const flight of this.flights.toReversed()) this.queue.putBack(flight.group);
+    this.flights = [];
+  }
+
+  /** Answers requests that have waited too long, and gives up a connection that does not answer. */
+  private sweep(): void {
+    const now = this.clock.now();
+    const parts: Part[] = [...this.queue.parts(), ...this.flights.flatMap((flight) => flight.group.parts)];
+    for (const part of parts) part.append.expire(now);
+    const oldest = this.flights[0];
+    if (oldest && now > oldest.sentAt + flushTimeoutMilliseconds) this.identity?.session.abandon();
+    else this.identity?.session.check(now);
+  }
+}

@@ -1,0 +1,215 @@
+// The Tenant manifest's working copy: the tenant's row and its first administrator.
+import { isDeepStrictEqual } from 'node:util';
+import { create } from '@bufbuild/protobuf';
+import type { ObjectMeta, TenantSpec } from '@kellet/proto/es/kellet/control/v1/control_pb';
+import { QuotasSchema, TenantDefaultsSchema } from '@kellet/proto/es/kellet/v1/auth_pb';
+import { RefusalError, type Applied, type Applier, type LastStep, type Refusal } from '../control/applier.ts';
+import { takeUp } from '../control/applied-versions.ts';
+import { inManifest } from '../resources/field-names.ts';
+import { anchoringModeOf, otaPolicyOf, telemetrySchemaOf } from '../policies/policies.ts';
+import type { Database, Transaction } from '../platform/database/database.ts';
+import { KelletError, sqlState } from '../platform/errors.ts';
+import { textField } from '../platform/fields.ts';
+import { newId } from '../platform/ids.ts';
+import type { Platform } from '../module.ts';
+import { checkAllowlist } from '../platform/address-ranges.ts';
+import { checkNewPassword, hashPassword } from '../auth/sign-in/passwords.ts';
+import { insertUser } from '../auth/store.ts';
+import {
+  checkDefaults,
+  checkQuotas,
+  checkRateLimit,
+  checkSigningKeys,
+  defaultRateLimitPerMinute,
+  tenantIdForm,
+} from './tenant-settings.ts';
+import {
+  defaultsJson,
+  notifyTenantChanged,
+  quotasJson,
+  updateTenant,
+  type TenantField,
+  type TenantSettings,
+} from './tenant-store.ts';
+import { refuseUnenforceable } from './tenants.ts';
+
+interface Observed {
+  readonly adminUserId: string;
+}
+
+/**
+ * Applies Tenant manifests. A field that the API has changed since the manifest was applied keeps its value until the
+ * manifest changes that field.
+ */
+export class TenantApplier implements Applier<TenantSpec, Observed> {
+  private readonly database: Database;
+
+  constructor(platform: Pick<Platform, 'database'>) {
+    this.database = platform.database;
+  }
+
+  /** Writes the tenant and makes its administrator when the account is missing; an account that exists keeps its password. */
+  async apply(meta: ObjectMeta, spec: TenantSpec, last?: LastStep): Promise<Applied<Observed>> {
+    const id = meta.tenantId;
+    try {
+      if (!tenantIdForm.test(id)) throw new RefusalError('InvalidSpec', 'the name must be a DNS label');
+      const settings = settingsOf(meta, spec);
+      const passwordHash = await this.administratorHash(meta, spec);
+      const adminUserId = await this.database.system(async (tx) => {
+        await takeUp(tx, 'Tenant', meta);
+        await writeTenant(tx, id, spec.namespace || `kellet-${id}`, settings);
+        const userId = await makeAdministrator(tx, id, spec.adminEmail, passwordHash);
+        await last?.(tx);
+        return userId;
+      });
+      return { id, observed: { adminUserId } };
+    } catch (error) {
+      const refusal = refusalOf(error);
+      if (!refusal) throw error;
+      return { id, refusal };
+    }
+  }
+
+  /**
+   * Marks the tenant deleted and ends every credential of it. Its data stays until it is exported, and its id is never given
+   * out again.
+   */
+  async remove(meta: ObjectMeta, _detach: boolean): Promise<Refusal | undefined> {
+    const id = meta.tenantId;
+    await this.database.system(async (tx) => {
+      const { rowCount } = await tx.query(
+        'UPDATE tenants SET deleted_at = now(), updated_at = now() WHERE tenant_id = $1 AND deleted_at IS NULL',
+        [id],
+      );
+      if (rowCount === 0) return;
+      await tx.query('UPDATE api_keys SET revoked_at = now() WHERE tenant_id = $1 AND revoked_at IS NULL', [id]);
+      await tx.query('UPDATE sessions SET revoked_at = now() WHERE tenant_id = $1 AND revoked_at IS NULL', [id]);
+      // Every gateway forgets the tenant's callers, and judges its open streams again.
+      await notifyTenantChanged(tx, id);
+    });
+    return undefined;
+  }
+
+  /** Hashes the administrator's password outside the transaction, and only when there is an account to make. */
+  private async administratorHash({ tenantId, intentId }: ObjectMeta, spec: TenantSpec): Promise<string | undefined> {
+    if (spec.adminEmail === '') return undefined;
+    textField('adminEmail', spec.adminEmail, { maximum: 254 });
+    if (!/^[^\s@]+@[^\s@]+$/.test(spec.adminEmail)) {
+      throw new RefusalError('InvalidSpec', 'adminEmail must be an e-mail address');
+    }
+    const existing = await this.database.system((tx) => findAdministrator(tx, tenantId, spec.adminEmail));
+    if (existing !== undefined) return undefined;
+    if (spec.adminPassword === '' && intentId !== '') {
+      // It came with a request, which applies the resource itself.
+      throw new RefusalError('ReferenceNotReady', 'waits for the request that makes the tenant');
+    }
+    if (spec.adminPassword === '') {
+      throw new RefusalError('InvalidSpec', 'adminPasswordSecretRef is required to make the account of adminEmail');
+    }
+    checkNewPassword(spec.adminPassword);
+    return hashPassword(spec.adminPassword);
+  }
+}
+
+/** The settings of a manifest, checked. Throws INVALID_ARGUMENT or a RefusalError. */
+function settingsOf(meta: ObjectMeta, spec: TenantSpec): TenantSettings {
+  const quotas = create(QuotasSchema, {
+    devices: spec.quotas?.devices,
+    pointsPerDay: spec.quotas?.pointsPerDay,
+    storageBytes: spec.quotas?.storageBytes,
+    anchorsPerDay: spec.quotas?.anchorsPerDay,
+  });
+  const stated = spec.defaults;
+  const mode = anchoringModeOf('defaults.anchoringPolicy.mode', stated?.anchoringMode ?? '');
+  const defaults = create(TenantDefaultsSchema, {
+    tags: stated?.tags,
+    offlineAfterSeconds: stated?.offlineAfterSeconds,
+    telemetrySchema: stated?.telemetrySchema && telemetrySchemaOf(stated.telemetrySchema),
+    otaPolicy: stated?.otaPolicy && otaPolicyOf(stated.otaPolicy),
+    anchoringPolicy: mode === undefined ? undefined : { mode },
+  });
+  checkQuotas(quotas);
+  checkDefaults(defaults);
+  checkRateLimit(spec.rateLimitPerMinute);
+  checkAllowlist('ipAllowlist', spec.ipAllowlist);
+  checkSigningKeys(spec.trustedSigningKeys);
+  refuseUnenforceable(spec.mfaRequired);
+  return {
+    name: textField('name', spec.name || meta.displayName || meta.tenantId, { maximum: 128 }),
+    rate_limit_per_minute: spec.rateLimitPerMinute || defaultRateLimitPerMinute,
+    quotas: quotasJson(quotas),
+    defaults: defaultsJson(defaults),
+    ip_allowlist: spec.ipAllowlist,
+    mfa_required: spec.mfaRequired,
+    trusted_signing_keys: spec.trustedSigningKeys,
+  };
+}
+
+async function writeTenant(tx: Transaction, tenantId: string, namespace: string, settings: TenantSettings) {
+  await tx.query(
+    `INSERT INTO tenants (tenant_id, name, namespace) VALUES ($1, $2, $3) ON CONFLICT (tenant_id) DO NOTHING`,
+    [tenantId, settings.name, namespace],
+  );
+  const { rows } = await tx.query<{ applied: Record<string, unknown>; namespace: string; deleted: boolean }>(
+    'SELECT applied, namespace, deleted_at IS NOT NULL AS deleted FROM tenants WHERE tenant_id = $1 FOR UPDATE',
+    [tenantId],
+  );
+  const before = rows[0]!;
+  if (before.deleted) {
+    throw new RefusalError('Terminated', `the tenant ${tenantId} was deleted; its id is never given out again`);
+  }
+  const changed = changedSettings(before.applied, settings);
+  if (Object.keys(changed).length > 0) await updateTenant(tx, tenantId, changed);
+  if (before.namespace !== namespace || Object.keys(changed).length > 0) {
+    await tx.query('UPDATE tenants SET namespace = $2, applied = $3 WHERE tenant_id = $1', [
+      tenantId,
+      namespace,
+      JSON.stringify(settings),
+    ]);
+  }
+}
+
+/** The settings of a manifest that differ from those it stated when it was applied last. */
+export function changedSettings(
+  applied: Readonly<Record<string, unknown>>,
+  settings: TenantSettings,
+): Partial<TenantSettings> {
+  const changed = Object.entries(settings).filter(
+    ([field, value]) => !isDeepStrictEqual(applied[field as TenantField], value),
+  );
+  return Object.fromEntries(changed);
+}
+
+async function makeAdministrator(
+  tx: Transaction,
+  tenantId: string,
+  email: string,
+  passwordHash: string | undefined,
+): Promise<string> {
+  if (email === '') return '';
+  if (passwordHash !== undefined) {
+    const user = { userId: newId(), tenantId, email, name: '', role: 'tenant_admin', disabled: false } as const;
+    const made = await insertUser(tx, { ...user, passwordHash });
+    if (made) return made.user_id;
+  }
+  return (await findAdministrator(tx, tenantId, email)) ?? '';
+}
+
+async function findAdministrator(tx: Transaction, tenantId: string, email: string): Promise<string | undefined> {
+  const { rows } = await tx.query<{ user_id: string }>(
+    'SELECT user_id FROM users WHERE tenant_id = $1 AND lower(email) = lower($2)',
+    [tenantId, email],
+  );
+  return rows[0]?.user_id;
+}
+
+function refusalOf(error: unknown): Refusal | undefined {
+  if (error instanceof RefusalError) return { reason: error.reason, message: error.message };
+  if (error instanceof KelletError && ['INVALID_ARGUMENT', 'FAILED_PRECONDITION'].includes(error.code)) {
+    return { reason: 'InvalidSpec', message: inManifest('Tenant', error.message) };
+  }
+  if (sqlState(error) === '23505') {
+    return { reason: 'InvalidSpec', message: 'the namespace belongs to another tenant' };
+  }
+  return undefined;
+}

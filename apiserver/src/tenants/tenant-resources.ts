@@ -1,0 +1,93 @@
+// Tenants made and removed through the API: the Tenant resource first, then its working copy, both or neither.
+import { create } from '@bufbuild/protobuf';
+import type { Kind, TenantSpec as Manifest } from '@kellet/crds';
+import { ObjectMetaSchema, TenantSpecSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
+import type { CreateTenantRequest } from '@kellet/proto/es/kellet/v1/auth_pb';
+import { refusalError } from '../control/applier.ts';
+import { notifyChanged } from '../control/changes.ts';
+import { Creations, metadataOf, type CreationsOptions } from '../resources/creations.ts';
+import { foreignManager } from '../resources/field-ownership.ts';
+import { releaseDeleted } from '../resources/finalizers.ts';
+import type { Intent } from '../control/intents.ts';
+import { metaOf, tenantSpec } from '../resources/manifest.ts';
+import type { Transaction } from '../platform/database/database.ts';
+import { alreadyExists, failedPrecondition } from '../platform/errors.ts';
+import { newId } from '../platform/ids.ts';
+import { resourceOf, type KubernetesObject } from '../platform/kubernetes.ts';
+import type { CallContext } from '../platform/rpc.ts';
+import type { TenantApplier } from './tenant-applier.ts';
+import { tenantManifest } from './tenant-manifest.ts';
+
+const kind: Kind = 'Tenant';
+type TenantObject = KubernetesObject<Manifest>;
+
+/** What the writer of Tenant resources works with. */
+export interface TenantResourcesOptions extends CreationsOptions {
+  readonly applier: TenantApplier;
+}
+
+/** Writes Tenant resources and applies them in this process. */
+export class TenantResources {
+  private readonly options: TenantResourcesOptions;
+  private readonly creations: Creations;
+
+  constructor(options: TenantResourcesOptions) {
+    this.options = options;
+    this.creations = new Creations(options);
+  }
+
+  /**
+   * Makes the Tenant resource and has the tenant taken up, with its first administrator, both or neither (Creations.make); the
+   * operator makes the namespace. Returns what `read` finds of the tenant. Throws ALREADY_EXISTS when the name is or was taken.
+   */
+  async create<T>(
+    request: CreateTenantRequest,
+    context: CallContext,
+    read: (tx: Transaction) => Promise<T>,
+  ): Promise<T> {
+    const { tenantId, adminPassword } = request;
+    await this.refuseTaken(tenantId);
+    const intent: Intent = { tenantId, intentId: newId(), kind, namespace: '', name: tenantId };
+    return this.creations.make(context, {
+      intent,
+      object: resourceOf(kind, metadataOf(intent, tenantId), tenantManifest(request)),
+      apply: (object, last) => {
+        const spec = create(TenantSpecSchema, { ...tenantSpec(object.spec), adminPassword });
+        return this.options.applier.apply(create(ObjectMetaSchema, metaOf(tenantId, object)), spec, async (tx) => {
+          await last(tx);
+          // The operator may have found the resource before there was a password, and waits.
+          await notifyChanged(tx, kind, tenantId, '', tenantId);
+        });
+      },
+      read,
+    });
+  }
+
+  /** Deletes the resource and ends the tenant. Throws FAILED_PRECONDITION when another manager owns the resource. */
+  async remove(tenantId: string, signal: AbortSignal): Promise<void> {
+    const { kubernetes } = this.options;
+    const object = await kubernetes.get<Manifest>(kind, '', tenantId, signal);
+    const manager = object && foreignManager(object);
+    if (manager) throw failedPrecondition(`the resource is managed by ${manager}: delete it there`);
+    if (object) await kubernetes.delete(kind, '', tenantId, object.metadata.uid ?? '', signal);
+    const meta = create(ObjectMetaSchema, object ? metaOf(tenantId, object) : { tenantId, name: tenantId });
+    const refusal = await this.options.applier.remove(meta, false);
+    if (refusal) throw refusalError(kind, refusal);
+    if (object) await this.release(object);
+  }
+
+  private async refuseTaken(tenantId: string): Promise<void> {
+    const { rows } = await this.options.database.systemRead((tx) =>
+      tx.query<{ deleted: boolean }>('SELECT deleted_at IS NOT NULL AS deleted FROM tenants WHERE tenant_id = $1', [
+        tenantId,
+      ]),
+    );
+    if (rows[0]?.deleted) throw alreadyExists(`the tenant ${tenantId} was deleted; its id is never given out again`);
+    if (rows[0]) throw alreadyExists(`the tenant ${tenantId} already exists`);
+  }
+
+  private release({ metadata: { name, uid } }: TenantObject): Promise<void> {
+    const { kubernetes, logger } = this.options;
+    return releaseDeleted(kubernetes, logger, { kind, namespace: '', name, uid });
+  }
+}

@@ -1,0 +1,56 @@
+// What a tenant's settings may be. Pure; the same for a manifest and for a request.
+import { createPublicKey } from 'node:crypto';
+import type { Quotas, TenantDefaults } from '@kellet/proto/es/kellet/v1/auth_pb';
+import { checkAnchoringMode, checkOfflineAfter, checkOtaPolicy, checkTelemetrySchema } from '../policies/policies.ts';
+import { invalidArgument } from '../platform/errors.ts';
+import { textMapField } from '../platform/fields.ts';
+
+/** Requests per minute of a tenant that states none (SPEC, Limits). */
+export const defaultRateLimitPerMinute = 1000;
+
+/** A tenant id: a DNS label of at most 56 characters, as it stands in keys, subjects and namespaces. */
+export const tenantIdForm = /^[a-z0-9]([-a-z0-9]{0,54}[a-z0-9])?$/;
+
+/** Checks the defaults that devices inherit. Throws INVALID_ARGUMENT naming the field. */
+export function checkDefaults(defaults: TenantDefaults): void {
+  textMapField('defaults.tags', defaults.tags);
+  if (defaults.telemetrySchema) checkTelemetrySchema('defaults.telemetry_schema', defaults.telemetrySchema);
+  if (defaults.otaPolicy) checkOtaPolicy('defaults.ota_policy', defaults.otaPolicy);
+  checkOfflineAfter('defaults.offline_after_seconds', defaults.offlineAfterSeconds);
+  checkAnchoringMode('defaults.anchoring_policy.mode', defaults.anchoringPolicy?.mode);
+}
+
+/** Checks quotas. Throws INVALID_ARGUMENT naming the field. */
+export function checkQuotas(quotas: Quotas): void {
+  for (const [name, value] of [
+    ['points_per_day', quotas.pointsPerDay],
+    ['storage_bytes', quotas.storageBytes],
+  ] as const) {
+    if (!Number.isFinite(value) || value < 0) throw invalidArgument(`quotas.${name} must be a number of at least 0`);
+  }
+}
+
+/** Checks a request rate. Throws INVALID_ARGUMENT naming the field. */
+export function checkRateLimit(perMinute: number): void {
+  if (perMinute > 10_000_000) throw invalidArgument('rate_limit_per_minute must be at most 10000000');
+}
+
+/** Checks the keys that sign artifacts: Ed25519 public keys in PEM. Throws INVALID_ARGUMENT naming the field. */
+export function checkSigningKeys(keys: readonly string[]): void {
+  if (keys.length > 100) throw invalidArgument('trusted_signing_keys must have at most 100 entries');
+  keys.forEach((pem, index) => {
+    if (!isEd25519PublicKey(pem)) {
+      throw invalidArgument(`trusted_signing_keys[${index}] must be an Ed25519 public key in PEM`);
+    }
+  });
+}
+
+function isEd25519PublicKey(pem: string): boolean {
+  // createPublicKey would take a private key too, and keeping one here would be a leak.
+  if (!pem.trimStart().startsWith('-----BEGIN PUBLIC KEY-----')) return false;
+  try {
+    return createPublicKey(pem).asymmetricKeyType === 'ed25519';
+  } catch {
+    return false;
+  }
+}

@@ -1,0 +1,104 @@
+// The SQL of tenants: read and written as whole settings.
+import { fromJson, toJson, type JsonValue, type MessageInitShape } from '@bufbuild/protobuf';
+import { timestampFromDate } from '@bufbuild/protobuf/wkt';
+import {
+  QuotasSchema,
+  TenantDefaultsSchema,
+  type Quotas,
+  type TenantDefaults,
+  type TenantSchema,
+} from '@kellet/proto/es/kellet/v1/auth_pb';
+import type { Transaction } from '../platform/database/database.ts';
+
+/** A tenant as its row holds it. */
+export interface TenantRow {
+  tenant_id: string;
+  name: string;
+  rate_limit_per_minute: number;
+  quotas: JsonValue;
+  defaults: JsonValue;
+  ip_allowlist: string[];
+  mfa_required: boolean;
+  trusted_signing_keys: string[];
+  created_at: Date;
+  updated_at: Date;
+}
+
+/** The columns of TenantRow. */
+export const tenantColumns = `tenant_id, name, rate_limit_per_minute, quotas, defaults, ip_allowlist, mfa_required,
+  trusted_signing_keys, created_at, updated_at`;
+
+/** The columns that can be set, with the JSON of the public messages for the compound ones. */
+export interface TenantSettings {
+  readonly name: string;
+  readonly rate_limit_per_minute: number;
+  readonly quotas: JsonValue;
+  readonly defaults: JsonValue;
+  readonly ip_allowlist: readonly string[];
+  readonly mfa_required: boolean;
+  readonly trusted_signing_keys: readonly string[];
+}
+
+/** The name of a setting, in the table and in the API. */
+export type TenantField = keyof TenantSettings;
+
+/** The form of quotas in the table. */
+export const quotasJson = (quotas: Quotas): JsonValue => toJson(QuotasSchema, quotas, { useProtoFieldName: true });
+
+/** The form of defaults in the table. */
+export const defaultsJson = (defaults: TenantDefaults): JsonValue =>
+  toJson(TenantDefaultsSchema, defaults, { useProtoFieldName: true });
+
+/** A living tenant; undefined when there is none. */
+export async function findTenant(tx: Transaction, tenantId: string): Promise<TenantRow | undefined> {
+  const { rows } = await tx.query<TenantRow>(
+    `SELECT ${tenantColumns} FROM tenants WHERE tenant_id = $1 AND deleted_at IS NULL`,
+    [tenantId],
+  );
+  return rows[0];
+}
+
+/** Sets some fields of a living tenant and tells everyone who holds them; undefined when there is none. */
+export async function updateTenant(
+  tx: Transaction,
+  tenantId: string,
+  settings: Partial<TenantSettings>,
+): Promise<TenantRow | undefined> {
+  const fields = Object.entries(settings).map(([field, value]) => ({ field, value: columnValue(field, value) }));
+  const sets = fields.map(({ field }, index) => `${field} = $${index + 2}`);
+  const { rows } = await tx.query<TenantRow>(
+    `UPDATE tenants SET ${[...sets, 'updated_at = now()'].join(', ')}
+     WHERE tenant_id = $1 AND deleted_at IS NULL RETURNING ${tenantColumns}`,
+    [tenantId, ...fields.map(({ value }) => value)],
+  );
+  if (rows[0]) await notifyTenantChanged(tx, tenantId);
+  return rows[0];
+}
+
+/** The notification channel of tenants whose settings have changed; the payload is the tenant's id. */
+export const tenantChannel = 'kellet_tenants';
+
+/** Tells everyone who holds settings of a tenant to forget them, once the transaction has committed. */
+export async function notifyTenantChanged(tx: Transaction, tenantId: string): Promise<void> {
+  await tx.query('SELECT pg_notify($1, $2)', [tenantChannel, tenantId]);
+}
+
+function columnValue(field: string, value: unknown): unknown {
+  return field === 'quotas' || field === 'defaults' ? JSON.stringify(value) : value;
+}
+
+/** A tenant as the API shows it. */
+export function toTenant(row: TenantRow): MessageInitShape<typeof TenantSchema> {
+  return {
+    tenantId: row.tenant_id,
+    name: row.name,
+    rateLimitPerMinute: row.rate_limit_per_minute,
+    quotas: fromJson(QuotasSchema, row.quotas, { ignoreUnknownFields: true }),
+    ipAllowlist: row.ip_allowlist,
+    mfaRequired: row.mfa_required,
+    defaults: fromJson(TenantDefaultsSchema, row.defaults, { ignoreUnknownFields: true }),
+    trustedSigningKeys: row.trusted_signing_keys,
+    createdAt: timestampFromDate(row.created_at),
+    updatedAt: timestampFromDate(row.updated_at),
+  };
+}

@@ -1,0 +1,232 @@
+import { create, type MessageInitShape, type MessageShape } from '@bufbuild/protobuf';
+import { generateKeyPairSync } from 'node:crypto';
+import { ObjectMetaSchema, TenantSpecSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
+import { AuthService } from '@kellet/proto/es/kellet/v1/auth_pb';
+import { AnchoringPolicy_Mode } from '@kellet/proto/es/kellet/v1/common_pb';
+import { expect } from 'chai';
+import { KelletError } from '../platform/errors.ts';
+import { internalContext, publicCaller, ServiceRegistry } from '../platform/rpc.ts';
+import { createTestDatabase, type TestDatabase } from '../platform/testing/test-database.ts';
+import { mintDeviceKey } from '../auth/credentials/device-keys.ts';
+import { revocationChannel } from '../auth/credentials/revocations.ts';
+import { createAuth, type AuthModule } from '../auth/service.ts';
+import { TenantApplier } from './tenant-applier.ts';
+import { changedSettings } from './tenant-applier.ts';
+import { eventually } from '../auth/testing/test-fixtures.ts';
+import { clusterAway, MovableClock, testPlatform } from '../auth/testing/test-platform.ts';
+import type { TenantSettings } from './tenant-store.ts';
+
+const { method } = AuthService;
+const password = 'correct horse battery';
+
+describe('tenants', () => {
+  let test: TestDatabase;
+  let auth: AuthModule;
+  let applier: TenantApplier;
+  const registry = new ServiceRegistry();
+  const heard: string[] = [];
+
+  before(async () => {
+    test = await createTestDatabase();
+    const platform = testPlatform(test.database, new MovableClock());
+    auth = createAuth(platform, clusterAway);
+    applier = new TenantApplier(platform);
+    auth.register(registry);
+    let listening = false;
+    test.database.listen(
+      [revocationChannel, 'kellet_tenants'],
+      (channel, payload) => heard.push(`${channel} ${payload}`),
+      (lost) => (listening = !lost),
+    );
+    await eventually(() => listening);
+  });
+  after(() => test.drop());
+
+  const apply = (tenantId: string, spec: MessageInitShape<typeof TenantSpecSchema> = {}) =>
+    applier.apply(
+      create(ObjectMetaSchema, { tenantId, name: tenantId }),
+      create(TenantSpecSchema, { adminEmail: `admin@${tenantId}.test`, adminPassword: password, ...spec }),
+    );
+  const remove = (tenantId: string) => applier.remove(create(ObjectMetaSchema, { tenantId, name: tenantId }), false);
+  const call = <M extends (typeof method)[keyof typeof method]>(
+    of: M,
+    request: MessageInitShape<M['input']>,
+    tenantId = '',
+  ) =>
+    registry.unary(
+      of,
+      create(of.input, request) as MessageShape<M['input']>,
+      internalContext(publicCaller, { tenantId }),
+    );
+  const codeOf = (promise: Promise<unknown>) =>
+    promise.then(
+      () => 'OK',
+      (error: unknown) => (error instanceof KelletError ? error.code : String(error)),
+    );
+  const login = (tenantId: string, secret = password) =>
+    call(method.login, { email: `admin@${tenantId}.test`, password: secret });
+  const publicKey = generateKeyPairSync('ed25519').publicKey.export({ format: 'pem', type: 'spki' }).toString();
+
+  describe('by manifest', () => {
+    it('are made with their administrator, and applying again changes nothing', async () => {
+      const spec = {
+        name: 'Acme Ltd',
+        rateLimitPerMinute: 60,
+        quotas: { devices: 10 },
+        ipAllowlist: ['10.0.0.0/8'],
+        trustedSigningKeys: [publicKey],
+        defaults: { tags: { site: 'a' }, anchoringMode: 'chain', telemetrySchema: { keys: { t: { type: 'number' } } } },
+      };
+      const first = await apply('acme', spec);
+      expect(first.refusal).to.equal(undefined);
+      const tenant = await call(method.getOwnTenant, {}, 'acme');
+      expect(tenant).to.deep.include({ tenantId: 'acme', name: 'Acme Ltd', rateLimitPerMinute: 60 });
+      expect(tenant).to.deep.include({ ipAllowlist: ['10.0.0.0/8'], trustedSigningKeys: [publicKey] });
+      expect(tenant.quotas!.devices).to.equal(10);
+      expect(tenant.defaults!.anchoringPolicy!.mode).to.equal(AnchoringPolicy_Mode.chain);
+      expect(Object.keys(tenant.defaults!.telemetrySchema!.keys)).to.deep.equal(['t']);
+      const second = await apply('acme', { ...spec, adminPassword: 'another good password' });
+      expect(second).to.deep.equal(first);
+      expect((await call(method.getOwnTenant, {}, 'acme')).updatedAt).to.deep.equal(tenant.updatedAt);
+      await login('acme');
+      expect(await codeOf(login('acme', 'another good password'))).to.equal('UNAUTHENTICATED');
+    });
+
+    it('are the same for several appliers at once', async () => {
+      const results = await Promise.all(Array.from({ length: 5 }, () => apply('crowd')));
+      for (const result of results) expect(result).to.deep.equal(results[0]);
+    });
+
+    it('keep what the API has changed until the manifest changes that field', async () => {
+      await apply('mixed', { name: 'Mixed', rateLimitPerMinute: 60 });
+      await call(method.updateTenant, { tenantId: 'mixed', name: 'Renamed', updateMask: { paths: ['name'] } });
+      await apply('mixed', { name: 'Mixed', rateLimitPerMinute: 90 });
+      expect(await call(method.getTenant, { tenantId: 'mixed' })).to.include({
+        name: 'Renamed',
+        rateLimitPerMinute: 90,
+      });
+      await apply('mixed', { name: 'Mixed again', rateLimitPerMinute: 90 });
+      expect((await call(method.getTenant, { tenantId: 'mixed' })).name).to.equal('Mixed again');
+      await eventually(() => heard.includes('kellet_tenants mixed'));
+    });
+
+    for (const [name, tenantId, spec, message] of [
+      ['a name that is no label', 'Acme_1', {}, 'DNS label'],
+      ['a signing key that is none', 'bad', { trustedSigningKeys: ['x'] }, 'spec.trustedSigningKeys[0]'],
+      ['an allowlist of nonsense', 'bad', { ipAllowlist: ['x'] }, 'ipAllowlist'],
+      ['an unknown anchoring mode', 'bad', { defaults: { anchoringMode: 'none' } }, 'anchoringPolicy.mode'],
+      ['a negative quota', 'bad', { quotas: { pointsPerDay: -1 } }, 'spec.quotas.pointsPerDay'],
+      ['a short password', 'bad', { adminPassword: 'short' }, 'password'],
+      ['no password for a new administrator', 'bad', { adminPassword: '' }, 'adminPasswordSecretRef'],
+      ['an address that is none', 'bad', { adminEmail: 'root' }, 'adminEmail'],
+      ['a namespace of another tenant', 'bad', { namespace: 'kellet-taken' }, 'namespace'],
+      ['a second factor that nothing enforces', 'bad', { mfaRequired: true }, 'spec.mfaRequired'],
+    ] as const) {
+      it(`are refused with ${name}, and nothing is left of them`, async () => {
+        await apply('taken');
+        const { refusal } = await apply(tenantId, spec as MessageInitShape<typeof TenantSpecSchema>);
+        expect(refusal).to.include({ reason: 'InvalidSpec' });
+        expect(refusal!.message).to.contain(message);
+        expect(await codeOf(call(method.getTenant, { tenantId }))).to.equal('NOT_FOUND');
+      });
+    }
+
+    it('end with every credential, and their id is never given out again', async () => {
+      await apply('ending');
+      const pair = await login('ending');
+      const key = await test.database.tenant('ending', (tx) =>
+        mintDeviceKey(tx, 'ending', '0190a000-0000-7000-8000-000000000000'),
+      );
+      heard.length = 0;
+      expect(await remove('ending')).to.equal(undefined);
+      expect(await remove('ending')).to.equal(undefined);
+      for (const token of [pair.accessToken, key]) {
+        expect((await call(method.validateToken, { token })).valid).to.equal(false);
+      }
+      expect(await codeOf(login('ending'))).to.equal('UNAUTHENTICATED');
+      expect(await codeOf(call(method.refresh, { refreshToken: pair.refreshToken }))).to.equal('UNAUTHENTICATED');
+      await eventually(() => heard.includes('kellet_tenants ending'));
+      // Credentials of other tenants are not meant.
+      expect(heard).not.to.include(`${revocationChannel} *`);
+      expect((await apply('ending')).refusal).to.include({ reason: 'Terminated' });
+      expect(await codeOf(call(method.getTenant, { tenantId: 'ending' }))).to.equal('NOT_FOUND');
+    });
+  });
+
+  describe('through the API', () => {
+    before(() => apply('own'));
+
+    it('change what is theirs, and not their limits', async () => {
+      const changed = await call(
+        method.updateOwnTenant,
+        { name: 'Ours', defaults: { offlineAfterSeconds: 60 }, updateMask: { paths: ['name', 'defaults'] } },
+        'own',
+      );
+      expect(changed).to.include({ name: 'Ours' });
+      expect(changed.defaults!.offlineAfterSeconds).to.equal(60);
+      for (const path of ['rate_limit_per_minute', 'quotas']) {
+        const request = { rateLimitPerMinute: 9, quotas: { devices: 1 }, updateMask: { paths: [path] } };
+        expect(await codeOf(call(method.updateOwnTenant, request, 'own'))).to.equal('PERMISSION_DENIED');
+      }
+      expect((await call(method.getOwnTenant, {}, 'own')).rateLimitPerMinute).to.equal(1000);
+    });
+
+    it('are walled off in the database too', async () => {
+      await apply('neighbour');
+      await test.database.tenant('own', async (tx) => {
+        const read = await tx.query(`SELECT 1 FROM tenants WHERE tenant_id <> 'own'`);
+        expect(read.rows).to.deep.equal([]);
+        const written = await tx.query(`UPDATE tenants SET name = 'stolen' WHERE tenant_id = 'neighbour'`);
+        expect(written.rowCount).to.equal(0);
+      });
+      const raised = await codeOf(
+        test.database.tenant('own', (tx) => tx.query(`UPDATE tenants SET rate_limit_per_minute = 1000000`)),
+      );
+      expect(raised).to.contain('permission denied');
+    });
+
+    for (const [name, request] of [
+      ['an empty name', { name: '', updateMask: { paths: ['name'] } }],
+      ['a key that is none', { trustedSigningKeys: ['x'], updateMask: { paths: ['trusted_signing_keys'] } }],
+      ['an unknown path', { updateMask: { paths: ['tenant_id'] } }],
+      ['no mask', { name: 'x' }],
+    ] as const) {
+      it(`refuse ${name}`, async () => {
+        const update = call(
+          method.updateOwnTenant,
+          request as MessageInitShape<typeof method.updateOwnTenant.input>,
+          'own',
+        );
+        expect(await codeOf(update)).to.equal('INVALID_ARGUMENT');
+      });
+    }
+
+    it('are listed by the platform administrator in the order of their ids', async () => {
+      const ids: string[] = [];
+      let pageToken = '';
+      do {
+        const page = await call(method.listTenants, { pageSize: 2, pageToken });
+        ids.push(...page.tenants.map((tenant) => tenant.tenantId));
+        pageToken = page.nextPageToken;
+      } while (pageToken !== '');
+      expect(ids).to.include('own').and.not.include('ending');
+      expect(ids).to.deep.equal([...ids].sort());
+    });
+  });
+
+  it('takes only what a manifest has changed since it was applied', () => {
+    const settings: TenantSettings = {
+      name: 'a',
+      rate_limit_per_minute: 1,
+      quotas: { devices: 1 },
+      defaults: { tags: { b: '2', a: '1' } },
+      ip_allowlist: ['10.0.0.0/8'],
+      mfa_required: false,
+      trusted_signing_keys: [],
+    };
+    expect(Object.keys(changedSettings({}, settings))).to.have.length(7);
+    const applied = { ...settings, defaults: { tags: { a: '1', b: '2' } } };
+    expect(changedSettings(applied, settings)).to.deep.equal({});
+    expect(changedSettings(applied, { ...settings, quotas: {} })).to.deep.equal({ quotas: {} });
+  });
+});

@@ -1,0 +1,171 @@
+// Tenants through the API: a tenant reads and changes itself, the platform administrator every tenant.
+import { create } from '@bufbuild/protobuf';
+import {
+  QuotasSchema,
+  TenantDefaultsSchema,
+  type AuthService,
+  type CreateTenantRequest,
+  type UpdateOwnTenantRequest,
+  type UpdateTenantRequest,
+} from '@kellet/proto/es/kellet/v1/auth_pb';
+import { failedPrecondition, invalidArgument, notFound, permissionDenied } from '../platform/errors.ts';
+import { textField, updatedFields } from '../platform/fields.ts';
+import type { AuthPlatform } from '../auth/auth-platform.ts';
+import type { Implementation } from '../platform/rpc.ts';
+import { checkAllowlist } from '../platform/address-ranges.ts';
+import { checkNewPassword } from '../auth/sign-in/passwords.ts';
+import type { TenantResources } from './tenant-resources.ts';
+import { emailField } from '../auth/users.ts';
+import {
+  checkDefaults,
+  checkQuotas,
+  checkRateLimit,
+  checkSigningKeys,
+  defaultRateLimitPerMinute,
+  tenantIdForm,
+} from './tenant-settings.ts';
+import {
+  defaultsJson,
+  findTenant,
+  quotasJson,
+  tenantColumns,
+  toTenant,
+  updateTenant,
+  type TenantField,
+  type TenantRow,
+  type TenantSettings,
+} from './tenant-store.ts';
+
+const updatable = [
+  'name',
+  'rate_limit_per_minute',
+  'quotas',
+  'ip_allowlist',
+  'mfa_required',
+  'defaults',
+  'trusted_signing_keys',
+] as const satisfies readonly TenantField[];
+
+/** The handlers of `tenant` and `tenants`. Tenants are made and removed as Tenant resources. */
+export function tenantHandlers(platform: AuthPlatform, resources: TenantResources): Implementation<typeof AuthService> {
+  const { database, paging } = platform;
+  return {
+    createTenant: async (request, context) => {
+      checkNewTenant(request);
+      return resources.create(request, context, async (tx) => toTenant(found(await findTenant(tx, request.tenantId))));
+    },
+
+    deleteTenant: async ({ tenantId }, { signal }) => {
+      found(await database.systemRead((tx) => findTenant(tx, tenantId)));
+      await resources.remove(tenantId, signal);
+      return {};
+    },
+
+    getOwnTenant: async (_request, { tenantId }) => {
+      const row = await database.read(tenantId, (tx) => findTenant(tx, tenantId));
+      return toTenant(found(row));
+    },
+
+    updateOwnTenant: async (request, { tenantId }) => {
+      const fields = updatedFields(request.updateMask, updatable);
+      for (const field of ['rate_limit_per_minute', 'quotas'] as const) {
+        if (fields.has(field)) throw permissionDenied(`${field} is set by the platform administrator only`);
+      }
+      const settings = settingsOf(request, fields);
+      const row = await database.tenant(tenantId, (tx) => updateTenant(tx, tenantId, settings));
+      return toTenant(found(row));
+    },
+
+    getTenant: async (request) => {
+      const row = await database.systemRead((tx) => findTenant(tx, request.tenantId));
+      return toTenant(found(row));
+    },
+
+    listTenants: async (request) => {
+      const scope = ['', 'tenants'];
+      const page = paging.open<string>(request, scope);
+      const { rows } = await database.systemRead((tx) =>
+        tx.query<TenantRow>(
+          `SELECT ${tenantColumns} FROM tenants
+           WHERE deleted_at IS NULL AND ($1::text IS NULL OR tenant_id COLLATE "C" > $1)
+           ORDER BY tenant_id COLLATE "C" LIMIT $2`,
+          [page.after ?? null, page.size + 1],
+        ),
+      );
+      const closed = paging.close(rows, page, scope, (row) => row.tenant_id);
+      return { tenants: closed.rows.map(toTenant), nextPageToken: closed.nextPageToken };
+    },
+
+    updateTenant: async (request) => {
+      const settings = settingsOf(request, updatedFields(request.updateMask, updatable));
+      const row = await database.system((tx) => updateTenant(tx, request.tenantId, settings));
+      return toTenant(found(row));
+    },
+  };
+}
+
+/** Checks everything before anything is written. Throws INVALID_ARGUMENT naming the field. */
+function checkNewTenant(request: CreateTenantRequest): void {
+  if (!tenantIdForm.test(request.tenantId)) {
+    throw invalidArgument('tenant_id must be a DNS label of at most 56 characters');
+  }
+  textField('name', request.name, { maximum: 128 });
+  checkRateLimit(request.rateLimitPerMinute);
+  if (request.quotas) checkQuotas(request.quotas);
+  checkAllowlist('ip_allowlist', request.ipAllowlist);
+  refuseUnenforceable(request.mfaRequired);
+  if (request.defaults) checkDefaults(request.defaults);
+  checkSigningKeys(request.trustedSigningKeys);
+  if (request.adminEmail === '') {
+    if (request.adminPassword !== '') throw invalidArgument('admin_email is required with admin_password');
+    return;
+  }
+  emailField(request.adminEmail, 'admin_email');
+  checkNewPassword(request.adminPassword, 'admin_password');
+}
+
+function found(row: TenantRow | undefined): TenantRow {
+  if (!row) throw notFound('tenant');
+  return row;
+}
+
+/** The settings that a request names, checked. Throws INVALID_ARGUMENT naming the field. */
+function settingsOf(
+  request: UpdateTenantRequest | UpdateOwnTenantRequest,
+  fields: ReadonlySet<TenantField>,
+): Partial<TenantSettings> {
+  const settings: { -readonly [Field in TenantField]?: TenantSettings[Field] } = {};
+  if (fields.has('name')) settings.name = textField('name', request.name ?? '', { minimum: 1, maximum: 128 });
+  if (fields.has('rate_limit_per_minute')) {
+    checkRateLimit(request.rateLimitPerMinute ?? 0);
+    settings.rate_limit_per_minute = request.rateLimitPerMinute || defaultRateLimitPerMinute;
+  }
+  if (fields.has('quotas')) {
+    const quotas = request.quotas ?? create(QuotasSchema);
+    checkQuotas(quotas);
+    settings.quotas = quotasJson(quotas);
+  }
+  if (fields.has('ip_allowlist')) {
+    checkAllowlist('ip_allowlist', request.ipAllowlist);
+    settings.ip_allowlist = request.ipAllowlist;
+  }
+  if (fields.has('mfa_required')) {
+    refuseUnenforceable(request.mfaRequired ?? false);
+    settings.mfa_required = request.mfaRequired ?? false;
+  }
+  if (fields.has('defaults')) {
+    const defaults = request.defaults ?? create(TenantDefaultsSchema);
+    checkDefaults(defaults);
+    settings.defaults = defaultsJson(defaults);
+  }
+  if (fields.has('trusted_signing_keys')) {
+    checkSigningKeys(request.trustedSigningKeys);
+    settings.trusted_signing_keys = request.trustedSigningKeys;
+  }
+  return settings;
+}
+
+/** A promise that nothing enforces is not accepted: there is no second factor to require yet. */
+export function refuseUnenforceable(mfaRequired: boolean): void {
+  if (mfaRequired) throw failedPrecondition('mfa_required: multi-factor sign-in is not available');
+}

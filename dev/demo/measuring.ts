@@ -1,0 +1,86 @@
+// c: the fleet replays recorded weather, and a subscriber watches one of the devices.
+import type { Reading, SimulatedDevice } from '../devices/device.ts';
+import { replay, weatherStations } from '../devices/readings.ts';
+import { LiveFeed } from '../clients/live-feed.ts';
+import type { RestResponse } from '../clients/rest.ts';
+import { waitUntil } from '../stack/wait.ts';
+import type { Scene } from './scene.ts';
+import { fleetSize, readingsPerDevice } from './scene.ts';
+
+/** Points of one request: the fleet's readings fit into a tenth of the tenant's requests. */
+const pointsPerRequest = 56;
+
+interface HistoryPoint extends Reading {
+  data_hash: string;
+  anchored?: boolean;
+}
+
+/** What a device was sent and what came back, to be compared. */
+const essence = ({ timestamp, numeric_values, string_values }: Reading) =>
+  JSON.stringify([Date.parse(timestamp), Object.entries(numeric_values).sort(), Object.entries(string_values).sort()]);
+
+/** All points of a device, oldest first. */
+export const readHistory = (scene: Scene, deviceId: string): Promise<HistoryPoint[]> =>
+  scene.admin.list<HistoryPoint>(`/api/v1/telemetry/${deviceId}`, 'points', { page_size: 1000 });
+
+/** c. At least 5,000 points; the watched device's arrive at the subscriber. */
+export async function measure(scene: Scene): Promise<void> {
+  const { fleet, terminal, promises } = scene;
+  const wanted = fleetSize * readingsPerDevice;
+  terminal.chapter('c', `The fleet replays ${wanted.toLocaleString('en')} daily observations of Seattle and New York`);
+  const stations = weatherStations();
+  const readingsOf = (index: number) => replay(stations, index, readingsPerDevice);
+  const watched = fleet.devices[0]!;
+  // A subscriber that is refused breaks one promise, not the story.
+  const feed = await openFeed(scene, watched.deviceId);
+  try {
+    const sent = await fleet.send(
+      (_, index) => readingsOf(index),
+      pointsPerRequest,
+      (accepted) => terminal.count('accepted', accepted, wanted),
+    );
+    const isEnough = sent.accepted === wanted && sent.accepted >= 5000 && sent.rejected === 0;
+    const accepted = `${sent.accepted.toLocaleString('en')} accepted, ${sent.rejected} rejected`;
+    promises.observe('ingest', isEnough, `${accepted}, ${sent.requests} requests`);
+
+    if (feed) await observeFeed(scene, feed, watched);
+  } finally {
+    await feed?.close();
+  }
+  await compareHistory(scene, watched, readingsOf(0));
+}
+
+/** Waits for the last points of the watched device. */
+async function observeFeed({ promises, terminal }: Scene, feed: LiveFeed, watched: SimulatedDevice): Promise<void> {
+  const received = () => feed.points(watched.deviceId).length;
+  const patience = { what: 'the live feed', timeoutMilliseconds: 5000 };
+  await waitUntil(() => received() >= readingsPerDevice, patience).catch(() => undefined);
+  promises.observe('live', received() === readingsPerDevice, `${received()} of ${readingsPerDevice}`);
+  terminal.say(`   the subscriber saw ${received()} of ${readingsPerDevice} points of ${watched.name}`);
+}
+
+async function openFeed({ admin, promises }: Scene, deviceId: string): Promise<LiveFeed | undefined> {
+  try {
+    const feed = await LiveFeed.open(admin.base, admin.token);
+    await feed.watch(deviceId);
+    return feed;
+  } catch (error) {
+    promises.observe('live', false, error instanceof Error ? error.message : String(error));
+    return undefined;
+  }
+}
+
+/** Reads the watched device's history back, and what the tenant's window has left. */
+async function compareHistory(scene: Scene, watched: SimulatedDevice, record: readonly Reading[]): Promise<void> {
+  const { promises, admin } = scene;
+  const history = await readHistory(scene, watched.deviceId);
+  const isEqual = history.map(essence).join() === record.map(essence).join();
+  promises.observe('history', isEqual, `${history.length} points, ${isEqual ? 'equal' : 'NOT equal'} to the record`);
+  observeRateLimit(scene, await admin.send('GET', `/api/v1/telemetry/${watched.deviceId}/latest`));
+}
+
+/** What the headers of an answer say of the tenant's window. */
+function observeRateLimit({ promises }: Scene, { status, headers }: RestResponse): void {
+  const [limit, left] = ['limit', 'remaining'].map((name) => Number(headers.get(`x-ratelimit-${name}`) ?? NaN));
+  promises.observe('rateLimit', status === 200 && limit === 1000 && left! > 0, `limit ${limit}, ${left} left`);
+}

@@ -1,0 +1,119 @@
+// d: batches are anchored, and a point is proven to whoever asks: over REST, and offline to whoever does not believe it.
+import { mkdir, writeFile } from 'node:fs/promises';
+import { join, relative } from 'node:path';
+import { fetchHeadersFile, verifyOffline } from '../clients/verify-command.ts';
+import { checkout } from '../stack/paths.ts';
+import { waitUntil } from '../stack/wait.ts';
+import { readHistory } from './measuring.ts';
+import type { Scene } from './scene.ts';
+import { fleetSize, readingsPerDevice } from './scene.ts';
+
+interface Batch {
+  batch_id: string;
+  status: string;
+  count: number;
+  txid?: string;
+  block_height?: number;
+}
+
+const listBatches = (scene: Scene) => scene.admin.list<Batch>('/api/v1/anchors', 'batches');
+const sum = (batches: readonly Batch[]) => batches.reduce((total, { count }) => total + count, 0);
+const isProven = ({ status }: Batch) => status === 'confirmed';
+
+/** Waits until so many points are proven. Answers the batches that hold them. */
+async function waitProven(scene: Scene, points: number, seconds: number): Promise<Batch[]> {
+  let batches: Batch[] = [];
+  const check = async () => {
+    batches = (await listBatches(scene)).filter(isProven);
+    scene.terminal.count('proven', Math.min(sum(batches), points), points);
+    return sum(batches) >= points;
+  };
+  await waitUntil(check, {
+    what: 'proofs',
+    timeoutMilliseconds: seconds * 1000,
+    intervalMilliseconds: 1000,
+  }).catch(() => undefined);
+  return batches;
+}
+
+/** d. Everything that fills whole batches is anchored; one point of it is proven in every way there is. */
+export async function prove(scene: Scene): Promise<void> {
+  const { terminal, promises } = scene;
+  const full = Math.floor((fleetSize * readingsPerDevice) / 1000) * 1000;
+  terminal.chapter('d', 'Batches are sealed, anchored, mined and proven');
+  const batches = await waitProven(scene, full, 40);
+  const transactions = new Set(batches.map(({ txid }) => txid));
+  const isAnchored = sum(batches) >= full && transactions.size === batches.length;
+  const blocks = new Set(batches.map(({ block_height }) => block_height).sort());
+  const what = `${sum(batches).toLocaleString('en')} points in ${batches.length} transactions, in block ${[...blocks].join(', ')}`;
+  promises.observe('anchored', isAnchored, what);
+  terminal.say(`   ${what}`);
+
+  const bundlePath = await verifyOverRest(scene);
+  await verifyBundle(scene, bundlePath);
+}
+
+/** Verifies a point by its hash and by its values. Writes its bundle and answers the path. */
+async function verifyOverRest(scene: Scene): Promise<string> {
+  const { admin, fleet, promises, terminal } = scene;
+  const { deviceId } = fleet.devices[0]!;
+  const point = await waitUntil(
+    async () => (await readHistory(scene, deviceId)).filter(({ anchored }) => anchored).at(-1),
+    { what: 'an anchored point', timeoutMilliseconds: 5000, intervalMilliseconds: 500 },
+  );
+  const { timestamp, numeric_values, string_values, data_hash } = point;
+  const query = { include_bundle: true };
+  const byHash = await admin.get<{ txid: string; bundle: object }>(`/api/v1/verify/hash/${data_hash}`, query);
+  const values = { device_id: deviceId, timestamp, numeric_values, string_values };
+  const byValues = await admin.post<{ verified?: boolean; txid: string }>('/api/v1/verify/raw', values);
+  const isVerified = byValues.verified === true && byValues.txid === byHash.txid;
+  promises.observe('verified', isVerified, `verified ${byValues.verified}, transaction ${byHash.txid.slice(0, 12)}…`);
+
+  await mkdir(scene.folder, { recursive: true });
+  const path = join(scene.folder, 'bundle.json');
+  await writeFile(path, `${JSON.stringify(byHash.bundle, undefined, 2)}\n`);
+  terminal.say(`   ${timestamp.slice(0, 10)} ${JSON.stringify(numeric_values)}: ${relative(checkout, path)}`);
+  return path;
+}
+
+/** Changes the first digit of the anchored values. */
+function forge(bundle: { canonical_hash_inputs: { payload: string } }): string {
+  const { payload } = bundle.canonical_hash_inputs;
+  const forged = payload.replace(/\d/, (digit) => (digit === '9' ? '8' : String(Number(digit) + 1)));
+  return JSON.stringify({ ...bundle, canonical_hash_inputs: { ...bundle.canonical_hash_inputs, payload: forged } });
+}
+
+/** Proves the bundle without network, under headers fetched beforehand, and has a forged one refuted. */
+async function verifyBundle(scene: Scene, path: string): Promise<void> {
+  const { terminal, promises, headersUrl } = scene;
+  const bundle = (await import(path, { with: { type: 'json' } })) as {
+    default: { canonical_hash_inputs: { payload: string }; block_header_chain: { height: number }[] };
+  };
+  const headers = join(scene.folder, 'headers.txt');
+  await writeFile(headers, await fetchHeadersFile(headersUrl, bundle.default.block_header_chain[0]!.height));
+  const shortHeaders = relative(checkout, headers);
+  const shown = (file: string) => `kellet-verify ${relative(checkout, file)} --headers ${shortHeaders}`;
+
+  terminal.say(`   $ ${shown(path)}`);
+  const sound = await verifyOffline(path, '--headers', shortHeaders);
+  terminal.print(sound.stdout || sound.stderr);
+  promises.observe('offline', sound.code === 0, `exit code ${sound.code}`);
+
+  const forgedPath = join(scene.folder, 'forged.json');
+  await writeFile(forgedPath, forge(bundle.default));
+  terminal.say(`   one digit of the values is changed: $ ${shown(forgedPath)}`);
+  const forged = await verifyOffline(forgedPath, '--headers', shortHeaders);
+  const lastLine = (forged.stdout || forged.stderr).trim().split('\n').at(-1) ?? '';
+  terminal.print(lastLine);
+  promises.observe('refuted', forged.code === 1, `exit code ${forged.code}: ${lastLine}`);
+}
+
+/** At the end: the batch that was not full has been sealed by time, and nothing accepted is without a proof. */
+export async function proveTheRest(scene: Scene): Promise<void> {
+  const { terminal, promises, admin } = scene;
+  const wanted = fleetSize * readingsPerDevice;
+  terminal.say('   the last batch was not full: it is sealed after 30 seconds');
+  const batches = await waitProven(scene, wanted, 60);
+  const { total } = await admin.get<{ total: number }>('/api/v1/verify/proofs', { limit: 1 });
+  promises.observe('proven', total === wanted && sum(batches) === wanted, `${total.toLocaleString('en')} proofs`);
+}

@@ -1,0 +1,262 @@
+// A simulated device: claims its identity, sends readings, takes commands, updates itself. Everything over REST, as a
+// device on the other side of the world would.
+import { setTimeout as sleep } from 'node:timers/promises';
+import type { RestResponse } from '../clients/rest.ts';
+import { Rest, RestError } from '../clients/rest.ts';
+import type { Behaviour } from './behaviour.ts';
+import { applyUpdate } from './behaviour.ts';
+import { CommandMemory } from './command-memory.ts';
+import { downloadArtifact, DownloadRefused } from './download.ts';
+import { refuseImage } from './image.ts';
+
+/** What a device is made of before it has an identity. */
+export interface DeviceOptions {
+  /** Base URL of the API. */
+  base: string;
+  name: string;
+  hardwareId: string;
+  behaviour?: Behaviour;
+  /** PEM of the key that images must be signed with; without it signatures are not looked at. */
+  signingKey?: string;
+  /** The version that it was made with; reported with a failed download. */
+  firmwareVersion?: string;
+  /** Cuts the connection in the middle of the chunk that holds this byte of the first artifact, once for each number. */
+  cutAfterBytes?: readonly number[];
+}
+
+/** A point without the device it belongs to. */
+export interface Reading {
+  /** RFC 3339. */
+  timestamp: string;
+  numeric_values: Record<string, number>;
+  string_values: Record<string, string>;
+}
+
+/** What ingest answers. */
+export interface IngestAnswer {
+  accepted: number;
+  rejected: number;
+  errors?: { index: number; code: string; message: string }[];
+}
+
+/** A command as the platform hands it out. */
+export interface Command {
+  correlation_id: string;
+  method: string;
+  params?: Record<string, unknown>;
+}
+
+/** One update as the device lived it. */
+export interface UpdateRecord {
+  rolloutId: string;
+  packageId: string;
+  version: string;
+  /** What was reported; `abandoned` when the package was taken back meanwhile, `silent` when nothing was. */
+  result: 'success' | 'failure' | 'silent' | 'abandoned';
+  /** How often the connection broke during the download. */
+  interruptions: number;
+}
+
+interface AssignedPackage {
+  package_id: string;
+  version: string;
+  size_bytes: number;
+  sha256: string;
+  signature?: string;
+  rollout_id?: string;
+}
+
+const pollSeconds = 25;
+const longestPauseMilliseconds = 2_000;
+/** A progress report every so many bytes. */
+const progressBytes = 512 * 1024;
+
+/** One device. Its state lives in memory, as long as the object. */
+export class SimulatedDevice {
+  readonly name: string;
+  readonly hardwareId: string;
+  /** Every command that was handed to it, in order, those that it had before too. */
+  readonly commands: Command[] = [];
+  /** Every command that it carried out, in order. */
+  readonly executed: Command[] = [];
+  /** Every update that it went through, in order. */
+  readonly updates: UpdateRecord[] = [];
+  behaviour: Behaviour;
+  /** What it runs now; empty until told. */
+  firmwareVersion: string;
+  readonly #memory = new CommandMemory();
+  readonly #base: string;
+  readonly #signingKey: string | undefined;
+  #cutAfterBytes: readonly number[];
+  #deviceId = '';
+  #apiKey = '';
+
+  constructor(options: DeviceOptions) {
+    this.#base = options.base;
+    this.name = options.name;
+    this.hardwareId = options.hardwareId;
+    this.behaviour = options.behaviour ?? { kind: 'healthy' };
+    this.#signingKey = options.signingKey;
+    this.firmwareVersion = options.firmwareVersion ?? '';
+    this.#cutAfterBytes = options.cutAfterBytes ?? [];
+  }
+
+  /** Its identity; empty before the claim. */
+  get deviceId(): string {
+    return this.#deviceId;
+  }
+
+  /** Its key; empty before the claim. */
+  get apiKey(): string {
+    return this.#apiKey;
+  }
+
+  /** The API under this device's own key. */
+  get rest(): Rest {
+    return new Rest(this.#base, this.#apiKey);
+  }
+
+  /**
+   * Claims an identity. A repeated claim answers an empty `api_key` (SPEC "Claim a device"): the device keeps the key it has.
+   * @throws RestError when the claim is refused
+   */
+  async claim(provisionKey: string): Promise<{ device_id: string; api_key: string }> {
+    const body = { provision_key: provisionKey, device_name: this.name, hardware_id: this.hardwareId };
+    const answer = await new Rest(this.#base).post<{ device_id: string; api_key: string }>('/api/v1/provision', body);
+    this.#deviceId = answer.device_id;
+    if (answer.api_key) this.#apiKey = answer.api_key;
+    return answer;
+  }
+
+  /** Takes over an identity that was given to it elsewhere. */
+  adopt(identity: { deviceId: string; apiKey: string }): void {
+    this.#deviceId = identity.deviceId;
+    this.#apiKey = identity.apiKey;
+  }
+
+  /** Sends readings in one request. @throws RestError when the request is refused as a whole */
+  send(readings: readonly Reading[], signal?: AbortSignal): Promise<IngestAnswer> {
+    const points = readings.map((reading) => ({ device_id: this.#deviceId, ...reading }));
+    return this.rest.post<IngestAnswer>('/api/v1/telemetry', { points }, signal);
+  }
+
+  /** Asks for commands and waits for them so long at the most. */
+  async poll(waitSeconds: number, signal?: AbortSignal): Promise<Command[]> {
+    const path = `/api/v1/devices/${this.#deviceId}/rpc/pending`;
+    const { commands } = await this.rest.get<{ commands: Command[] }>(path, { wait_seconds: waitSeconds }, signal);
+    this.commands.push(...commands);
+    return commands;
+  }
+
+  /** Takes commands until the signal aborts. A platform that is away is tried again, patiently. */
+  async run(signal: AbortSignal): Promise<void> {
+    for (let failures = 0; !signal.aborted;) {
+      try {
+        for (const command of await this.poll(pollSeconds, signal)) await this.obey(command, signal);
+        failures = 0;
+      } catch (error) {
+        if (signal.aborted) return;
+        if (error instanceof RestError && error.status === 401) throw error;
+        await this.#pause(++failures, signal);
+      }
+    }
+  }
+
+  /**
+   * Carries out one command and responds to it. Commands are delivered at least once: one that arrives again, because the
+   * response or the delivery was lost, gets the earlier response and is not carried out twice.
+   */
+  async obey(command: Command, signal: AbortSignal): Promise<void> {
+    const { correlation_id: id, method } = command;
+    const begun = this.#memory.begin(id);
+    let response = begun.kind === 'repeat' ? begun.response : undefined;
+    if (begun.kind === 'new') {
+      this.executed.push(command);
+      try {
+        // The report of an update is the response to its command.
+        if (method === 'ota_start') await this.update(signal);
+        else response = { success: true, response: { method } };
+      } catch (error) {
+        this.#memory.forget(id);
+        throw error;
+      }
+      if (response) this.#memory.responded(id, response);
+    }
+    if (response) await this.#insist('POST', `/api/v1/devices/rpc/${id}/response`, response, signal);
+  }
+
+  /**
+   * Fetches what it should run, checks it, installs it and reports. Called by `ota_start`; the platform's command is
+   * answered by the report.
+   */
+  async update(signal: AbortSignal): Promise<UpdateRecord> {
+    const assigned = await this.#insist<AssignedPackage>(
+      'GET',
+      `/api/v1/devices/${this.#deviceId}/ota`,
+      undefined,
+      signal,
+    );
+    const { package_id: packageId, version, rollout_id: rolloutId = '' } = assigned;
+    const record: UpdateRecord = { rolloutId, packageId, version, result: 'silent', interruptions: 0 };
+    this.updates.push(record);
+    if (this.behaviour.kind === 'silent') return record;
+    const cutAfterBytes = this.#cutAfterBytes;
+    this.#cutAfterBytes = [];
+    let reported = 0;
+    try {
+      const { image, interruptions } = await downloadArtifact({
+        ...{ base: this.#base, apiKey: this.#apiKey, deviceId: this.#deviceId, packageId, signal, cutAfterBytes },
+        sizeBytes: assigned.size_bytes,
+        onProgress: async (bytes) => {
+          if (bytes - reported < progressBytes || bytes === assigned.size_bytes) return;
+          reported = bytes;
+          await this.#report(
+            { rollout_id: rolloutId, progress_percent: Math.floor((bytes * 100) / assigned.size_bytes) },
+            signal,
+          );
+        },
+      });
+      record.interruptions = interruptions;
+      const refusal = refuseImage(image, { ...assigned, signature: assigned.signature ?? '' }, this.#signingKey);
+      const result = refusal
+        ? { status: 'failure' as const, firmwareVersion: this.firmwareVersion, error: refusal }
+        : applyUpdate(this.behaviour, version);
+      if (!result) return record;
+      this.firmwareVersion = result.firmwareVersion;
+      record.result = result.status;
+      const { status, firmwareVersion, error } = result;
+      await this.#report({ rollout_id: rolloutId, status, firmware_version: firmwareVersion, error }, signal);
+    } catch (error) {
+      if (!(error instanceof DownloadRefused)) throw error;
+      // Something else was assigned while it downloaded: the command for that is on its way.
+      record.result = 'abandoned';
+    }
+    return record;
+  }
+
+  async #report(report: Record<string, unknown>, signal: AbortSignal): Promise<void> {
+    const body = { device_id: this.#deviceId, ...report };
+    await this.#insist('POST', `/api/v1/devices/${this.#deviceId}/ota/report`, body, signal);
+  }
+
+  /** Repeats a request until the platform answers it; what it refuses is refused. */
+  async #insist<Body>(method: string, path: string, body: unknown, signal: AbortSignal): Promise<Body> {
+    for (let failures = 1; ; failures++) {
+      let response: RestResponse<Body> | undefined;
+      try {
+        response = await this.rest.send<Body>(method, path, { ...(body === undefined ? {} : { body }), signal });
+      } catch {
+        signal.throwIfAborted();
+      }
+      if (response && response.status < 300) return response.body;
+      if (response && response.status < 500 && response.status !== 429)
+        throw new RestError(`${method} ${path}`, response);
+      await this.#pause(failures, signal, Number(response?.headers.get('retry-after') ?? 0));
+    }
+  }
+
+  async #pause(failures: number, signal: AbortSignal, leastSeconds = 0): Promise<void> {
+    const milliseconds = Math.min(100 * 2 ** failures, longestPauseMilliseconds);
+    await sleep(Math.max(milliseconds, leastSeconds * 1000), undefined, { signal }).catch(() => undefined);
+  }
+}
