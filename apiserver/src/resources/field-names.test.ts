@@ -20,9 +20,9 @@ const files: Readonly<Record<Kind, string>> = {
 
 /** The fields of a spec that no request has: a caller of the API says them otherwise, or not at all. */
 const manifestOnly: Readonly<Record<Kind, readonly string[]>> = {
-  Tenant: ['adminPasswordSecretRef'],
+  Tenant: ['adminPasswordSecretRef', 'namespace'],
   DeviceProfile: [],
-  ProvisioningTemplate: ['keySecretRef', 'keySha256'],
+  ProvisioningTemplate: ['keySecretRef', 'keySha256', 'keyBinding'],
   OtaPackage: ['artifact'],
   OtaRollout: ['paused', 'desiredState'],
 };

@@ -21,8 +21,18 @@ export async function keepListening(
   { heartbeatMilliseconds, signal }: { heartbeatMilliseconds: number; signal: AbortSignal },
   logger: Logger,
 ): Promise<void> {
+  const aborted = new Promise<undefined>((resolve) => {
+    if (signal.aborted) resolve(undefined);
+    else signal.addEventListener('abort', () => resolve(undefined), { once: true });
+  });
   for (let delay = 100; !signal.aborted; delay = Math.min(delay * 2, 5000)) {
-    const client = await connect().catch(() => undefined);
+    const connecting = connect().catch(() => undefined);
+    // A server that does not respond must not delay the end.
+    const client = await Promise.race([connecting, aborted]);
+    if (signal.aborted) {
+      void connecting.then((late) => late && cutOff(late));
+      return;
+    }
     if (client) {
       client.on('notification', (message) => receive(message.channel, message.payload ?? ''));
       const listening = () => {
