@@ -20,6 +20,7 @@ import { LiveHub } from './telemetry/live/live.ts';
 describe('the services of a process', () => {
   let test: TestDatabase;
   let broker: Broker;
+  let outbox: OutboxRelay;
   let folder: string;
   let registry: ServiceRegistry;
   let modules: readonly ServiceModule[];
@@ -32,7 +33,7 @@ describe('the services of a process', () => {
     await writeFile(process.env['KUBECONFIG'], absentCluster);
     const platform = testPlatform(test.database, new MovableClock());
     broker = new Broker(process.env['KELLET_TEST_NATS_URL']!, platform.logger);
-    const outbox = new OutboxRelay(test.database, broker, platform.logger, platform.metrics);
+    outbox = new OutboxRelay(test.database, broker, platform.logger, platform.metrics);
     const internal = new InternalServer(platform.config.controlSecret, platform.logger);
     ({ registry, modules } = createServices(
       { ...platform, broker, outbox },
@@ -45,6 +46,7 @@ describe('the services of a process', () => {
     if (kubeconfig === undefined) delete process.env['KUBECONFIG'];
     else process.env['KUBECONFIG'] = kubeconfig;
     for (const module of modules) await module.stop?.();
+    await outbox.close();
     await broker.close();
     await test.drop();
     await rm(folder, { recursive: true, force: true });
