@@ -6,6 +6,7 @@ import { ProvisioningService } from '@kellet/proto/es/kellet/v1/provisioning_pb.
 import { TenantApplier } from '../../apiserver/src/tenants/tenant-applier.ts';
 import { TenantResources } from '../../apiserver/src/tenants/tenant-resources.ts';
 import { tenantHandlers } from '../../apiserver/src/tenants/tenants.ts';
+import { MovableClock, testPlatform } from '../../apiserver/src/auth/testing/test-platform.ts';
 import { Dispatcher } from '../../apiserver/src/control/dispatcher.ts';
 import { ResourceWriter } from '../../apiserver/src/resources/resource-writer.ts';
 import { RolloutMembership } from '../../apiserver/src/device-link/ota/rollouts/membership.ts';
@@ -38,8 +39,7 @@ export function assembleServices(options: {
   const profiles = new ProfileApplier(database, registryUsage, membership);
   const templates = new TemplateApplier(database);
   const tenants = new TenantApplier({ database });
-  // What these services use of the platform.
-  const platform = { ...ground, clock: systemClock, paging, config: { allowLocalFetch: false } } as never;
+  const platform = { ...testPlatform(database, new MovableClock()), clock: systemClock, paging };
   const ota = createOta(platform, createProfileReader(database), writer, membership);
   dispatcher.addApplier('tenant', tenants);
   dispatcher.addApplier('deviceProfile', profiles);

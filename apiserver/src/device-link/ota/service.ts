@@ -25,7 +25,7 @@ export interface OtaModule extends ServiceModule {
 
 /** Puts the room together. */
 export function createOta(
-  platform: Platform,
+  platform: Pick<Platform, 'database' | 'clock' | 'paging' | 'logger' | 'config' | 'metrics'>,
   profiles: ProfileReader,
   writer: ResourceWriter,
   membership: RolloutMembership,
