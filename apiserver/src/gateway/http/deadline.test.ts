@@ -18,7 +18,7 @@ describe('grpc-timeout', () => {
       expect(() => timeoutMilliseconds(header)).to.throw('grpc-timeout must be'));
   }
 
-  it('ends a call whose time is over, and no other', async () => {
+  it('ends only the call whose deadline has passed', async () => {
     let aborted = 0;
     const abort = () => (aborted += 1);
     expect(await withinDeadline(Date.now() + 2 ** 40, abort, async () => 'answer')).to.equal('answer');
