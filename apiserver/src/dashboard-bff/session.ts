@@ -31,7 +31,7 @@ const mostGroups = 100;
 /** Maximum length of a message whose target is repeated in the response. */
 const longestRepeated = 4096;
 
-/** Called when a session ends by itself. */
+/** Callbacks for a session that must be closed. */
 export interface SessionEnds {
   readonly tooSlow: () => void;
   readonly flooded: () => void;

@@ -262,7 +262,7 @@ describe('REST server', () => {
       'ListSessions',
     ],
   ] as const) {
-    it(`answers ${what}: ${status} ${code}`, async () => {
+    it(`returns ${status} ${code} for ${what}`, async () => {
       const answer = await call(verb, path, init);
       expect(answer.status).to.equal(status);
       expect(Object.keys(answer.body)).to.deep.equal(['code', 'message', 'request_id']);

@@ -43,7 +43,7 @@ export class RemoteInvoker implements Invoker {
       ...internalOptions,
       'grpc.initial_reconnect_backoff_ms': 100,
       'grpc.max_reconnect_backoff_ms': 1000,
-      // A peer whose machine has failed sends nothing: it is detected after these.
+      // Detect a peer whose machine has failed without closing the connection.
       'grpc.keepalive_time_ms': 10_000,
       'grpc.keepalive_timeout_ms': 5_000,
       'grpc.keepalive_permit_without_calls': 1,

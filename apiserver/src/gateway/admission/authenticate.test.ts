@@ -81,7 +81,7 @@ describe('the response of ValidateToken', () => {
     ['no kind', { valid: true, tenantId: 'acme' }, 'UNAUTHENTICATED'],
     ['a kind of a later version', { valid: true, kind: 99 as Kind }, 'UNAUTHENTICATED'],
   ] as const) {
-    it(`refuses ${what}`, () => expect(caller(answer)).to.contain(want));
+    it(`rejects ${what}`, () => expect(caller(answer)).to.contain(want));
   }
 
   it('does not offer a refresh for an expired API key', () => {

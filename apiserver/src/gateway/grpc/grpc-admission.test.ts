@@ -19,7 +19,7 @@ const kinds = CallKindsService.methods.map(({ name }) => name);
 
 describe('the admission of gRPC calls', () => {
   for (const split of [false, true]) {
-    describe(split ? 'before services of another process' : 'before services of its own', () => {
+    describe(split ? 'before services of another process' : 'before services of the same process', () => {
       let server: TestGateway;
       let session: ClientHttp2Session;
       const lines: string[] = [];

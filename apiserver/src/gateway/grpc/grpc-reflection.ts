@@ -23,7 +23,7 @@ function alphaDefinition(): ServiceDefinition {
   );
 }
 
-/** Adds reflection to a server, for the given services and those added later. */
+/** Adds reflection to a server, for the offered services and itself. */
 export function addReflection(server: ServiceHost, offered: readonly DescService[], stopping: AbortSignal): void {
   const services = [...offered, ServerReflection];
   const files = new Map<string, DescFile>();

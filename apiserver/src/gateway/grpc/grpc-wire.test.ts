@@ -185,7 +185,7 @@ for (const split of [false, true]) {
         ['devices/d/rpc', JSON.stringify({ a: deep(60) })],
       ],
     ] as const) {
-      it(`refuses ${what}, as REST does`, async () => {
+      it(`rejects ${what}, as REST does`, async () => {
         server.tokens.set('caller', { ...server.tokens.get('viewer')!, scopes: ['telemetry:read', 'rpc:write'] });
         const authorization = 'Bearer caller';
         const { headers, trailers } = await send(`/kellet.v1.${method}`, bytes, { authorization });
@@ -224,7 +224,7 @@ for (const split of [false, true]) {
       '/kellet.v9.Service/Get',
       getDevice.toLowerCase(),
     ]) {
-      it(`answers UNIMPLEMENTED for ${path}`, async () => {
+      it(`returns UNIMPLEMENTED for ${path}`, async () => {
         const { headers, trailers } = await send(path, request('d'));
         expect({ ...headers, ...trailers }['grpc-status']).to.equal('12');
       });

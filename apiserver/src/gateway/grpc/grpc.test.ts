@@ -144,7 +144,7 @@ for (const split of [false, true])
       ],
       ['an error in the handler', { deviceId: 'bug' }, { 'x-api-key': 'viewer' }, status.INTERNAL, 'internal error'],
     ] as const) {
-      it(`answers ${what}: ${status[code]}`, async () => {
+      it(`returns ${status[code]} for ${what}`, async () => {
         const { error } = await unary(DeviceRegistryService, 'getDevice', request, entries);
         expect(error!.code).to.equal(code);
         expect(error!.details).to.contain(message);

@@ -14,7 +14,7 @@ describe('grpc-timeout', () => {
     it(`reads ${header}`, () => expect(timeoutMilliseconds(header)).to.be.closeTo(milliseconds, 1e-9));
   }
   for (const header of ['', '1', 'S', '1s', '-1S', '1.5S', '100000000S', '1S ', '1 S']) {
-    it(`refuses ${JSON.stringify(header)}`, () =>
+    it(`rejects ${JSON.stringify(header)}`, () =>
       expect(() => timeoutMilliseconds(header)).to.throw('grpc-timeout must be'));
   }
 

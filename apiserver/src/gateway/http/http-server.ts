@@ -51,7 +51,7 @@ interface Connection {
   outstanding: number;
   /** Those whose handling has not started. */
   readonly queue: ServerResponse[];
-  /** The most recent response, whether its headers were sent, and the bytes received by then. */
+  /** The latest request's response, when the request's headers arrived, and the bytes read from the client by then. */
   last: ServerResponse | undefined;
   lastAt: number;
   lastRead: number;

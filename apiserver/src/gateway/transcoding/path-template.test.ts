@@ -33,7 +33,7 @@ describe('path templates', () => {
     ['/v1:', 'expected a verb'],
     ['/v1/devices?x', 'unexpected text'],
   ]) {
-    it(`refuses ${template}`, () => expect(() => parseTemplate(template!)).to.throw(why));
+    it(`rejects ${template}`, () => expect(() => parseTemplate(template!)).to.throw(why));
   }
 
   // Captured segments follow the template's own; percent-decoding follows google/api/http.proto.

@@ -47,7 +47,7 @@ describe('strict JSON', () => {
     [`${'['.repeat(49)}${']'.repeat(49)}`, 'nested deeper'],
     [`${'{"a":'.repeat(100_000)}1${'}'.repeat(100_000)}`, 'nested deeper'],
   ] as const) {
-    it(`refuses ${JSON.stringify(text.slice(0, 50))}`, () => expect(() => parse(text)).to.throw(why));
+    it(`rejects ${JSON.stringify(text.slice(0, 50))}`, () => expect(() => parse(text)).to.throw(why));
   }
 
   it('rejects invalid UTF-8', () => {

@@ -206,7 +206,7 @@ describe('transcoding of requests', () => {
     ],
     ['a duplicate key', 'POST', 'auth/login', '{"email":"a","email":"b"}', 'email: must not be given twice'],
   ] as const) {
-    it(`refuses ${what}`, () => {
+    it(`rejects ${what}`, () => {
       expect(() => decode(verb, url, body))
         .to.throw(KelletError)
         .that.satisfies((error: KelletError) => {
