@@ -39,7 +39,7 @@ const countedSingly = 10_000;
 /**
  * Returns how many requests to reserve for a tenant that made `requests` in `milliseconds` and may make `remaining`
  * more: those of the next 50 ms at this rate, and at most a thousandth of the remainder. Reserved requests are used or
- * returned long before the limit is reached, so that it is exact.
+ * returned long before the limit is reached, so the limit is exact.
  */
 export function countAhead(requests: number, milliseconds: number, remaining: number): number {
   if (remaining < countedSingly) return 0;
