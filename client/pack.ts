@@ -1,5 +1,6 @@
-// Makes the package that other projects install (`make client`): the sources here are TypeScript, which no Node runs from
-// under node_modules. client/dist/package/ is JavaScript and declarations; its tarball beside it is named on standard output.
+// Builds the package for other projects (`make client`): the sources here are TypeScript, which Node does not run from
+// node_modules. client/dist/package/ has JavaScript and declarations; the path of its tarball is printed to standard
+// output.
 import { execFileSync } from 'node:child_process';
 import { copyFileSync, globSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -13,7 +14,7 @@ const run = (program: string, ...parameters: string[]): string =>
 rmSync(output, { recursive: true, force: true });
 execFileSync('tsc', ['--project', source], { stdio: ['ignore', 'inherit', 'inherit'] });
 
-// The compiler gives imports the extension .js in programs, not in declarations.
+// The compiler rewrites import extensions to .js in programs, but not in declarations.
 for (const file of globSync('**/*.d.ts', { cwd: packageFolder })) {
   const path = join(packageFolder, file);
   writeFileSync(path, readFileSync(path, 'utf8').replace(/ from '(\.[^']*)\.ts';/g, " from '$1.js';"));

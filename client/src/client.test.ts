@@ -51,7 +51,7 @@ describe('KelletClient', () => {
   const reply = (...given: Reply[]) => (replies = given.map((one) => () => one));
   const refused = (status: number, code: string | number): Reply => [status, { code, message: 'no', request_id: 'r1' }];
 
-  it('sends path, query, body and credential, and answers the body', async () => {
+  it('sends path, query, body and credential, and returns the body', async () => {
     reply([200, { device_id: 'd/1' }], [200, { devices: [], next_page_token: '' }]);
     const client = new KelletClient({ ...options(), credential: 'sk_live_x' });
     const device = await client.patch('/api/v1/devices/{device_id}', {
@@ -71,7 +71,7 @@ describe('KelletClient', () => {
     ]);
   });
 
-  it('throws what the API says', async () => {
+  it('throws the error of the API', async () => {
     reply([409, { code: 'ALREADY_EXISTS', message: 'it exists', request_id: 'r7' }]);
     const error = await new KelletClient(options())
       .post('/api/v1/profiles', { body: { name: 'x' } })
@@ -81,13 +81,13 @@ describe('KelletClient', () => {
     expect((error as Error).message).to.equal('POST /api/v1/profiles: 409 it exists');
   });
 
-  it('throws also when something else than the API answers', async () => {
+  it('throws for a response that is not from the API', async () => {
     replies = [() => [502, 'bad gateway', { 'x-request-id': 'r8' }]];
     const error = await new KelletClient(options()).get('/healthz').catch((e: unknown) => e);
     expect(error).to.include({ status: 502, code: 'UNKNOWN', requestId: 'r8' });
   });
 
-  it('waits for the window and sends a POST again, whole', async () => {
+  it('waits for the window to reset and resends the whole POST', async () => {
     reply([429, { code: 429 }, { 'retry-after': '7' }], [200, { profile_id: 'p' }]);
     await new KelletClient(options()).post('/api/v1/profiles', { body: { name: 'x' } });
     expect(seen.map(({ body }) => body)).to.deep.equal(['{"name":"x"}', '{"name":"x"}']);
@@ -95,7 +95,7 @@ describe('KelletClient', () => {
     expect(waits[0]).to.be.within(7, 8.75);
   });
 
-  it('gives up after as many attempts as it was told', async () => {
+  it('gives up after the configured number of attempts', async () => {
     reply(refused(503, 'UNAVAILABLE'), refused(503, 'UNAVAILABLE'));
     const client = new KelletClient({ ...options(), retry: { maximumAttempts: 2 } });
     const error = await client.get('/api/v1/profiles').catch((e: unknown) => e);
@@ -129,7 +129,7 @@ describe('KelletClient', () => {
     });
     const signIn = () => KelletClient.signIn(options(), { email: 'a@b', password: 'a long password' });
 
-    it('refreshes a token that is about to end, once for several requests', async () => {
+    it('refreshes an expiring token once for several requests', async () => {
       reply([200, pair('1', 10)], [200, pair('2')], [200, {}], [200, {}]);
       const client = await signIn();
       await Promise.all([client.get('/api/v1/tenant'), client.get('/api/v1/tenant')]);
@@ -142,21 +142,21 @@ describe('KelletClient', () => {
       expect(seen[1]!.body).to.equal('{"refresh_token":"refresh-1"}');
     });
 
-    it('refreshes a token that is refused, and sends the request again', async () => {
+    it('refreshes a rejected token and resends the request', async () => {
       reply([200, pair('1')], refused(401, 'UNAUTHENTICATED'), [200, pair('2')], [200, { profile_id: 'p' }]);
       const profile = await (await signIn()).post('/api/v1/profiles', { body: { name: 'x' } });
       expect(profile.profile_id).to.equal('p');
       expect(seen.at(-1)).to.include({ authorization: 'Bearer access-2', body: '{"name":"x"}' });
     });
 
-    it('throws when the new token is refused too', async () => {
+    it('throws when the new token is rejected too', async () => {
       reply([200, pair('1')], refused(401, 'UNAUTHENTICATED'), [200, pair('2')], refused(401, 'UNAUTHENTICATED'));
       const error = await (await signIn()).get('/api/v1/tenant').catch((e: unknown) => e);
       expect(error).to.include({ status: 401 });
       expect(seen).to.have.length(4);
     });
 
-    it('throws when the session is over', async () => {
+    it('throws when the session has ended', async () => {
       reply([200, pair('1', 10)], refused(401, 'UNAUTHENTICATED'));
       const error = await (await signIn()).get('/api/v1/tenant').catch((e: unknown) => e);
       expect((error as Error).message).to.match(/^POST \/api\/v1\/auth\/refresh: 401/);

@@ -1,4 +1,4 @@
-// The REST API as typed calls: `client.post('/api/v1/profiles', { body })` answers the profile or throws an ApiError.
+// The REST API as typed calls: `client.post('/api/v1/profiles', { body })` returns the profile or throws an ApiError.
 import createFetchClient, { type FetchResponse, type MaybeOptionalInit } from 'openapi-fetch';
 import type { HttpMethod, MediaType, PathsWithMethod, RequiredKeysOf } from 'openapi-typescript-helpers';
 import { fixedCredential, SessionCredentials, type Credentials, type Tokens } from './credentials.ts';
@@ -6,33 +6,33 @@ import { apiError } from './errors.ts';
 import type { paths } from './generated/api.ts';
 import { defaultRetryPolicy, retryDelay, type RetryPolicy } from './retry.ts';
 
-/** How a client is made. */
+/** Options of a client. */
 export interface ClientOptions {
-  /** Of the REST API, such as `https://kellet.example`. */
+  /** Base URL of the REST API, such as `https://kellet.example`. */
   baseUrl: string;
-  /** An API key or an access token; nothing for the open routes. `signIn` sets one. */
+  /** An API key or access token; not needed for public routes. `signIn` sets one. */
   credential?: string | Credentials;
   retry?: Partial<RetryPolicy>;
-  /** For tests: what sends, and what waits. */
+  /** For tests: replace sending and waiting. */
   fetch?: (request: Request) => Promise<Response>;
   sleep?: (seconds: number) => Promise<void>;
 }
 
-/** What a call answers: the body of its success. */
+/** The result of a call: the body of its success response. */
 type Answer<Path extends keyof paths, Method extends HttpMethod> = Method extends keyof paths[Path]
   ? NonNullable<FetchResponse<paths[Path][Method] & Record<string, unknown>, unknown, MediaType>['data']>
   : never;
 
-/** The second argument, which may be left out when nothing in it is required. */
+/** The second argument, optional if it has no required properties. */
 type InitParam<Init> = RequiredKeysOf<Init> extends never ? [Init?] : [Init];
 
-// No type parameter stands for the second argument: it would be inferred as it was written, misspelt fields and all.
+// The second argument has no type parameter: it would be inferred as written, including misspelt fields.
 type Call<Method extends HttpMethod> = <Path extends PathsWithMethod<paths, Method>>(
   path: Path,
   ...init: InitParam<MaybeOptionalInit<paths[Path], Method>>
 ) => Promise<Answer<Path, Method>>;
 
-/** Paths of lists that page by `page_token`, and the fields of an answer that are lists. */
+/** Paths of lists paged with `page_token`, and the list fields of a response. */
 type ListPath = {
   [Path in PathsWithMethod<paths, 'get'>]: Answer<Path, 'get'> extends { next_page_token: string } ? Path : never;
 }[PathsWithMethod<paths, 'get'>];
@@ -41,7 +41,7 @@ type Item<List> = List extends readonly (infer One)[] ? One : never;
 
 const sleepSeconds = (seconds: number): Promise<void> => new Promise((done) => setTimeout(done, seconds * 1000));
 
-/** The API under one credential. Every call answers the body of its success, or throws an ApiError. */
+/** The API with one credential. Every call returns the body of its success response or throws an ApiError. */
 export class KelletClient {
   readonly get: Call<'get'>;
   readonly post: Call<'post'>;
@@ -73,7 +73,7 @@ export class KelletClient {
     this.delete = unwrapped(client.DELETE);
   }
 
-  /** Signs in, and from then on calls as that person, with tokens that are refreshed by themselves. */
+  /** Signs in. The client then calls as that user, refreshing tokens automatically. */
   static async signIn(
     options: Omit<ClientOptions, 'credential'>,
     account: { email: string; password: string; tenant_id?: string },
@@ -84,7 +84,7 @@ export class KelletClient {
     return KelletClient.resume(options, tokens);
   }
 
-  /** Goes on with tokens of an earlier sign-in. */
+  /** Resumes with the tokens of an earlier sign-in. */
   static resume(options: Omit<ClientOptions, 'credential'>, tokens: Tokens): KelletClient {
     const open = new KelletClient(options);
     const credential = new SessionCredentials(tokens, (refreshToken) =>
@@ -93,12 +93,14 @@ export class KelletClient {
     return new KelletClient({ ...options, credential });
   }
 
-  /** The bearer that the next request would send; undefined: none. */
+  /** Returns the bearer token of the next request, or undefined. */
   bearer(): Promise<string | undefined> {
     return this.credentials.bearer();
   }
 
-  /** Every item of a list, page by page: `for await (const device of client.list('/api/v1/devices', 'devices'))`. */
+  /**
+   * Yields every item of a list, page by page: `for await (const device of client.list('/api/v1/devices', 'devices'))`.
+   */
   async *list<Path extends ListPath, Field extends ListField<Answer<Path, 'get'>>>(
     path: Path,
     field: Field,
@@ -115,7 +117,7 @@ export class KelletClient {
     }
   }
 
-  /** One request with its credential, renewed once when it is refused, and repeated while that makes sense. */
+  /** Sends a request with its credential, which is renewed once if rejected, and retries as the policy allows. */
   private async send(request: Request): Promise<Response> {
     const { fetch: sendOnce = fetch, sleep = sleepSeconds } = this.options;
     let bearer = await this.credentials.bearer();

@@ -1,31 +1,31 @@
-// Who calls: an API key as it is, or a person's pair of tokens, which is refreshed before it runs out.
+// Credentials: a fixed API key, or a user's pair of tokens, refreshed before it expires.
 
-/** A pair of tokens, as signing in answers it. */
+/** A pair of tokens, as returned by a sign-in. */
 export interface Tokens {
   access_token: string;
   refresh_token: string;
-  /** Life of the access token in seconds. */
+  /** Lifetime of the access token in seconds. */
   expires_in: number;
 }
 
-/** Gives the credential of a request. */
+/** Provides the credential of requests. */
 export interface Credentials {
-  /** What to send as the bearer; undefined: nothing. */
+  /** Returns the bearer token to send, or undefined for none. */
   bearer(): Promise<string | undefined>;
-  /** The API has refused `bearer`: answers another one, or undefined when there is none. */
+  /** Called when the API has rejected `bearer`. Returns another token, or undefined if there is none. */
   renew(bearer: string): Promise<string | undefined>;
 }
 
-/** An API key (`sk_live_…`), or an access token that somebody else looks after. */
+/** Returns credentials for an API key (`sk_live_…`), or for an access token managed elsewhere. */
 export const fixedCredential = (bearer: string | undefined): Credentials => ({
   bearer: () => Promise.resolve(bearer),
   renew: () => Promise.resolve(undefined),
 });
 
-/** Seconds before its end at which an access token counts as used up. */
+/** Seconds before its expiry at which an access token is refreshed. */
 const marginSeconds = 30;
 
-/** A signed-in person. Several requests at once share one refresh, since a refresh token works once. */
+/** A signed-in user. Concurrent requests share one refresh, since a refresh token works once. */
 export class SessionCredentials implements Credentials {
   private readonly exchange: (refreshToken: string) => Promise<Tokens>;
   private readonly now: () => number;
@@ -33,7 +33,7 @@ export class SessionCredentials implements Credentials {
   private endsAt: number;
   private refreshing: Promise<void> | undefined;
 
-  /** `exchange` calls `POST /api/v1/auth/refresh`; `now` answers milliseconds. */
+  /** `exchange` calls `POST /api/v1/auth/refresh`; `now` returns milliseconds. */
   constructor(tokens: Tokens, exchange: (refreshToken: string) => Promise<Tokens>, now: () => number = Date.now) {
     this.exchange = exchange;
     this.now = now;
@@ -41,7 +41,7 @@ export class SessionCredentials implements Credentials {
     this.endsAt = now() + tokens.expires_in * 1000;
   }
 
-  /** The pair in use, to be kept for the next start. */
+  /** The current pair, to be stored for the next start. */
   get current(): Tokens {
     return this.tokens;
   }

@@ -1,22 +1,22 @@
-// What the API says when it refuses, as exceptions.
+// Errors of the API as exceptions.
 
-/** The body of every answer that is no success. */
+/** Body of every error response. */
 export interface ErrorBody {
-  /** A gRPC status name; the number 429 when the rate limit rejects. */
+  /** gRPC status name, or the number 429 when the rate limit is exceeded. */
   code: string | number;
   message: string;
   request_id: string;
 }
 
-/** An answer that is no success. */
+/** An error response. */
 export class ApiError extends Error {
   /** HTTP status. */
   readonly status: number;
-  /** A gRPC status name, such as `NOT_FOUND`; `RESOURCE_EXHAUSTED` also for a rejection by the rate limit. */
+  /** gRPC status name, such as `NOT_FOUND`. Also `RESOURCE_EXHAUSTED` when the rate limit is exceeded. */
   readonly code: string;
-  /** Under which the server's log has the request. */
+  /** Id of the request in the server's log. */
   readonly requestId: string;
-  /** Seconds after which a retry makes sense. */
+  /** Seconds to wait before a retry. */
   readonly retryAfterSeconds: number | undefined;
 
   constructor(request: Request, response: Response, body: Partial<ErrorBody>) {
@@ -30,19 +30,19 @@ export class ApiError extends Error {
   }
 }
 
-/** Reads an answer that is no success. */
+/** Reads an error response. */
 export async function apiError(request: Request, response: Response): Promise<ApiError> {
   let body: Partial<ErrorBody> = {};
   try {
     const parsed: unknown = await response.json();
     if (typeof parsed === 'object' && parsed !== null) body = parsed;
   } catch {
-    // Not ours: something between the client and the API has answered.
+    // Not a response of the API, but of an intermediary.
   }
   return new ApiError(request, response, body);
 }
 
-/** The seconds of `Retry-After`, when it is a number. */
+/** Returns the seconds of `Retry-After` if it is a number. */
 export function retryAfter(response: Response): number | undefined {
   const text = response.headers.get('retry-after');
   return text !== null && /^\d+$/.test(text) ? Number(text) : undefined;

@@ -10,18 +10,18 @@ describe('retryDelay', () => {
     attempt: number,
     delay: number | undefined,
   ][] = [
-    ['a rate limit, by its own word', { method: 'POST' }, 429, '7', 1, 7],
+    ['a rate limit, as its Retry-After says', { method: 'POST' }, 429, '7', 1, 7],
     ['a rate limit that resets too late', { method: 'GET' }, 429, '300', 1, undefined],
     ['a quota', { method: 'POST' }, 429, undefined, 1, undefined],
-    ['a reader of what is away', { method: 'GET' }, 503, '1', 1, 1],
-    ['a reader, longer each time', { method: 'GET' }, 503, undefined, 3, 0.8],
-    ['a writer of what is away', { method: 'POST' }, 503, '1', 1, undefined],
-    ['a writer with a key', { method: 'POST', headers: { 'idempotency-key': 'k' } }, 503, '1', 1, 1],
+    ['a read while the server is unavailable', { method: 'GET' }, 503, '1', 1, 1],
+    ['a read, longer each time', { method: 'GET' }, 503, undefined, 3, 0.8],
+    ['a write while the server is unavailable', { method: 'POST' }, 503, '1', 1, undefined],
+    ['a write with a key', { method: 'POST', headers: { 'idempotency-key': 'k' } }, 503, '1', 1, 1],
     ['an update', { method: 'PATCH' }, 503, '1', 1, undefined],
     ['a deletion', { method: 'DELETE' }, 503, '1', 1, 1],
     ['the last attempt', { method: 'GET' }, 503, '1', 4, undefined],
-    ['a defect', { method: 'GET' }, 500, undefined, 1, undefined],
-    ['a refusal', { method: 'GET' }, 404, undefined, 1, undefined],
+    ['an internal error', { method: 'GET' }, 500, undefined, 1, undefined],
+    ['a client error', { method: 'GET' }, 404, undefined, 1, undefined],
   ];
   for (const [what, init, status, after, attempt, delay] of cases) {
     it(`${delay === undefined ? 'gives up' : 'waits'}: ${what}`, () => {

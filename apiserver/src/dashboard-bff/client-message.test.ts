@@ -34,7 +34,7 @@ describe('parseClientMessage', () => {
     ['{"subscribe":"alarms"}', 'UNIMPLEMENTED'],
   ];
   for (const [text, code] of bad) {
-    it(`refuses ${text}`, () =>
+    it(`rejects ${text}`, () =>
       expect(() => parseClientMessage(text))
         .to.throw(KelletError)
         .with.property('code', code));

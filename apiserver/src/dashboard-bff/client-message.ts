@@ -1,35 +1,36 @@
-// What a client of /ws may say (API.md, dashboard-bff). Pure.
+// Parses messages of /ws clients. Pure.
 import { invalidArgument, KelletError } from '../platform/errors.ts';
 
-/** Channels of the contract; those that are not served yet answer UNIMPLEMENTED. */
+/** Channels of the contract; those not implemented yet return UNIMPLEMENTED. */
 const channels = ['telemetry.live', 'alarms', 'rollouts', 'events'] as const;
 
-/** Which devices a message is about: one or several, or those of a group. Empty when it names none. */
+/** Devices that a message refers to: one, several, or those of a group. Empty if it names none. */
 export interface Target {
   readonly deviceIds: readonly string[];
   readonly groupId: string | undefined;
 }
 
-/** A checked message. */
+/** A validated message. */
 export interface ClientMessage {
   readonly verb: 'subscribe' | 'unsubscribe';
   readonly channel: 'telemetry.live';
   readonly target: Target;
-  /** The target as the client gave it, for the answer. */
+  /** The target as the client gave it, for the response. */
   readonly given: Readonly<Record<string, unknown>>;
 }
 
 const mostDevicesPerMessage = 1000;
 
-/** Reads a message. Throws INVALID_ARGUMENT for what is none, UNIMPLEMENTED for a channel that is not served yet. */
+/** Parses a message. Throws INVALID_ARGUMENT if it is malformed, UNIMPLEMENTED for a channel not implemented yet. */
 export function parseClientMessage(text: string): ClientMessage {
   const message = jsonObject(text);
   const { subscribe, unsubscribe, ...given } = message;
   if ((subscribe === undefined) === (unsubscribe === undefined)) {
-    throw invalidArgument('a message has either subscribe or unsubscribe');
+    throw invalidArgument('a message must have either subscribe or unsubscribe');
   }
   const channel = subscribe ?? unsubscribe;
-  if (!channels.some((known) => known === channel)) throw invalidArgument(`subscribe: one of ${channels.join(', ')}`);
+  if (!channels.some((known) => known === channel))
+    throw invalidArgument(`subscribe: must be one of ${channels.join(', ')}`);
   if (channel !== 'telemetry.live') throw new KelletError('UNIMPLEMENTED', `the channel is not served yet`);
   const verb = subscribe === undefined ? 'unsubscribe' : 'subscribe';
   return { verb, channel, target: targetOf(given, verb), given };

@@ -1,13 +1,13 @@
-// How many sockets of /ws a process keeps, and for whom.
+// Limits on the /ws sockets of a process.
 
-/** The most that one process keeps at a time. */
+/** Maximum numbers per process. */
 export interface ConnectionLimits {
-  /** Sockets whose token is not judged yet: in all, and of one address (IPv6: /64). */
+  /** Sockets whose token is still being validated: in total, and per address (IPv6: /64). */
   readonly unjudged: number;
   readonly unjudgedOfAddress: number;
   readonly ofUser: number;
   readonly ofTenant: number;
-  /** Devices that the sockets of one tenant watch, a device once for each socket. */
+  /** Devices watched by the sockets of one tenant, counted once per socket. */
   readonly watchedOfTenant: number;
 }
 
@@ -19,7 +19,7 @@ export const defaultConnectionLimits: ConnectionLimits = {
   watchedOfTenant: 200_000,
 };
 
-/** Counts what is kept, by name; a name without any is forgotten. */
+/** Counters by name; a name at zero is forgotten. */
 export class Tally {
   private readonly counts = new Map<string, number>();
 
@@ -33,7 +33,7 @@ export class Tally {
     else this.counts.delete(name);
   }
 
-  /** Counts one more, until the function that comes back is called. */
+  /** Adds one, until the returned function is called. */
   enter(name: string): () => void {
     this.add(name, 1);
     let isIn = true;

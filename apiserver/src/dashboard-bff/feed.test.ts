@@ -3,7 +3,7 @@ import { MemoryBudget } from '../gateway/http/memory-budget.ts';
 import { Feed } from './feed.ts';
 
 describe('Feed', () => {
-  it('keeps the latest message of each device while the socket is full', async () => {
+  it('keeps only the latest message of each device while the socket is full', async () => {
     const sent: string[] = [];
     const memory = new MemoryBudget({ total: 2 ** 30, perOwner: 2 ** 30 });
     const socket = { bufferedAmount: 0, send: (message: unknown) => void sent.push(message as string) };
@@ -20,7 +20,7 @@ describe('Feed', () => {
     feed.close();
   });
 
-  it('lets the client go whose backlog has waited longest when memory is short', () => {
+  it('disconnects the client with the oldest backlog when memory is short', () => {
     const memory = new MemoryBudget({ total: 250_000, perOwner: 200_000 });
     const gone: string[] = [];
     const open = (name: string, tenantId: string) =>

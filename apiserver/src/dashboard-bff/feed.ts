@@ -1,27 +1,29 @@
-// Points on their way to one client. A client that reads too slowly gets the latest point of each device, not a growing
-// backlog; one that does not read at all is let go.
+// Sends points to one client. A slow reader gets the latest point of each device instead of a growing backlog; a client
+// that does not read at all is disconnected.
 import type { WebSocket } from 'ws';
 import type { Hold, MemoryBudget } from '../gateway/http/memory-budget.ts';
 
-/** Bytes that may wait in the socket before points are kept back. */
+/** Bytes waiting in the socket from which points are held back. */
 const mostBufferedBytes = 64 * 1024;
-/** Bytes that may wait there on nobody's account. */
+/** Bytes that may wait there without being charged to anybody. */
 const freeBytes = 16 * 1024;
-/** Bytes of points that are kept back for one client. */
+/** Maximum bytes of points held back for one client. */
 const mostKeptBytes = 8 * 1024 * 1024;
 const retryMilliseconds = 50;
 const patienceMilliseconds = 15_000;
 
-/** The socket as the feed uses it. */
+/** The part of a socket that the feed uses. */
 export type FeedSocket = Pick<WebSocket, 'bufferedAmount' | 'send'>;
 
-/** What a feed is made of. */
+/** Dependencies of a feed. */
 export interface FeedParts {
   readonly socket: FeedSocket;
-  /** Counts what waits for slow clients, on the account of their tenants. */
+  /** Accounts for what waits for slow clients, by tenant. */
   readonly memory: MemoryBudget;
   readonly tenantId: string;
-  /** Called once, when the client has taken nothing for 15 s, lets too much wait, or when others need the memory. */
+  /**
+   * Called once, when the client has read nothing for 15 s, has too large a backlog, or was evicted for lack of memory.
+   */
   readonly tooSlow: () => void;
 }
 
@@ -30,7 +32,7 @@ export class Feed {
   private readonly parts: FeedParts;
   private readonly latest = new Map<string, string>();
   private keptBytes = 0;
-  /** Bytes in the socket when it was last looked at, and since when nothing has gone out of it. */
+  /** Bytes in the socket at the last check, and since when none has left it. */
   private buffered = 0;
   private blockedSince = 0;
   private timer: NodeJS.Timeout | undefined;
@@ -41,7 +43,7 @@ export class Feed {
     this.parts = parts;
   }
 
-  /** Sends a message about a device, or keeps it until the socket has room, in place of an older one. */
+  /** Sends a message about a device, or keeps it until the socket has room, replacing an older one. */
   push(deviceId: string, message: string): void {
     if (this.isEnded) return;
     const { socket } = this.parts;
@@ -52,7 +54,7 @@ export class Feed {
 
   private keep(deviceId: string, message: string): void {
     this.drop(deviceId);
-    // Put at the end, so that devices take turns.
+    // Appended, so that devices take turns.
     this.latest.set(deviceId, message);
     this.keptBytes += message.length;
   }
@@ -64,7 +66,7 @@ export class Feed {
     this.keptBytes -= known.length;
   }
 
-  /** Something waits: it counts, and is looked at until it is gone. */
+  /** Accounts for the waiting bytes and checks them until they are gone. */
   private wait(): void {
     const { socket, memory, tenantId } = this.parts;
     if (!this.timer) {
@@ -104,7 +106,7 @@ export class Feed {
     this.parts.tooSlow();
   }
 
-  /** Sends nothing any more. */
+  /** Stops sending. */
   close(): void {
     this.isEnded = true;
     this.rest();

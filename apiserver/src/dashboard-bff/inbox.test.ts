@@ -22,7 +22,7 @@ describe('an inbox', () => {
   });
   const settle = () => new Promise((resolve) => setImmediate(resolve));
 
-  it('handles one message at a time, and reads nothing meanwhile', async () => {
+  it('handles one message at a time and pauses reading meanwhile', async () => {
     inbox.take('a');
     inbox.take('b');
     await settle();
@@ -35,7 +35,7 @@ describe('an inbox', () => {
     expect(log).to.deep.equal(['pause', 'a', 'b', 'resume']);
   });
 
-  it('takes 500 messages at once and 50 a second, a large one for several, and then no more', () => {
+  it('accepts a burst of 500 messages and 50 per second, large ones counting as several', () => {
     for (let count = 0; count < 500; count += 1) expect(inbox.count(10)).to.equal(true);
     now += 1000;
     expect(inbox.count(50 * 1024)).to.equal(true);
@@ -47,7 +47,7 @@ describe('an inbox', () => {
     expect(log).to.deep.equal(['flooded']);
   });
 
-  it('drops what waits when it is closed', async () => {
+  it('drops waiting messages when it is closed', async () => {
     inbox.take('a');
     inbox.take('b');
     inbox.close();

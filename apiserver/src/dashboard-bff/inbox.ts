@@ -1,32 +1,32 @@
-// The messages of one client, one at a time: while one is being handled, and until its answer is on its way, nothing further is
-// read. So a client that floods waits, and one that does not read its answers is not heard.
+// Handles the messages of one client one at a time. Reading pauses until the response is on its way, so that a client
+// cannot flood the process, and one that does not read its responses is not read either.
 
-/** Messages, pings and pongs of one client, each with a kibibyte: so many at once, and so many a second. */
+/** Limits on messages, pings and pongs of one client, counted per started kibibyte: a burst, and a rate per second. */
 const burst = 500;
 const perSecond = 50;
 
-/** The socket as the inbox uses it. */
+/** The part of a socket that the inbox uses. */
 export interface InboxSocket {
-  /** Stops reading; what has been read already may still bring messages. */
+  /** Stops reading; messages already read may still arrive. */
   pause(): void;
   resume(): void;
 }
 
-/** What an inbox does with what comes. */
+/** Dependencies of an inbox. */
 export interface InboxParts {
   readonly socket: InboxSocket;
-  /** Handles a message and sends the answer; resolves when the answer has been passed on. Never rejects. */
+  /** Handles a message and sends the response; resolves when the response has been passed on. Never rejects. */
   readonly handle: (text: string) => Promise<void>;
-  /** Called once, when the client sends more than it may. Nothing is handled afterwards. */
+  /** Called once, when the client exceeds its limit. Nothing is handled afterwards. */
   readonly flooded: () => void;
-  /** Milliseconds that never go back. */
+  /** Monotonic milliseconds. */
   readonly now: () => number;
 }
 
-/** Takes messages in order. */
+/** Handles messages in order. */
 export class Inbox {
   private readonly parts: InboxParts;
-  /** What one read of the socket brought: it cannot be more than that holds. */
+  /** Messages from one read of the socket, which bounds their size. */
   private readonly waiting: string[] = [];
   private isBusy = false;
   private isClosed = false;
@@ -38,7 +38,7 @@ export class Inbox {
     this.countedAt = parts.now();
   }
 
-  /** Counts something that the client sent, of so many bytes; false: it is too much, or came after the end. */
+  /** Counts input of this many bytes. Returns false if it exceeds the limit or arrives after the end. */
   count(bytes: number): boolean {
     if (this.isClosed) return false;
     const now = this.parts.now();
@@ -54,14 +54,14 @@ export class Inbox {
     return false;
   }
 
-  /** Takes a message. */
+  /** Accepts a message. */
   take(text: string): void {
     if (!this.count(text.length)) return;
     this.waiting.push(text);
     if (!this.isBusy) void this.work();
   }
 
-  /** Handles nothing any more. */
+  /** Stops handling messages. */
   close(): void {
     this.isClosed = true;
     this.waiting.length = 0;

@@ -1,8 +1,8 @@
-// The messages of telemetry.live, made once for all subscribers of a device.
+// Messages of telemetry.live, built once for all subscribers of a device.
 
 const made = new WeakMap<readonly string[], readonly string[]>();
 
-/** `{"channel":"telemetry.live","device_id":…,"point":{…}}` for each point (the JSON of a LivePoint). */
+/** Returns `{"channel":"telemetry.live","device_id":…,"point":{…}}` for each point (the JSON of a LivePoint). */
 export function liveMessages(deviceId: string, points: readonly string[]): readonly string[] {
   let messages = made.get(points);
   if (!messages) {

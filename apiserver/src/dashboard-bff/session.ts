@@ -1,4 +1,4 @@
-// One client of /ws: what it may see, what it watches.
+// One /ws client: its permissions and the devices it watches.
 import { invalidArgument, notFound, resourceExhausted, toKelletError } from '../platform/errors.ts';
 import type { MemoryBudget } from '../gateway/http/memory-budget.ts';
 import type { Logger } from '../platform/logger.ts';
@@ -11,27 +11,27 @@ import { Feed, type FeedSocket } from './feed.ts';
 import { Inbox, type InboxSocket } from './inbox.ts';
 import { liveMessages } from './live-message.ts';
 
-/** What a session is made of. */
+/** Dependencies of a session. */
 export interface SessionParts {
   readonly devices: Devices;
   readonly live: LiveHub;
-  /** Counts what waits for slow clients. */
+  /** Accounts for what waits for slow clients. */
   readonly memory: MemoryBudget;
   readonly limits: ConnectionLimits;
-  /** The devices that the sockets of a tenant watch. */
+  /** Devices watched by the sockets of a tenant. */
   readonly watched: Tally;
-  /** The devices of a group; undefined when the tenant has no such group. */
+  /** Returns the devices of a group, or undefined if the tenant has no such group. */
   readonly groupMembers: (tenantId: string, groupId: string) => Promise<readonly string[] | undefined>;
   readonly logger: Logger;
 }
 
-/** Devices and groups that one socket may watch. */
+/** Maximum devices and groups watched by one socket. */
 const mostDevices = 10_000;
 const mostGroups = 100;
-/** Characters of a message whose target is repeated in the answer. */
+/** Maximum length of a message whose target is repeated in the response. */
 const longestRepeated = 4096;
 
-/** How a session ends by itself. */
+/** Callbacks for a session that must be closed. */
 export interface SessionEnds {
   readonly tooSlow: () => void;
   readonly flooded: () => void;
@@ -45,7 +45,7 @@ export class Session {
   private readonly feed: Feed;
   private readonly watched = new Map<string, () => void>();
   private readonly groups = new Map<string, Set<string>>();
-  /** Devices that were subscribed by their own id. */
+  /** Devices subscribed by their own id. */
   private readonly direct = new Set<string>();
   private closed = false;
   private readonly inbox: Inbox;
@@ -65,12 +65,12 @@ export class Session {
     });
   }
 
-  /** Takes a message; messages are taken in order. */
+  /** Accepts a message; messages are handled in order. */
   receive(text: string): void {
     this.inbox.take(text);
   }
 
-  /** Counts a ping or pong of the client; false: it has sent too much. */
+  /** Counts a ping or pong of the client. Returns false if it has sent too much. */
   count(): boolean {
     return this.inbox.count(0);
   }
@@ -80,12 +80,12 @@ export class Session {
       await this.answer(await this.handle(text));
     } catch (thrown) {
       const error = toKelletError(thrown);
-      if (error.code === 'INTERNAL') this.parts.logger.error({ err: thrown }, 'a message of /ws failed');
+      if (error.code === 'INTERNAL') this.parts.logger.error({ err: thrown }, 'a /ws message failed');
       await this.answer({ error: { code: error.code, message: error.message } });
     }
   }
 
-  /** Follows changes of the groups that are watched. */
+  /** Applies changes of the watched groups. */
   refreshGroups(): void {
     if (this.isRefreshing || this.groups.size === 0) return;
     this.isRefreshing = true;
@@ -95,7 +95,7 @@ export class Session {
   private async readGroups(): Promise<void> {
     for (const groupId of [...this.groups.keys()]) {
       const members = await this.parts.groupMembers(this.caller.tenantId, groupId).catch(() => undefined);
-      // It may have been unsubscribed meanwhile.
+      // It may have been unsubscribed in the meantime.
       if (members && this.groups.has(groupId)) this.groups.set(groupId, new Set(members));
     }
     this.update();
@@ -110,7 +110,9 @@ export class Session {
     this.feed.close();
   }
 
-  /** Resolves when the answer has left the process: a client that does not read waits with its next message. */
+  /**
+   * Resolves when the response has left the process, so that a client that does not read cannot send its next message.
+   */
   private answer(message: object): Promise<void> {
     if (this.closed) return Promise.resolve();
     return new Promise((resolve) => this.socket.send(JSON.stringify(message), () => resolve()));
@@ -129,7 +131,7 @@ export class Session {
       const members = await this.parts.groupMembers(tenantId, groupId);
       if (!members) throw notFound('group_id: group');
       if (!this.groups.has(groupId) && this.groups.size >= mostGroups) {
-        throw invalidArgument(`at most ${mostGroups} groups a connection`);
+        throw invalidArgument(`at most ${mostGroups} groups per connection`);
       }
       this.limit(members);
       this.groups.set(groupId, new Set(members));
@@ -141,13 +143,13 @@ export class Session {
       for (const id of devices) this.direct.add(id!);
     }
     this.update();
-    // Who is told that it is subscribed misses no point from here on, whichever process commits it.
+    // Once the subscription is confirmed, the client misses no point, whichever process commits it.
     await this.parts.live.settled();
   }
 
   private limit(more: readonly string[]): void {
     const added = more.filter((id) => !this.watched.has(id)).length;
-    if (this.watched.size + added > mostDevices) throw invalidArgument(`at most ${mostDevices} devices a connection`);
+    if (this.watched.size + added > mostDevices) throw invalidArgument(`at most ${mostDevices} devices per connection`);
     if (this.parts.watched.of(this.caller.tenantId) + added > this.parts.limits.watchedOfTenant) {
       throw resourceExhausted('the connections of this tenant watch too many devices');
     }
@@ -163,7 +165,7 @@ export class Session {
     this.update();
   }
 
-  /** Makes what is watched equal to what was subscribed: a device in several subscriptions is pushed once. */
+  /** Updates what is watched to match the subscriptions: a device in several of them is sent once. */
   private update(): void {
     if (this.closed) return;
     const { tenantId } = this.caller;

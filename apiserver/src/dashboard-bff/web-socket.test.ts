@@ -24,7 +24,7 @@ describe('/ws', () => {
   let ends: (() => void)[];
   let members: string[];
   let lines: string[];
-  /** What becomes of the token `slow`. */
+  /** Result of validating the token `slow`. */
   let judging: Promise<Caller>;
   let judge: (error: Error) => void;
 
@@ -108,7 +108,7 @@ describe('/ws', () => {
   const publish = (deviceId: string, n: number, tenantId = 'acme') =>
     live.publish(tenantId, deviceId, [testPoint(tenantId, Number(deviceId.slice(-2)), 1_790_000_000, n)]);
 
-  it('pushes the points of a device that is watched, with what is known of the device', async () => {
+  it('pushes the points of a watched device, with details of the device', async () => {
     const client = connect('user', { origin });
     await client.opened;
     expect(await client.say({ subscribe: 'telemetry.live', device_id: first })).to.deep.equal({
@@ -130,7 +130,7 @@ describe('/ws', () => {
     expect((message!.point as { data_hash: string }).data_hash).to.match(/^[0-9a-f]{64}$/);
   });
 
-  it('watches several devices and groups, each point once, until told otherwise', async () => {
+  it('watches several devices and groups, sending each point once, until unsubscribed', async () => {
     const client = connect('user');
     await client.opened;
     await client.say({ subscribe: 'telemetry.live', device_ids: [first, second] });
@@ -147,7 +147,7 @@ describe('/ws', () => {
     expect(live.isWatched).to.equal(false);
   });
 
-  it('answers what cannot be with an error and stays open', async () => {
+  it('responds to invalid requests with an error and stays open', async () => {
     const client = connect('user');
     await client.opened;
     const codeOf = async (message: unknown) => ((await client.say(message))!.error as { code: string }).code;
@@ -167,7 +167,7 @@ describe('/ws', () => {
     ['a token without the scope', 'blind', {}, 4403, { close_code: 4403, code: 'PERMISSION_DENIED', tenant: 'acme' }],
     ['a token from a forbidden address', 'elsewhere', {}, 4403, { close_code: 4403, address: '127.0.0.1' }],
     [
-      'a foreign origin',
+      'another origin',
       'user',
       { origin: 'https://evil.test' },
       'Unexpected server response: 403',
@@ -176,7 +176,7 @@ describe('/ws', () => {
     ['another path', 'user', { path: '/other' }, 'Unexpected server response: 404', { status: 404, code: 'NOT_FOUND' }],
   ];
   for (const [name, token, options, outcome, line] of refused) {
-    it(`refuses ${name}, and logs it in one line`, async () => {
+    it(`rejects ${name}, and logs it in one line`, async () => {
       const client = connect(token, options);
       client.opened.catch(() => undefined);
       expect(await client.closed).to.equal(outcome);
@@ -204,7 +204,7 @@ describe('/ws', () => {
     ],
   ];
   for (const [name, request, status, code] of broken) {
-    it(`refuses a handshake with ${name} in the shape of every other error`, async () => {
+    it(`rejects a handshake with ${name} with the usual error body`, async () => {
       const socket = createConnection((server.address() as AddressInfo).port, '127.0.0.1');
       let text = '';
       socket.on('data', (data: Buffer) => (text += data.toString()));
@@ -221,7 +221,7 @@ describe('/ws', () => {
     });
   }
 
-  it('has a line in the access log when it opens and one when it ends, without the token', async () => {
+  it('writes a line to the access log when it opens and one when it ends, without the token', async () => {
     const first = connect('user');
     await first.opened;
     await eventually(() => lines.length === 1);
@@ -244,7 +244,7 @@ describe('/ws', () => {
     expect(lines.join('')).not.to.contain('token');
   });
 
-  it('closes with 4401 when the token ends, and forgets what was watched', async () => {
+  it('closes with 4401 when the token expires, and forgets what was watched', async () => {
     const client = connect('user');
     await client.opened;
     await client.say({ subscribe: 'telemetry.live', device_id: first });
@@ -254,11 +254,11 @@ describe('/ws', () => {
     expect(live.isWatched).to.equal(false);
   });
 
-  it('reads nothing before the token is judged', async () => {
+  it('reads nothing before the token is validated', async () => {
     const client = connect('slow');
     await client.opened;
     let sent = 0;
-    // More than kernels keep.
+    // More than kernels buffer.
     for (; sent < 64; sent += 1) client.socket.send('x'.repeat(512 * 1024));
     await new Promise((resolve) => setTimeout(resolve, 300));
     expect(client.socket.bufferedAmount).to.be.above(1024 * 1024);
@@ -267,7 +267,7 @@ describe('/ws', () => {
     expect(await client.closed).to.be.oneOf([4401, 1006, 'write ECONNRESET', 'read ECONNRESET', 'write EPIPE']);
   });
 
-  it('takes few sockets of an address whose tokens are not judged, and those whose token is known', async () => {
+  it('accepts few sockets of an address with unvalidated tokens, and those whose token is known', async () => {
     const waiting = [connect('slow'), connect('slow'), connect('slow')];
     await Promise.all(waiting.map(({ opened }) => opened));
     const refusedOne = connect('slow');
@@ -282,7 +282,7 @@ describe('/ws', () => {
     expect(await next.closed).to.equal(4401);
   });
 
-  it('keeps few sockets of a user', async () => {
+  it('limits the sockets of a user', async () => {
     const kept = [connect('user'), connect('user'), connect('user'), connect('user')];
     for (const client of kept) {
       await client.opened;
@@ -296,7 +296,7 @@ describe('/ws', () => {
     expect(await next.say({ subscribe: 'telemetry.live', device_id: first })).to.have.property('subscribed');
   });
 
-  it('says so and closes when a client sends too many messages', async () => {
+  it('reports an error and closes when a client sends too many messages', async () => {
     const client = connect('user');
     await client.opened;
     for (let count = 0; count < 600; count += 1) client.socket.send('{"unsubscribe":"telemetry.live"}');
@@ -306,7 +306,7 @@ describe('/ws', () => {
     });
   });
 
-  it('closes when a message is too long or comes in too many pieces', async () => {
+  it('closes when a message is too long or has too many fragments', async () => {
     const long = connect('user');
     await long.opened;
     long.socket.send(JSON.stringify({ subscribe: 'telemetry.live', device_id: 'x'.repeat(70_000) }));
@@ -326,7 +326,7 @@ describe('/ws', () => {
     });
   });
 
-  it('answers pings, and closes when there are too many', async () => {
+  it('responds to pings, and closes when there are too many', async () => {
     const client = connect('user');
     await client.opened;
     let pongs = 0;
@@ -337,7 +337,7 @@ describe('/ws', () => {
     expect(await client.closed).to.equal(1008);
   });
 
-  it('takes a message that comes before the token is judged', async () => {
+  it('handles a message that arrives before the token is validated', async () => {
     const client = connect('user');
     client.socket.once('open', () =>
       client.socket.send(JSON.stringify({ subscribe: 'telemetry.live', device_id: first })),

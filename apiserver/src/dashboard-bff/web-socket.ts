@@ -1,4 +1,4 @@
-// /ws on the REST server: upgrade, credential, origin, pings, and the end of each connection.
+// /ws on the REST server: upgrade, credential, origin, pings, and closing of connections.
 import type { IncomingMessage, Server as HttpServer } from 'node:http';
 import type { Duplex } from 'node:stream';
 import { WebSocketServer, type WebSocket } from 'ws';
@@ -16,14 +16,14 @@ import type { Caller } from '../platform/rpc.ts';
 import { defaultConnectionLimits, Tally, type ConnectionLimits } from './connections.ts';
 import { Session, type SessionParts } from './session.ts';
 
-/** Close codes of the contract (API.md, dashboard-bff). */
+/** Close codes. */
 const closeCodes = {
   expired: 4401,
   notAllowed: 4403,
   tooSlow: 4408,
   goingAway: 1001,
   unavailable: 1013,
-  /** More messages than a client may send (RFC 6455: a policy is violated). */
+  /** More messages than allowed (RFC 6455: policy violation). */
   flooded: 1008,
   abnormal: 1006,
 } as const;
@@ -31,25 +31,27 @@ const closeCodes = {
 const pingMilliseconds = 30_000;
 /** Enough for a thousand device ids. */
 const mostMessageBytes = 64 * 1024;
-/** How long a token may take to be judged, and a client that is sent away to read why. */
+/** Time to validate a token, and for a rejected client to read the reason. */
 const judgingMilliseconds = 10_000;
 const dismissalMilliseconds = 1000;
-/** What is read and thrown away meanwhile: enough for a client that closes its side. */
+/** Bytes read and discarded meanwhile: enough for a client to close its side. */
 const mostDismissedBytes = 4096;
-/** What may stand behind the request for the upgrade: a client has to wait for the answer before it sends anything. */
+/** Bytes that may follow the upgrade request: a client must wait for the response before it sends anything. */
 const mostEarlyBytes = 4096;
 const mebibyte = 1024 * 1024;
 const requiredScope = 'telemetry:read';
 
-/** What /ws needs. */
+/** Dependencies of /ws. */
 export interface WebSocketParts extends Omit<SessionParts, 'memory' | 'watched' | 'limits'> {
-  /** The gateway's: the caller behind a token, counted as a request of its tenant. */
+  /** Returns the caller behind a token, counted as a request of its tenant. Provided by the gateway. */
   readonly authenticate: (token: string, address: string) => Promise<Caller>;
-  /** Whether the gateway has found, within the last seconds, that the token holds. */
+  /** Reports whether the gateway has found the token valid within the last seconds. */
   readonly isKnown: (token: string) => boolean;
-  /** The gateway's: ends the call once when its token must not be used any longer, until the answered function is called. */
+  /**
+   * Ends the call once its token is no longer valid, until the returned function is called. Provided by the gateway.
+   */
   readonly watch: (call: OpenCall) => () => void;
-  /** From where a request comes, through trusted proxies. */
+  /** Returns the client address of a request, through trusted proxies. */
   readonly addressOf: (request: IncomingMessage) => string;
   readonly accessLog: AccessLog;
   /** KELLET_DASHBOARD_ORIGIN: the only origin whose pages may connect. */
@@ -58,20 +60,20 @@ export interface WebSocketParts extends Omit<SessionParts, 'memory' | 'watched' 
   readonly limits?: Partial<ConnectionLimits>;
 }
 
-/** What a socket needs besides: what is counted over all of them. */
+/** Dependencies of a socket, including counters shared by all sockets. */
 interface ServeParts extends Omit<WebSocketParts, 'limits'>, SessionParts {
   readonly limits: ConnectionLimits;
   readonly ofUser: Tally;
   readonly ofTenant: Tally;
 }
 
-/** The live feed, as main.ts sees it. */
+/** The running live feed. */
 export interface LiveFeed {
-  /** Ends all connections; to be called before the HTTP server is closed. */
+  /** Ends all connections. Must be called before the HTTP server is closed. */
   close(): void;
 }
 
-/** Serves /ws on the server; every other upgrade is refused. */
+/** Serves /ws on the server; all other upgrades are rejected. */
 export function attachWebSocket(server: HttpServer, given: WebSocketParts): LiveFeed {
   const limits = { ...defaultConnectionLimits, ...given.limits };
   const parts: ServeParts = {
@@ -86,17 +88,17 @@ export function attachWebSocket(server: HttpServer, given: WebSocketParts): Live
   const sockets = new WebSocketServer({
     noServer: true,
     maxPayload: mostMessageBytes,
-    // A message in many pieces takes more memory than its bytes.
+    // A message in many fragments takes more memory than its bytes.
     maxFragments: 64,
     maxBufferedChunks: 1024,
-    // A few bytes that become many.
+    // A few compressed bytes can expand to many.
     perMessageDeflate: false,
-    // Pongs would wait without bound for a client that does not read.
+    // Automatic pongs would queue without bound for a client that does not read.
     autoPong: false,
   });
   const gauge: Gauge = new Gauge({
     name: 'kellet_websocket_connections',
-    help: 'Open connections of /ws.',
+    help: 'Open /ws connections.',
     registers: [parts.metrics],
     collect: () => gauge.set(sockets.clients.size),
   });
@@ -132,24 +134,25 @@ export function attachWebSocket(server: HttpServer, given: WebSocketParts): Live
       );
     }
     if (head.length > mostEarlyBytes) {
-      return refuse('400 Bad Request', 'INVALID_ARGUMENT', 'wait for the answer to the upgrade before sending');
+      return refuse('400 Bad Request', 'INVALID_ARGUMENT', 'wait for the response to the upgrade before sending');
     }
     const block = addressBlock(entry.address);
     const isCrowded = unjudged.of('') >= limits.unjudged || unjudged.of(block) >= limits.unjudgedOfAddress;
-    // Those whose token is known to hold do not wait behind those who are not.
+    // Tokens known to be valid do not wait behind unknown ones.
     if (isCrowded && !parts.isKnown(token)) {
       return refuse(
         '429 Too Many Requests',
         'RESOURCE_EXHAUSTED',
-        'too many connections wait for their token to be judged',
+        'too many connections are waiting for their token to be validated',
       );
     }
-    // A handshake that is wrong is said at once, by an event.
+    // An invalid handshake is reported immediately, by an event.
     const onBroken = (error: Error): void => refuse('400 Bad Request', 'INVALID_ARGUMENT', error.message);
     sockets.once('wsClientError', onBroken);
-    // A browser sees no answer to a refused upgrade, only close codes: a credential is judged behind the handshake.
+    // Browsers do not expose the response to a rejected upgrade, only close codes: so the credential is validated after
+    // the handshake.
     sockets.handleUpgrade(request, stream, head, (socket) => {
-      // Nothing is read of a stranger.
+      // Nothing is read before the token is validated.
       socket.pause();
       const leaves = [unjudged.enter(''), unjudged.enter(block)];
       void serve({ socket, stream, token, entry, judged: () => leaves.forEach((leave) => leave()) }, parts);
@@ -161,7 +164,7 @@ export function attachWebSocket(server: HttpServer, given: WebSocketParts): Live
     close: () => {
       server.off('upgrade', onUpgrade);
       for (const socket of sockets.clients) socket.close(closeCodes.goingAway, 'the server is stopping');
-      // Who does not answer the close is not waited for.
+      // Clients that do not acknowledge the close are disconnected.
       setTimeout(() => sockets.clients.forEach((socket) => socket.terminate()), 1000).unref();
       sockets.close();
     },
@@ -174,7 +177,7 @@ function writeRefusal(stream: Duplex, status: string, requestId: string, body: s
     'content-type: application/json',
     `content-length: ${Buffer.byteLength(body)}`,
     `x-request-id: ${requestId}`,
-    // The one that there is (RFC 6455, 4.4).
+    // The only version there is (RFC 6455, 4.4).
     'sec-websocket-version: 13',
     ...(status.startsWith('429') ? ['retry-after: 1'] : []),
     'connection: close',
@@ -182,13 +185,13 @@ function writeRefusal(stream: Duplex, status: string, requestId: string, body: s
   endConnection(stream, `${lines.join('\r\n')}\r\n\r\n${body}`);
 }
 
-/** A socket whose token is not judged yet. */
+/** A socket whose token is still being validated. */
 interface Upgraded {
   readonly socket: WebSocket;
   readonly stream: Duplex;
   readonly token: string;
   readonly entry: AccessEntry;
-  /** To be called when the token is judged, or the socket is gone. */
+  /** Must be called when validation ends or the socket closes. */
   readonly judged: () => void;
 }
 
@@ -205,7 +208,7 @@ async function serve({ socket, stream, token, entry, judged }: Upgraded, parts: 
     session?.refreshGroups();
   }, pingMilliseconds);
   socket.on('ping', (data) => {
-    // Whoever does not read needs no further pong.
+    // A client that does not read gets no further pongs.
     if (session?.count() && socket.bufferedAmount < mostMessageBytes) socket.pong(data);
   });
   socket.on('pong', () => {
@@ -213,8 +216,8 @@ async function serve({ socket, stream, token, entry, judged }: Upgraded, parts: 
     session?.count();
   });
   socket.on('error', (error) => {
-    parts.logger.debug({ err: error }, 'a connection of /ws failed');
-    // It has said why, and reads on until the client closes its side.
+    parts.logger.debug({ err: error }, 'a /ws connection failed');
+    // The client has been sent the reason; reading continues until it closes its side.
     linger(socket, stream);
   });
   socket.on('message', (data, isBinary) => session?.receive(isBinary ? '' : (data as Buffer).toString()));
@@ -252,7 +255,8 @@ async function serve({ socket, stream, token, entry, judged }: Upgraded, parts: 
         address,
         refusalOf: (now) => refusalOf(now, address),
         end: (reason) => {
-          if (reason.code === 'UNAUTHENTICATED') end(closeCodes.expired, reason.code, 'the token has ended');
+          if (reason.code === 'UNAUTHENTICATED')
+            end(closeCodes.expired, reason.code, 'the token has expired or was revoked');
           else end(closeCodes.notAllowed, reason.code, closeReason(reason));
         },
       }),
@@ -271,21 +275,21 @@ async function serve({ socket, stream, token, entry, judged }: Upgraded, parts: 
     judged();
     const error = toKelletError(thrown);
     if (error.code === 'UNAUTHENTICATED') return end(closeCodes.expired, error.code, closeReason(error));
-    if (error.code !== 'RESOURCE_EXHAUSTED') parts.logger.error({ err: thrown }, 'a token could not be judged');
+    if (error.code !== 'RESOURCE_EXHAUSTED') parts.logger.error({ err: thrown }, 'a token could not be validated');
     end(closeCodes.unavailable, error.code, closeReason(error));
   }
 }
 
-/** What is judged, unless that takes too long. */
+/** Bounds the time of a validation. */
 async function inTime<T>(judging: Promise<T>): Promise<T> {
   let timer: NodeJS.Timeout | undefined;
   const late = new Promise<never>((_resolve, reject) => {
-    timer = setTimeout(() => reject(unavailable('the token could not be judged in time')), judgingMilliseconds);
+    timer = setTimeout(() => reject(unavailable('the token could not be validated in time')), judgingMilliseconds);
   });
   return Promise.race([judging, late]).finally(() => clearTimeout(timer));
 }
 
-/** Gives a client that has been told to go a moment to do so; of what it still sends little is read. */
+/** Gives a dismissed client a moment to close, reading little of what it still sends. */
 function linger(socket: WebSocket, stream: Duplex): void {
   const timer = setTimeout(() => socket.terminate(), dismissalMilliseconds);
   let bytes = 0;
@@ -301,12 +305,14 @@ function linger(socket: WebSocket, stream: Duplex): void {
   socket.resume();
 }
 
-/** Why the caller may not have the live feed; undefined when it may. It is for people: no API key opens it. */
+/**
+ * Returns why the caller may not use the live feed, or undefined if it may. It is for users: API keys are not accepted.
+ */
 function refusalOf(caller: Caller, address: string): string | undefined {
   if (caller.kind !== 'user') return 'an access token is required';
   if (!caller.scopes.has(requiredScope)) return `the scope ${requiredScope} is required`;
   return isAllowed(address, caller.ipAllowlist) ? undefined : 'the address is not allowed';
 }
 
-/** At most 123 bytes fit (RFC 6455, 5.5). */
+/** A close reason has at most 123 bytes (RFC 6455, 5.5). */
 const closeReason = (error: KelletError): string => error.message.slice(0, 120);

@@ -1,4 +1,4 @@
-// The catalogue of errors as callers meet it: every code over REST and gRPC (SPEC, Errors).
+// Every error code as clients see it, over REST and gRPC.
 import { Client, credentials, Metadata, type ServiceError } from '@grpc/grpc-js';
 import { create, toBinary } from '@bufbuild/protobuf';
 import { DeviceRegistryService, GetDeviceRequestSchema } from '@kellet/proto/es/kellet/v1/device_registry_pb';
@@ -6,7 +6,7 @@ import { expect } from 'chai';
 import { codes, KelletError, resourceExhausted, unavailable, type ErrorCode } from '../platform/errors.ts';
 import { startTestGateway, type TestGateway } from './testing/test-gateway.ts';
 
-/** SPEC's table, and google.rpc.Code's mapping for the codes it does not list: [code, HTTP status, gRPC status]. */
+/** HTTP and gRPC statuses by code: the documented ones, and google.rpc.Code's mapping for the rest. */
 const table: [ErrorCode, number, number][] = [
   ['INVALID_ARGUMENT', 400, 3],
   ['FAILED_PRECONDITION', 400, 9],
@@ -91,7 +91,7 @@ describe('errors', () => {
     });
   }
 
-  it('of a defect shows nothing of it, and is logged under its id', async () => {
+  it('do not expose internal failures, which are logged under the request id', async () => {
     const { status, headers, body } = await rest('/api/v1/devices/bug');
     const requestId = headers.get('x-request-id');
     expect([status, body]).to.deep.equal([500, { code: 'INTERNAL', message: 'internal error', request_id: requestId }]);
@@ -104,13 +104,13 @@ describe('errors', () => {
     }
   });
 
-  it('of something away says when to come back, and not where it is', async () => {
+  it('have Retry-After when a dependency is unavailable, without its address', async () => {
     const { status, headers, body } = await rest('/api/v1/devices/away');
     expect([status, headers.get('retry-after'), body['message']]).to.deep.equal([503, '1', 'the database is away']);
     expect((await grpc('away')).metadata.get('retry-after')).to.deep.equal(['1']);
   });
 
-  it('of a quota keep their name; only the rate limit is numeric', async () => {
+  it('keep their name for a quota; only the rate limit is numeric', async () => {
     const quota = await rest('/api/v1/devices/quota');
     expect([quota.status, quota.body['code'], quota.headers.get('retry-after')]).to.deep.equal([
       429,
@@ -120,7 +120,7 @@ describe('errors', () => {
     server.tokens.set('tiny', { ...server.tokens.get('viewer')!, tenantId: 'tiny', rateLimitPerMinute: 1 });
     const call = () => rest('/api/v1/devices/NOT_FOUND', { authorization: 'Bearer tiny' });
     let limited = await call();
-    // The minute may have turned.
+    // A new minute may have started.
     for (let tries = 0; limited.status !== 429 && tries < 5; tries += 1) limited = await call();
     expect(limited.status).to.equal(429);
     expect(limited.body).to.include({ code: 429, message: 'rate limit exceeded' });
@@ -130,12 +130,12 @@ describe('errors', () => {
     expect(Number(error.metadata.get('retry-after')[0])).to.be.within(1, 60);
   });
 
-  it('of an expired token name the refresh endpoint', async () => {
+  it('name the refresh endpoint for an expired token', async () => {
     const { status, body } = await rest('/api/v1/devices/d1', { authorization: 'Bearer expired' });
     expect(status).to.equal(401);
     expect(body['message']).to.contain('/api/v1/auth/refresh');
     expect((await grpc('d1', { authorization: 'Bearer expired' })).details).to.contain('/api/v1/auth/refresh');
-    // An API key has no refresh token beside it.
+    // API keys have no refresh token.
     server.tokens.set('sk_live_old', server.tokens.get('expired')!);
     expect((await rest('/api/v1/devices/d1', { 'x-api-key': 'sk_live_old' })).body['message']).not.to.contain(
       'refresh',

@@ -1,4 +1,4 @@
-// The gateway as main.ts sees it: the public ports, from the contract and the registry of services.
+// Assembles the gateway: the public ports, built from the contract and the registered services.
 import { once } from 'node:events';
 import type { AddressInfo } from 'node:net';
 import type { DescService } from '@bufbuild/protobuf';
@@ -30,30 +30,32 @@ import { RouteTable } from './transcoding/routes.ts';
 import { createRestServer } from './server.ts';
 import { publicServices } from './services.ts';
 
-/** The parts of the platform on which the gateway stands. */
+/** The parts of the platform that the gateway uses. */
 export type GatewayPlatform = Pick<Platform, 'config' | 'clock' | 'logger' | 'metrics' | 'database' | 'broker'>;
 
-/** What the gateway needs besides the platform. */
+/** Options of the gateway besides the platform. */
 export interface GatewayOptions {
   readonly invoker: Invoker;
   readonly health: Health;
-  /** Where the access log goes; standard output unless given. */
+  /** Destination of the access log; defaults to standard output. */
   readonly accessLog?: LineSink;
-  /** Whether one device is another's connected gateway; without it a device key names no device but its own. */
+  /**
+   * Reports whether one device is another's connected gateway. By default device keys may name only their own device.
+   */
   readonly isGatewayOf?: IsGatewayOf;
-  /** Whether a service, by its full name, can be called, for grpc.health.v1; without it all of them can. */
+  /** Reports whether a service, by its full name, can be called, for grpc.health.v1; defaults to always. */
   readonly isServing?: (typeName: string) => Promise<boolean>;
-  /** The contract; absent: the public services. */
+  /** The services to expose; defaults to the public ones. */
   readonly services?: readonly DescService[];
 }
 
 /** The public ports and everything behind them. */
 export class Gateway {
-  /** For `/ws`: the live feed hangs itself on the server's `upgrade` event and asks the authenticator. */
+  /** Used for `/ws`: the live feed handles the server's `upgrade` event and uses the authenticator. */
   readonly httpServer: HttpServer;
   readonly authenticator: Authenticator;
   readonly routes: RouteTable;
-  /** From where a request comes, through trusted proxies. */
+  /** Resolves the client address of a request, through trusted proxies. */
   readonly addressOf: AddressOf;
   readonly accessLog: AccessLog;
   private readonly admission: Admission;
@@ -75,7 +77,7 @@ export class Gateway {
     this.addressOf = clientAddresses(listOf(config.trustedProxies), (peer) =>
       logger.warn(
         { peer },
-        'a peer that is no trusted proxy sends X-Forwarded-For or Forwarded: behind a proxy all clients share its address, and its limits, until KELLET_TRUSTED_PROXIES names it',
+        'a peer that is not a trusted proxy sends X-Forwarded-For or Forwarded: if it is a proxy, all its clients share one address and its limits until KELLET_TRUSTED_PROXIES names it',
       ),
     );
     this.accessLog = new AccessLog(config.accessLog, options.accessLog);
@@ -129,12 +131,14 @@ export class Gateway {
     });
   }
 
-  /** Who opens a socket with a credential, counted as one request of its tenant. Throws as Admission.admitSocket does. */
+  /**
+   * Returns the caller who opens a socket, counted as one request of the tenant. Throws as Admission.admitSocket does.
+   */
   admitSocket(credential: string, address: string): Promise<Caller> {
     return this.admission.admitSocket(credential, address);
   }
 
-  /** Listens on the public ports; answers which ones, also when any free port was asked for. */
+  /** Listens on the public ports and returns their numbers, which differ from the configured ones when those are 0. */
   async start(): Promise<{ restPort: number; grpcPort: number; dashboardPort: number }> {
     const { listenHost, restPort, grpcPort, dashboardPort } = this.platform.config;
     this.authenticator.listen(this.platform.database);
@@ -151,14 +155,14 @@ export class Gateway {
     };
   }
 
-  /** Not ready from now on, but serving: load balancers get the configured moment to notice. */
+  /** Reports not ready while still serving, for long enough that load balancers notice. */
   async drain(): Promise<void> {
     this.health.drain();
     this.httpServer.drain();
     await sleep(this.platform.config.drainDelaySeconds * 1000);
   }
 
-  /** Stops taking requests, lets running ones finish, and ends what does not finish in time. */
+  /** Stops accepting requests, waits for running ones, and aborts those that do not finish in time. */
   async stop(): Promise<void> {
     this.health.drain();
     this.stopping.abort();

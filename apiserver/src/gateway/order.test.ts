@@ -1,4 +1,4 @@
-// The order of the steps before a call, on both ports: which of several faults wins, and what was counted by then.
+// The order of the steps before a call on both ports: which of several faults is reported, and what is counted.
 import { create } from '@bufbuild/protobuf';
 import { Client, credentials, Metadata, type ServiceError } from '@grpc/grpc-js';
 import { ValidateTokenResponse_Kind as Kind } from '@kellet/proto/es/kellet/v1/auth_pb';
@@ -31,7 +31,10 @@ describe('the order of the steps', () => {
     await server.stop();
   });
 
-  /** Tenants whose window is fresh, or used up; the caller may read only, and from one network only when it says so. */
+  /**
+   * Tenants with a fresh or an exhausted window. The caller may only read, and only from one network if the case says
+   * so.
+   */
   let tenants = 0;
   const caller = async (change: { isExhausted?: boolean; ipAllowlist?: string[]; isDevice?: boolean }) => {
     const tenantId = `t${(tenants += 1)}`;
@@ -56,10 +59,10 @@ describe('the order of the steps', () => {
   };
 
   for (const [what, change, verb, path, body, status, counted] of [
-    ['an unknown route before a used-up window', { isExhausted: true }, 'GET', '/api/v1/nowhere', '', 404, 1],
-    ['a used-up window before a missing scope', { isExhausted: true }, 'PATCH', '/api/v1/devices/d1', '{', 429, 1],
+    ['an unknown route before an exhausted window', { isExhausted: true }, 'GET', '/api/v1/nowhere', '', 404, 1],
+    ['an exhausted window before a missing scope', { isExhausted: true }, 'PATCH', '/api/v1/devices/d1', '{', 429, 1],
     [
-      'a used-up window before the address',
+      'an exhausted window before the address',
       { isExhausted: true, ipAllowlist: ['192.0.2.0/24'] },
       'GET',
       '/api/v1/devices/d1',
@@ -78,7 +81,7 @@ describe('the order of the steps', () => {
       1,
     ],
     ['the kind of caller, counted', { isDevice: true }, 'GET', '/api/v1/devices/d1', '', 403, 1],
-    ['a bad query of who may call, counted', {}, 'GET', '/api/v1/devices/d1?no_such_field=1', '', 400, 1],
+    ['a bad query after authorisation, counted', {}, 'GET', '/api/v1/devices/d1?no_such_field=1', '', 400, 1],
     ['the call', {}, 'GET', '/api/v1/devices/d1', '', 200, 1],
   ] as const) {
     it(`REST: ${what}`, async () => {
@@ -92,13 +95,13 @@ describe('the order of the steps', () => {
       expect(answer.status).to.equal(status);
       expect(await hits(tenantId)).to.equal(counted);
       expect(calls).to.equal(status === 200 ? 1 : 0);
-      // Every counted answer shows the window; what was not counted shows none.
+      // Counted responses have the rate limit headers; others do not.
       expect(answer.headers.has('x-ratelimit-limit')).to.equal(status !== 404);
       expect(answer.headers.has('retry-after')).to.equal(status === 429);
     });
   }
 
-  it('REST: preflight and unknown credentials before everything, without a window', async () => {
+  it('REST: preflights and unknown credentials before everything else, without a window', async () => {
     const preflight = await fetch(`${server.rest}/api/v1/nowhere`, {
       method: 'OPTIONS',
       headers: { origin: 'https://dashboard.test', 'access-control-request-method': 'GET' },
@@ -136,7 +139,7 @@ describe('the order of the steps', () => {
     });
 
   for (const [what, change, method, code, counted] of [
-    ['a used-up window before a missing scope', { isExhausted: true }, 'UpdateDevice', 8, 1],
+    ['an exhausted window before a missing scope', { isExhausted: true }, 'UpdateDevice', 8, 1],
     ['a missing scope before a bad request, counted', {}, 'UpdateDevice', 7, 1],
     ['the kind of caller, counted', { isDevice: true }, 'GetDevice', 7, 1],
     ['the call', {}, 'GetDevice', 0, 1],

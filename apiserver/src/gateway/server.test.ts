@@ -64,7 +64,7 @@ describe('REST server', () => {
     };
   };
 
-  it('transcodes a call and its answer', async () => {
+  it('transcodes a call and its response', async () => {
     const { status, headers, body } = await call('GET', '/api/v1/devices/d7', { token: 'viewer' });
     expect(status).to.equal(200);
     expect(body).to.include({ device_id: 'd7', name: 'pump', hardware_id: '' });
@@ -76,7 +76,7 @@ describe('REST server', () => {
     expect(afterwards).to.include('d7');
   });
 
-  it('takes the credential from either header', async () => {
+  it('accepts the credential in either header', async () => {
     expect((await call('GET', '/api/v1/devices/d7', { headers: { 'x-api-key': 'viewer' } })).status).to.equal(200);
     expect((await call('GET', '/api/v1/devices/d7', { headers: { authorization: 'bearer viewer' } })).status).to.equal(
       200,
@@ -90,7 +90,7 @@ describe('REST server', () => {
     ).to.equal(401);
   });
 
-  it('shows handlers no credential and no identity that the client made up', async () => {
+  it('hides the credential, and identity headers forged by the client, from handlers', async () => {
     await call('GET', '/api/v1/devices/d7', {
       token: 'viewer',
       headers: {
@@ -119,10 +119,10 @@ describe('REST server', () => {
   });
 
   for (const [what, verb, path, init, status, code, message] of [
-    ['no such route, before any credential', 'GET', '/api/v1/nowhere', {}, 404, 'NOT_FOUND', 'route not found'],
+    ['an unknown route, before any credential', 'GET', '/api/v1/nowhere', {}, 404, 'NOT_FOUND', 'route not found'],
     ['another method', 'PUT', '/api/v1/devices/d1', { token: 'viewer' }, 404, 'NOT_FOUND', 'route not found'],
     ['another method of a cold route', 'GET', '/api/v1/callbacks/arc', {}, 404, 'NOT_FOUND', 'route not found'],
-    ['OPTIONS that is no preflight', 'OPTIONS', '/api/v1/devices', {}, 404, 'NOT_FOUND', 'route not found'],
+    ['OPTIONS without a preflight', 'OPTIONS', '/api/v1/devices', {}, 404, 'NOT_FOUND', 'route not found'],
     ['no credential', 'GET', '/api/v1/devices/d1', {}, 401, 'UNAUTHENTICATED', 'required: send Authorization: Bearer'],
     [
       'an unknown credential',
@@ -234,7 +234,7 @@ describe('REST server', () => {
       'longer than',
     ],
     [
-      'a refusal of the handler',
+      'a NOT_FOUND thrown by the handler',
       'GET',
       '/api/v1/devices/missing',
       { token: 'viewer' },
@@ -242,7 +242,7 @@ describe('REST server', () => {
       'NOT_FOUND',
       'device not found',
     ],
-    ['a failure of the handler', 'GET', '/api/v1/devices/bug', { token: 'viewer' }, 500, 'INTERNAL', 'internal error'],
+    ['an error in the handler', 'GET', '/api/v1/devices/bug', { token: 'viewer' }, 500, 'INTERNAL', 'internal error'],
     [
       'a method without a handler',
       'DELETE',
@@ -253,7 +253,7 @@ describe('REST server', () => {
       'DeleteDevice',
     ],
     [
-      'a service without any',
+      'a service without handlers',
       'GET',
       '/api/v1/auth/sessions',
       { token: 'viewer' },
@@ -262,7 +262,7 @@ describe('REST server', () => {
       'ListSessions',
     ],
   ] as const) {
-    it(`answers ${what}: ${status} ${code}`, async () => {
+    it(`returns ${status} ${code} for ${what}`, async () => {
       const answer = await call(verb, path, init);
       expect(answer.status).to.equal(status);
       expect(Object.keys(answer.body)).to.deep.equal(['code', 'message', 'request_id']);
@@ -279,24 +279,24 @@ describe('REST server', () => {
     expect(body).to.include({ data: 'AQID', complete: true });
   });
 
-  it('takes four megabytes of telemetry and no more', async () => {
+  it('accepts four megabytes of telemetry and no more', async () => {
     const body = `{"points":[{}]${' '.repeat(4 * 1024 * 1024 - 15)}}`;
     expect((await call('POST', '/api/v1/telemetry', { token: 'device', body })).body).to.include({ accepted: 1 });
     expect((await call('POST', '/api/v1/telemetry', { token: 'device', body: `${body} ` })).status).to.equal(400);
   });
 
-  it("passes on the body's keys as the mask of an update", async () => {
+  it('passes the keys of the body as the mask of an update', async () => {
     const { body } = await call('PATCH', '/api/v1/devices/d1', { token: 'admin', body: '{"name":"x","tags":{}}' });
     expect(body['name']).to.equal('name+tags');
   });
 
-  it('counts authenticated calls in the window, also refused ones, and public and update traffic not', async () => {
+  it('counts authenticated calls, including rejected ones, but not public and update traffic', async () => {
     const remaining = async (path: string, token?: string, verb = 'GET', body?: string) =>
       (await call(verb, path, { token, body })).headers.get('x-ratelimit-remaining');
     const first = Number(await remaining('/api/v1/devices/d1', 'viewer'));
     const second = Number(await remaining('/api/v1/devices/d1', 'viewer'));
     const refused = Number(await remaining('/api/v1/devices/d1', 'device'));
-    // A minute may have begun between the calls.
+    // A new minute may have started between the calls.
     if (refused < first) expect([second, refused]).to.deep.equal([first - 1, first - 2]);
     expect(await remaining('/api/v1/devices/d1/ota/chunk', 'device')).to.equal(null);
     expect(await remaining('/api/v1/provision', undefined, 'POST', '{"provision_key":"x"}')).to.equal(null);
@@ -306,8 +306,8 @@ describe('REST server', () => {
     expect(await remaining('/api/v1/devices/d1')).to.equal(null);
   });
 
-  it('rejects beyond the limit exactly as the spec says', async () => {
-    // Away from the edge of a minute, so that all calls share a window.
+  it('rejects requests beyond the limit with the documented response', async () => {
+    // Avoids the end of a minute, so that all calls share a window.
     const intoMinute = Date.now() % 60_000;
     if (intoMinute > 55_000) await new Promise((resolve) => setTimeout(resolve, 60_500 - intoMinute));
     const answers = await Promise.all(
@@ -337,7 +337,7 @@ describe('REST server', () => {
     );
   });
 
-  it('grants cross-origin access to the dashboard and to nobody else', async () => {
+  it('grants cross-origin access only to the dashboard', async () => {
     const preflight = (origin: string) =>
       call('OPTIONS', '/api/v1/devices/d1', { headers: { origin, 'access-control-request-method': 'PATCH' } });
     const granted = await preflight('https://dashboard.test');
@@ -358,7 +358,7 @@ describe('REST server', () => {
     }
   });
 
-  it('remembers a credential, and forgets it when its revocation is announced', async () => {
+  it('caches a credential, and evicts it when its revocation is announced', async () => {
     await eventually(async () => {
       await call('GET', '/api/v1/devices/d1', { token: 'admin' });
       const before = server.validations();
@@ -373,7 +373,7 @@ describe('REST server', () => {
     await eventually(async () => (await call('GET', '/api/v1/devices/d1', { token: 'admin' })).status === 401);
   });
 
-  it('asks once for a credential that many requests bring at the same time', async () => {
+  it('validates a credential once for concurrent requests', async () => {
     server.tokens.set('crowd', server.tokens.get('viewer')!);
     const before = server.validations();
     await Promise.all(Array.from({ length: 20 }, () => call('GET', '/api/v1/devices/d1', { token: 'crowd' })));
@@ -391,7 +391,7 @@ describe('REST server', () => {
     expect((await poll).status).to.equal(401);
   });
 
-  it('tells the handler when the client goes away', async () => {
+  it('aborts the handler when the client disconnects', async () => {
     const controller = new AbortController();
     const poll = fetch(`${server.rest}/api/v1/devices/d1/rpc/pending`, {
       headers: { authorization: 'Bearer device' },
@@ -400,10 +400,10 @@ describe('REST server', () => {
     await new Promise((resolve) => setTimeout(resolve, 100));
     controller.abort();
     expect(await poll).to.equal('AbortError');
-    // The handler waits for nothing but the signal: were it not aborted, the server could not stop.
+    // The handler waits only for the signal: if it were not aborted, the server could not stop.
   });
 
-  it('answers pipelined requests in order', async () => {
+  it('responds to pipelined requests in order', async () => {
     const { port, hostname } = new URL(server.rest);
     const socket = connect(Number(port), hostname);
     const request = (id: string) =>
@@ -421,7 +421,7 @@ describe('REST server', () => {
       call('POST', '/api/v1/callbacks/arc', { body, headers: signature ? { 'x-arc-signature': signature } : {} });
     const rejections = () => server.metrics.getSingleMetricAsString('kellet_gateway_callbacks_rejected_total');
 
-    it('are published byte for byte when the signature holds', async () => {
+    it('are published byte for byte when the signature is valid', async () => {
       const body = '{ "txid" : "ab",\n "txStatus":"MINED" }';
       const received: string[] = [];
       const connected = new Promise<void>((resolve) => {
@@ -449,7 +449,7 @@ describe('REST server', () => {
       ['not hex', `sha256=${'z'.repeat(64)}`],
       ['all zero', `sha256=${'0'.repeat(64)}`],
     ] as const) {
-      it(`are refused and counted when the signature is ${what}`, async () => {
+      it(`are rejected and counted when the signature is ${what}`, async () => {
         const before = (await rejections()).match(/reason="invalid_signature"} (\d+)/)?.[1] ?? '0';
         const { status, body } = await post('{}', signature);
         expect(status).to.equal(401);
@@ -458,7 +458,7 @@ describe('REST server', () => {
       });
     }
 
-    it('are taken in batches, up to a megabyte, whatever the case of header and digits', async () => {
+    it('are accepted in batches up to a megabyte, whatever the case of header and digits', async () => {
       const taken = async (body: string, headers: Record<string, string>) =>
         (await call('POST', '/api/v1/callbacks/arc', { body, headers })).status;
       for (const body of ['[{"txid":"ab"},{"txid":"cd"}]', '{"count":1,"callbacks":[{"txid":"ab"}]}']) {
@@ -472,7 +472,7 @@ describe('REST server', () => {
       expect(await taken('{}', { 'x-arc-signature': `${sign('{}')}, ${sign('{}')}` })).to.equal(401);
     });
 
-    it('are refused when they are no JSON, after the signature', async () => {
+    it('are rejected when they are not JSON, after the signature was checked', async () => {
       expect((await post('{', sign('{'))).status).to.equal(400);
       expect((await post('"text"', sign('"text"'))).status).to.equal(400);
       expect((await post('{')).status).to.equal(401);
@@ -480,7 +480,7 @@ describe('REST server', () => {
   });
 
   describe('health', () => {
-    it('says what is healthy', async () => {
+    it('reports what is healthy', async () => {
       expect(await call('GET', '/healthz')).to.include({ status: 200 });
       await eventually(async () => (await call('GET', '/readyz')).status === 200);
       expect((await call('GET', '/readyz')).body).to.deep.equal({ postgres: 'healthy', nats: 'healthy' });
@@ -492,7 +492,7 @@ describe('REST server', () => {
 async function eventually(condition: () => Promise<boolean> | boolean, milliseconds = 5000): Promise<void> {
   const deadline = Date.now() + milliseconds;
   while (!(await condition())) {
-    if (Date.now() > deadline) throw new Error('the condition did not come true in time');
+    if (Date.now() > deadline) throw new Error('the condition was not met in time');
     await new Promise((resolve) => setTimeout(resolve, 20));
   }
 }

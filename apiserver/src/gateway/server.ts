@@ -1,5 +1,5 @@
-// REST on port 8080. The order of the steps is the contract: preflight → route → authenticate → rate limit → authorise →
-// call; everything else here is how an HTTP connection is held.
+// REST on port 8080. Handles each request in a fixed order: preflight → route → authenticate → rate limit → authorise →
+// call. The rest of this file is HTTP connection handling.
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { create, type Message } from '@bufbuild/protobuf';
 import { codeOfStatus, type AccessEntry, type AccessLog } from './observability/access-log.ts';
@@ -27,13 +27,13 @@ import { codes } from '../platform/errors.ts';
 import { currentTrace, nameTrace } from '../platform/tracing.ts';
 import { nameRequest, traceRequest } from './observability/call-trace.ts';
 
-/** Greatest body of a telemetry request (API.md, telemetry) and of any other, in bytes. */
+/** Maximum body size in bytes, of telemetry requests and of all others. */
 const telemetryBodyLimit = 4 * 1024 * 1024;
 const bodyLimit = 1024 * 1024;
-/** Answers larger than this count in the memory of their tenant until they have been taken. */
+/** Larger responses count towards the tenant's memory until the client has read them. */
 const smallAnswer = 64 * 1024;
 
-/** What the REST server is made of. */
+/** Dependencies of the REST server. */
 export interface RestParts extends OpenCallParts {
   readonly routes: RouteTable;
   readonly admission: Admission;
@@ -45,17 +45,17 @@ export interface RestParts extends OpenCallParts {
   readonly accessLog: AccessLog;
   readonly limits: Partial<HttpLimits>;
   readonly memory: BodyMemory;
-  /** Answers the few routes that are no calls (health, callbacks); false: none of its routes. */
+  /** Handles the few routes that are not calls (health, callbacks). Returns false for any other route. */
   readonly cold: (request: IncomingMessage, response: ServerResponse, path: string) => boolean;
 }
 
-/** Makes the server; the caller listens. */
+/** Creates the server; the caller starts listening. */
 export function createRestServer(parts: RestParts): HttpServer {
   const take = (request: IncomingMessage, response: ServerResponse): void => {
     traceRequest(request, response, () => {
       handle(parts, request, response).catch((error: unknown) => {
-        // Only an answer that cannot be written comes here, such as one with an illegal header.
-        parts.logger.error({ err: error }, 'answer not written');
+        // Reached only if the response cannot be written, for example because of an invalid header.
+        parts.logger.error({ err: error }, 'response not written');
         response.destroy();
       });
     });
@@ -70,23 +70,26 @@ export function createRestServer(parts: RestParts): HttpServer {
   return new HttpServer(take, { limits: parts.limits, upgrades: isWebSocket, refused });
 }
 
-/** The one request for another protocol that is known: the live feed's. */
+/** The live feed's is the only upgrade request that is supported. */
 const isWebSocket = ({ url = '', headers }: IncomingMessage): boolean =>
   /^\/ws(\?|$)/.test(url) && headers.upgrade?.toLowerCase() === 'websocket';
 
-/** The path and query of a request target, which a client that takes us for a proxy sends as a whole URL (RFC 9112, 3.2.2). */
+/**
+ * Returns path and query of a request target. Clients that use the server as a proxy send a whole URL (RFC 9112,
+ * 3.2.2).
+ */
 const originForm = (target: string): string =>
   target.startsWith('/') ? target : target.replace(/^https?:\/\/[^/?#]*(?=[/?#]|$)/i, '').replace(/^(?!\/)/, '/');
 
-/** One request: whatever is thrown becomes the answer. */
+/** Handles one request; anything thrown becomes the response. */
 async function handle(parts: RestParts, request: IncomingMessage, response: ServerResponse): Promise<void> {
   const { headers, method = '' } = request;
   const url = (request.url = originForm(request.url ?? ''));
   const requestId = requestIdOf(headers['x-request-id'] as string | undefined) ?? newRequestId();
   response.setHeader('x-request-id', requestId);
   nameTrace(requestId);
-  // Shared caches know of `Authorization` (RFC 9111, 3.5) and not of `X-API-Key`: without this they may give one tenant's
-  // answer to another.
+  // Shared caches treat responses to `Authorization` specially (RFC 9111, 3.5), but not those to `X-API-Key`: without
+  // this they could serve one tenant's response to another.
   response.setHeader('cache-control', 'no-store');
   const extra = new Map<string, string>();
   let called: Match | undefined;
@@ -159,7 +162,7 @@ async function handle(parts: RestParts, request: IncomingMessage, response: Serv
   }
 }
 
-/** The request is over: its answer has been taken, or its client is gone. */
+/** Ends the log entry of a request whose response has been read or whose client has disconnected. */
 function endEntry(log: AccessLog, entry: AccessEntry, request: IncomingMessage, response: ServerResponse): void {
   const isAnswered = response.writableFinished;
   entry.status = isAnswered ? response.statusCode : codes.CANCELLED.http;

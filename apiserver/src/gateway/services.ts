@@ -1,4 +1,4 @@
-// The public services: what the gateway routes, whether or not this process has handlers for all of them.
+// The public services that the gateway routes, whether or not this process has handlers for all of them.
 import type { DescService } from '@bufbuild/protobuf';
 import { AnchorService } from '@kellet/proto/es/kellet/v1/anchor_pb';
 import { AuthService } from '@kellet/proto/es/kellet/v1/auth_pb';
@@ -11,7 +11,7 @@ import { RulesService } from '@kellet/proto/es/kellet/v1/rules_pb';
 import { TelemetryService } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { VerifierService } from '@kellet/proto/es/kellet/v1/verifier_pb';
 
-/** Every service of the public contract. */
+/** All services of the public contract. */
 export const publicServices: readonly DescService[] = [
   AuthService,
   DeviceRegistryService,

@@ -1,12 +1,12 @@
-// Errors of a call between processes: a service's error arrives as it was thrown, and the failure of the hop itself becomes one
-// that shows nothing of addresses and connections.
+// Errors of calls between processes: an error of the service arrives as it was thrown; a failure of the connection
+// becomes an error without addresses and other details.
 import { Metadata, status, type ServiceError, type StatusObject } from '@grpc/grpc-js';
 import { codeNames, codes, KelletError, toKelletError, unavailable } from '../platform/errors.ts';
 
-/** Trailer by which the caller knows that the service itself has spoken, and not the transport. */
+/** Trailer that marks errors of the service itself, as opposed to the transport. */
 const errorTrailer = 'kellet-error-bin';
 
-/** An error of a handler as the status of the internal call. */
+/** Converts an error of a handler to the status of the internal call. */
 export function toInternalStatus(thrown: unknown): StatusObject & { readonly error: KelletError } {
   const error = toKelletError(thrown);
   const metadata = new Metadata();
@@ -14,7 +14,7 @@ export function toInternalStatus(thrown: unknown): StatusObject & { readonly err
   return { code: codes[error.code].grpc, details: error.message, metadata, error };
 }
 
-/** What the caller of a remote handler gets to see; `target` is the service's name in the message. */
+/** Converts a failure to the error for the caller of a remote handler. `target` names the service in the message. */
 export function fromInternalStatus(failure: ServiceError, target: string): KelletError {
   const code = codeNames.get(failure.code);
   const trailer = failure.metadata?.get(errorTrailer)[0];
@@ -27,8 +27,8 @@ export function fromInternalStatus(failure: ServiceError, target: string): Kelle
       return new KelletError('CANCELLED', 'the call was cancelled', { cause: failure });
     case status.DEADLINE_EXCEEDED:
       return new KelletError('DEADLINE_EXCEEDED', 'the deadline has passed', { cause: failure });
-    // A connection that breaks is INTERNAL or UNAVAILABLE, as the moment has it; a process that does not know the method, or
-    // another secret, is not the one that was meant.
+    // A broken connection is reported as INTERNAL or UNAVAILABLE depending on timing. A process that does not know the
+    // method or has a different secret is not the intended one.
     case status.UNAVAILABLE:
     case status.INTERNAL:
     case status.UNIMPLEMENTED:

@@ -1,6 +1,6 @@
-// The context of a call in one metadata entry, for a call that goes on in another process. One entry holds everything, so that
-// nothing of the client's own metadata is mistaken for metadata of the hop (user-agent, te, grpc-timeout, bytes that HTTP/2
-// would refuse). It is believed because the internal port lets in only who knows the secret.
+// The context of a call as a single metadata entry, for calls handled by another process. A single entry keeps the
+// client's metadata apart from that of the hop (user-agent, te, grpc-timeout, bytes that HTTP/2 would reject). It is
+// trusted because the internal port requires the shared secret.
 import { invalidArgument } from '../platform/errors.ts';
 import type { CallContext, Caller } from '../platform/rpc.ts';
 
@@ -8,12 +8,12 @@ import type { CallContext, Caller } from '../platform/rpc.ts';
 export const callHeader = 'kellet-call-bin';
 
 /**
- * The most bytes of a context. A connection ends with all its calls when it is sent more than 64 KiB of metadata, which is what
- * one client may send to the public port: in base64 and with gRPC's own entries this stays below.
+ * Maximum bytes of a context. A peer that receives more than 64 KiB of metadata closes the connection with all its
+ * calls, and clients may send as much to the public port: encoded in base64 with gRPC's own entries, this stays below.
  */
 const mostBytes = 40 * 1024;
 
-/** What travels; deadline and cancellation are gRPC's own. */
+/** The parts that are sent; gRPC itself carries deadline and cancellation. */
 export type TravellingContext = Pick<CallContext, 'caller' | 'requestId' | 'address' | 'metadata'>;
 
 interface Encoded {
@@ -23,7 +23,7 @@ interface Encoded {
   readonly metadata: readonly (readonly [string, string])[];
 }
 
-/** The entry's bytes. Throws INVALID_ARGUMENT when the client's metadata make them too many. */
+/** Encodes a context. Throws INVALID_ARGUMENT if the client's metadata make it too large. */
 export function encodeContext({ caller, requestId, address, metadata }: TravellingContext): Buffer {
   const encoded: Encoded = {
     caller: { ...caller, scopes: [...caller.scopes] },
@@ -36,7 +36,7 @@ export function encodeContext({ caller, requestId, address, metadata }: Travelli
   return bytes;
 }
 
-/** What encodeContext was given. Throws when the bytes are something else. */
+/** Decodes the result of encodeContext. Throws if the bytes are something else. */
 export function decodeContext(bytes: Uint8Array): TravellingContext {
   const { caller, requestId, address, metadata } = JSON.parse(Buffer.from(bytes).toString()) as Encoded;
   return { caller: { ...caller, scopes: new Set(caller.scopes) }, requestId, address, metadata: new Map(metadata) };

@@ -1,20 +1,21 @@
-// The end of a stream of requests between processes. HTTP/2 does not tell it from a caller that gives up: Node ends a stream
-// that is cancelled before it resets it. So what was sent whole ends with a mark, and what ends without it was cut off.
+// Marks the end of request streams between processes. HTTP/2 alone does not distinguish it from a caller that gives up:
+// Node ends a cancelled stream before it resets it. So complete streams end with a mark, and a stream without it was
+// interrupted.
 import { create, type DescService, type Message } from '@bufbuild/protobuf';
 import { EmptySchema } from '@bufbuild/protobuf/wkt';
 import type { MethodDefinition, ServiceDefinition } from '@grpc/grpc-js';
 import { KelletError } from '../platform/errors.ts';
 import { grpcService } from '../platform/grpc/grpc-service.ts';
 
-/** Comes after the last request. */
+/** Sent after the last request. */
 export const endOfRequests: Message = create(EmptySchema);
 
-/** A tag of wire type 7, which no message begins with. */
+/** A tag of wire type 7, with which no message starts. */
 const mark = Buffer.of(0x07);
 
 /**
- * Definitions as they are spoken between processes. A unary call is a stream of one message there: taken as a stream, its end
- * is seen. Streams of requests end with a mark.
+ * Returns the definition of a service as used between processes. Unary calls are streams of one message, so that their
+ * end can be observed. Request streams end with a mark.
  */
 export function internalService(service: DescService): ServiceDefinition {
   const methods = grpcService(service) as Readonly<Record<string, MethodDefinition<Message, Message>>>;
@@ -31,12 +32,12 @@ const withMark = ({ requestSerialize, requestDeserialize }: MethodDefinition<Mes
   requestDeserialize: (bytes: Buffer): Message => (bytes.equals(mark) ? endOfRequests : requestDeserialize(bytes)),
 });
 
-/** The requests of a stream. Throws CANCELLED where it was cut off. */
+/** Yields the requests of a stream. Throws CANCELLED if it was interrupted. */
 export async function* wholeRequests(requests: AsyncIterable<Message>): AsyncGenerator<Message> {
   let isWhole = false;
   for await (const request of requests) {
     if (request === endOfRequests) isWhole = true;
     else yield request;
   }
-  if (!isWhole) throw new KelletError('CANCELLED', 'the caller has left in the middle of its requests');
+  if (!isWhole) throw new KelletError('CANCELLED', 'the caller disconnected before the end of its requests');
 }

@@ -1,4 +1,4 @@
-// Finds the handler of a method: here, or in the process that runs its target.
+// Routes a call to its handler, in this process or in the one that runs its target.
 import type { DescMethod, DescService, MessageShape } from '@bufbuild/protobuf';
 import type { CallContext, Invoker, ServiceRegistry, StreamHandler } from '../platform/rpc.ts';
 import { servicesOf, type Target } from '../targets.ts';
@@ -6,7 +6,7 @@ import { RemoteInvoker } from './remote-invoker.ts';
 
 const checkMilliseconds = 900;
 
-/** The services of this process and of the others. Without others the registry alone does the same. */
+/** Invokes services of this process and of others. With only local services, the registry alone does the same. */
 export class TargetInvoker implements Invoker {
   private readonly local: ServiceRegistry;
   private readonly remotes = new Map<Target, RemoteInvoker>();
@@ -33,17 +33,17 @@ export class TargetInvoker implements Invoker {
     return (this.byService.get(method.parent) ?? this.local).stream(method);
   }
 
-  /** The targets that other processes run. */
+  /** Targets that run in other processes. */
   get remoteTargets(): readonly Target[] {
     return [...this.remotes.keys()];
   }
 
-  /** Rejects unless the process of a remote target says that it serves the target's calls. */
+  /** Rejects unless the process of a remote target reports that it serves the target's services. */
   async checkTarget(target: Target): Promise<void> {
     for (const { typeName } of servicesOf[target]) await this.remotes.get(target)!.check(typeName, checkMilliseconds);
   }
 
-  /** Whether a service can be called, by its full name; those of this process always can. */
+  /** Reports whether a service can be called, by its full name. Local services always can. */
   async isServing(typeName: string): Promise<boolean> {
     const remote = [...this.byService].find(([service]) => service.typeName === typeName)?.[1];
     if (!remote) return true;

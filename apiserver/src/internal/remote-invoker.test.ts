@@ -110,7 +110,7 @@ describe('calls between processes', () => {
     expiresAt: 1_900_000_000,
   };
   const contextOf = (overrides: Partial<CallContext> = {}) => ({ context: internalContext(caller, overrides) });
-  /** A context whose response has been written once `respond` is called. */
+  /** Returns a context whose response counts as written once `respond` is called. */
   function heldContext(overrides: Partial<CallContext> = {}) {
     const written: (() => void)[] = [];
     const context = internalContext(caller, { afterResponse: (run) => void written.push(run), ...overrides });
@@ -120,7 +120,7 @@ describe('calls between processes', () => {
     remote.unary(getDevice, create(GetDeviceRequestSchema, { deviceId }), context);
   const failure = async (promise: Promise<unknown>) =>
     (await promise.then(
-      () => expect.fail('it was answered'),
+      () => expect.fail('the call succeeded'),
       (error: unknown) => error,
     )) as KelletError;
   async function* responses(...ids: string[]) {
@@ -138,7 +138,7 @@ describe('calls between processes', () => {
     return ids;
   };
 
-  it('carry who calls, from where, and every header, whatever bytes it has', async () => {
+  it('carry the caller, its address and every header, whatever bytes it contains', async () => {
     const metadata = new Map([
       ['user-agent', 'curl/8'],
       ['traceparent', '00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01'],
@@ -160,7 +160,7 @@ describe('calls between processes', () => {
     ]);
   });
 
-  it('end for the handler when the client has its answer, not before', async () => {
+  it('run afterResponse in the handler once the client has the response, not before', async () => {
     const { context, respond } = heldContext();
     await call('d1', context);
     const client = new AbortController();
@@ -175,7 +175,7 @@ describe('calls between processes', () => {
     await eventually(() => afterwards.length === 3);
   });
 
-  it('bring errors back as they were thrown, and show nothing of a defect', async () => {
+  it('return errors as thrown, without details of internal failures', async () => {
     const busy = await failure(call('busy'));
     expect(busy).to.include({ code: 'RESOURCE_EXHAUSTED', message: 'zu viel: 100 % – ü', retryAfterSeconds: 7 });
     expect(await failure(call('bug'))).to.include({ code: 'INTERNAL', message: 'internal error' });
@@ -184,12 +184,12 @@ describe('calls between processes', () => {
     expect((await failure(missing)).code).to.equal('UNIMPLEMENTED');
   });
 
-  it('hold messages of any size', async () => {
+  it('support messages of any size', async () => {
     expect((await call('large')).name).to.have.length(6_000_000);
     expect((await call('y'.repeat(5_000_000))).deviceId).to.have.length(5_000_000);
   });
 
-  it('end with the deadline, and when the client leaves', async () => {
+  it('end at the deadline, and when the client disconnects', async () => {
     const late = await failure(call('slow', contextOf({ deadline: Date.now() + 100 }).context));
     expect(late.code).to.equal('DEADLINE_EXCEEDED');
     await eventually(() => last.signal.aborted);
@@ -203,10 +203,10 @@ describe('calls between processes', () => {
     expect((await failure(call('d1', gone))).code).to.equal('CANCELLED');
   });
 
-  it('refuse more metadata than a connection takes, and end nobody else with it', async () => {
+  it('reject more metadata than a connection accepts, without ending other calls', async () => {
     const waiting = call('slow', contextOf({ deadline: Date.now() + 500 }).context);
     const outcome = failure(waiting);
-    // Random letters, because HTTP/2 packs others.
+    // Random letters, because HTTP/2 compresses others.
     const metadata = (length: number) =>
       new Map([['x-large', randomBytes(length).toString('base64').slice(0, length)]]);
     expect(await call('d1', contextOf({ metadata: metadata(40_000) }).context)).to.include({ deviceId: 'd1' });
@@ -220,7 +220,7 @@ describe('calls between processes', () => {
     expect((await outcome).code).to.equal('DEADLINE_EXCEEDED');
   });
 
-  it('bring back the beginning of a message that is too long for a header, and end nobody else with it', async () => {
+  it('truncate a message that is too long for a header, without ending other calls', async () => {
     const waiting = failure(call('slow', contextOf({ deadline: Date.now() + 500 }).context));
     const echoed = await failure(call('echo'));
     expect(echoed.code).to.equal('INVALID_ARGUMENT');
@@ -230,7 +230,7 @@ describe('calls between processes', () => {
     expect((await waiting).code).to.equal('DEADLINE_EXCEEDED');
   });
 
-  it('stream in all three ways, with trailers', async () => {
+  it('stream in all three modes, with trailers', async () => {
     const { context } = contextOf();
     expect(await acknowledged(remote.stream(connect)(responses('a', 'b', 'c'), context))).to.deep.equal([
       'a',
@@ -258,7 +258,7 @@ describe('calls between processes', () => {
     expect(count).to.equal(1000);
   });
 
-  it('end a stream with the error of the handler, or of who sends', async () => {
+  it('end a stream with the error of the handler or of the sender', async () => {
     const refused = remote.stream(connect)(responses('a', 'refuse', 'b'), contextOf().context);
     expect(await failure(acknowledged(refused))).to.include({ code: 'INVALID_ARGUMENT', message: 'refused' });
     const broken = (async function* () {
@@ -269,7 +269,7 @@ describe('calls between processes', () => {
     expect(await failure(acknowledged(sent))).to.include({ code: 'INVALID_ARGUMENT', message: 'NUL is not allowed' });
   });
 
-  it('leave no handler behind when the reader of a stream leaves', async () => {
+  it('end the handler when the reader of a stream disconnects', async () => {
     const endless = (async function* () {
       yield* responses('a');
       await new Promise(() => undefined);
@@ -278,7 +278,7 @@ describe('calls between processes', () => {
     await eventually(() => last.signal.aborted);
   });
 
-  it('fail at once while the other process is away, and go on when it is back', async () => {
+  it('fail immediately while the other process is unavailable, and recover with it', async () => {
     await call('d1');
     await server.close();
     const started = performance.now();
@@ -293,7 +293,7 @@ describe('calls between processes', () => {
     );
   });
 
-  it('finish when the other process stops, but for those that wait', async () => {
+  it('finish when the other process stops, except waiting ones', async () => {
     const never = (async function* () {
       yield* responses('a');
       await new Promise(() => undefined);
@@ -308,7 +308,7 @@ describe('calls between processes', () => {
     expect(afterwards).to.deep.equal(['d1']);
   });
 
-  it('let nobody in without the secret, by whatever method', async () => {
+  it('require the secret for every method', async () => {
     const stranger = new RemoteInvoker('device-registry', `127.0.0.1:${port}`, 'another');
     const context = contextOf().context;
     const refused = stranger.unary(getDevice, create(GetDeviceRequestSchema, { deviceId: 'd1' }), context);

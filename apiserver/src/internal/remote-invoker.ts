@@ -1,5 +1,5 @@
-// Calls services of another process over its internal port. The connection is made when it is needed and comes back by itself;
-// while there is none a call fails at once with UNAVAILABLE.
+// Calls services of another process over its internal port. Connects on demand and reconnects by itself; without a
+// connection, calls fail immediately with UNAVAILABLE.
 import { create, type DescMethod, type DescService, type Message, type MessageShape } from '@bufbuild/protobuf';
 import {
   Client,
@@ -35,7 +35,7 @@ export class RemoteInvoker implements Invoker {
   private readonly authorization: string;
   private readonly definitions = new Map<DescService, Readonly<Record<string, Definition>>>();
 
-  /** `target` is what errors call the other side, `address` its host:port or any name that gRPC resolves. */
+  /** `target` names the other side in errors; `address` is host:port or any name that gRPC resolves. */
   constructor(target: string, address: string, secret: string) {
     this.target = target;
     this.authorization = `Bearer ${secret}`;
@@ -43,11 +43,11 @@ export class RemoteInvoker implements Invoker {
       ...internalOptions,
       'grpc.initial_reconnect_backoff_ms': 100,
       'grpc.max_reconnect_backoff_ms': 1000,
-      // A peer whose machine is gone says nothing: it is missed after these.
+      // Detect a peer whose machine has failed without closing the connection.
       'grpc.keepalive_time_ms': 10_000,
       'grpc.keepalive_timeout_ms': 5_000,
       'grpc.keepalive_permit_without_calls': 1,
-      // Every address behind the name gets its share: replicas of a target are reached through a headless Service.
+      // Balances over all addresses of the name: replicas of a target are reached through a headless Service.
       'grpc.service_config': JSON.stringify({ loadBalancingConfig: [{ round_robin: {} }] }),
     });
   }
@@ -60,12 +60,12 @@ export class RemoteInvoker implements Invoker {
     const call = this.open(method, context);
     return new Promise((resolve, reject) => {
       call.once('data', (answer: Message) => {
-        // The other side runs its afterResponse when this side ends.
+        // The other side runs its afterResponse when this side ends the call.
         context.afterResponse(() => call.end());
         resolve(answer as MessageShape<M['output']>);
       });
       call.once('error', (failure: ServiceError) => reject(fromInternalStatus(failure, this.target)));
-      call.once('end', () => reject(unavailable(`${this.target} ended the call without an answer`)));
+      call.once('end', () => reject(unavailable(`${this.target} ended the call without a response`)));
       call.write(request);
     });
   }
@@ -73,7 +73,7 @@ export class RemoteInvoker implements Invoker {
   stream(method: DescMethod): StreamHandler {
     return (input, context) => {
       const call = this.open(method, context);
-      // What the source of the requests throws (one of them is refused) is the outcome of the call.
+      // An error thrown by the source of the requests (when one is rejected) becomes the outcome of the call.
       const refused: { error?: unknown } = {};
       if (method.methodKind === 'server_streaming') call.end(input as Message);
       else
@@ -86,7 +86,7 @@ export class RemoteInvoker implements Invoker {
     };
   }
 
-  /** Whether the other side says that it serves this service. Rejects when it does not, or does not answer in time. */
+  /** Checks that the other side reports serving this service. Rejects if not, or on timeout. */
   async check(service: string, timeoutMilliseconds: number): Promise<void> {
     const { path, requestSerialize, responseDeserialize } = grpcService(HealthService)['Check'] as Definition;
     const metadata = new Metadata();
@@ -107,7 +107,7 @@ export class RemoteInvoker implements Invoker {
     if (answer.status !== ServingStatus.SERVING) throw new Error('not serving');
   }
 
-  /** Ends the connection; calls under way fail. */
+  /** Closes the connection; running calls fail. */
   close(): void {
     this.client.close();
   }
@@ -126,7 +126,7 @@ export class RemoteInvoker implements Invoker {
     };
     call.on('metadata', take);
     call.on('status', ({ metadata: trailers }: { metadata: Metadata }) => take(trailers));
-    // Whoever waits for the answer hears of the failure; one that comes afterwards concerns nobody.
+    // The waiter for the response receives the failure; later ones are irrelevant.
     call.on('error', () => undefined);
     const cancel = (): void => call.cancel();
     context.signal.addEventListener('abort', cancel, { once: true });
@@ -168,13 +168,13 @@ async function send(call: Call, requests: AsyncIterable<Message>, signal: AbortS
     if (call.destroyed || call.writableEnded) return;
     if (!call.write(request)) await drained(call);
   }
-  // A caller that has left may look like one that has said everything.
+  // A caller that has disconnected can look like one that has sent everything.
   if (signal.aborted || call.destroyed || call.writableEnded) return;
   call.write(endOfRequests);
   call.end();
 }
 
-/** Waits until the other side has taken what was written, or the call is over. */
+/** Waits until the other side has accepted what was written, or the call is over. */
 function drained(call: Call): Promise<void> {
   return new Promise((resolve) => {
     const finish = (): void => {
@@ -190,6 +190,6 @@ function drained(call: Call): Promise<void> {
 const isServiceError = (thrown: unknown): thrown is ServiceError =>
   thrown instanceof Error && 'code' in thrown && typeof thrown.code === 'number';
 
-/** Not what gRPC itself adds on the way. */
+/** Excludes metadata that gRPC itself adds. */
 const isOfTheService = (name: string): boolean =>
   !name.startsWith('grpc-') && !['content-type', 'date', 'kellet-error-bin'].includes(name);

@@ -1,5 +1,5 @@
-// The internal port (9091): nobody gets past the shared secret. Services of this process answer calls of other processes here,
-// and control answers the operator.
+// Internal port (9091), which requires the shared secret. Serves calls of other processes to services of this one, and
+// the control service for the operator.
 import { createHash, timingSafeEqual } from 'node:crypto';
 import type { DescMessage, DescMethod, DescService, Message, MessageInitShape } from '@bufbuild/protobuf';
 import { create } from '@bufbuild/protobuf';
@@ -24,10 +24,10 @@ import { toInternalStatus } from './call-error.ts';
 import { callHeader, decodeContext } from './call-header.ts';
 import { internalService, wholeRequests } from './end-of-requests.ts';
 
-/** Milliseconds that running calls get to finish when the process stops. */
+/** Milliseconds for running calls to finish when the process stops. */
 const drainMilliseconds = 10_000;
 
-/** Sizes are judged at the public ports; a window of 64 KiB would hold large messages back. */
+/** Sizes are limited at the public ports; the default window of 64 KiB would slow down large messages. */
 export const internalOptions = {
   'grpc.max_receive_message_length': -1,
   'grpc.max_send_message_length': -1,
@@ -35,14 +35,14 @@ export const internalOptions = {
 } as const;
 
 /**
- * A gateway sends all its calls through one connection to each process that it knows, and may be without any for long. There is
- * nothing to choose anew.
+ * A gateway sends all its calls to a process through one connection, which may be idle for long. Reconnecting would
+ * gain nothing.
  */
 const internalLimits = { streams: 1_000_000, idleTimeout: 24 * 60 * 60 * 1000, connectionAge: Infinity };
 
 type Call = ServerDuplexStream<Message, Message>;
 
-/** The gRPC server of the internal port. */
+/** gRPC server of the internal port. */
 export class InternalServer {
   private readonly port: GrpcPort;
   private readonly logger: Logger;
@@ -53,29 +53,29 @@ export class InternalServer {
     this.port = new GrpcPort({ ...internalOptions, interceptors: [secretInterceptor(digest(secret))] }, internalLimits);
   }
 
-  /** Aborts when the server closes: open streams are to be ended then. */
+  /** Aborted when the server closes, to end open streams. */
   get stopping(): AbortSignal {
     return this.stop.signal;
   }
 
-  /** Adds a service whose methods are gRPC handlers. */
+  /** Adds a service implemented by gRPC handlers. */
   addService(definition: ServiceDefinition, implementation: UntypedServiceImplementation): void {
     this.port.addService(definition, implementation);
   }
 
-  /** Adds every service of the registry, for the RemoteInvoker of another process. */
+  /** Adds all services of the registry, for the RemoteInvoker of another process. */
   addServicesOf(registry: ServiceRegistry): void {
     for (const service of registry.services()) {
       this.port.addService(internalService(service), this.handlersOf(service, registry));
     }
   }
 
-  /** Listens; answers the port, which the system chooses when 0 is asked for. */
+  /** Starts listening and returns the port, which the system chooses for 0. */
   listen(host: string, port: number): Promise<number> {
     return this.port.listen(host, port);
   }
 
-  /** Ends calls that wait, lets the others finish, and closes. */
+  /** Ends waiting calls, lets the others finish, and closes. */
   async close(): Promise<void> {
     this.stop.abort();
     await this.port.closeWithin(drainMilliseconds);
@@ -88,7 +88,7 @@ export class InternalServer {
   }
 
   private async answer(method: DescMethod, call: Call, registry: ServiceRegistry): Promise<void> {
-    // A stream that is destroyed says so by an error that nobody waits for.
+    // Destroying a stream emits an error, which must be handled.
     call.on('error', () => undefined);
     let context: GrpcContext | undefined;
     let trace: Trace | undefined;
@@ -131,8 +131,8 @@ export class InternalServer {
 }
 
 /**
- * A unary call. Its caller keeps its side of the call open until the client has the answer, so that what waits for the end of
- * the response (CallContext.afterResponse) waits across processes too.
+ * Runs a unary call. The caller keeps its side open until the client has the response, so that
+ * CallContext.afterResponse works across processes.
  */
 async function runUnary(method: DescMethod, call: Call, registry: ServiceRegistry, context: GrpcContext) {
   const request = await new Promise<Message>((resolve, reject) => {
@@ -153,7 +153,7 @@ async function runUnary(method: DescMethod, call: Call, registry: ServiceRegistr
 }
 
 async function runStream(method: DescMethod, call: Call, registry: ServiceRegistry, context: GrpcContext) {
-  // Leaving an ordinary loop over a stream destroys it, and with it the answer that is still to come.
+  // Leaving an ordinary loop over a stream destroys it, and with it the pending response.
   const requests = call.iterator({ destroyOnReturn: false }) as AsyncIterable<Message>;
   const handler = registry.stream(method);
   if (method.methodKind === 'server_streaming') {
@@ -176,7 +176,7 @@ const answersOf = (result: unknown) => result as AsyncIterable<MessageInitShape<
 
 const digest = (text: string): Buffer => createHash('sha256').update(text).digest();
 
-/** The secret is compared as a digest, so that neither its content nor its length shows in the time taken. */
+/** Compares the secret as a digest, so that timing reveals neither content nor length. */
 function knows(metadata: Metadata, secret: Buffer): boolean {
   const given = metadata.get('authorization')[0];
   const token = typeof given === 'string' && given.startsWith('Bearer ') ? given.slice('Bearer '.length) : '';

@@ -1,26 +1,26 @@
-// The contract with its comments: the committed descriptor set, which unlike the generated messages keeps them.
+// The contract with its comments, read from the committed descriptor set; the generated messages do not carry comments.
 import { createFileRegistry, fromBinary, type DescField, type DescMessage, type DescService } from '@bufbuild/protobuf';
 import type { DescEnum, DescEnumValue, DescMethod, FileRegistry } from '@bufbuild/protobuf';
 import { FileDescriptorSetSchema } from '@bufbuild/protobuf/wkt';
 import { publicServices } from '../gateway/services.ts';
 
-/** Anything of the contract that may carry a comment. */
+/** An element of the contract that may have a comment. */
 export type Described = DescService | DescMethod | DescMessage | DescField | DescEnum | DescEnumValue;
 
-/** The public services as the descriptor set has them, and what their comments say. */
+/** The public services and their comments. */
 export interface Contract {
   readonly services: readonly DescService[];
-  /** The leading comment of a part of the contract in paragraphs; empty when it has none. */
+  /** Returns the leading comment of an element, as paragraphs; empty if it has none. */
   readonly comment: (of: Described) => string;
 }
 
-/** Reads a descriptor set made by `buf build --as-file-descriptor-set`. Throws when it lacks a public service. */
+/** Reads a descriptor set built with `buf build --as-file-descriptor-set`. Throws if a public service is missing. */
 export function readContract(bytes: Uint8Array): Contract {
   const set = fromBinary(FileDescriptorSetSchema, bytes);
   const registry = createFileRegistry(set);
   const services = publicServices.map(({ typeName }) => {
     const service = registry.getService(typeName);
-    if (!service) throw new Error(`${typeName} is missing in the descriptor set`);
+    if (!service) throw new Error(`${typeName} is missing from the descriptor set`);
     return service;
   });
   const comments = readComments(registry);
@@ -38,7 +38,7 @@ function keyOf(of: Described): string {
   }
 }
 
-// Numbers of the fields of google/protobuf/descriptor.proto that make up the path of a source location.
+// Field numbers of google/protobuf/descriptor.proto that occur in the path of a source location.
 const fileMessages = 4;
 const fileEnums = 5;
 const fileServices = 6;
@@ -64,7 +64,7 @@ function readComments(registry: FileRegistry): Map<string, string> {
     };
     const noteMessage = (of: DescMessage, path: string): void => {
       note(of, path);
-      // Fields of oneofs stand among the others, in the order of the file, as `fields` has them.
+      // Oneof fields are listed with the others in file order, as in `fields`.
       for (const [index, field] of of.proto.field.entries()) {
         const described = of.fields.find((candidate) => candidate.number === field.number);
         if (described) note(described, `${path}.${messageFields}.${index}`);
@@ -86,7 +86,7 @@ function readComments(registry: FileRegistry): Map<string, string> {
   return comments;
 }
 
-/** Lines joined to paragraphs, which an empty line ends. */
+/** Joins lines into paragraphs, which are separated by empty lines. */
 const paragraphs = (comment: string): string =>
   comment
     .split(/\n\s*\n/)

@@ -53,7 +53,7 @@ const operations = new Map(
 const operation = (id: string): Operation => operations.get(id)!;
 const schema = (name: string) => document.components.schemas[name]!;
 
-/** The gateway's own routes, which no method stands for. */
+/** The gateway's own routes, which are not methods of the contract. */
 const ownRoutes = ['GET /healthz', 'GET /readyz', 'POST /api/v1/callbacks/arc', 'GET /api/v1/openapi.json'];
 
 describe('the OpenAPI document', () => {
@@ -74,7 +74,7 @@ describe('the OpenAPI document', () => {
     expect(result.valid).to.equal(true);
   });
 
-  it('has every route of the gateway, and no other', () => {
+  it('has every route of the gateway and no other', () => {
     const documented = Object.entries(document.paths).flatMap(([path, item]) =>
       Object.keys(item).map((verb) => `${verb.toUpperCase()} ${path}`),
     );
@@ -82,14 +82,14 @@ describe('the OpenAPI document', () => {
     expect(documented.sort()).to.deep.equal([...served, ...ownRoutes].sort());
   });
 
-  it('calls each operation by its method', () => {
+  it('names each operation after its method', () => {
     const methods = new RouteTable(publicServices).routes.map(({ method }) => method.name);
     expect([...operations.keys()].sort()).to.deep.equal(
       [...methods, 'GetHealth', 'GetReadiness', 'ReceiveCallback', 'GetOpenapiDocument'].sort(),
     );
   });
 
-  it('names in its table of facts only fields that exist', () => {
+  it('has facts only for fields that exist', () => {
     const fields = new Set<string>();
     const visit = (message: (typeof publicServices)[0]['methods'][0]['input']): void => {
       if (message.typeName.startsWith('google.') || fields.has(`${shortName(message.typeName)}.`)) return;
@@ -106,7 +106,7 @@ describe('the OpenAPI document', () => {
   describe('examples', () => {
     const routes = new Map(new RouteTable(publicServices).routes.map((route) => [route.method.name, route]));
     for (const [name, example] of Object.entries(requestExamples)) {
-      it(`of ${name} is a request of it`, () => {
+      it(`has a valid example for ${name}`, () => {
         const route = routes.get(name)!;
         const field = route.method.input.fields.find((candidate) => candidate.name === route.body);
         expect(() => fromJson(field?.message ?? route.method.input, example)).not.to.throw();
@@ -114,7 +114,7 @@ describe('the OpenAPI document', () => {
     }
   });
 
-  it('has an example of every body in JSON', () => {
+  it('has an example for every JSON body', () => {
     const bare = [...operations.values()].filter(({ requestBody }) => {
       const json = requestBody?.content['application/json'];
       return json && json.example === undefined;
@@ -122,23 +122,23 @@ describe('the OpenAPI document', () => {
     expect(bare.map(({ operationId }) => operationId)).to.deep.equal([]);
   });
 
-  it('answers list fields and scalars always, messages and optional fields when they are set', () => {
+  it('requires list fields and scalars in responses, and leaves messages and optional fields optional', () => {
     expect(schema('Profile').required).to.include.members(['profile_id', 'default_tags', 'offline_after_seconds']);
     expect(schema('Profile').required).not.to.include.members(['telemetry_schema']);
     expect(schema('Device').required).not.to.include('status');
   });
 
-  it('has a schema of its own for what is sent and for what is answered', () => {
+  it('has separate schemas for requests and responses', () => {
     expect(schema('OtaPolicyInput').required).to.equal(undefined);
     expect(schema('OtaPolicyInput')).to.include({ additionalProperties: false });
     expect(schema('OtaPolicy').required).to.include('max_attempts');
   });
 
-  it('leaves the unset value out of enums', () => {
+  it('omits the unset value from enums', () => {
     expect(schema('RolloutStatus').enum).to.deep.equal(['active', 'paused', 'rolling_back', 'completed']);
   });
 
-  it('keeps fields of the path out of the body', () => {
+  it('omits path fields from the body', () => {
     expect(Object.keys(schema('UpdateProfileRequest').properties)).not.to.include('profile_id');
   });
 
@@ -172,7 +172,7 @@ describe('the OpenAPI document', () => {
     ['ReceiveCallback', '200 400 401 500 503'],
   ];
   for (const [id, statuses] of answers) {
-    it(`${id} answers ${statuses}`, () => {
+    it(`lists the statuses ${statuses} for ${id}`, () => {
       expect(Object.keys(operation(id).responses).sort().join(' ')).to.equal(statuses);
     });
   }
@@ -196,12 +196,12 @@ describe('the OpenAPI document', () => {
     ],
   ];
   for (const [id, security] of credentials) {
-    it(`${id} asks for ${JSON.stringify(security)}`, () => {
+    it(`requires ${JSON.stringify(security)} for ${id}`, () => {
       expect(operation(id).security).to.deep.equal(security);
     });
   }
 
-  it('shows the headers of the rate limit where the tenant is counted, and nowhere else', () => {
+  it('shows rate limit headers only where the tenant is counted', () => {
     const counted = (id: string) => Object.keys(operation(id).responses['200']!.headers ?? {});
     expect(counted('GetDevice')).to.include('X-RateLimit-Remaining');
     expect(counted('Login')).not.to.include('X-RateLimit-Remaining');
@@ -223,19 +223,19 @@ describe('the OpenAPI document', () => {
     ['UploadArtifact', ['Content-Range', 'X-Kellet-Namespace']],
   ];
   for (const [id, beside] of requestHeaders) {
-    it(`lets ${id} carry ${['the headers of every call', ...beside].join(', ')}`, () => {
+    it(`declares ${['the headers of every call', ...beside].join(', ')} for ${id}`, () => {
       expect(headersOf(id)).to.deep.equal([...everyCall, ...beside].sort());
     });
   }
 
-  it('names the namespace of a Kubernetes token wherever such a token opens anything', () => {
+  it('declares the namespace header wherever a Kubernetes token is accepted', () => {
     const open = [...operations.values()].filter(({ security }) => security?.some((one) => 'kubernetesToken' in one));
     expect(open.length).to.be.greaterThan(10);
     const named = [...operations.keys()].filter((id) => headersOf(id).includes('X-Kellet-Namespace'));
     expect(named.sort()).to.deep.equal([...open.map(({ operationId }) => operationId), 'GetOpenapiDocument'].sort());
   });
 
-  it('has no header that a browser of the dashboard may not send or read', () => {
+  it('has no header that the dashboard may not send or read in a browser', () => {
     const granted = new Map(preflightHeaders('https://d.test', 'https://d.test'));
     const list = (name: string) => granted.get(name)!.split(', ');
     const names = (of: object) => Object.keys(of).map((name) => name.toLowerCase());
@@ -262,12 +262,14 @@ describe('the OpenAPI document', () => {
     expect(named('end')).to.include({ description: 'Exclusive.' });
   });
 
-  it('tells what a comment of the contract tells', () => {
-    expect(operation('CreateRollout').description).to.match(/^`CreateRollout` schedules the canary share/);
+  it('uses the comments of the contract', () => {
+    expect(operation('CreateRollout').description).to.match(
+      /^`CreateRollout` creates a rollout and schedules only the canary share/,
+    );
     expect(operation('CreateRollout').description).to.match(/Scope: `ota:write`/);
   });
 
-  it('puts each operation under one heading, and has no heading without operations', () => {
+  it('gives each operation one tag, and has no unused tag', () => {
     const used = [...operations.values()].map(({ tags }) => tags);
     expect(used.every(({ length }) => length === 1)).to.equal(true);
     expect([...new Set(used.flat())].sort()).to.deep.equal(document.tags.map(({ name }) => name).sort());
@@ -285,15 +287,15 @@ describe('the OpenAPI document', () => {
     }
   });
 
-  describe('tells a reader', () => {
+  describe('describes', () => {
     const all = [...operations.values()];
 
-    it('what each operation does, in a sentence of its own', () => {
+    it('each operation with its own sentence', () => {
       const silent = all.filter(({ description }) => /^Callers: /.test(description) || description.length < 15);
       expect(silent.map(({ operationId }) => operationId)).to.deep.equal([]);
     });
 
-    it('what each parameter means', () => {
+    it('each parameter', () => {
       const silent = all.flatMap(({ operationId, parameters = [] }) =>
         parameters
           .filter(({ $ref, description }) => !$ref && !description)
@@ -303,7 +305,7 @@ describe('the OpenAPI document', () => {
       expect(Object.values(document.components.parameters).every(({ description }) => description)).to.equal(true);
     });
 
-    it('what each field means, where its type does not say it', () => {
+    it('each field whose type has no description', () => {
       const isOwnType = (field: JsonObject): boolean =>
         '$ref' in field || '$ref' in ((field['items'] ?? field['additionalProperties'] ?? {}) as JsonObject);
       const silent = Object.entries(document.components.schemas).flatMap(([name, { properties = {} }]) =>
@@ -314,7 +316,7 @@ describe('the OpenAPI document', () => {
       expect(silent).to.deep.equal([]);
     });
 
-    it('what each value of an enum means', () => {
+    it('each enum value', () => {
       const silent = Object.entries(document.components.schemas).flatMap(([name, one]) =>
         (one.enum ?? [])
           .filter((value) => !one.description?.includes(`- \`${value}\`: `))
@@ -324,7 +326,7 @@ describe('the OpenAPI document', () => {
     });
   });
 
-  it('is answered with raw bytes where the API offers them', () => {
+  it('returns raw bytes where the API offers them', () => {
     expect(Object.keys(operation('GetChunk').responses['200']!.content!)).to.deep.equal([
       'application/json',
       'application/octet-stream',
@@ -337,6 +339,6 @@ describe('the OpenAPI document', () => {
     ['ListPendingRpcs', 'List pending RPCs'],
     ['EnrollTotp', 'Enroll TOTP'],
   ] as const) {
-    it(`sums ${name} up as ${summary}`, () => expect(summaryOf(name)).to.equal(summary));
+    it(`summarises ${name} as ${summary}`, () => expect(summaryOf(name)).to.equal(summary));
   }
 });

@@ -1,5 +1,5 @@
-// The OpenAPI 3.1 document of the REST API, read from the descriptors and the gateway's own route table. Pure: the same
-// contract always gives the same document.
+// The OpenAPI 3.1 document of the REST API, derived from the descriptors and the gateway's route table. Pure: the same
+// contract always yields the same document.
 import type { JsonObject } from '@bufbuild/protobuf';
 import { RouteTable } from '../gateway/transcoding/routes.ts';
 import type { Contract } from './contract.ts';
@@ -13,13 +13,13 @@ import { documentTags, gatewayTag, tagOf } from './tags.ts';
 const introduction = `The REST API of Kellet. Every route is the JSON form of a gRPC method of the same contract, which is served
 on port 9090.
 
-- Names are as the contract has them (\`snake_case\`); fields of an answer that are unset and have no empty value are left out.
-- Unknown fields and parameters are refused with \`INVALID_ARGUMENT\`. A body is at most 1 MiB, of telemetry 4 MiB.
-- Lists page by \`page_size\` and \`page_token\`; the last page has an empty \`next_page_token\`.
-- An update changes what its body names.
-- An error has \`code\`, \`message\` and \`request_id\`. A path or a method that is no route is 404 \`route not found\`.`;
+- Field names are those of the contract (\`snake_case\`). Responses omit unset fields that have no zero value.
+- Unknown fields and parameters are rejected with \`INVALID_ARGUMENT\`. A body may be at most 1 MiB, or 4 MiB for telemetry.
+- Lists are paged with \`page_size\` and \`page_token\`; the last page has an empty \`next_page_token\`.
+- An update changes only the fields present in its body.
+- An error has \`code\`, \`message\` and \`request_id\`. An unknown path or method returns 404 \`route not found\`.`;
 
-/** Makes the document. Throws when the contract says something that it cannot express. */
+/** Builds the document. Throws if the contract contains something OpenAPI cannot express. */
 export function openapiDocument(contract: Contract, version: string): JsonObject {
   const { routes } = new RouteTable(contract.services);
   const schemas = new Schemas(
@@ -62,7 +62,7 @@ const securitySchemes: JsonObject = {
     type: 'http',
     scheme: 'bearer',
     bearerFormat: 'JWT',
-    description: 'The access token of a person, from `POST /api/v1/auth/login`; it lives 15 minutes.',
+    description: "A user's access token, from `POST /api/v1/auth/login`; valid for 15 minutes.",
   },
   apiKey: {
     type: 'http',
@@ -74,13 +74,13 @@ const securitySchemes: JsonObject = {
     type: 'apiKey',
     in: 'header',
     name: 'X-API-Key',
-    description: 'The same API key in a header of its own.',
+    description: 'The same API key in a separate header.',
   },
   kubernetesToken: {
     type: 'http',
     scheme: 'bearer',
     bearerFormat: 'JWT',
     description:
-      'A token of a Kubernetes service account for the audience `kellet` (TokenRequest), with `X-Kellet-Namespace`. The cluster says whether the account may do what the operation names, in the namespace of the tenant.',
+      "A token of a Kubernetes service account for the audience `kellet` (TokenRequest), with `X-Kellet-Namespace`. The cluster decides whether the account has the permission that the operation names, in the tenant's namespace.",
   },
 };

@@ -1,4 +1,4 @@
-// A request of every method that takes JSON. Tests decode them all.
+// Example requests for every method that takes JSON. The tests decode them all.
 import type { JsonObject } from '@bufbuild/protobuf';
 import { sampleIds } from './sample-ids.ts';
 
@@ -41,7 +41,7 @@ const rule = {
   actions: [{ webhook: { url: 'https://hooks.example/frost' } }],
 };
 
-/** Bodies by method name. */
+/** Example bodies by method name. */
 export const requestExamples: Record<string, JsonObject> = {
   Login: { email: 'admin@demo.example', password: 'correct horse battery staple' },
   Refresh: { refresh_token: '<REFRESH_TOKEN>' },

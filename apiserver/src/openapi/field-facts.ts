@@ -1,9 +1,9 @@
-// What the contract says of single fields beyond their types (API.md's limits, the checks of the services): limits, forms,
-// and which fields a request must carry. The document is checked against the descriptors: a name that is no field fails.
+// Constraints that field types do not express: limits, formats and required fields, as the services enforce them. A
+// test checks that every field named here exists.
 import type { DescField, JsonObject, JsonValue } from '@bufbuild/protobuf';
 import { sampleIds } from './sample-ids.ts';
 
-/** JSON Schema keywords that go on top of a field's type. */
+/** JSON Schema keywords added to a field's type. */
 export type FieldFacts = Readonly<Record<string, JsonValue>>;
 
 /** By field name, in every message. */
@@ -89,7 +89,7 @@ const byField: Record<string, FieldFacts> = {
   'Window.end': { pattern: '^([01][0-9]|2[0-3]):[0-5][0-9]$' },
 };
 
-/** Fields without which a request is refused. Fields in the path always are. */
+/** Required fields. Path fields are always required. */
 const required: Record<string, readonly string[]> = {
   LoginRequest: ['email', 'password'],
   RefreshRequest: ['refresh_token'],
@@ -121,19 +121,19 @@ const required: Record<string, readonly string[]> = {
   TestRuleRequest: ['expression', 'point'],
 };
 
-/** `kellet.v1.Rollout.Step` → `RolloutStep`, as the schemas are called. */
+/** Returns the schema name of a type: `kellet.v1.Rollout.Step` → `RolloutStep`. */
 export const shortName = (typeName: string): string => typeName.replace(/^kellet\.v1\./, '').replaceAll('.', '');
 
-/** What goes on top of a field's type. */
+/** Returns the JSON Schema keywords to add to a field's type. */
 export function fieldFacts(field: DescField): JsonObject {
   return { ...byName[field.name], ...byField[`${shortName(field.parent.typeName)}.${field.name}`] };
 }
 
-/** Whether a request is refused without the field. */
+/** Reports whether a request must carry the field. */
 export const isRequired = (field: DescField): boolean =>
   required[shortName(field.parent.typeName)]?.includes(field.name) ?? false;
 
-/** Every `Message.field` that this table names; each must exist. */
+/** Every `Message.field` named in these tables. */
 export const namedFields: readonly string[] = [
   ...Object.keys(byField),
   ...Object.entries(required).flatMap(([message, fields]) => fields.map((field) => `${message}.${field}`)),

@@ -1,4 +1,4 @@
-// The routes of the gateway itself, which are no methods of the contract: health, the callback, this document.
+// Operations of the gateway itself, which are not methods of the contract: health, callbacks, this document.
 import type { JsonObject } from '@bufbuild/protobuf';
 import { errorResponses } from './errors.ts';
 import {
@@ -22,7 +22,7 @@ const readiness: JsonObject = {
   additionalProperties: { type: 'string', pattern: '^(healthy$|unhealthy: )' },
 };
 
-/** `paths` of the gateway's own routes. */
+/** Returns `paths` for the gateway's own routes. */
 export function gatewayPaths(tag: string): JsonObject {
   return {
     '/healthz': {
@@ -30,7 +30,7 @@ export function gatewayPaths(tag: string): JsonObject {
         operationId: 'GetHealth',
         tags: [tag],
         summary: 'Get liveness',
-        description: 'Always 200 while the process is alive.',
+        description: 'Returns 200 while the process is alive.',
         parameters: parameterReferences(requestHeaders),
         responses: {
           '200': json('Alive.', {
@@ -47,12 +47,12 @@ export function gatewayPaths(tag: string): JsonObject {
         operationId: 'GetReadiness',
         tags: [tag],
         summary: 'Get readiness',
-        description: 'Whether everything that serving a request needs is there.',
+        description: 'Whether all dependencies needed to serve requests are available.',
         parameters: [
           {
             name: 'exclude',
             in: 'query',
-            description: 'Dependencies that do not matter to the asker, separated by commas.',
+            description: 'Comma-separated dependencies to ignore.',
             schema: { type: 'string' },
             example: 'nats',
           },
@@ -66,13 +66,13 @@ export function gatewayPaths(tag: string): JsonObject {
       post: {
         operationId: 'ReceiveCallback',
         tags: [tag],
-        summary: "Take a callback of the chain's transaction processor",
-        description: 'Judged by the signature of its raw body, then stored and published.',
+        summary: "Receive a callback from the chain's transaction processor",
+        description: 'Verified by the signature of the raw body, then stored and published.',
         parameters: [
           {
             name: 'X-ARC-Signature',
             in: 'header',
-            description: '`sha256=` and the HMAC-SHA256 of the body in hex.',
+            description: '`sha256=` followed by the HMAC-SHA256 of the body in hex.',
             schema: { type: 'string' },
           },
           ...parameterReferences(requestHeaders),
@@ -92,7 +92,7 @@ export function gatewayPaths(tag: string): JsonObject {
           },
         },
         responses: {
-          '200': json('Taken.', { type: 'object' }),
+          '200': json('Accepted.', { type: 'object' }),
           ...errorResponses(['badRequest', 'unauthenticated', 'internal', 'unavailable']),
         },
         security: [{}],
@@ -113,7 +113,7 @@ export function gatewayPaths(tag: string): JsonObject {
             content: { 'application/json': { schema: { type: 'object' } } },
           },
           '304': {
-            description: 'The document has the entity tag that the request names.',
+            description: 'The document matches the entity tag in `If-None-Match`.',
             headers: references([...everyAnswer, 'ETag', ...limitHeaders]),
           },
           ...errorResponses(['unauthenticated', 'permissionDenied', 'tooManyRequests', 'internal', 'unavailable']),

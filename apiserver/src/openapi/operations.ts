@@ -1,4 +1,4 @@
-// A route of the gateway as an OpenAPI operation.
+// Describes a route of the gateway as an OpenAPI operation.
 import type { DescField, DescMessage, JsonObject, JsonValue } from '@bufbuild/protobuf';
 import { Access_Caller, Access_RateLimit } from '@kellet/proto/es/kellet/v1/options_pb';
 import { isPublic } from '../gateway/admission/authorize.ts';
@@ -22,7 +22,7 @@ import { rawAnswers, rawBytes } from './raw-bytes.ts';
 import type { Schemas } from './schemas.ts';
 
 const rawBody = 'google.api.HttpBody';
-/** Messages whose JSON is one string, which a query parameter can hold. */
+/** Messages with a string as JSON form, which query parameters can hold. */
 const textMessages = new Set(['google.protobuf.Timestamp', 'google.protobuf.FieldMask']);
 
 const callerNames: Partial<Record<Access_Caller, string>> = {
@@ -33,7 +33,7 @@ const callerNames: Partial<Record<Access_Caller, string>> = {
   [Access_Caller.PLATFORM]: 'platform administrator',
 };
 
-/** The path of a route as OpenAPI writes it. Throws for a template that OpenAPI cannot express. */
+/** Returns the OpenAPI path of a route. Throws for a template that OpenAPI cannot express. */
 export function pathOf({ template }: Route): string {
   const parts = template.segments.map((segment, index) => {
     if (segment.kind === 'literal') return segment.text;
@@ -44,7 +44,7 @@ export function pathOf({ template }: Route): string {
   return `/${parts.join('/')}${template.verb && `:${template.verb}`}`;
 }
 
-/** The operation of a route. `tag` groups it, `operationId` is the method's name. */
+/** Returns the operation of a route, with the method's name as `operationId` and `tag` as its group. */
 export function operationOf(contract: Contract, schemas: Schemas, route: Route, tag: string): JsonObject {
   const { method, access, verb } = route;
   const isOpen = isPublic(access);
@@ -96,7 +96,7 @@ export function operationOf(contract: Contract, schemas: Schemas, route: Route, 
   };
 }
 
-/** Which credentials open an operation; a role name in a requirement is the scope that the credential must hold. */
+/** Returns the security requirements of an operation. The role name in a requirement is the required scope. */
 function securityOf(callers: readonly Access_Caller[], scope: string): JsonValue[] {
   if (callers.includes(Access_Caller.PUBLIC)) return [{}];
   const roles = scope ? [scope] : [];
@@ -202,7 +202,7 @@ const acronyms: Record<string, string> = {
   Webauthn: 'WebAuthn',
 };
 
-/** `CreateApiKey` → `Create API key`. */
+/** Returns a summary from a method name: `CreateApiKey` → `Create API key`. */
 export const summaryOf = (name: string): string =>
   name
     .split(/(?=[A-Z])/)

@@ -1,6 +1,6 @@
-// The ids that examples use, by the name of their field.
+// Example ids, by field name.
 
-/** Each is of the kind that the service makes: version 7, or version 5 where a manifest's name decides. */
+/** Each has the version that the service generates: 7, or 5 where the name of a manifest determines the id. */
 export const sampleIds = {
   device_id: '0199f3c2-7f1e-7c2a-9c55-0c9d8e1f2a3b',
   gateway_device_id: '0199f3c2-7b02-7d4f-8e6a-3f5a1c7d9e20',

@@ -1,11 +1,13 @@
-// Messages as JSON Schema 2020-12, in the form in which proto3 JSON has them here: proto names, enums by name, scalars shown
-// also when they are unset.
+// Messages as JSON Schema 2020-12, in Kellet's proto3 JSON form: proto field names, enums by name, scalars always
+// present.
 import { ScalarType, type DescEnum, type DescField, type DescMessage, type JsonObject } from '@bufbuild/protobuf';
 import { commonFields } from './common-fields.ts';
 import type { Contract } from './contract.ts';
 import { fieldFacts, isRequired, shortName } from './field-facts.ts';
 
-/** A message in a request (what may be sent) or in a response (what is always there is required). */
+/**
+ * Whether a schema describes a request (fields that may be sent) or a response (fields always present are required).
+ */
 export type Side = 'request' | 'response';
 
 const scalarSchemas: Partial<Record<ScalarType, JsonObject>> = {
@@ -18,7 +20,7 @@ const scalarSchemas: Partial<Record<ScalarType, JsonObject>> = {
   [ScalarType.UINT32]: { type: 'integer', format: 'int64', minimum: 0, maximum: 2 ** 32 - 1 },
 };
 
-/** Well-known types have a JSON of their own (protobuf.dev, ProtoJSON). */
+/** Well-known types with their own JSON form (protobuf.dev, ProtoJSON). */
 const wellKnown: Record<string, JsonObject> = {
   'google.protobuf.Timestamp': { type: 'string', format: 'date-time' },
   'google.protobuf.FieldMask': { type: 'string' },
@@ -27,24 +29,24 @@ const wellKnown: Record<string, JsonObject> = {
   'google.api.HttpBody': {},
 };
 
-/** Collects the schemas to which operations refer. */
+/** Collects the schemas that operations refer to. */
 export class Schemas {
   private readonly contract: Contract;
   private readonly sides = new Map<string, Set<Side>>();
   private readonly components = new Map<string, JsonObject>();
 
-  /** `roots` are the messages of all operations: a message that is both sent and answered becomes two schemas. */
+  /** `roots` are the messages of all operations. A message used on both sides becomes two schemas. */
   constructor(contract: Contract, roots: Iterable<{ message: DescMessage; side: Side }>) {
     this.contract = contract;
     for (const { message, side } of roots) this.mark(message, side);
   }
 
-  /** Every schema referred to so far, by name. */
+  /** All schemas referred to so far, by name. */
   get all(): JsonObject {
     return Object.fromEntries([...this.components].sort(([a], [b]) => (a < b ? -1 : 1)));
   }
 
-  /** A reference to a message; `without` leaves out fields that the path holds. */
+  /** Returns a reference to a message. `without` omits fields bound by the path. */
   message(message: DescMessage, side: Side, without: ReadonlySet<string> = new Set()): JsonObject {
     const known = wellKnown[message.typeName];
     if (known) return known;
@@ -57,7 +59,7 @@ export class Schemas {
     return { $ref: `#/components/schemas/${name}` };
   }
 
-  /** One field, with its comment and what else is known of it. */
+  /** Returns the schema of a field, with its comment and constraints. */
   field(field: DescField, side: Side): JsonObject {
     const text = this.contract.comment(field) || commonFields[field.name];
     return { ...this.typeOf(field, side), ...(text ? { description: text } : {}), ...schemaFacts(field, side) };
@@ -72,7 +74,7 @@ export class Schemas {
       ...(text ? { description: text } : {}),
       properties: Object.fromEntries(fields.map((field) => [field.name, this.field(field, side)])),
       ...(required.length > 0 ? { required: required.map(({ name }) => name) } : {}),
-      // An unknown field of a request is refused; answers may gain fields.
+      // Requests reject unknown fields; responses may gain fields.
       ...(side === 'request' ? { additionalProperties: false } : {}),
     };
   }
@@ -108,7 +110,7 @@ export class Schemas {
 
   private enumeration(of: DescEnum): JsonObject {
     const name = shortName(of.typeName);
-    // The zero value stands for "unset", which JSON leaves out.
+    // The zero value means "unset" and never appears in JSON.
     const values = of.values.filter(({ number }) => number !== 0);
     const meanings = values.map((value) => [value.name, this.contract.comment(value)]).filter(([, text]) => text);
     const text = [this.contract.comment(of), ...meanings.map(([value, meaning]) => `- \`${value}\`: ${meaning}`)];
@@ -129,14 +131,14 @@ export class Schemas {
   }
 }
 
-/** Whether proto3 JSON shows the field also when it is unset: everything without presence. */
+/** Reports whether proto3 JSON includes the field even when unset: every field without presence. */
 function isAlwaysShown(field: DescField): boolean {
   if (field.oneof) return false;
   if (field.fieldKind === 'message') return false;
   return field.fieldKind === 'list' || field.fieldKind === 'map' || !field.proto.proto3Optional;
 }
 
-/** Limits of what may be sent are not promises about what is answered; its form is. */
+/** Limits apply only to requests; the format applies to both sides. */
 function schemaFacts(field: DescField, side: Side): JsonObject {
   const facts = fieldFacts(field);
   if (side === 'request') return facts;

@@ -1,21 +1,21 @@
-// The headings under which a reader finds the operations.
+// Tags that group the operations for readers.
 import type { JsonObject } from '@bufbuild/protobuf';
 
-/** Operations that belong together for a reader: those of a service, or of some of its paths. */
+/** A group of operations: those of a service, or of some of its paths. */
 interface Tag {
   readonly name: string;
   readonly description: string;
   readonly service: string;
-  /** Beginnings of paths below /api/v1/; without them, what no other tag of the service takes. */
+  /** Path prefixes below /api/v1/; if omitted, the paths that no other tag of the service matches. */
   readonly paths?: readonly string[];
 }
 
-/** In the order in which a newcomer reads them. */
+/** In reading order for newcomers. */
 const tags: readonly Tag[] = [
   { name: 'sign-in', description: 'Sign-in, tokens and sessions.', service: 'AuthService' },
   {
     name: 'users',
-    description: 'People of a tenant, and groups that give them scopes.',
+    description: 'Users of a tenant, and groups that grant them scopes.',
     service: 'AuthService',
     paths: ['auth/users', 'auth/groups'],
   },
@@ -27,7 +27,7 @@ const tags: readonly Tag[] = [
   },
   {
     name: 'second factor',
-    description: 'Authenticator applications, security keys and recovery codes.',
+    description: 'Authenticator apps, security keys and recovery codes.',
     service: 'AuthService',
     paths: ['auth/mfa'],
   },
@@ -39,14 +39,14 @@ const tags: readonly Tag[] = [
   },
   {
     name: 'tenants',
-    description: "Tenants, their limits and defaults: the platform's view, and a tenant's own.",
+    description: "Tenants, their limits and defaults: the platform's view, and the tenant's own.",
     service: 'AuthService',
     paths: ['tenant'],
   },
-  { name: 'profiles', description: 'The defaults that devices inherit.', service: 'ProfileService' },
+  { name: 'profiles', description: 'Defaults that devices inherit.', service: 'ProfileService' },
   {
     name: 'provisioning',
-    description: 'Templates, their keys, and the claim of a device.',
+    description: 'Templates, their keys, and device claims.',
     service: 'ProvisioningService',
   },
   {
@@ -57,34 +57,34 @@ const tags: readonly Tag[] = [
   },
   {
     name: 'device groups',
-    description: 'Devices that belong together.',
+    description: 'Named sets of devices.',
     service: 'DeviceRegistryService',
     paths: ['device-groups'],
   },
   {
     name: 'alarms',
-    description: 'What is wrong with devices, and who takes care of it.',
+    description: 'Faults of devices and how they are handled.',
     service: 'DeviceRegistryService',
     paths: ['alarms'],
   },
   {
     name: 'entities',
-    description: 'Customers, assets, and views on them.',
+    description: 'Customers, assets and entity views.',
     service: 'DeviceRegistryService',
   },
-  { name: 'telemetry', description: 'Points in; latest values and history out.', service: 'TelemetryService' },
+  { name: 'telemetry', description: 'Ingestion, latest values and history.', service: 'TelemetryService' },
   { name: 'device link', description: 'Commands, attributes and gateways.', service: 'DeviceLinkService' },
   {
     name: 'ota',
-    description: 'Packages, rollouts, and what a device downloads and reports.',
+    description: 'Packages, rollouts, and the device side of an update.',
     service: 'OtaService',
   },
-  { name: 'rules', description: 'Rules over points, in CEL.', service: 'RulesService' },
-  { name: 'anchors', description: 'Batches of points on the chain.', service: 'AnchorService' },
-  { name: 'verify', description: 'Proofs that anyone can check.', service: 'VerifierService' },
+  { name: 'rules', description: 'Rules over telemetry, in CEL.', service: 'RulesService' },
+  { name: 'anchors', description: 'Batches of points anchored on the chain.', service: 'AnchorService' },
+  { name: 'verify', description: 'Proofs that anyone can verify.', service: 'VerifierService' },
 ];
 
-/** The tag of a service's operation at a path. Throws when there is none. */
+/** Returns the tag of a service's operation at a path. Throws if there is none. */
 export function tagOf(service: string, path: string): string {
   const below = path.replace('/api/v1/', '');
   const ofService = tags.filter((tag) => tag.service === service);
@@ -95,11 +95,11 @@ export function tagOf(service: string, path: string): string {
   return found.name;
 }
 
-/** The tag of the gateway's own routes. */
+/** Tag of the gateway's own routes. */
 export const gatewayTag = 'gateway';
 
 /** `tags` of the document. */
 export const documentTags: JsonObject[] = [
   ...tags.map(({ name, description }) => ({ name, description })),
-  { name: gatewayTag, description: 'Health, this document, and the callback of the chain.' },
+  { name: gatewayTag, description: 'Health, this document, and callbacks from the chain.' },
 ];

@@ -15,7 +15,7 @@ export interface paths {
         put?: never;
         /**
          * Login
-         * @description `Login` exchanges e-mail and password for a pair of tokens, or, with a second factor enrolled, for an MFA token.
+         * @description `Login` exchanges an e-mail address and password for an access and a refresh token, or for an MFA token when the user has a second factor.
          *
          *     Callers: anyone.
          */
@@ -37,7 +37,7 @@ export interface paths {
         put?: never;
         /**
          * Refresh
-         * @description `Refresh` exchanges a refresh token, once, for a new pair. Reuse revokes the whole family.
+         * @description `Refresh` exchanges a refresh token for a new pair of tokens. Each refresh token works once; reusing one revokes every token of the session.
          *
          *     Callers: anyone.
          */
@@ -81,7 +81,7 @@ export interface paths {
         put?: never;
         /**
          * Validate token
-         * @description `ValidateToken` says whom a credential stands for. The gateway asks it for every request.
+         * @description `ValidateToken` resolves a credential to its caller. The gateway calls it for every request.
          *
          *     Callers: user, service, device, platform administrator.
          */
@@ -101,7 +101,7 @@ export interface paths {
         };
         /**
          * List API keys
-         * @description `ListApiKeys` lists the tenant's keys of service accounts, without the keys themselves.
+         * @description `ListApiKeys` lists the tenant's service account keys, without the secrets.
          *
          *     Callers: user, service. Scope: `keys:read`.
          */
@@ -109,7 +109,7 @@ export interface paths {
         put?: never;
         /**
          * Create API key
-         * @description `CreateApiKey` makes a key for a service account; the key itself is shown this once.
+         * @description `CreateApiKey` creates a key for a service account. The response is the only place where the key itself appears.
          *
          *     Callers: user, service. Scope: `keys:write`.
          */
@@ -195,7 +195,7 @@ export interface paths {
         };
         /**
          * List users
-         * @description `ListUsers` lists the people of the tenant.
+         * @description `ListUsers` lists the users of the tenant.
          *
          *     Callers: user, service. Scope: `users:read`.
          */
@@ -203,7 +203,7 @@ export interface paths {
         put?: never;
         /**
          * Create user
-         * @description `CreateUser` makes a person of the tenant, who signs in with e-mail and password. Nobody gives a role that holds more than their own.
+         * @description `CreateUser` creates a user of the tenant, who signs in with e-mail and password. Callers cannot grant a role with more scopes than they hold.
          *
          *     Callers: user, service. Scope: `users:write`.
          */
@@ -223,7 +223,7 @@ export interface paths {
         };
         /**
          * Get user
-         * @description `GetUser` answers one person of the tenant.
+         * @description `GetUser` returns a user of the tenant.
          *
          *     Callers: user, service. Scope: `users:read`.
          */
@@ -232,7 +232,7 @@ export interface paths {
         post?: never;
         /**
          * Delete user
-         * @description `DeleteUser` removes a person and ends their sessions at once; the last administrator stays.
+         * @description `DeleteUser` deletes a user and ends their sessions immediately. The last administrator cannot be deleted.
          *
          *     Callers: user, service. Scope: `users:write`.
          */
@@ -241,7 +241,7 @@ export interface paths {
         head?: never;
         /**
          * Update user
-         * @description `UpdateUser` changes what the body names. Disabling ends the person's sessions at once, a new password all but the one that sets it; another role holds at once. The last administrator stays one.
+         * @description `UpdateUser` changes the fields given in the body. Disabling a user ends their sessions immediately; a new password ends all sessions but the caller's; a new role takes effect immediately. The last administrator cannot be demoted or disabled.
          *
          *     Callers: user, service. Scope: `users:write`.
          */
@@ -257,7 +257,7 @@ export interface paths {
         };
         /**
          * List groups
-         * @description `ListGroups` lists the groups of people.
+         * @description `ListGroups` lists the groups of users.
          *
          *     Planned: not implemented yet, returns 501.
          *
@@ -267,7 +267,7 @@ export interface paths {
         put?: never;
         /**
          * Create group
-         * @description `CreateGroup` makes a group of people, whose members hold its scopes beside those of their role.
+         * @description `CreateGroup` creates a group of users. Members hold the group's scopes in addition to those of their role.
          *
          *     Planned: not implemented yet, returns 501.
          *
@@ -289,7 +289,7 @@ export interface paths {
         };
         /**
          * Get group
-         * @description `GetGroup` answers one group of people.
+         * @description `GetGroup` returns a group of users.
          *
          *     Planned: not implemented yet, returns 501.
          *
@@ -300,7 +300,7 @@ export interface paths {
         post?: never;
         /**
          * Delete group
-         * @description `DeleteGroup` removes a group; its members keep what their roles give them.
+         * @description `DeleteGroup` deletes a group; its members keep the scopes of their roles.
          *
          *     Planned: not implemented yet, returns 501.
          *
@@ -311,7 +311,7 @@ export interface paths {
         head?: never;
         /**
          * Update group
-         * @description `UpdateGroup` changes what the body names; `user_ids` replaces all members.
+         * @description `UpdateGroup` changes the fields given in the body; `user_ids` replaces all members.
          *
          *     Planned: not implemented yet, returns 501.
          *
@@ -331,7 +331,7 @@ export interface paths {
         put?: never;
         /**
          * Add group members
-         * @description `AddGroupMembers` adds people to a group; who is a member already stays one.
+         * @description `AddGroupMembers` adds users to a group. Users who are members already remain members.
          *
          *     Planned: not implemented yet, returns 501.
          *
@@ -356,7 +356,7 @@ export interface paths {
         post?: never;
         /**
          * Remove group member
-         * @description `RemoveGroupMember` takes one person out of a group.
+         * @description `RemoveGroupMember` removes one user from a group.
          *
          *     Planned: not implemented yet, returns 501.
          *
@@ -379,7 +379,7 @@ export interface paths {
         put?: never;
         /**
          * Enroll TOTP
-         * @description `EnrollTotp` begins the enrolment of an authenticator application.
+         * @description `EnrollTotp` starts the enrolment of an authenticator app.
          *
          *     Planned: not implemented yet, returns 501.
          *
@@ -403,7 +403,7 @@ export interface paths {
         put?: never;
         /**
          * Confirm TOTP
-         * @description `ConfirmTotp` completes it with a first code and answers the recovery codes once.
+         * @description `ConfirmTotp` completes the enrolment with a first code and returns the recovery codes, which are shown only once.
          *
          *     Planned: not implemented yet, returns 501.
          *
@@ -427,7 +427,7 @@ export interface paths {
         put?: never;
         /**
          * Begin WebAuthn registration
-         * @description `BeginWebauthnRegistration` begins the enrolment of a security key or passkey.
+         * @description `BeginWebauthnRegistration` starts the enrolment of a security key or passkey.
          *
          *     Planned: not implemented yet, returns 501.
          *
@@ -451,7 +451,7 @@ export interface paths {
         put?: never;
         /**
          * Finish WebAuthn registration
-         * @description `FinishWebauthnRegistration` completes it with the authenticator's answer, and answers recovery codes once when it is the first factor.
+         * @description `FinishWebauthnRegistration` completes the enrolment with the authenticator's response. For a user's first factor it also returns recovery codes, which are shown only once.
          *
          *     Planned: not implemented yet, returns 501.
          *
@@ -475,7 +475,7 @@ export interface paths {
         put?: never;
         /**
          * Begin WebAuthn login
-         * @description `BeginWebauthnLogin` asks the authenticator of a sign-in that waits for its second factor.
+         * @description `BeginWebauthnLogin` returns the challenge for a sign-in that is waiting for its second factor.
          *
          *     Planned: not implemented yet, returns 501.
          *
@@ -499,7 +499,7 @@ export interface paths {
         put?: never;
         /**
          * Finish WebAuthn login
-         * @description `FinishWebauthnLogin` completes that sign-in with the authenticator's answer.
+         * @description `FinishWebauthnLogin` completes the sign-in with the authenticator's response.
          *
          *     Planned: not implemented yet, returns 501.
          *
@@ -523,7 +523,7 @@ export interface paths {
         put?: never;
         /**
          * Verify MFA
-         * @description `VerifyMfa` completes a sign-in with a code of the authenticator or a recovery code, each of which works once.
+         * @description `VerifyMfa` completes a sign-in with an authenticator code or a recovery code. Each code works once.
          *
          *     Planned: not implemented yet, returns 501.
          *
@@ -555,7 +555,7 @@ export interface paths {
         put?: never;
         /**
          * Create SSO provider
-         * @description `CreateSsoProvider` lets people of the tenant sign in at an OpenID Connect provider.
+         * @description `CreateSsoProvider` configures an OpenID Connect provider at which users of the tenant can sign in.
          *
          *     Planned: not implemented yet, returns 501.
          *
@@ -577,7 +577,7 @@ export interface paths {
         };
         /**
          * Get SSO provider
-         * @description `GetSsoProvider` answers one provider, without its client secret.
+         * @description `GetSsoProvider` returns a provider, without its client secret.
          *
          *     Planned: not implemented yet, returns 501.
          *
@@ -588,7 +588,7 @@ export interface paths {
         post?: never;
         /**
          * Delete SSO provider
-         * @description `DeleteSsoProvider` ends sign-ins at a provider; sessions that exist go on.
+         * @description `DeleteSsoProvider` disables sign-in through a provider; existing sessions continue.
          *
          *     Planned: not implemented yet, returns 501.
          *
@@ -599,7 +599,7 @@ export interface paths {
         head?: never;
         /**
          * Update SSO provider
-         * @description `UpdateSsoProvider` changes what the body names.
+         * @description `UpdateSsoProvider` changes the fields given in the body.
          *
          *     Planned: not implemented yet, returns 501.
          *
@@ -617,7 +617,7 @@ export interface paths {
         };
         /**
          * Start SSO
-         * @description `StartSso` begins a sign-in at a provider (OpenID Connect, authorization code with PKCE).
+         * @description `StartSso` starts a sign-in at a provider (OpenID Connect, authorization code with PKCE).
          *
          *     Planned: not implemented yet, returns 501.
          *
@@ -641,7 +641,7 @@ export interface paths {
         };
         /**
          * Finish SSO
-         * @description `FinishSso` is where the provider sends the browser back to.
+         * @description `FinishSso` is the redirect URI to which the provider returns the browser.
          *
          *     Planned: not implemented yet, returns 501.
          *
@@ -673,7 +673,7 @@ export interface paths {
         put?: never;
         /**
          * Create tenant
-         * @description `CreateTenant` makes a tenant and, when it is given, its first administrator.
+         * @description `CreateTenant` creates a tenant and, if given, its first administrator.
          *
          *     Callers: platform administrator.
          */
@@ -693,7 +693,7 @@ export interface paths {
         };
         /**
          * Get tenant
-         * @description `GetTenant` answers one tenant.
+         * @description `GetTenant` returns a tenant.
          *
          *     Callers: platform administrator.
          */
@@ -702,7 +702,7 @@ export interface paths {
         post?: never;
         /**
          * Delete tenant
-         * @description `DeleteTenant` ends a tenant and every credential of it at once. Its devices, telemetry and proofs stay in the database; its id is never given out again.
+         * @description `DeleteTenant` deletes a tenant and revokes all its credentials immediately. Devices, telemetry and proofs remain in the database; the id is never reused.
          *
          *     Callers: platform administrator.
          */
@@ -711,7 +711,7 @@ export interface paths {
         head?: never;
         /**
          * Update tenant
-         * @description `UpdateTenant` changes what the body names, its limits and quotas too.
+         * @description `UpdateTenant` changes the fields given in the body, including limits and quotas.
          *
          *     Callers: platform administrator.
          */
@@ -727,7 +727,7 @@ export interface paths {
         };
         /**
          * Get own tenant
-         * @description `GetOwnTenant` answers the caller's tenant.
+         * @description `GetOwnTenant` returns the caller's tenant.
          *
          *     Callers: user, service. Scope: `tenant:read`.
          */
@@ -739,7 +739,7 @@ export interface paths {
         head?: never;
         /**
          * Update own tenant
-         * @description `UpdateOwnTenant` changes what a tenant may set for itself.
+         * @description `UpdateOwnTenant` changes the settings that a tenant controls itself.
          *
          *     Callers: user, service. Scope: `tenant:write`.
          */
@@ -755,7 +755,7 @@ export interface paths {
         };
         /**
          * List devices
-         * @description `ListDevices` lists the tenant's devices; all filters that are given must hold.
+         * @description `ListDevices` lists the tenant's devices that match all given filters.
          *
          *     Callers: user, service, Kubernetes identity. Scope: `devices:read`. Kubernetes permission: `list devices`.
          */
@@ -763,7 +763,7 @@ export interface paths {
         put?: never;
         /**
          * Create device
-         * @description `CreateDevice` makes a device without a claim, and answers its key this once.
+         * @description `CreateDevice` creates a device without a claim. The response is the only place where its key appears.
          *
          *     Callers: user, service. Scope: `devices:write`.
          */
@@ -783,7 +783,7 @@ export interface paths {
         };
         /**
          * Get device
-         * @description `GetDevice` answers one device.
+         * @description `GetDevice` returns a device.
          *
          *     Callers: user, service, Kubernetes identity. Scope: `devices:read`. Kubernetes permission: `get devices`.
          */
@@ -792,7 +792,7 @@ export interface paths {
         post?: never;
         /**
          * Delete device
-         * @description `DeleteDevice` keeps the device's proofs.
+         * @description `DeleteDevice` deletes a device; its proofs remain.
          *
          *     Callers: user, service. Scope: `devices:write`.
          */
@@ -801,7 +801,7 @@ export interface paths {
         head?: never;
         /**
          * Update device
-         * @description `UpdateDevice` changes what the body names.
+         * @description `UpdateDevice` changes the fields given in the body.
          *
          *     Callers: user, service. Scope: `devices:write`.
          */
@@ -819,7 +819,7 @@ export interface paths {
         put?: never;
         /**
          * Rotate device credentials
-         * @description `RotateDeviceCredentials` mints a new key, shown this once; the old one dies at once or after the grace period.
+         * @description `RotateDeviceCredentials` issues a new key, shown only in this response. The old key stops working immediately or after the grace period.
          *
          *     Callers: user, service. Scope: `keys:write`.
          */
@@ -839,7 +839,7 @@ export interface paths {
         };
         /**
          * List device groups
-         * @description `ListDeviceGroups` lists the groups of devices.
+         * @description `ListDeviceGroups` lists the device groups.
          *
          *     Callers: user, service. Scope: `devices:read`.
          */
@@ -847,7 +847,7 @@ export interface paths {
         put?: never;
         /**
          * Create device group
-         * @description `CreateDeviceGroup` makes an empty group of devices.
+         * @description `CreateDeviceGroup` creates an empty device group.
          *
          *     Callers: user, service. Scope: `devices:write`.
          */
@@ -867,7 +867,7 @@ export interface paths {
         };
         /**
          * Get device group
-         * @description `GetDeviceGroup` answers one group of devices.
+         * @description `GetDeviceGroup` returns a device group.
          *
          *     Callers: user, service. Scope: `devices:read`.
          */
@@ -876,7 +876,7 @@ export interface paths {
         post?: never;
         /**
          * Delete device group
-         * @description `DeleteDeviceGroup` removes a group; its devices stay.
+         * @description `DeleteDeviceGroup` deletes a group; its devices remain.
          *
          *     Callers: user, service. Scope: `devices:write`.
          */
@@ -885,7 +885,7 @@ export interface paths {
         head?: never;
         /**
          * Update device group
-         * @description `UpdateDeviceGroup` changes what the body names.
+         * @description `UpdateDeviceGroup` changes the fields given in the body.
          *
          *     Callers: user, service. Scope: `devices:write`.
          */
@@ -903,7 +903,7 @@ export interface paths {
         put?: never;
         /**
          * Add devices to group
-         * @description `AddDevicesToGroup` adds devices to a group; who is in it already stays.
+         * @description `AddDevicesToGroup` adds devices to a group. Devices that are in it already remain.
          *
          *     Callers: user, service. Scope: `devices:write`.
          */
@@ -926,7 +926,7 @@ export interface paths {
         post?: never;
         /**
          * Remove device from group
-         * @description `RemoveDeviceFromGroup` takes one device out of a group.
+         * @description `RemoveDeviceFromGroup` removes one device from a group.
          *
          *     Callers: user, service. Scope: `devices:write`.
          */
@@ -955,7 +955,7 @@ export interface paths {
         put?: never;
         /**
          * Create customer
-         * @description `CreateCustomer` makes a customer, whose assets, devices and views can then be named as theirs.
+         * @description `CreateCustomer` creates a customer, to whom assets, devices and views can be assigned.
          *
          *     Planned: not implemented yet, returns 501.
          *
@@ -977,7 +977,7 @@ export interface paths {
         };
         /**
          * Get customer
-         * @description `GetCustomer` answers one customer.
+         * @description `GetCustomer` returns a customer.
          *
          *     Planned: not implemented yet, returns 501.
          *
@@ -988,7 +988,7 @@ export interface paths {
         post?: never;
         /**
          * Delete customer
-         * @description `DeleteCustomer` removes a customer.
+         * @description `DeleteCustomer` deletes a customer.
          *
          *     Planned: not implemented yet, returns 501.
          *
@@ -999,7 +999,7 @@ export interface paths {
         head?: never;
         /**
          * Update customer
-         * @description `UpdateCustomer` changes what the body names.
+         * @description `UpdateCustomer` changes the fields given in the body.
          *
          *     Planned: not implemented yet, returns 501.
          *
@@ -1017,7 +1017,7 @@ export interface paths {
         };
         /**
          * List assets
-         * @description `ListAssets` lists the assets; all filters that are given must hold.
+         * @description `ListAssets` lists the assets that match all given filters.
          *
          *     Planned: not implemented yet, returns 501.
          *
@@ -1027,7 +1027,7 @@ export interface paths {
         put?: never;
         /**
          * Create asset
-         * @description `CreateAsset` makes an asset: a building, a vehicle, a line, whatever devices belong to.
+         * @description `CreateAsset` creates an asset, such as a building, a vehicle or a production line, to which devices belong.
          *
          *     Planned: not implemented yet, returns 501.
          *
@@ -1049,7 +1049,7 @@ export interface paths {
         };
         /**
          * Get asset
-         * @description `GetAsset` answers one asset.
+         * @description `GetAsset` returns an asset.
          *
          *     Planned: not implemented yet, returns 501.
          *
@@ -1060,7 +1060,7 @@ export interface paths {
         post?: never;
         /**
          * Delete asset
-         * @description `DeleteAsset` removes an asset.
+         * @description `DeleteAsset` deletes an asset.
          *
          *     Planned: not implemented yet, returns 501.
          *
@@ -1071,7 +1071,7 @@ export interface paths {
         head?: never;
         /**
          * Update asset
-         * @description `UpdateAsset` changes what the body names.
+         * @description `UpdateAsset` changes the fields given in the body.
          *
          *     Planned: not implemented yet, returns 501.
          *
@@ -1099,7 +1099,7 @@ export interface paths {
         put?: never;
         /**
          * Create entity view
-         * @description `CreateEntityView` makes a view: a window on a device or an asset that a customer's people may read.
+         * @description `CreateEntityView` creates a view: a part of a device's or asset's data that a customer's users may read.
          *
          *     Planned: not implemented yet, returns 501.
          *
@@ -1121,7 +1121,7 @@ export interface paths {
         };
         /**
          * Get entity view
-         * @description `GetEntityView` answers one view.
+         * @description `GetEntityView` returns a view.
          *
          *     Planned: not implemented yet, returns 501.
          *
@@ -1132,7 +1132,7 @@ export interface paths {
         post?: never;
         /**
          * Delete entity view
-         * @description `DeleteEntityView` removes a view; what it showed stays.
+         * @description `DeleteEntityView` deletes a view; the data it showed remains.
          *
          *     Planned: not implemented yet, returns 501.
          *
@@ -1143,7 +1143,7 @@ export interface paths {
         head?: never;
         /**
          * Update entity view
-         * @description `UpdateEntityView` changes what the body names.
+         * @description `UpdateEntityView` changes the fields given in the body.
          *
          *     Planned: not implemented yet, returns 501.
          *
@@ -1161,7 +1161,7 @@ export interface paths {
         };
         /**
          * List alarms
-         * @description `ListAlarms` lists the alarms; all filters that are given must hold.
+         * @description `ListAlarms` lists the alarms that match all given filters.
          *
          *     Planned: not implemented yet, returns 501.
          *
@@ -1171,7 +1171,7 @@ export interface paths {
         put?: never;
         /**
          * Create alarm
-         * @description `CreateAlarm` raises an alarm by hand; rules raise the others.
+         * @description `CreateAlarm` raises an alarm manually; other alarms are raised by rules.
          *
          *     Planned: not implemented yet, returns 501.
          *
@@ -1193,7 +1193,7 @@ export interface paths {
         };
         /**
          * Get alarm
-         * @description `GetAlarm` answers one alarm.
+         * @description `GetAlarm` returns an alarm.
          *
          *     Planned: not implemented yet, returns 501.
          *
@@ -1204,7 +1204,7 @@ export interface paths {
         post?: never;
         /**
          * Delete alarm
-         * @description `DeleteAlarm` removes an alarm.
+         * @description `DeleteAlarm` deletes an alarm.
          *
          *     Planned: not implemented yet, returns 501.
          *
@@ -1215,7 +1215,7 @@ export interface paths {
         head?: never;
         /**
          * Update alarm
-         * @description `UpdateAlarm` changes what the body names.
+         * @description `UpdateAlarm` changes the fields given in the body.
          *
          *     Planned: not implemented yet, returns 501.
          *
@@ -1235,7 +1235,7 @@ export interface paths {
         put?: never;
         /**
          * Acknowledge alarm
-         * @description `AcknowledgeAlarm` says that somebody has seen an active alarm and takes care of it.
+         * @description `AcknowledgeAlarm` marks an active alarm as seen and being handled.
          *
          *     Planned: not implemented yet, returns 501.
          *
@@ -1259,7 +1259,7 @@ export interface paths {
         put?: never;
         /**
          * Clear alarm
-         * @description `ClearAlarm` ends an alarm whose cause is gone.
+         * @description `ClearAlarm` clears an alarm whose cause is gone.
          *
          *     Planned: not implemented yet, returns 501.
          *
@@ -1289,7 +1289,7 @@ export interface paths {
         put?: never;
         /**
          * Create profile
-         * @description `CreateProfile` makes a profile: the defaults that its devices inherit.
+         * @description `CreateProfile` creates a device profile.
          *
          *     Callers: user, service. Scope: `profiles:write`.
          */
@@ -1309,7 +1309,7 @@ export interface paths {
         };
         /**
          * Get profile
-         * @description `GetProfile` answers one profile.
+         * @description `GetProfile` returns a profile.
          *
          *     Callers: user, service, Kubernetes identity. Scope: `profiles:read`. Kubernetes permission: `get deviceprofiles`.
          */
@@ -1318,7 +1318,7 @@ export interface paths {
         post?: never;
         /**
          * Delete profile
-         * @description `DeleteProfile` is refused while devices, templates or rollouts use the profile.
+         * @description `DeleteProfile` deletes a profile. Fails while devices, templates or rollouts use it.
          *
          *     Callers: user, service. Scope: `profiles:write`.
          */
@@ -1327,7 +1327,7 @@ export interface paths {
         head?: never;
         /**
          * Update profile
-         * @description `UpdateProfile` changes what the body names, for all devices of the profile at once.
+         * @description `UpdateProfile` changes the fields given in the body, for all devices of the profile immediately.
          *
          *     Callers: user, service. Scope: `profiles:write`.
          */
@@ -1351,7 +1351,7 @@ export interface paths {
         put?: never;
         /**
          * Create template
-         * @description `CreateTemplate` answers the provision key this once.
+         * @description `CreateTemplate` creates a provisioning template. The response is the only place where its key appears.
          *
          *     Callers: user, service. Scope: `provisioning:write`.
          */
@@ -1371,7 +1371,7 @@ export interface paths {
         };
         /**
          * Get template
-         * @description `GetTemplate` answers one template, without its key.
+         * @description `GetTemplate` returns a template, without its key.
          *
          *     Callers: user, service, Kubernetes identity. Scope: `provisioning:read`. Kubernetes permission: `get provisioningtemplates`.
          */
@@ -1380,7 +1380,7 @@ export interface paths {
         post?: never;
         /**
          * Delete template
-         * @description `DeleteTemplate` removes a template and voids its key; devices claimed with it stay.
+         * @description `DeleteTemplate` deletes a template and invalidates its key; devices claimed with it remain.
          *
          *     Callers: user, service. Scope: `provisioning:write`.
          */
@@ -1389,7 +1389,7 @@ export interface paths {
         head?: never;
         /**
          * Update template
-         * @description `UpdateTemplate` changes what the body names; the key stays the same.
+         * @description `UpdateTemplate` changes the fields given in the body; the key stays the same.
          *
          *     Callers: user, service. Scope: `provisioning:write`.
          */
@@ -1407,7 +1407,7 @@ export interface paths {
         put?: never;
         /**
          * Disable template
-         * @description `DisableTemplate` stops claims with the template's key until it is enabled again by an update.
+         * @description `DisableTemplate` rejects claims with the template's key until an update enables the template again.
          *
          *     Callers: user, service. Scope: `provisioning:write`.
          */
@@ -1429,7 +1429,7 @@ export interface paths {
         put?: never;
         /**
          * Rotate template key
-         * @description `RotateTemplateKey` answers a new provision key once; the old one stops working.
+         * @description `RotateTemplateKey` returns a new provisioning key, shown only in this response; the old one stops working.
          *
          *     Callers: user, service. Scope: `provisioning:write`.
          */
@@ -1451,7 +1451,7 @@ export interface paths {
         put?: never;
         /**
          * Claim device
-         * @description `ClaimDevice` gives a device its identity. The tenant follows from the key. A repeated claim of the same hardware_id answers the same device_id with an empty api_key.
+         * @description `ClaimDevice` gives a device its identity. The key determines the tenant. Repeating the claim for the same hardware_id returns the same device_id with an empty api_key.
          *
          *     Callers: anyone.
          */
@@ -1471,7 +1471,7 @@ export interface paths {
         };
         /**
          * List RPCs
-         * @description `ListRpcs` lists the commands of a device, those that have finished too.
+         * @description `ListRpcs` lists the commands of a device, including finished ones.
          *
          *     Callers: user, service. Scope: `rpc:read`.
          */
@@ -1499,7 +1499,7 @@ export interface paths {
         };
         /**
          * Get RPC
-         * @description `GetRpc` answers a command's record, at once or when it has finished.
+         * @description `GetRpc` returns the record of a command, immediately or once it has finished.
          *
          *     Callers: user, service. Scope: `rpc:read`.
          */
@@ -1523,7 +1523,7 @@ export interface paths {
         put?: never;
         /**
          * Cancel RPC
-         * @description `CancelRpc` withdraws a command that has not finished. A command that was cancelled already is returned as it is.
+         * @description `CancelRpc` cancels a command that has not finished. Cancelling a cancelled command returns its record unchanged.
          *
          *     Callers: user, service. Scope: `rpc:write`.
          */
@@ -1543,9 +1543,9 @@ export interface paths {
         };
         /**
          * List pending RPCs
-         * @description `ListPendingRpcs` hands a device its commands, waiting for the first one as long as asked. Four polls of a device wait at a time; when one more comes, the one that came first is answered without commands.
+         * @description `ListPendingRpcs` returns a device's pending commands, waiting up to `wait_seconds` for the first one. At most four polls of a device wait at a time; another one makes the oldest return without commands.
          *
-         *     Commands are delivered at least once: a command is handed out again, with the same correlation_id, until the device responds or, for a rollout's ota_start, reports on the update; after 30 seconds first, then after twice as long each time, at most every ten minutes. A device remembers the correlation ids of recent commands, carries each command out once, and sends its earlier response to a repeat. Commands may arrive out of order.
+         *     Commands are delivered at least once: a command is delivered again, with the same correlation_id, until the device responds or, for a rollout's ota_start, reports on the update. The first retry comes after 30 seconds, and the interval doubles up to ten minutes. A device must remember the correlation ids of recent commands, execute each command once, and repeat its earlier response to a duplicate. Commands may arrive out of order.
          *
          *     Callers: device.
          */
@@ -1569,7 +1569,7 @@ export interface paths {
         put?: never;
         /**
          * Respond RPC
-         * @description `RespondRpc` is the device's response to a command, which ends it. The same response may be sent again; another one, or one to a command that was cancelled or has expired, is FAILED_PRECONDITION.
+         * @description `RespondRpc` records the device's response, which finishes the command. The same response may be sent again; a different response, or a response to a command that was cancelled or has expired, returns FAILED_PRECONDITION.
          *
          *     Callers: device.
          */
@@ -1589,7 +1589,7 @@ export interface paths {
         };
         /**
          * Get attributes
-         * @description `GetAttributes` answers what is known of a device beside its telemetry; a device sees `client` and `shared`.
+         * @description `GetAttributes` returns the attributes of a device; a device sees only `client` and `shared`.
          *
          *     Planned: not implemented yet, returns 501.
          *
@@ -1603,7 +1603,7 @@ export interface paths {
         head?: never;
         /**
          * Update attributes
-         * @description `UpdateAttributes` writes the values named; null removes one.
+         * @description `UpdateAttributes` sets the given attributes; null removes one.
          *
          *     Planned: not implemented yet, returns 501.
          *
@@ -1623,7 +1623,7 @@ export interface paths {
         put?: never;
         /**
          * Connect gateway device
-         * @description `ConnectGatewayDevice` lets a gateway speak for a child from now on.
+         * @description `ConnectGatewayDevice` lets a gateway act on behalf of a child device.
          *
          *     Planned: not implemented yet, returns 501.
          *
@@ -1647,7 +1647,7 @@ export interface paths {
         put?: never;
         /**
          * Disconnect gateway device
-         * @description `DisconnectGatewayDevice` ends that: the child may speak for itself again, or through another gateway.
+         * @description `DisconnectGatewayDevice` revokes that: the child may connect by itself again, or through another gateway.
          *
          *     Planned: not implemented yet, returns 501.
          *
@@ -1669,7 +1669,7 @@ export interface paths {
         };
         /**
          * List packages
-         * @description `ListPackages` lists the tenant's packages; all filters that are given must hold.
+         * @description `ListPackages` lists the tenant's packages that match all given filters.
          *
          *     Callers: user, service, Kubernetes identity. Scope: `ota:read`. Kubernetes permission: `list otapackages`.
          */
@@ -1677,7 +1677,7 @@ export interface paths {
         put?: never;
         /**
          * Create package
-         * @description `CreatePackage` fetches the artifact and compares its checksum before the package can be used.
+         * @description `CreatePackage` creates a package and fetches its artifact. The package is available once the checksum has been verified.
          *
          *     Callers: user, service. Scope: `ota:write`.
          */
@@ -1697,7 +1697,7 @@ export interface paths {
         };
         /**
          * Get package
-         * @description `GetPackage` answers one package.
+         * @description `GetPackage` returns a package.
          *
          *     Callers: user, service, Kubernetes identity. Scope: `ota:read`. Kubernetes permission: `get otapackages`.
          */
@@ -1706,7 +1706,7 @@ export interface paths {
         post?: never;
         /**
          * Delete package
-         * @description `DeletePackage` removes a package; it is refused while a rollout uses it.
+         * @description `DeletePackage` deletes a package. Fails while a rollout uses it.
          *
          *     Callers: user, service. Scope: `ota:write`.
          */
@@ -1715,7 +1715,7 @@ export interface paths {
         head?: never;
         /**
          * Update package
-         * @description `UpdatePackage` changes what the body names. Type, version and artifact never change: another build is another package.
+         * @description `UpdatePackage` changes the fields given in the body. Type, version and artifact are immutable: a different build is a new package.
          *
          *     Callers: user, service. Scope: `ota:write`.
          */
@@ -1732,11 +1732,11 @@ export interface paths {
         get?: never;
         /**
          * Upload artifact
-         * @description `UploadArtifact` takes the bytes of a package whose artifact_uri is `upload://`. They are checked when they are complete: size, SHA-256 and signature; then the package is available, or rejected with INVALID_ARGUMENT.
+         * @description `UploadArtifact` uploads the bytes of a package whose artifact_uri is `upload://`. Size, SHA-256 and signature are verified once all bytes have arrived; the package then becomes available, or is rejected with INVALID_ARGUMENT.
          *
-         *     Over REST the body is the bytes themselves, whatever its Content-Type, and it is streamed: of any size up to the artifact's. Without Content-Range it is the whole artifact, from the beginning, and what was held of it is dropped. With `Content-Range: bytes 0-1048575/5242880` it is a part, last byte inclusive; parts go in order. Every 200 answers the package, in which `uploaded_bytes` says where the next part begins; `GET /api/v1/ota/packages/{package_id}` says it too, also after a connection was lost in the middle of a part. Bytes that are held already are skipped, so a part may be sent again; a part that would leave a gap is FAILED_PRECONDITION, and the message says where to go on. Parts of 1 to 16 MiB are a good size. The last part is answered with `status: available`. A checksum or signature that is wrong makes it `rejected`; after a wrong checksum the upload may begin again at 0. An artifact that is available already is answered with 200 and not changed. Two uploads of one artifact at the same time: one of them is ABORTED.
+         *     Over REST the body is the raw bytes, whatever its Content-Type. It is streamed and may be as large as the artifact. Without Content-Range it is the whole artifact, and discards any bytes uploaded before. With `Content-Range: bytes 0-1048575/5242880` it is a part, last byte inclusive; parts are uploaded in order. Every 200 response is the package, whose `uploaded_bytes` is the offset of the next part; `GET /api/v1/ota/packages/{package_id}` returns it too, for example after a connection was lost in the middle of a part. Bytes already uploaded are skipped, so a part may be sent again; a part that would leave a gap returns FAILED_PRECONDITION with the offset to continue at. Parts of 1 to 16 MiB work well. The response to the last part has `status: available`. A wrong checksum or signature makes the package `rejected`; after a wrong checksum the upload may restart at 0. Uploading an artifact that is available already returns 200 and changes nothing. Of two concurrent uploads of one artifact, one returns ABORTED.
          *
-         *     Over gRPC the first message names package_id (and offset and total_bytes for a part); every message may carry bytes.
+         *     Over gRPC the first message carries package_id (and offset and total_bytes for a part); every message may carry bytes.
          *
          *     Callers: user, service, Kubernetes identity. Scope: `ota:write`. Kubernetes permission: `create otapackages/upload`.
          */
@@ -1757,7 +1757,7 @@ export interface paths {
         };
         /**
          * List rollouts
-         * @description `ListRollouts` lists the tenant's rollouts; all filters that are given must hold.
+         * @description `ListRollouts` lists the tenant's rollouts that match all given filters.
          *
          *     Callers: user, service, Kubernetes identity. Scope: `ota:read`. Kubernetes permission: `list otarollouts`.
          */
@@ -1765,7 +1765,7 @@ export interface paths {
         put?: never;
         /**
          * Create rollout
-         * @description `CreateRollout` schedules the canary share of the eligible devices and nobody else. After UNAVAILABLE nothing was made; DEADLINE_EXCEEDED may mean that the outcome is not known.
+         * @description `CreateRollout` creates a rollout and schedules only the canary share of the eligible devices. UNAVAILABLE means nothing was created; after DEADLINE_EXCEEDED the outcome is unknown.
          *
          *     Callers: user, service. Scope: `ota:write`.
          */
@@ -1787,7 +1787,7 @@ export interface paths {
         put?: never;
         /**
          * Plan rollout
-         * @description `PlanRollout` says what the same request would do now and changes nothing. It is refused as CreateRollout would be, also while another rollout of the profile and package type has not completed.
+         * @description `PlanRollout` reports what the same CreateRollout request would do now, without changing anything. It fails whenever CreateRollout would, for example while another rollout of the same profile and package type is in progress.
          *
          *     Callers: user, service, Kubernetes identity. Scope: `ota:read`. Kubernetes permission: `get otarollouts/plan`.
          */
@@ -1807,7 +1807,7 @@ export interface paths {
         };
         /**
          * Get rollout
-         * @description `GetRollout` answers one rollout and how far it is.
+         * @description `GetRollout` returns a rollout and its progress.
          *
          *     Callers: user, service, Kubernetes identity. Scope: `ota:read`. Kubernetes permission: `get otarollouts`.
          */
@@ -1835,7 +1835,7 @@ export interface paths {
         };
         /**
          * List rollout devices
-         * @description `ListRolloutDevices` lists the devices of a rollout and how far each is.
+         * @description `ListRolloutDevices` lists the devices of a rollout and their progress.
          *
          *     Callers: user, service, Kubernetes identity. Scope: `ota:read`. Kubernetes permission: `get otarollouts/devices`.
          */
@@ -1859,7 +1859,7 @@ export interface paths {
         put?: never;
         /**
          * Pause rollout
-         * @description `PauseRollout` schedules no further devices; those already reached go on.
+         * @description `PauseRollout` stops scheduling devices; updates that were sent already continue.
          *
          *     Callers: user, service, Kubernetes identity. Scope: `ota:write`. Kubernetes permission: `create otarollouts/pause`.
          */
@@ -1881,7 +1881,7 @@ export interface paths {
         put?: never;
         /**
          * Resume rollout
-         * @description `ResumeRollout` lets a paused rollout go on, and may raise it at the same time.
+         * @description `ResumeRollout` resumes a paused rollout and may raise its percentage at the same time.
          *
          *     Callers: user, service, Kubernetes identity. Scope: `ota:write`. Kubernetes permission: `create otarollouts/resume`.
          */
@@ -1903,7 +1903,7 @@ export interface paths {
         put?: never;
         /**
          * Rollback rollout
-         * @description `RollbackRollout` gives every device that was reached the rollback package, without which it is refused.
+         * @description `RollbackRollout` sends the rollback package to every device that was sent the update. Fails if the rollout has no rollback package.
          *
          *     Callers: user, service, Kubernetes identity. Scope: `ota:write`. Kubernetes permission: `create otarollouts/rollback`.
          */
@@ -1925,7 +1925,7 @@ export interface paths {
         put?: never;
         /**
          * Approve rollout
-         * @description `ApproveRollout` lets the next step begin, which waits for approval.
+         * @description `ApproveRollout` approves the next step of a rollout that waits for approval.
          *
          *     Callers: user, service, Kubernetes identity. Scope: `ota:write`. Kubernetes permission: `create otarollouts/approve`.
          */
@@ -1947,7 +1947,7 @@ export interface paths {
         put?: never;
         /**
          * Cancel rollout
-         * @description `CancelRollout` ends an active or paused rollout where it stands; updated devices keep what they run.
+         * @description `CancelRollout` ends an active or paused rollout at its current state; updated devices keep the new version.
          *
          *     Callers: user, service, Kubernetes identity. Scope: `ota:write`. Kubernetes permission: `create otarollouts/cancel`.
          */
@@ -1969,7 +1969,7 @@ export interface paths {
         put?: never;
         /**
          * Retry rollout
-         * @description `RetryRollout` schedules devices again that have failed or timed out.
+         * @description `RetryRollout` reschedules devices that failed or timed out.
          *
          *     Callers: user, service, Kubernetes identity. Scope: `ota:write`. Kubernetes permission: `create otarollouts/retry`.
          */
@@ -1991,7 +1991,7 @@ export interface paths {
         put?: never;
         /**
          * Skip rollout
-         * @description `SkipRollout` leaves devices out that have not finished; they count neither as failed nor as succeeded.
+         * @description `SkipRollout` excludes devices that have not finished; they count neither as failed nor as succeeded.
          *
          *     Callers: user, service, Kubernetes identity. Scope: `ota:write`. Kubernetes permission: `create otarollouts/skip`.
          */
@@ -2011,7 +2011,7 @@ export interface paths {
         };
         /**
          * Get assigned package
-         * @description `GetAssignedPackage` tells a device what it should run; NOT_FOUND when nothing is assigned.
+         * @description `GetAssignedPackage` returns the package that a device should run. NOT_FOUND when none is assigned.
          *
          *     Callers: device.
          */
@@ -2033,9 +2033,9 @@ export interface paths {
         };
         /**
          * Get chunk
-         * @description `GetChunk` answers a range of the artifact, at most 64 KiB, in any order.
+         * @description `GetChunk` returns a range of the artifact, at most 64 KiB, in any order.
          *
-         *     Over REST with `Accept: application/octet-stream` the answer is the bytes themselves, with `Content-Range`, `X-Kellet-Complete: true|false` and `ETag` (the package). There `Range: bytes=0-65535`, `bytes=65536-` or `bytes=-1000` may stand in place of offset and length (one range; `If-Range` is honoured): 206, cut to 64 KiB, or 416 beyond the end.
+         *     Over REST with `Accept: application/octet-stream` the response is the raw bytes, with the headers `Content-Range`, `X-Kellet-Complete: true|false` and `ETag` (the package). `Range: bytes=0-65535`, `bytes=65536-` or `bytes=-1000` may then replace offset and length (a single range; `If-Range` is honoured): the response is 206, truncated to 64 KiB, or 416 beyond the end.
          *
          *     Callers: device.
          */
@@ -2059,7 +2059,7 @@ export interface paths {
         put?: never;
         /**
          * Report OTA
-         * @description `ReportOta` takes a device's result, or its progress.
+         * @description `ReportOta` records a device's result or progress.
          *
          *     Callers: device.
          */
@@ -2080,7 +2080,7 @@ export interface paths {
         get?: never;
         /**
          * Set assignment
-         * @description `SetAssignment` gives one device a package of its own, above its profile's.
+         * @description `SetAssignment` assigns a package to one device, which takes precedence over its profile's.
          *
          *     Callers: user, service. Scope: `ota:write`.
          */
@@ -2088,7 +2088,7 @@ export interface paths {
         post?: never;
         /**
          * Delete assignment
-         * @description `DeleteAssignment` ends a device's own assignment; its profile's holds again.
+         * @description `DeleteAssignment` removes a device's own assignment; its profile's applies again.
          *
          *     Callers: user, service. Scope: `ota:write`.
          */
@@ -2109,7 +2109,7 @@ export interface paths {
         put?: never;
         /**
          * Ingest
-         * @description `Ingest` takes points; those it accepts are durable when it answers.
+         * @description `Ingest` stores points. Accepted points are durable when the response is sent.
          *
          *     Callers: user, service, device. Scope: `telemetry:write`.
          */
@@ -2129,7 +2129,7 @@ export interface paths {
         };
         /**
          * Get metrics
-         * @description `GetMetrics` counts what was taken, for the tenant or for one device.
+         * @description `GetMetrics` returns ingestion counters of the tenant or of one device.
          *
          *     Callers: user, service. Scope: `telemetry:read`.
          */
@@ -2151,7 +2151,7 @@ export interface paths {
         };
         /**
          * Get latest
-         * @description `GetLatest` answers the newest value of every key that a device has sent.
+         * @description `GetLatest` returns the newest value of every key that a device has sent.
          *
          *     Callers: user, service, Kubernetes identity. Scope: `telemetry:read`. Kubernetes permission: `get devices/telemetry`.
          */
@@ -2173,7 +2173,7 @@ export interface paths {
         };
         /**
          * Get history
-         * @description `GetHistory` answers the points of a device in a span of time, or averages and the like over intervals.
+         * @description `GetHistory` returns the points of a device in a time range, or aggregates over intervals.
          *
          *     Callers: user, service, Kubernetes identity. Scope: `telemetry:read`. Kubernetes permission: `get devices/telemetry`.
          */
@@ -2205,7 +2205,7 @@ export interface paths {
         put?: never;
         /**
          * Create rule
-         * @description `CreateRule` makes a rule, which looks at every accepted point of the devices that it is for.
+         * @description `CreateRule` creates a rule, which is evaluated for every accepted point of the devices it applies to.
          *
          *     Planned: not implemented yet, returns 501.
          *
@@ -2227,7 +2227,7 @@ export interface paths {
         };
         /**
          * Get rule
-         * @description `GetRule` answers one rule.
+         * @description `GetRule` returns a rule.
          *
          *     Planned: not implemented yet, returns 501.
          *
@@ -2238,7 +2238,7 @@ export interface paths {
         post?: never;
         /**
          * Delete rule
-         * @description `DeleteRule` removes a rule; alarms that it has raised stay.
+         * @description `DeleteRule` deletes a rule; alarms that it raised remain.
          *
          *     Planned: not implemented yet, returns 501.
          *
@@ -2249,7 +2249,7 @@ export interface paths {
         head?: never;
         /**
          * Update rule
-         * @description `UpdateRule` changes what the body names.
+         * @description `UpdateRule` changes the fields given in the body.
          *
          *     Planned: not implemented yet, returns 501.
          *
@@ -2269,7 +2269,7 @@ export interface paths {
         put?: never;
         /**
          * Enable rule
-         * @description `EnableRule` lets a rule look at points again.
+         * @description `EnableRule` enables a rule.
          *
          *     Planned: not implemented yet, returns 501.
          *
@@ -2293,7 +2293,7 @@ export interface paths {
         put?: never;
         /**
          * Disable rule
-         * @description `DisableRule` makes a rule rest; its alarms stay.
+         * @description `DisableRule` disables a rule; its alarms remain.
          *
          *     Planned: not implemented yet, returns 501.
          *
@@ -2317,7 +2317,7 @@ export interface paths {
         put?: never;
         /**
          * Validate rule
-         * @description `ValidateRule` says where an expression is wrong.
+         * @description `ValidateRule` checks an expression and reports its errors.
          *
          *     Planned: not implemented yet, returns 501.
          *
@@ -2341,7 +2341,7 @@ export interface paths {
         put?: never;
         /**
          * Test rule
-         * @description `TestRule` evaluates an expression on one point and changes nothing.
+         * @description `TestRule` evaluates an expression on one point without changing anything.
          *
          *     Planned: not implemented yet, returns 501.
          *
@@ -2363,7 +2363,7 @@ export interface paths {
         };
         /**
          * List batches
-         * @description `ListBatches` lists the tenant's batches, newest first; all filters that are given must hold.
+         * @description `ListBatches` lists the tenant's batches that match all given filters, newest first.
          *
          *     Callers: user, service, Kubernetes identity. Scope: `anchors:read`. Kubernetes permission: `list anchorbatches`.
          */
@@ -2385,7 +2385,7 @@ export interface paths {
         };
         /**
          * Get batch
-         * @description `GetBatch` answers one batch and how far it is on its way into the chain.
+         * @description `GetBatch` returns a batch and its progress.
          *
          *     Callers: user, service, Kubernetes identity. Scope: `anchors:read`. Kubernetes permission: `get anchorbatches`.
          */
@@ -2407,7 +2407,7 @@ export interface paths {
         };
         /**
          * Verify hash
-         * @description `VerifyHash` answers the proof of a leaf hash; NOT_FOUND while it is pending, or when there is none.
+         * @description `VerifyHash` returns the proof of a leaf hash. NOT_FOUND while it is pending, or when there is none.
          *
          *     Callers: user, service, device, Kubernetes identity. Scope: `verify:read`. Kubernetes permission: `get proofs`.
          */
@@ -2431,7 +2431,7 @@ export interface paths {
         put?: never;
         /**
          * Verify raw
-         * @description `VerifyRaw` recomputes the hash from values, which must equal the anchored ones exactly.
+         * @description `VerifyRaw` recomputes the hash from values, which must equal the anchored ones exactly, and returns the proof.
          *
          *     Callers: user, service, device. Scope: `verify:read`.
          */
@@ -2451,7 +2451,7 @@ export interface paths {
         };
         /**
          * Get batch proof
-         * @description `GetBatchProof` answers what is needed to check a whole batch.
+         * @description `GetBatchProof` returns everything needed to verify a whole batch.
          *
          *     Callers: user, service, Kubernetes identity. Scope: `verify:read`. Kubernetes permission: `get proofs`.
          */
@@ -2495,7 +2495,7 @@ export interface paths {
         };
         /**
          * Get bundle schema
-         * @description `GetBundleSchema` answers the JSON Schema of proof bundles.
+         * @description `GetBundleSchema` returns the JSON Schema of proof bundles.
          *
          *     Callers: user, service, device, Kubernetes identity. Kubernetes permission: `get proofs`.
          */
@@ -2517,7 +2517,7 @@ export interface paths {
         };
         /**
          * Get liveness
-         * @description Always 200 while the process is alive.
+         * @description Returns 200 while the process is alive.
          */
         get: operations["GetHealth"];
         put?: never;
@@ -2537,7 +2537,7 @@ export interface paths {
         };
         /**
          * Get readiness
-         * @description Whether everything that serving a request needs is there.
+         * @description Whether all dependencies needed to serve requests are available.
          */
         get: operations["GetReadiness"];
         put?: never;
@@ -2558,8 +2558,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Take a callback of the chain's transaction processor
-         * @description Judged by the signature of its raw body, then stored and published.
+         * Receive a callback from the chain's transaction processor
+         * @description Verified by the signature of the raw body, then stored and published.
          */
         post: operations["ReceiveCallback"];
         delete?: never;
@@ -2595,7 +2595,7 @@ export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
         /**
-         * @description Every answer that is no success.
+         * @description Body of every error response.
          *
          *     | code | HTTP |
          *     |---|---|
@@ -2617,11 +2617,11 @@ export interface components {
          *     | `UNAUTHENTICATED` | 401 |
          */
         Error: {
-            /** @description A gRPC status name; the number 429 when the rate limit rejects. */
+            /** @description gRPC status name, or the number 429 when the rate limit is exceeded. */
             code: ("CANCELLED" | "UNKNOWN" | "INVALID_ARGUMENT" | "DEADLINE_EXCEEDED" | "NOT_FOUND" | "ALREADY_EXISTS" | "PERMISSION_DENIED" | "RESOURCE_EXHAUSTED" | "FAILED_PRECONDITION" | "ABORTED" | "OUT_OF_RANGE" | "UNIMPLEMENTED" | "INTERNAL" | "UNAVAILABLE" | "DATA_LOSS" | "UNAUTHENTICATED") | 429;
-            /** @description For people; it names the field at fault. */
+            /** @description Human-readable description that names the invalid field. */
             message: string;
-            /** @description Also in the header X-Request-Id and in the log. */
+            /** @description Request id, also in the X-Request-Id header and in the log. */
             request_id: string;
         };
         AddDevicesToGroupRequest: {
@@ -2629,10 +2629,10 @@ export interface components {
             device_ids: string[];
         };
         AddGroupMembersRequest: {
-            /** @description Ids of people. */
+            /** @description Ids of users. */
             user_ids?: string[];
         };
-        /** @description Something that is wrong with a device, from the first sign of it until it is cleared. */
+        /** @description A fault of a device, from its first occurrence until it is cleared. */
         Alarm: {
             /**
              * @description Id of the alarm.
@@ -2645,19 +2645,19 @@ export interface components {
              */
             device_id: string;
             /**
-             * @description The rule that raised it; empty for an alarm that a person raised.
+             * @description The rule that raised it; empty if it was raised manually.
              * @example 0199f3c2-ce51-7a97-a3c8-5d1f7b0e2a49
              */
             rule_id: string;
-            /** @description A label, by which an alarm that is raised again is known. */
+            /** @description A label that identifies the alarm when it is raised again. */
             type: string;
-            /** @description How bad it is. */
+            /** @description How severe it is. */
             severity?: components["schemas"]["AlarmSeverity"];
-            /** @description How far it has been dealt with. */
+            /** @description Whether it has been acknowledged or cleared. */
             status?: components["schemas"]["AlarmStatus"];
             /**
              * Format: int64
-             * @description Every match counts, also those during a cooldown.
+             * @description Number of matches, including those during a cooldown.
              */
             count: number;
             /**
@@ -2670,33 +2670,33 @@ export interface components {
              * @description When it last matched.
              */
             last_at?: string;
-            /** @description What whoever raised it adds. */
+            /** @description Arbitrary data given when it was raised. */
             details?: {
                 [key: string]: unknown;
             };
             /**
              * Format: date-time
-             * @description Unset: not yet.
+             * @description Unset if it was not acknowledged.
              */
             acknowledged_at?: string;
             /**
              * Format: date-time
-             * @description Unset: not yet.
+             * @description Unset if it was not cleared.
              */
             cleared_at?: string;
         };
         /**
-         * @description - `critical`: Service is down; act at once.
-         *     - `major`: Service suffers; act soon.
-         *     - `minor`: A fault without effect on service yet.
-         *     - `warning`: Nothing is wrong yet.
-         *     - `indeterminate`: How bad it is cannot be told.
+         * @description - `critical`: Service is down; act immediately.
+         *     - `major`: Service is degraded; act soon.
+         *     - `minor`: A fault that does not affect service yet.
+         *     - `warning`: A potential fault.
+         *     - `indeterminate`: The severity cannot be determined.
          * @enum {string}
          */
         AlarmSeverity: "critical" | "major" | "minor" | "warning" | "indeterminate";
         /**
-         * @description - `active`: Nobody has taken it up.
-         *     - `acknowledged`: Somebody takes care of it.
+         * @description - `active`: Not acknowledged yet.
+         *     - `acknowledged`: Somebody is handling it.
          *     - `cleared`: Its cause is gone.
          * @enum {string}
          */
@@ -2708,9 +2708,9 @@ export interface components {
              * @example 0199f3c2-e01d-7f5c-8a7b-6c3e9d0f1b28
              */
             batch_id: string;
-            /** @description How far it is. */
+            /** @description Progress of the batch. */
             status?: components["schemas"]["AnchorBatchStatus"];
-            /** @description How its points are committed. */
+            /** @description How its points are anchored. */
             anchor_mode?: components["schemas"]["AnchoringPolicyMode"];
             /**
              * Format: int64
@@ -2730,61 +2730,61 @@ export interface components {
             block_hash: string;
             /**
              * Format: int64
-             * @description Blocks from its own to the tip; 0 until mined.
+             * @description Blocks from the batch's block to the tip, inclusive; 0 until mined.
              */
             confirmations: number;
             /**
              * Format: date-time
-             * @description When it was made.
+             * @description When it was created.
              */
             created_at?: string;
             /**
              * Format: date-time
-             * @description Unset: not yet.
+             * @description Unset until sealed.
              */
             sealed_at?: string;
             /**
              * Format: date-time
-             * @description Unset: not yet.
+             * @description Unset until submitted.
              */
             submitted_at?: string;
             /**
              * Format: date-time
-             * @description Unset: not yet.
+             * @description Unset until confirmed.
              */
             confirmed_at?: string;
             /**
              * Format: int64
-             * @description How often it was tried to get its root into the chain.
+             * @description Number of attempts to get the root into the chain.
              */
             attempts: number;
-            /** @description What the last attempt said. */
+            /** @description Error of the last attempt. */
             error: string;
         };
         /**
-         * @description - `open`: Takes points.
-         *     - `sealed`: Its root is fixed.
-         *     - `submitted`: Its transaction is at the processor.
-         *     - `seen`: The network has its transaction.
-         *     - `confirmed`: Mined, and checked against a block header.
-         *     - `failed`: Given up; `error` says why.
+         * @description - `open`: Accepting points.
+         *     - `sealed`: The root is final.
+         *     - `submitted`: The transaction was submitted to the processor.
+         *     - `seen`: The transaction was seen on the network.
+         *     - `confirmed`: The transaction was mined, and verified against a block header.
+         *     - `failed`: Permanently failed; `error` tells why.
          * @enum {string}
          */
         AnchorBatchStatus: "open" | "sealed" | "submitted" | "seen" | "confirmed" | "failed";
-        /** @description How the points of a device are committed to the chain. */
+        /** @description How a device's points are anchored on the chain. */
         AnchoringPolicy: {
-            /** @description Unset: the tenant's default. */
+            /** @description Unset means the tenant's default. */
             mode?: components["schemas"]["AnchoringPolicyMode"];
         };
-        /** @description How the points of a device are committed to the chain. */
+        /** @description How a device's points are anchored on the chain. */
         AnchoringPolicyInput: {
-            /** @description Unset: the tenant's default. */
+            /** @description Unset means the tenant's default. */
             mode?: components["schemas"]["AnchoringPolicyMode"];
         };
         /**
          * @description - `merkle`: Many points share one transaction; each has a Merkle path to the batch's root.
-         *     - `per_event`: A transaction for each point.
-         *     - `chain`: Each point also commits to the device's point before it.
+         *     - `per_event`: One transaction per point.
+         *     - `chain`: Each point also commits to the device's previous point.
          * @enum {string}
          */
         AnchoringPolicyMode: "merkle" | "per_event" | "chain";
@@ -2795,88 +2795,88 @@ export interface components {
              * @example 0199f3c2-9c15-7a8b-b2d3-6e4f1a0c8d57
              */
             key_id: string;
-            /** @description Shown once, in the answer to its creation. */
+            /** @description Returned only when the key is created. */
             api_key?: string;
-            /** @description As it was given. */
+            /** @description Display name. */
             name: string;
-            /** @description How the key begins, to recognise it by. */
+            /** @description First characters of the key, to recognise it by. */
             prefix: string;
-            /** @description How the key ends. */
+            /** @description Last four characters of the key. */
             last4: string;
-            /** @description What the key may do. */
+            /** @description Scopes the key holds. */
             scopes: string[];
-            /** @description CIDR; empty: any address. */
+            /** @description CIDR ranges; empty means any address. */
             ip_allowlist: string[];
             /**
              * Format: date-time
-             * @description When it was made.
+             * @description When it was created.
              */
             created_at?: string;
             /**
              * Format: date-time
-             * @description Unset: never.
+             * @description Unset means it never expires.
              */
             expires_at?: string;
             /**
              * Format: date-time
-             * @description Unset: never used.
+             * @description Unset means it was never used.
              */
             last_used_at?: string;
         };
-        /** @description A thing that devices belong to; assets may stand in one another. */
+        /** @description A thing that devices belong to. Assets may be nested. */
         Asset: {
             /**
              * @description Id of the asset.
              * @example 0199f3c2-b57a-7f3e-8d21-4c9a6e0f3b72
              */
             asset_id: string;
-            /** @description For people. */
+            /** @description Display name. */
             name: string;
-            /** @description A label of the tenant's own. */
+            /** @description A label defined by the tenant. */
             type: string;
-            /** @description The asset in which it stands; empty: none. */
+            /** @description The asset that contains this one; empty means none. */
             parent_asset_id: string;
             /**
-             * @description Id of the customer; empty: none.
+             * @description Id of the customer; empty means none.
              * @example 0199f3c2-a4c9-7b64-9a3d-7e1f0c2b5d86
              */
             customer_id: string;
-            /** @description Labels of the tenant's own, by key. */
+            /** @description Labels defined by the tenant, by key. */
             tags: {
                 [key: string]: string;
             };
             /**
              * Format: date-time
-             * @description When it was made.
+             * @description When it was created.
              */
             created_at?: string;
             /**
              * Format: date-time
-             * @description When it was last changed.
+             * @description When it was last updated.
              */
             updated_at?: string;
         };
-        /** @description What a device should run. */
+        /** @description The package that a device should run. */
         AssignedPackage: {
             /**
              * @description Id of the package.
              * @example 1c2f9a54-66a1-5d0c-8f0a-4f4b8b1f6f21
              */
             package_id: string;
-            /** @description A label of the tenant's own. */
+            /** @description A label defined by the tenant. */
             type?: components["schemas"]["OtaPackageType"];
             /** @description Semantic version of the build. */
             version: string;
             /**
              * Format: int64
-             * @description Of the artifact.
+             * @description Size of the artifact.
              */
             size_bytes: number;
             /** @description The same as `sha256`. */
             checksum: string;
             /** @description 64 hex digits. */
             sha256: string;
-            /** @description Base64, Ed25519 over the artifact's SHA-256 digest; empty: not signed. */
+            /** @description Base64, Ed25519 over the artifact's SHA-256 digest; empty means unsigned. */
             signature: string;
             /**
              * @description Empty for a device-level assignment.
@@ -2885,7 +2885,7 @@ export interface components {
             rollout_id: string;
             compatibility?: components["schemas"]["Compatibility"];
         };
-        /** @description A package that one device has been given. */
+        /** @description A package assigned to a single device. */
         Assignment: {
             /**
              * @description Id of the device.
@@ -2899,21 +2899,21 @@ export interface components {
             package_id: string;
             /**
              * Format: date-time
-             * @description When it was made.
+             * @description When it was created.
              */
             created_at?: string;
         };
-        /** @description What is known of a device beside its telemetry. */
+        /** @description Key-value data of a device, apart from telemetry. */
         Attributes: {
             /** @description Written by the device. */
             client: {
                 [key: string]: components["schemas"]["AttributesAttribute"];
             };
-            /** @description Never seen by the device. */
+            /** @description Not visible to the device. */
             server: {
                 [key: string]: components["schemas"]["AttributesAttribute"];
             };
-            /** @description Written by people, read by the device. */
+            /** @description Written by users, read by the device. */
             shared: {
                 [key: string]: components["schemas"]["AttributesAttribute"];
             };
@@ -2923,80 +2923,80 @@ export interface components {
             value?: unknown;
             /**
              * Format: date-time
-             * @description When it was last changed.
+             * @description When it was last updated.
              */
             updated_at?: string;
         };
-        /** @description All that checks a whole batch: its leaves in order and the transaction of its root. */
+        /** @description Everything needed to verify a whole batch: its leaves in order and the transaction of its root. */
         BatchProof: {
             /**
              * @description Id of the batch.
              * @example 0199f3c2-e01d-7f5c-8a7b-6c3e9d0f1b28
              */
             batch_id: string;
-            /** @description Root of the tree, 64 hex digits. */
+            /** @description Root hash of the tree, 64 hex digits. */
             merkle_root: string;
-            /** @description Of the transaction that holds the root. */
+            /** @description Id of the transaction that contains the root. */
             txid: string;
             /**
              * Format: int64
-             * @description Of the block that holds the transaction.
+             * @description Height of the block that contains the transaction.
              */
             block_height: number;
-            /** @description Of that block. */
+            /** @description Hash of the block that contains the transaction. */
             block_hash: string;
             /**
              * Format: date-time
-             * @description When the transaction was found in a block.
+             * @description When the transaction was confirmed in a block.
              */
             confirmed_at?: string;
             /**
              * Format: int64
-             * @description Leaves of the tree.
+             * @description Number of leaves in the tree.
              */
             count: number;
-            /** @description The transaction and its path to the block, as BEEF in hex. */
+            /** @description The transaction and its Merkle path to the block, as BEEF in hex. */
             beef_hex: string;
-            /** @description Data hashes in leaf order. */
+            /** @description Leaf hashes in tree order. */
             leaves: string[];
-            /** @description For the next page; empty on the last one. */
+            /** @description Token of the next page; empty on the last page. */
             next_page_token: string;
-            /** @description How the points are committed. */
+            /** @description How the points are anchored. */
             anchor_mode?: components["schemas"]["AnchoringPolicyMode"];
-            /** @description In chain mode: which leaves belong to which device's chain. */
+            /** @description In chain mode, the leaves that belong to each device's chain. */
             segments: components["schemas"]["ChainSegment"][];
         };
         BeginWebauthnLoginRequest: {
-            /** @description From the sign-in. */
+            /** @description MFA token returned by the sign-in. */
             mfa_token?: string;
         };
         BeginWebauthnLoginResponse: {
-            /** @description PublicKeyCredentialRequestOptions in JSON. */
+            /** @description PublicKeyCredentialRequestOptions as JSON. */
             options?: {
                 [key: string]: unknown;
             };
         };
         BeginWebauthnRegistrationResponse: {
-            /** @description PublicKeyCredentialCreationOptions in JSON. */
+            /** @description PublicKeyCredentialCreationOptions as JSON. */
             options?: {
                 [key: string]: unknown;
             };
         };
-        /** @description A header of the chain. */
+        /** @description A block header. */
         BlockHeader: {
             /**
              * Format: int64
-             * @description Of the block.
+             * @description Height of the block.
              */
             height: number;
             /** @description 160 hex digits. */
             header: string;
         };
-        /** @description What the leaf hash was computed from. */
+        /** @description Inputs of the leaf hash. */
         CanonicalHashInputs: {
             /**
              * Format: int64
-             * @description 1
+             * @description Always 1.
              */
             version: number;
             /**
@@ -3014,30 +3014,30 @@ export interface components {
              * @description Unix seconds.
              */
             timestamp: number;
-            /** @description The exact JCS text. */
+            /** @description Exact JCS text. */
             payload: string;
         };
-        /** @description The leaves of one device in a batch of chain mode. */
+        /** @description Leaves of one device in a chain-mode batch. */
         ChainSegment: {
             /**
              * @description Id of the device.
              * @example 0199f3c2-7f1e-7c2a-9c55-0c9d8e1f2a3b
              */
             device_id: string;
-            /** @description The device's hash before the first of them; empty: its chain begins here. */
+            /** @description The device's hash before the first leaf; empty means its chain starts here. */
             previous_head: string;
             /**
              * Format: int64
-             * @description Place of the first of them in the tree, from 0.
+             * @description Index of the first leaf in the tree, from 0.
              */
             first_leaf: number;
             /**
              * Format: int64
-             * @description How many they are.
+             * @description Number of leaves.
              */
             leaf_count: number;
         };
-        /** @description Bytes of an artifact. */
+        /** @description A range of an artifact's bytes. */
         Chunk: {
             /**
              * @description Id of the package.
@@ -3046,12 +3046,12 @@ export interface components {
             package_id: string;
             /**
              * Format: int64
-             * @description Where in the artifact it begins.
+             * @description Offset of the range in the artifact.
              */
             offset: number;
             /**
              * Format: int64
-             * @description Bytes of `data`.
+             * @description Number of bytes in `data`.
              */
             length: number;
             /**
@@ -3061,83 +3061,83 @@ export interface components {
             data: string;
             /**
              * Format: int64
-             * @description Of the whole artifact.
+             * @description Size of the whole artifact.
              */
             size_bytes: number;
-            /** @description This range reaches the end of the artifact. */
+            /** @description Whether this range reaches the end of the artifact. */
             complete: boolean;
         };
         ClaimDeviceRequest: {
-            /** @description Of the template. */
+            /** @description Key of the template. */
             provision_key: string;
-            /** @description Of the device, when it is new. */
+            /** @description Name for a new device. */
             device_name: string;
             /**
              * @description Stable per device; must match the template's pattern.
              * @example WS-0001
              */
             hardware_id: string;
-            /** @description PKCS #10 in PEM, for a template that issues certificates. */
+            /** @description PKCS #10 request as PEM, for a template that issues certificates. */
             csr?: string;
         };
-        /** @description The identity of a device; its credential is shown this once. */
+        /** @description The identity of a claimed device. Secrets appear only in this response. */
         ClaimDeviceResponse: {
             /**
              * @description Id of the device.
              * @example 0199f3c2-7f1e-7c2a-9c55-0c9d8e1f2a3b
              */
             device_id: string;
-            /** @description Shown once; empty when the device exists already, or has another kind of credential. */
+            /** @description Empty when the device was claimed before, or has another kind of credential. */
             api_key: string;
-            /** @description Of a template that gives pre-shared keys. */
+            /** @description For a template that issues pre-shared keys. */
             psk_identity?: string;
-            /** @description The pre-shared key, shown once. */
+            /** @description The pre-shared key, returned only once. */
             psk?: string;
-            /** @description PEM, of a template that issues certificates. */
+            /** @description PEM, for a template that issues certificates. */
             certificate?: string;
-            /** @description PEM, of whoever issued it. */
+            /** @description Certificate of the issuer as PEM. */
             ca_certificate?: string;
         };
-        /** @description Devices and hardware that a build may target. Empty fields do not restrict. */
+        /** @description Devices and hardware that a build is compatible with. Empty fields match anything. */
         Compatibility: {
-            /** @description The profile's type. */
+            /** @description Type of the device's profile. */
             device_type: string;
-            /** @description Least version a device must run. */
+            /** @description Minimum version that a device must run. */
             min_version: string;
-            /** @description Greatest version a device may run. */
+            /** @description Maximum version that a device may run. */
             max_version: string;
-            /** @description Of the device, with `*` and `?`. */
+            /** @description Pattern of the device's hardware id, with `*` and `?`. */
             hardware_id_pattern: string;
         };
-        /** @description Devices and hardware that a build may target. Empty fields do not restrict. */
+        /** @description Devices and hardware that a build is compatible with. Empty fields match anything. */
         CompatibilityInput: {
-            /** @description The profile's type. */
+            /** @description Type of the device's profile. */
             device_type?: string;
-            /** @description Least version a device must run. */
+            /** @description Minimum version that a device must run. */
             min_version?: string;
-            /** @description Greatest version a device may run. */
+            /** @description Maximum version that a device may run. */
             max_version?: string;
-            /** @description Of the device, with `*` and `?`. */
+            /** @description Pattern of the device's hardware id, with `*` and `?`. */
             hardware_id_pattern?: string;
         };
         ConfirmTotpRequest: {
-            /** @description Six digits of the authenticator. */
+            /** @description Six-digit code from the authenticator app. */
             code?: string;
         };
         ConfirmTotpResponse: {
-            /** @description Shown once; each works once. */
+            /** @description Shown only once; each works once. */
             recovery_codes: string[];
         };
         ConnectGatewayDeviceRequest: {
-            /** @description Of the child, when it is new. */
+            /** @description Name of the child, if it is new. */
             device_name: string;
             /**
-             * @description Of the child.
+             * @description Hardware id of the child.
              * @example WS-0001
              */
             hardware_id: string;
             /**
-             * @description Of the child, when it is new.
+             * @description Profile of the child, if it is new.
              * @example 6f1b6f9e-5c0b-5a55-9b3e-0d6c3c1f4a10
              */
             profile_id?: string;
@@ -3148,7 +3148,7 @@ export interface components {
              * @example 0199f3c2-7f1e-7c2a-9c55-0c9d8e1f2a3b
              */
             device_id: string;
-            /** @description The child was made by this call. */
+            /** @description Whether this call created the child. */
             created: boolean;
         };
         CreateAlarmRequest: {
@@ -3157,96 +3157,96 @@ export interface components {
              * @example 0199f3c2-7f1e-7c2a-9c55-0c9d8e1f2a3b
              */
             device_id?: string;
-            /** @description A label of the tenant's own. */
+            /** @description A label defined by the tenant. */
             type?: string;
-            /** @description Of the alarm. */
+            /** @description Severity of the alarm. */
             severity?: components["schemas"]["AlarmSeverity"];
-            /** @description What whoever raises it adds. */
+            /** @description Arbitrary data about the alarm. */
             details?: {
                 [key: string]: unknown;
             };
         };
         CreateApiKeyRequest: {
-            /** @description Told to people; unique is not needed. */
+            /** @description Display name; need not be unique. */
             name: string;
-            /** @description At most what the caller holds. */
+            /** @description At most the caller's own scopes. */
             scopes: string[];
             /**
              * Format: int64
-             * @description 0: never expires. A key that is made with a key that expires ends no later than that, and with it by default.
+             * @description 0 means it never expires. A key created with an expiring key expires no later than that key, and by default at the same time.
              */
             expires_in_seconds?: number;
-            /** @description CIDR; empty: any address, or those of the key that it is made with. It must be within that key's, and the tenant's. */
+            /** @description CIDR ranges. Empty means any address, or the ranges of the key used to create this one. Must lie within that key's and the tenant's ranges. */
             ip_allowlist?: string[];
         };
         CreateAssetRequest: {
-            /** @description For people. */
+            /** @description Display name. */
             name?: string;
-            /** @description A label of the tenant's own. */
+            /** @description A label defined by the tenant. */
             type?: string;
-            /** @description Id of the asset in which it stands; empty: none. */
+            /** @description Id of the asset that contains this one; empty means none. */
             parent_asset_id?: string;
             /**
-             * @description Id of the customer; empty: none.
+             * @description Id of the customer; empty means none.
              * @example 0199f3c2-a4c9-7b64-9a3d-7e1f0c2b5d86
              */
             customer_id?: string;
-            /** @description Labels of the tenant's own, by key. */
+            /** @description Labels defined by the tenant, by key. */
             tags?: {
                 [key: string]: string;
             };
         };
         CreateCustomerRequest: {
-            /** @description For people. */
+            /** @description Display name. */
             name?: string;
-            /** @description How to reach the customer, in free text. */
+            /** @description Contact details, free text. */
             contact?: string;
         };
         CreateDeviceGroupRequest: {
-            /** @description For people. */
+            /** @description Display name. */
             name: string;
-            /** @description For people. */
+            /** @description Free text. */
             description?: string;
         };
         CreateDeviceRequest: {
-            /** @description For people. */
+            /** @description Display name. */
             name?: string;
             /**
-             * @description Stable per device; unique among the tenant's living devices.
+             * @description Stable per device; unique among the tenant's devices.
              * @example WS-0001
              */
             hardware_id: string;
             /**
-             * @description Empty: the tenant's defaults apply.
+             * @description Empty means the tenant's defaults apply.
              * @example 6f1b6f9e-5c0b-5a55-9b3e-0d6c3c1f4a10
              */
             profile_id?: string;
-            /** @description Labels of the tenant's own, by key. */
+            /** @description Labels defined by the tenant, by key. */
             tags?: {
                 [key: string]: string;
             };
             /** @description Ids of groups. */
             group_ids?: string[];
-            /** @description Unset: api_key. */
+            /** @description Unset means api_key. */
             credential_type?: components["schemas"]["CredentialType"];
             /**
-             * @description Id of the customer; empty: none.
+             * @description Id of the customer; empty means none.
              * @example 0199f3c2-a4c9-7b64-9a3d-7e1f0c2b5d86
              */
             customer_id?: string;
-            /** @description Anything that people want to keep with it. */
+            /** @description Arbitrary data kept with the device. */
             metadata?: {
                 [key: string]: unknown;
             };
         };
         CreateDeviceResponse: {
-            /** @description As `GET /api/v1/devices/{device_id}` answers it. */
+            /** @description The device, as `GET /api/v1/devices/{device_id}` returns it. */
             device?: components["schemas"]["Device"];
-            /** @description Shown once. */
+            /** @description Returned only when the device is created. */
             api_key: string;
         };
         CreateEntityViewRequest: {
-            /** @description For people. */
+            /** @description Display name. */
             name?: string;
             /**
              * @description Id of the device.
@@ -3258,65 +3258,65 @@ export interface components {
              * @example 0199f3c2-b57a-7f3e-8d21-4c9a6e0f3b72
              */
             asset_id?: string;
-            /** @description Telemetry keys shown; empty: all. */
+            /** @description Telemetry keys shown; empty means all. */
             keys?: string[];
             /**
              * Format: date-time
-             * @description Nothing older is shown; unset: everything.
+             * @description Start of the data shown; unset means no lower bound.
              */
             start_time?: string;
             /**
              * Format: date-time
-             * @description Nothing younger is shown; unset: everything.
+             * @description End of the data shown; unset means no upper bound.
              */
             end_time?: string;
             /**
-             * @description Id of the customer; empty: none.
+             * @description Id of the customer; empty means none.
              * @example 0199f3c2-a4c9-7b64-9a3d-7e1f0c2b5d86
              */
             customer_id?: string;
         };
         CreateGroupRequest: {
-            /** @description For people. */
+            /** @description Display name. */
             name?: string;
             /** @description `area:read` or `area:write`, such as `devices:read`. */
             scopes?: string[];
             /** @description Ids of device groups. */
             device_group_ids?: string[];
-            /** @description Ids of people. */
+            /** @description Ids of users. */
             user_ids?: string[];
         };
         CreatePackageRequest: {
-            /** @description Empty: made of type, version and device type. */
+            /** @description Empty means it is generated from type, version and device type. */
             name?: string;
-            /** @description A label of the tenant's own. */
+            /** @description A label defined by the tenant. */
             type: components["schemas"]["OtaPackageType"];
             /**
              * @description Semantic version of the build.
              * @example 1.2.0
              */
             version: string;
-            /** @description https, http where it is allowed, or `upload://`: the bytes are then sent to `PUT /api/v1/ota/packages/{package_id}/artifact`. */
+            /** @description https, http where allowed, or `upload://` to send the bytes to `PUT /api/v1/ota/packages/{package_id}/artifact`. */
             artifact_uri: string;
             /** @description 64 hex digits. */
             sha256: string;
-            /** @description Base64, Ed25519 over the artifact's SHA-256 digest; empty: not signed. */
+            /** @description Base64, Ed25519 over the artifact's SHA-256 digest; empty means unsigned. */
             signature?: string;
             /**
              * Format: int64
-             * @description Of the artifact; 0: whatever it has.
+             * @description Size of the artifact; 0 means unknown.
              */
             size_bytes?: number;
             compatibility?: components["schemas"]["CompatibilityInput"];
-            /** @description For people. */
+            /** @description Free text. */
             release_notes?: string;
         };
         CreateProfileRequest: {
-            /** @description For people. */
+            /** @description Display name. */
             name: string;
-            /** @description Device type label, which packages may ask for. */
+            /** @description Device type, which packages may require. */
             type?: string;
-            /** @description Under the devices' own tags. */
+            /** @description Default tags; tags of the device take precedence. */
             default_tags?: {
                 [key: string]: string;
             };
@@ -3325,7 +3325,7 @@ export interface components {
             ota_policy?: components["schemas"]["OtaPolicyInput"];
             /**
              * Format: int64
-             * @description A device goes offline this long after its last sign of life; 0: the tenant's default.
+             * @description Seconds without a sign of life after which a device goes offline; 0 means the tenant's default.
              */
             offline_after_seconds?: number;
         };
@@ -3336,7 +3336,7 @@ export interface components {
              */
             package_id: string;
             /**
-             * @description The profile whose devices get the package.
+             * @description The profile whose devices receive the package.
              * @example 83d05e7b-4f16-5c92-a0e8-1b7d9c3f6e25
              */
             target_profile_id: string;
@@ -3347,138 +3347,138 @@ export interface components {
             canary_percent: number;
             /**
              * Format: int64
-             * @description 0 to 100; unset: 10.
+             * @description 0 to 100; unset means 10.
              * @default 10
              */
             failure_threshold_percent?: number;
             /**
-             * @description What a rollback gives; empty: there is none.
+             * @description Package sent by a rollback; empty means the rollout cannot be rolled back.
              * @example 9b7e3d15-2c48-5f6a-a1d0-8e4c6b2f7035
              */
             rollback_package_id?: string;
             window?: components["schemas"]["WindowInput"];
             /**
              * Format: int64
-             * @description Unset: 1.
+             * @description Unset means 1.
              */
             min_failures?: number;
-            /** @description The stages after the canary; empty: nothing expands by itself. */
+            /** @description Stages after the canary; empty means it never expands automatically. */
             steps?: components["schemas"]["RolloutStepInput"][];
             /**
              * Format: int64
-             * @description Commands sent in a minute; 0: unlimited.
+             * @description Maximum commands per minute; 0 means unlimited.
              */
             max_per_minute?: number;
             /**
              * Format: int64
-             * @description 0: the profile's.
+             * @description 0 means the profile's.
              */
             device_timeout_seconds?: number;
             /**
              * Format: int64
-             * @description 0: the profile's.
+             * @description 0 means the profile's.
              */
             max_attempts?: number;
-            /** @description Empty: generated. */
+            /** @description Empty means generated. */
             name?: string;
         };
         CreateRuleRequest: {
-            /** @description For people. */
+            /** @description Display name. */
             name: string;
-            /** @description In CEL, boolean; the variables are those of `Rule`. */
+            /** @description CEL, boolean; the variables are those of `Rule`. */
             expression: string;
             /**
-             * @description Empty: every profile.
+             * @description Empty means every profile.
              * @example 6f1b6f9e-5c0b-5a55-9b3e-0d6c3c1f4a10
              */
             profile_id?: string;
-            /** @description Empty: every group. */
+            /** @description Empty means every group. */
             device_group_id?: string;
-            /** @description Of the alarm. */
+            /** @description Severity of the alarm. */
             severity?: components["schemas"]["AlarmSeverity"];
-            /** @description Of the alarm. */
+            /** @description Type of the alarm. */
             alarm_type?: string;
-            /** @description Clears the alarm when it holds; empty: when `expression` holds no longer. */
+            /** @description Clears the alarm when true; if empty, the alarm clears when `expression` is no longer true. */
             clear_expression?: string;
             /**
              * Format: int64
-             * @description The expression must hold this long.
+             * @description Seconds for which the expression must hold.
              */
             for_seconds?: number;
             /**
              * Format: int64
-             * @description Least time between actions for one device.
+             * @description Minimum seconds between actions for one device.
              */
             cooldown_seconds?: number;
             actions?: components["schemas"]["RuleActionInput"][];
-            /** @description Unset: true. */
+            /** @description Unset means true. */
             enabled?: boolean;
         };
         CreateSsoProviderRequest: {
-            /** @description The name in the sign-in route. */
+            /** @description Name of the provider in the sign-in route. */
             provider?: string;
-            /** @description Its issuer URL, under which its configuration is found. */
+            /** @description Issuer URL, from which its configuration is discovered. */
             issuer?: string;
-            /** @description What the provider calls this installation. */
+            /** @description Client id of this installation at the provider. */
             client_id?: string;
-            /** @description Never shown again. */
+            /** @description Write-only. */
             client_secret?: string;
             /** @description E-mail domains that may sign in. */
             allowed_domains?: string[];
-            /** @description From a group at the provider to a role here. */
+            /** @description Maps groups of the provider to roles. */
             role_mapping?: {
                 [key: string]: string;
             };
         };
         CreateTemplateRequest: {
-            /** @description For people. */
+            /** @description Display name. */
             name: string;
             /**
-             * @description Profile that new devices inherit.
+             * @description Profile of claimed devices.
              * @example 6f1b6f9e-5c0b-5a55-9b3e-0d6c3c1f4a10
              */
             profile_id: string;
             /**
-             * @description Which hardware ids may claim: `*` any run, `?` one character; everything else is literal and case-sensitive. Empty: any.
+             * @description Hardware ids that may claim: `*` matches any run of characters, `?` one character; everything else is literal and case-sensitive. Empty means any.
              * @example WS-*
              */
             hardware_id_pattern?: string;
-            /** @description The key is used up by one successful claim. */
+            /** @description Whether the key is used up by one successful claim. */
             one_time?: boolean;
             /**
              * Format: int64
-             * @description Unset or 0: no expiry.
+             * @description Unset or 0 means no expiry.
              */
             expires_in_seconds?: number;
-            /** @description What a claim gives the device; unset: api_key. */
+            /** @description Kind of credential issued by a claim; unset means api_key. */
             credential_type?: components["schemas"]["CredentialType"];
-            /** @description Device groups joined by each claimed device. */
+            /** @description Device groups that claimed devices join. */
             default_group_ids?: string[];
-            /** @description Unset: true. */
+            /** @description Unset means true. */
             enabled?: boolean;
         };
         CreateTenantRequest: {
             /**
-             * @description A DNS label; never given out twice.
+             * @description A DNS label; never reused.
              * @example acme
              */
             tenant_id: string;
-            /** @description For people. */
+            /** @description Display name. */
             name?: string;
             /**
              * Format: int64
-             * @description Requests in a minute; 0: the platform's default.
+             * @description Requests per minute; 0 means the platform's default.
              */
             rate_limit_per_minute?: number;
             quotas?: components["schemas"]["QuotasInput"];
-            /** @description CIDR; empty: any address. */
+            /** @description CIDR ranges; empty means any address. */
             ip_allowlist?: string[];
-            /** @description People need a second factor. */
+            /** @description Whether users need a second factor. */
             mfa_required?: boolean;
             defaults?: components["schemas"]["TenantDefaultsInput"];
-            /** @description PEM, Ed25519: whose signatures of packages count. */
+            /** @description Ed25519 public keys as PEM, whose package signatures are trusted. */
             trusted_signing_keys?: string[];
-            /** @description Of its first administrator; without it nobody can sign in yet. */
+            /** @description E-mail address of the first administrator. Without it, nobody can sign in to the tenant yet. */
             admin_email?: string;
             /**
              * Format: password
@@ -3489,12 +3489,12 @@ export interface components {
         CreateUserRequest: {
             /**
              * Format: email
-             * @description Unique in the tenant.
+             * @description Unique within the tenant.
              */
             email: string;
-            /** @description For people. */
+            /** @description Display name. */
             name?: string;
-            /** @description What the person may do. */
+            /** @description Role of the user. */
             role: components["schemas"]["UserRole"];
             /** @description Ids of groups. */
             group_ids?: string[];
@@ -3503,72 +3503,72 @@ export interface components {
              * @description At least 12 characters.
              */
             password: string;
-            /** @description May not sign in yet. */
+            /** @description Whether the user is barred from signing in. */
             disabled?: boolean;
         };
         /**
-         * @description - `api_key`: A key minted by the platform.
+         * @description - `api_key`: A key issued by the platform.
          *     - `psk`: A pre-shared key with an identity (TLS-PSK).
          *     - `certificate`: A client certificate (mutual TLS).
          * @enum {string}
          */
         CredentialType: "api_key" | "psk" | "certificate";
-        /** @description Whom devices and assets are looked after for. */
+        /** @description A customer, to whom assets, devices and views can be assigned. */
         Customer: {
             /**
-             * @description Id of the customer; empty: none.
+             * @description Id of the customer; empty means none.
              * @example 0199f3c2-a4c9-7b64-9a3d-7e1f0c2b5d86
              */
             customer_id: string;
-            /** @description For people. */
+            /** @description Display name. */
             name: string;
-            /** @description How to reach the customer, in free text. */
+            /** @description Contact details, free text. */
             contact: string;
             /**
              * Format: date-time
-             * @description When it was made.
+             * @description When it was created.
              */
             created_at?: string;
             /**
              * Format: date-time
-             * @description When it was last changed.
+             * @description When it was last updated.
              */
             updated_at?: string;
         };
-        /** @description A device as the registry knows it. */
+        /** @description A registered device. */
         Device: {
             /**
              * @description Id of the device.
              * @example 0199f3c2-7f1e-7c2a-9c55-0c9d8e1f2a3b
              */
             device_id: string;
-            /** @description For people. */
+            /** @description Display name. */
             name: string;
             /**
-             * @description Stable per device; unique among the tenant's living devices.
+             * @description Stable per device; unique among the tenant's devices.
              * @example WS-0001
              */
             hardware_id: string;
             /**
-             * @description Empty: the tenant's defaults apply.
+             * @description Empty means the tenant's defaults apply.
              * @example 6f1b6f9e-5c0b-5a55-9b3e-0d6c3c1f4a10
              */
             profile_id: string;
-            /** @description Labels of the tenant's own, by key. */
+            /** @description Labels defined by the tenant, by key. */
             tags: {
                 [key: string]: string;
             };
-            /** @description The profile's default tags under the device's own. */
+            /** @description The device's own tags merged over the profile's default tags. */
             effective_tags: {
                 [key: string]: string;
             };
             /** @description Ids of groups. */
             group_ids: string[];
-            /** @description Unset: not known. */
+            /** @description Unset means unknown. */
             status?: components["schemas"]["DeviceStatus"];
             /**
              * Format: date-time
-             * @description When the last point was accepted; unset for a device never seen.
+             * @description When the last point was accepted; unset if none ever was.
              */
             last_seen?: string;
             /**
@@ -3579,88 +3579,88 @@ export interface components {
             /** @description As the device last reported it. */
             software_version: string;
             /**
-             * @description The gateway through which a child speaks.
+             * @description Gateway that the device is connected through, if any.
              * @example 0199f3c2-7b02-7d4f-8e6a-3f5a1c7d9e20
              */
             gateway_device_id: string;
-            /** @description How the device proves who it is. */
+            /** @description How the device authenticates. */
             credential_type?: components["schemas"]["CredentialType"];
             /**
-             * @description Id of the customer; empty: none.
+             * @description Id of the customer; empty means none.
              * @example 0199f3c2-a4c9-7b64-9a3d-7e1f0c2b5d86
              */
             customer_id: string;
-            /** @description Anything that people want to keep with it. */
+            /** @description Arbitrary data kept with the device. */
             metadata?: {
                 [key: string]: unknown;
             };
             /**
              * Format: date-time
-             * @description When it was made.
+             * @description When it was created.
              */
             created_at?: string;
             /**
              * Format: date-time
-             * @description When it was last changed.
+             * @description When it was last updated.
              */
             updated_at?: string;
         };
-        /** @description Devices that belong together. */
+        /** @description A named set of devices. */
         DeviceGroup: {
             /**
              * @description Id of the group.
              * @example 0199f3c2-8a31-7d10-8c0e-5b7f2f6f1c44
              */
             group_id: string;
-            /** @description For people. */
+            /** @description Display name. */
             name: string;
-            /** @description For people. */
+            /** @description Free text. */
             description: string;
             /**
              * Format: int64
-             * @description Living devices in it.
+             * @description Number of devices in the group.
              */
             device_count: number;
             /**
              * Format: date-time
-             * @description When it was made.
+             * @description When it was created.
              */
             created_at?: string;
             /**
              * Format: date-time
-             * @description When it was last changed.
+             * @description When it was last updated.
              */
             updated_at?: string;
         };
         /**
-         * @description - `online`: Has sent telemetry, and been heard of since within the time that its profile allows.
-         *     - `offline`: Was never heard of, or not within that time.
+         * @description - `online`: Has sent telemetry, and has shown a sign of life within the time that its profile allows.
+         *     - `offline`: Has not shown a sign of life within that time, or ever.
          * @enum {string}
          */
         DeviceStatus: "online" | "offline";
         DisconnectGatewayDeviceRequest: {
             /**
-             * @description The child.
+             * @description Id of the child.
              * @example 0199f3c2-7f1e-7c2a-9c55-0c9d8e1f2a3b
              */
             device_id: string;
         };
-        /** @description A delete, or an action whose only news is that it happened, answers `{}`. */
+        /** @description An empty response, `{}` in JSON. */
         Empty: Record<string, never>;
         EnrollTotpResponse: {
-            /** @description Base32. */
+            /** @description Base32-encoded. */
             secret: string;
-            /** @description For the QR code that an authenticator application reads. */
+            /** @description Content of the QR code that an authenticator app scans. */
             otpauth_uri: string;
         };
-        /** @description A window on a device or an asset that a customer's user may read. */
+        /** @description A part of a device's or asset's data that a customer's users may read. */
         EntityView: {
             /**
              * @description Id of the view.
              * @example 0199f3c2-bd33-7e95-9b4c-1a6d8f2e0c73
              */
             entity_view_id: string;
-            /** @description For people. */
+            /** @description Display name. */
             name: string;
             /**
              * @description Id of the device.
@@ -3672,78 +3672,78 @@ export interface components {
              * @example 0199f3c2-b57a-7f3e-8d21-4c9a6e0f3b72
              */
             asset_id?: string;
-            /** @description Telemetry keys shown; empty: all. */
+            /** @description Telemetry keys shown; empty means all. */
             keys: string[];
             /**
              * Format: date-time
-             * @description Nothing older is shown; unset: everything.
+             * @description Start of the data shown; unset means no lower bound.
              */
             start_time?: string;
             /**
              * Format: date-time
-             * @description Nothing younger is shown; unset: everything.
+             * @description End of the data shown; unset means no upper bound.
              */
             end_time?: string;
             /**
-             * @description Id of the customer; empty: none.
+             * @description Id of the customer; empty means none.
              * @example 0199f3c2-a4c9-7b64-9a3d-7e1f0c2b5d86
              */
             customer_id: string;
             /**
              * Format: date-time
-             * @description When it was made.
+             * @description When it was created.
              */
             created_at?: string;
             /**
              * Format: date-time
-             * @description When it was last changed.
+             * @description When it was last updated.
              */
             updated_at?: string;
         };
-        /** @description Where an expression is wrong. */
+        /** @description An error in an expression. */
         ExpressionError: {
             /**
              * Format: int64
-             * @description From 1.
+             * @description Line, from 1.
              */
             line: number;
             /**
              * Format: int64
-             * @description From 1.
+             * @description Column, from 1.
              */
             column: number;
-            /** @description What is wrong there. */
+            /** @description Description of the error. */
             message: string;
         };
         FinishWebauthnLoginRequest: {
-            /** @description From the sign-in. */
+            /** @description MFA token returned by the sign-in. */
             mfa_token?: string;
-            /** @description The authenticator's answer, AuthenticationResponseJSON. */
+            /** @description The authenticator's response, AuthenticationResponseJSON. */
             response?: {
                 [key: string]: unknown;
             };
         };
         FinishWebauthnRegistrationRequest: {
-            /** @description The authenticator's answer, RegistrationResponseJSON. */
+            /** @description The authenticator's response, RegistrationResponseJSON. */
             response?: {
                 [key: string]: unknown;
             };
-            /** @description What the user calls the authenticator. */
+            /** @description The user's name for the authenticator. */
             name?: string;
         };
         FinishWebauthnRegistrationResponse: {
             /** @description Id of the credential. */
             credential_id: string;
-            /** @description Shown once, when this is the first factor. */
+            /** @description Returned only once, for the user's first factor. */
             recovery_codes: string[];
         };
         /**
          * @description - `avg`: Mean.
-         *     - `min`: Least value.
-         *     - `max`: Greatest value.
+         *     - `min`: Minimum.
+         *     - `max`: Maximum.
          *     - `sum`: Sum.
-         *     - `count`: How many values there are.
-         *     - `last`: The newest value.
+         *     - `count`: Number of values.
+         *     - `last`: Newest value.
          * @enum {string}
          */
         GetHistoryRequestAggregation: "avg" | "min" | "max" | "sum" | "count" | "last";
@@ -3755,36 +3755,36 @@ export interface components {
         GetHistoryRequestOrder: "asc" | "desc";
         GetHistoryResponse: {
             points: components["schemas"]["HistoryPoint"][];
-            /** @description For the next page; empty on the last one. */
+            /** @description Token of the next page; empty on the last page. */
             next_page_token: string;
         };
-        /** @description A group of users, which adds scopes to its members. */
+        /** @description A group of users that grants scopes to its members. */
         Group: {
             /**
              * @description Id of the group.
              * @example 0199f3c2-8a31-7d10-8c0e-5b7f2f6f1c44
              */
             group_id: string;
-            /** @description For people. */
+            /** @description Display name. */
             name: string;
-            /** @description What its members may do beside what their roles allow. */
+            /** @description Scopes granted to members in addition to those of their roles. */
             scopes: string[];
-            /** @description Limits the scopes to these device groups; empty: all devices. */
+            /** @description Device groups to which the scopes are limited; empty means all devices. */
             device_group_ids: string[];
-            /** @description Ids of people. */
+            /** @description Ids of users. */
             user_ids: string[];
             /**
              * Format: date-time
-             * @description When it was made.
+             * @description When it was created.
              */
             created_at?: string;
             /**
              * Format: date-time
-             * @description When it was last changed.
+             * @description When it was last updated.
              */
             updated_at?: string;
         };
-        /** @description A point, or a bucket of an aggregation. */
+        /** @description A point, or an aggregated bucket. */
         HistoryPoint: {
             /**
              * @description Id of the device.
@@ -3793,36 +3793,36 @@ export interface components {
             device_id: string;
             /** @description RFC 3339. */
             timestamp: string;
-            /** @description Measured values, by key. */
+            /** @description Numeric values by key. */
             numeric_values: {
                 [key: string]: number;
             };
-            /** @description State values, by key. */
+            /** @description String values by key. */
             string_values: {
                 [key: string]: string;
             };
-            /** @description The leaf hash, 64 hex digits; empty for a bucket. */
+            /** @description Leaf hash, 64 hex digits; empty for a bucket. */
             data_hash: string;
-            /** @description A confirmed proof exists. */
+            /** @description Whether a confirmed proof exists. */
             anchored: boolean;
         };
         IngestRequest: {
             /** @description At most 5,000. */
             points: components["schemas"]["TelemetryPoint"][];
         };
-        /** @description How many points were taken. */
+        /** @description Result of an ingest request. */
         IngestResponse: {
             /**
              * Format: int64
-             * @description Points that are durable now.
+             * @description Number of points stored.
              */
             accepted: number;
             /**
              * Format: int64
-             * @description Points that were not taken; `errors` says why.
+             * @description Number of points rejected; `errors` tells why.
              */
             rejected: number;
-            /** @description At most 100. */
+            /** @description Errors, at most 100. */
             errors: components["schemas"]["PointError"][];
         };
         /** @description The latest value of each key. */
@@ -3832,69 +3832,69 @@ export interface components {
              * @example 0199f3c2-7f1e-7c2a-9c55-0c9d8e1f2a3b
              */
             device_id: string;
-            /** @description RFC 3339, of the latest point. */
+            /** @description RFC 3339; time of the latest point. */
             timestamp: string;
-            /** @description Measured values, by key. */
+            /** @description Numeric values by key. */
             numeric_values: {
                 [key: string]: number;
             };
-            /** @description State values, by key. */
+            /** @description String values by key. */
             string_values: {
                 [key: string]: string;
             };
-            /** @description RFC 3339, of each key's value. */
+            /** @description RFC 3339; time of each key's value. */
             updated: {
                 [key: string]: string;
             };
         };
         ListAlarmsResponse: {
             alarms: components["schemas"]["Alarm"][];
-            /** @description For the next page; empty on the last one. */
+            /** @description Token of the next page; empty on the last page. */
             next_page_token: string;
         };
         ListApiKeysResponse: {
             api_keys: components["schemas"]["ApiKey"][];
-            /** @description For the next page; empty on the last one. */
+            /** @description Token of the next page; empty on the last page. */
             next_page_token: string;
         };
         ListAssetsResponse: {
             assets: components["schemas"]["Asset"][];
-            /** @description For the next page; empty on the last one. */
+            /** @description Token of the next page; empty on the last page. */
             next_page_token: string;
         };
         ListBatchesResponse: {
             batches: components["schemas"]["AnchorBatch"][];
-            /** @description For the next page; empty on the last one. */
+            /** @description Token of the next page; empty on the last page. */
             next_page_token: string;
         };
         ListCustomersResponse: {
             customers: components["schemas"]["Customer"][];
-            /** @description For the next page; empty on the last one. */
+            /** @description Token of the next page; empty on the last page. */
             next_page_token: string;
         };
         ListDeviceGroupsResponse: {
             device_groups: components["schemas"]["DeviceGroup"][];
-            /** @description For the next page; empty on the last one. */
+            /** @description Token of the next page; empty on the last page. */
             next_page_token: string;
         };
         ListDevicesResponse: {
             devices: components["schemas"]["Device"][];
-            /** @description For the next page; empty on the last one. */
+            /** @description Token of the next page; empty on the last page. */
             next_page_token: string;
         };
         ListEntityViewsResponse: {
             entity_views: components["schemas"]["EntityView"][];
-            /** @description For the next page; empty on the last one. */
+            /** @description Token of the next page; empty on the last page. */
             next_page_token: string;
         };
         ListGroupsResponse: {
             groups: components["schemas"]["Group"][];
-            /** @description For the next page; empty on the last one. */
+            /** @description Token of the next page; empty on the last page. */
             next_page_token: string;
         };
         ListPackagesResponse: {
             packages: components["schemas"]["OtaPackage"][];
-            /** @description For the next page; empty on the last one. */
+            /** @description Token of the next page; empty on the last page. */
             next_page_token: string;
         };
         ListPendingRpcsResponse: {
@@ -3902,100 +3902,100 @@ export interface components {
         };
         ListProfilesResponse: {
             profiles: components["schemas"]["Profile"][];
-            /** @description For the next page; empty on the last one. */
+            /** @description Token of the next page; empty on the last page. */
             next_page_token: string;
         };
         ListProofsResponse: {
             proofs: components["schemas"]["Proof"][];
             /**
              * Format: int64
-             * @description All of them, beyond this page.
+             * @description Total number of proofs across all pages.
              */
             total: number;
         };
         ListRolloutDevicesResponse: {
             devices: components["schemas"]["RolloutDevice"][];
-            /** @description For the next page; empty on the last one. */
+            /** @description Token of the next page; empty on the last page. */
             next_page_token: string;
         };
         ListRolloutsResponse: {
             rollouts: components["schemas"]["Rollout"][];
-            /** @description For the next page; empty on the last one. */
+            /** @description Token of the next page; empty on the last page. */
             next_page_token: string;
         };
         ListRpcsResponse: {
             commands: components["schemas"]["RpcRecord"][];
-            /** @description For the next page; empty on the last one. */
+            /** @description Token of the next page; empty on the last page. */
             next_page_token: string;
         };
         ListRulesResponse: {
             rules: components["schemas"]["Rule"][];
-            /** @description For the next page; empty on the last one. */
+            /** @description Token of the next page; empty on the last page. */
             next_page_token: string;
         };
         ListSessionsResponse: {
             sessions: components["schemas"]["Session"][];
-            /** @description For the next page; empty on the last one. */
+            /** @description Token of the next page; empty on the last page. */
             next_page_token: string;
         };
         ListSsoProvidersResponse: {
             providers: components["schemas"]["SsoProvider"][];
-            /** @description For the next page; empty on the last one. */
+            /** @description Token of the next page; empty on the last page. */
             next_page_token: string;
         };
         ListTemplatesResponse: {
             templates: components["schemas"]["Template"][];
-            /** @description For the next page; empty on the last one. */
+            /** @description Token of the next page; empty on the last page. */
             next_page_token: string;
         };
         ListTenantsResponse: {
             tenants: components["schemas"]["Tenant"][];
-            /** @description For the next page; empty on the last one. */
+            /** @description Token of the next page; empty on the last page. */
             next_page_token: string;
         };
         ListUsersResponse: {
             users: components["schemas"]["User"][];
-            /** @description For the next page; empty on the last one. */
+            /** @description Token of the next page; empty on the last page. */
             next_page_token: string;
         };
         LoginRequest: {
             /**
              * Format: email
-             * @description Unique in the tenant.
+             * @description Unique within the tenant.
              */
             email: string;
             /**
              * Format: password
-             * @description Of the account.
+             * @description Password of the account.
              */
             password: string;
             /**
-             * @description Needed only when the same password fits users of that e-mail in several tenants, or more than ten tenants have such a user: without it the ten oldest are tried.
+             * @description Required only when the same password matches users with this e-mail address in several tenants, or when more than ten tenants have such a user: without it, the ten oldest are tried.
              * @example acme
              */
             tenant_id?: string;
         };
-        /** @description One step of a Merkle path, leaf to root. */
+        /** @description One step of a Merkle path, from leaf to root. */
         MerkleStep: {
-            /** @description The sibling, 64 hex digits. */
+            /** @description Hash of the sibling node, 64 hex digits. */
             hash: string;
-            /** @description The sibling stands to the right. */
+            /** @description Whether the sibling is on the right. */
             is_right: boolean;
         };
-        /** @description A build of firmware or software. */
+        /** @description A firmware or software build. */
         OtaPackage: {
             /**
              * @description Id of the package.
              * @example 1c2f9a54-66a1-5d0c-8f0a-4f4b8b1f6f21
              */
             package_id: string;
-            /** @description For people. */
+            /** @description Display name. */
             name: string;
-            /** @description A label of the tenant's own. */
+            /** @description A label defined by the tenant. */
             type?: components["schemas"]["OtaPackageType"];
             /** @description Semantic version of the build. */
             version: string;
-            /** @description Where the artifact came from: https, http where it is allowed, or `upload://`. */
+            /** @description Source of the artifact: https, http where allowed, or `upload://`. */
             artifact_uri: string;
             /** @description 64 hex digits. */
             sha256: string;
@@ -4003,39 +4003,39 @@ export interface components {
             signature: string;
             /**
              * Format: int64
-             * @description Of the artifact.
+             * @description Size of the artifact.
              */
             size_bytes: number;
             compatibility?: components["schemas"]["Compatibility"];
-            /** @description For people. */
+            /** @description Free text. */
             release_notes: string;
-            /** @description Whether it may be used. */
+            /** @description Whether the package can be used. */
             status?: components["schemas"]["OtaPackageStatus"];
-            /** @description The artifact has the declared checksum. */
+            /** @description Whether the artifact matches the declared checksum. */
             checksum_verified: boolean;
-            /** @description One of the tenant's trusted keys has signed it. */
+            /** @description Whether the artifact is signed by one of the tenant's trusted keys. */
             signature_verified: boolean;
             /**
              * Format: date-time
-             * @description When it was made.
+             * @description When it was created.
              */
             created_at?: string;
             /**
              * Format: date-time
-             * @description When it was last changed.
+             * @description When it was last updated.
              */
             updated_at?: string;
             /**
              * Format: int64
-             * @description Bytes of the artifact that are held. While an `upload://` package is uploading: where the next part begins.
+             * @description Bytes of the artifact received so far: while an `upload://` package is uploading, the offset of the next part.
              */
             uploaded_bytes: number;
         };
         /**
-         * @description - `uploading`: Waits for its artifact.
-         *     - `available`: Checked, and ready for rollouts and assignments.
-         *     - `rejected`: The checksum or the signature of its artifact is wrong: never assigned.
-         *     - `deprecated`: Marked as superseded: given to no single device any more; rollouts that deliver it go on.
+         * @description - `uploading`: Waiting for its artifact.
+         *     - `available`: Verified, and ready for rollouts and assignments.
+         *     - `rejected`: Checksum or signature is wrong; never assigned.
+         *     - `deprecated`: Superseded: no longer assigned to single devices; rollouts that deliver it continue.
          * @enum {string}
          */
         OtaPackageStatus: "uploading" | "available" | "rejected" | "deprecated";
@@ -4049,37 +4049,37 @@ export interface components {
         OtaPolicy: {
             /**
              * Format: int64
-             * @description A device that has not reported this long after delivery counts as timed out. 0: the platform's default.
+             * @description Seconds after delivery without a report at which a device counts as timed out. 0 means the platform's default.
              */
             device_timeout_seconds: number;
             /**
              * Format: int64
-             * @description 0: the platform's default.
+             * @description Maximum delivery attempts per device. 0 means the platform's default.
              */
             max_attempts: number;
-            /** @description When commands are sent; unset: at any time. */
+            /** @description When commands are sent; unset means at any time. */
             window?: components["schemas"]["Window"];
-            /** @description Refuses rollouts of packages without a verified signature. */
+            /** @description Whether rollouts of packages without a verified signature are rejected. */
             require_signature: boolean;
         };
         /** @description How devices of a profile are updated. */
         OtaPolicyInput: {
             /**
              * Format: int64
-             * @description A device that has not reported this long after delivery counts as timed out. 0: the platform's default.
+             * @description Seconds after delivery without a report at which a device counts as timed out. 0 means the platform's default.
              */
             device_timeout_seconds?: number;
             /**
              * Format: int64
-             * @description 0: the platform's default.
+             * @description Maximum delivery attempts per device. 0 means the platform's default.
              */
             max_attempts?: number;
-            /** @description When commands are sent; unset: at any time. */
+            /** @description When commands are sent; unset means at any time. */
             window?: components["schemas"]["WindowInput"];
-            /** @description Refuses rollouts of packages without a verified signature. */
+            /** @description Whether rollouts of packages without a verified signature are rejected. */
             require_signature?: boolean;
         };
-        /** @description How an update goes at a device. */
+        /** @description A device's report on an update. */
         OtaReport: {
             /**
              * @description Id of the device.
@@ -4092,23 +4092,23 @@ export interface components {
              */
             rollout_id?: string;
             /**
-             * @description What the device runs now.
+             * @description Version that the device runs now.
              * @example 1.2.0
              */
             firmware_version?: string;
-            /** @description Unset: a report of progress. */
+            /** @description Unset means a progress report. */
             status?: components["schemas"]["OtaReportStatus"];
             /** @description Why the update failed. */
             error?: string;
             /**
              * Format: int64
-             * @description Of the download.
+             * @description Progress of the download, in percent.
              */
             progress_percent?: number;
         };
         /**
          * @description - `success`: The device runs the new version.
-         *     - `failure`: It does not, and says why in `error`.
+         *     - `failure`: The update failed; `error` tells why.
          * @enum {string}
          */
         OtaReportStatus: "success" | "failure";
@@ -4116,14 +4116,14 @@ export interface components {
         PlanRolloutResponse: {
             /**
              * Format: int64
-             * @description Devices that the rollout is for.
+             * @description Devices that match the rollout.
              */
             eligible: number;
             /** @description The canary and the steps after it. */
             steps: components["schemas"]["PlanRolloutResponseStep"][];
-            /** @description At most 100. */
+            /** @description Excluded devices, at most 100. */
             excluded: components["schemas"]["PlanRolloutResponseExcludedDevice"][];
-            /** @description By reason, all of them. */
+            /** @description Number of all excluded devices, by reason. */
             excluded_counts: {
                 [key: string]: number;
             };
@@ -4134,52 +4134,52 @@ export interface components {
              * @example 0199f3c2-7f1e-7c2a-9c55-0c9d8e1f2a3b
              */
             device_id: string;
-            /** @description Why the rollout leaves it out. */
+            /** @description Why the device is excluded. */
             reason: string;
         };
         PlanRolloutResponseStep: {
             /**
              * Format: int64
-             * @description Share of the eligible devices, those of the stages before included.
+             * @description Share of the eligible devices, including those of earlier stages.
              */
             percent: number;
             /**
              * Format: int64
-             * @description Cumulative.
+             * @description Devices scheduled by then, cumulative.
              */
             scheduled: number;
             /**
              * Format: int64
-             * @description Least time until the step is scheduled.
+             * @description Minimum seconds until the step is scheduled.
              */
             seconds: number;
-            /** @description At most 100. */
+            /** @description Devices that the step adds, at most 100. */
             device_ids: string[];
         };
         /** @description Why a point was rejected. */
         PointError: {
             /**
              * Format: int64
-             * @description In the request's `points`.
+             * @description Index in the request's `points`.
              */
             index: number;
-            /** @description A gRPC status name. */
+            /** @description gRPC status name. */
             code: string;
-            /** @description For people; it names the field at fault. */
+            /** @description Human-readable description that names the invalid field. */
             message: string;
         };
-        /** @description The defaults that devices inherit. */
+        /** @description Defaults that devices inherit. */
         Profile: {
             /**
              * @description Id of the profile.
              * @example 6f1b6f9e-5c0b-5a55-9b3e-0d6c3c1f4a10
              */
             profile_id: string;
-            /** @description For people. */
+            /** @description Display name. */
             name: string;
-            /** @description Device type label, which packages may ask for. */
+            /** @description Device type, which packages may require. */
             type: string;
-            /** @description Under the devices' own tags. */
+            /** @description Default tags; tags of the device take precedence. */
             default_tags: {
                 [key: string]: string;
             };
@@ -4188,47 +4188,47 @@ export interface components {
             ota_policy?: components["schemas"]["OtaPolicy"];
             /**
              * Format: int64
-             * @description A device goes offline this long after its last sign of life; 0: the tenant's default.
+             * @description Seconds without a sign of life after which a device goes offline; 0 means the tenant's default.
              */
             offline_after_seconds: number;
             /**
              * Format: date-time
-             * @description When it was made.
+             * @description When it was created.
              */
             created_at?: string;
             /**
              * Format: date-time
-             * @description When it was last changed.
+             * @description When it was last updated.
              */
             updated_at?: string;
         };
-        /** @description That a leaf is in a tree whose root is in a transaction on the chain. */
+        /** @description Proof that a leaf is in a tree whose root is in a transaction on the chain. */
         Proof: {
-            /** @description The leaf, 64 hex digits. */
+            /** @description Leaf hash, 64 hex digits. */
             data_hash: string;
             /**
              * @description Id of the batch.
              * @example 0199f3c2-e01d-7f5c-8a7b-6c3e9d0f1b28
              */
             batch_id: string;
-            /** @description Siblings from leaf to root. */
+            /** @description Sibling hashes from leaf to root. */
             merkle_path: components["schemas"]["MerkleStep"][];
-            /** @description Root of the tree, 64 hex digits. */
+            /** @description Root hash of the tree, 64 hex digits. */
             merkle_root: string;
-            /** @description Of the transaction that holds the root. */
+            /** @description Id of the transaction that contains the root. */
             txid: string;
-            /** @description The transaction and its path to the block, as BEEF in hex. */
+            /** @description The transaction and its Merkle path to the block, as BEEF in hex. */
             beef_hex: string;
             /**
              * Format: int64
-             * @description Of the block that holds the transaction.
+             * @description Height of the block that contains the transaction.
              */
             block_height: number;
-            /** @description Of that block. */
+            /** @description Hash of the block that contains the transaction. */
             block_hash: string;
             /**
              * Format: date-time
-             * @description When the transaction was found in a block.
+             * @description When the transaction was confirmed in a block.
              */
             confirmed_at?: string;
             /**
@@ -4243,109 +4243,109 @@ export interface components {
             device_id: string;
             /**
              * Format: int64
-             * @description Place of the leaf in the tree, from 0.
+             * @description Index of the leaf in the tree, from 0.
              */
             leaf_index: number;
             /**
              * Format: int64
-             * @description Leaves of the tree.
+             * @description Number of leaves in the tree.
              */
             count: number;
-            /** @description How the points are committed. */
+            /** @description How the points are anchored. */
             anchor_mode?: components["schemas"]["AnchoringPolicyMode"];
         };
-        /** @description Everything a third party needs to check a point without this service. */
+        /** @description Everything a third party needs to verify a point without this service. */
         ProofBundle: {
-            /** @description "1.0" */
+            /** @description Always "1.0". */
             schema_version: string;
             canonical_hash_inputs?: components["schemas"]["CanonicalHashInputs"];
-            /** @description The leaf, 64 hex digits. */
+            /** @description Leaf hash, 64 hex digits. */
             data_hash: string;
             /**
              * Format: int64
-             * @description Place of the leaf in the tree, from 0.
+             * @description Index of the leaf in the tree, from 0.
              */
             leaf_index: number;
             /**
              * Format: int64
-             * @description Leaves of the tree.
+             * @description Number of leaves in the tree.
              */
             count: number;
-            /** @description Siblings from leaf to root. */
+            /** @description Sibling hashes from leaf to root. */
             merkle_path: components["schemas"]["MerkleStep"][];
-            /** @description Root of the tree, 64 hex digits. */
+            /** @description Root hash of the tree, 64 hex digits. */
             merkle_root: string;
-            /** @description Of the transaction that holds the root. */
+            /** @description Id of the transaction that contains the root. */
             txid: string;
-            /** @description The transaction in hex. */
+            /** @description The transaction, in hex. */
             raw_tx: string;
-            /** @description The transaction and its path to the block, as BEEF in hex. */
+            /** @description The transaction and its Merkle path to the block, as BEEF in hex. */
             beef_hex: string;
-            /** @description The transaction's path to its block (BRC-74). */
+            /** @description Merkle path of the transaction to its block (BRC-74), in hex. */
             bump_hex: string;
-            /** @description From the block on, at most 144. */
+            /** @description Headers starting with the transaction's block, at most 144. */
             block_header_chain: components["schemas"]["BlockHeader"][];
             /**
              * Format: int64
-             * @description Blocks from its own to the tip.
+             * @description Blocks from the transaction's block to the tip, inclusive.
              */
             confirmation_depth: number;
-            /** @description How the points are committed. */
+            /** @description How the points are anchored. */
             anchor_mode?: components["schemas"]["AnchoringPolicyMode"];
-            /** @description For people. */
+            /** @description Human-readable verification instructions. */
             verification_steps: string[];
         };
-        /** @description 0 means unlimited. */
+        /** @description Limits of a tenant. 0 means unlimited. */
         Quotas: {
             /**
              * Format: int64
-             * @description Living devices.
+             * @description Devices that have not been deleted.
              */
             devices: number;
             /**
              * Format: double
-             * @description Accepted points in a day (UTC).
+             * @description Accepted points per day (UTC).
              */
             points_per_day: number;
             /**
              * Format: double
-             * @description Bytes of artifacts, stored or on their way.
+             * @description Bytes of artifacts, including uploads in progress.
              */
             storage_bytes: number;
             /**
              * Format: int64
-             * @description Transactions in a day (UTC).
+             * @description Transactions per day (UTC).
              */
             anchors_per_day: number;
         };
-        /** @description 0 means unlimited. */
+        /** @description Limits of a tenant. 0 means unlimited. */
         QuotasInput: {
             /**
              * Format: int64
-             * @description Living devices.
+             * @description Devices that have not been deleted.
              */
             devices?: number;
             /**
              * Format: double
-             * @description Accepted points in a day (UTC).
+             * @description Accepted points per day (UTC).
              */
             points_per_day?: number;
             /**
              * Format: double
-             * @description Bytes of artifacts, stored or on their way.
+             * @description Bytes of artifacts, including uploads in progress.
              */
             storage_bytes?: number;
             /**
              * Format: int64
-             * @description Transactions in a day (UTC).
+             * @description Transactions per day (UTC).
              */
             anchors_per_day?: number;
         };
         RefreshRequest: {
-            /** @description The newest one of its session. */
+            /** @description The session's most recent refresh token. */
             refresh_token: string;
         };
-        /** @description What the report came to. */
+        /** @description Result of a report. */
         ReportOtaResponse: {
             /**
              * @description Id of the device.
@@ -4357,23 +4357,23 @@ export interface components {
              * @example 4a9c1e62-7d3b-5e08-b6f4-0c8d5a2e9f17
              */
             rollout_id: string;
-            /** @description How far the device is now. */
+            /** @description State of the device after the report. */
             state?: components["schemas"]["RolloutDeviceState"];
         };
         RespondRpcRequest: {
-            /** @description Whether the device did it. */
+            /** @description Whether the command succeeded. */
             success?: boolean;
-            /** @description What the method answers. */
+            /** @description Result of the method. */
             response?: {
                 [key: string]: unknown;
             };
-            /** @description Why the device did not. */
+            /** @description Why the command failed. */
             error?: string;
         };
         ResumeRolloutRequest: {
             /**
              * Format: int64
-             * @description Raises the rollout at the same time.
+             * @description New canary percentage, to raise the rollout at the same time.
              */
             canary_percent?: number;
         };
@@ -4381,14 +4381,14 @@ export interface components {
             /** @description Devices that failed or timed out. */
             device_ids: string[];
         };
-        /** @description Why a rollout is held, how it ended, and what it did so far. */
+        /** @description The staged delivery of a package to the devices of a profile. */
         Rollout: {
             /**
              * @description Id of the rollout.
              * @example 4a9c1e62-7d3b-5e08-b6f4-0c8d5a2e9f17
              */
             rollout_id: string;
-            /** @description For people. */
+            /** @description Display name. */
             name: string;
             /**
              * @description Id of the package.
@@ -4396,80 +4396,80 @@ export interface components {
              */
             package_id: string;
             /**
-             * @description The profile whose devices get the package.
+             * @description The profile whose devices receive the package.
              * @example 83d05e7b-4f16-5c92-a0e8-1b7d9c3f6e25
              */
             target_profile_id: string;
             /**
              * Format: int64
-             * @description The first stage, in percent of the eligible devices.
+             * @description Size of the first stage, in percent of the eligible devices.
              */
             canary_percent: number;
             /**
              * Format: int64
-             * @description A greater share of failures pauses the rollout.
+             * @description The rollout pauses when a larger share of devices fails.
              */
             failure_threshold_percent: number;
             /**
-             * @description What a rollback gives; empty: there is none.
+             * @description Package sent by a rollback; empty means the rollout cannot be rolled back.
              * @example 9b7e3d15-2c48-5f6a-a1d0-8e4c6b2f7035
              */
             rollback_package_id: string;
-            /** @description How far it is. */
+            /** @description Current phase. */
             status?: components["schemas"]["RolloutStatus"];
             /**
              * Format: int64
-             * @description Devices scheduled initially; `counts` has those scheduled so far.
+             * @description Devices scheduled when the rollout was created; `counts` has those scheduled so far.
              */
             scheduled_count: number;
             window?: components["schemas"]["Window"];
             /**
              * Format: int64
-             * @description No pause before this many failures.
+             * @description Minimum number of failures before the rollout pauses.
              */
             min_failures: number;
-            /** @description The stages after the canary; empty: nothing expands by itself. */
+            /** @description Stages after the canary; empty means it never expands automatically. */
             steps: components["schemas"]["RolloutStep"][];
             /**
              * Format: int64
-             * @description 0: unlimited.
+             * @description Maximum commands per minute; 0 means unlimited.
              */
             max_per_minute: number;
             /**
              * Format: int64
-             * @description A device that has not reported this long after delivery counts as timed out.
+             * @description Seconds after delivery without a report at which a device counts as timed out.
              */
             device_timeout_seconds: number;
             /**
              * Format: int64
-             * @description How often a device is tried.
+             * @description Maximum delivery attempts per device.
              */
             max_attempts: number;
-            /** @description Set when completed. */
+            /** @description Set when the rollout has completed. */
             outcome?: components["schemas"]["RolloutOutcome"];
-            /** @description For people: what it does or waits for. */
+            /** @description Human-readable description of what it is doing or waiting for. */
             message: string;
             /**
              * Format: int64
-             * @description Share of devices that the rollout covers now.
+             * @description Share of devices that the rollout currently covers.
              */
             effective_percent: number;
             counts?: components["schemas"]["RolloutCounts"];
             /**
              * Format: double
-             * @description The share that is held against the threshold.
+             * @description Failure share that is compared with the threshold.
              */
             failure_percent: number;
             /** @description Why it is paused; empty when it is not. */
             pause_reasons: components["schemas"]["RolloutPauseReason"][];
             /**
              * Format: date-time
-             * @description When it was made.
+             * @description When it was created.
              */
             created_at?: string;
             /**
              * Format: date-time
-             * @description When it was last changed.
+             * @description When it was last updated.
              */
             updated_at?: string;
         };
@@ -4477,7 +4477,7 @@ export interface components {
         RolloutCounts: {
             /**
              * Format: int64
-             * @description Devices that the rollout is for.
+             * @description Devices that match the rollout.
              */
             eligible: number;
             /**
@@ -4487,32 +4487,32 @@ export interface components {
             scheduled: number;
             /**
              * Format: int64
-             * @description Have been sent the command so far.
+             * @description Devices sent the command so far.
              */
             sent: number;
             /**
              * Format: int64
-             * @description Run the new version.
+             * @description Devices that run the new version.
              */
             succeeded: number;
             /**
              * Format: int64
-             * @description Reported failure.
+             * @description Devices that reported failure.
              */
             failed: number;
             /**
              * Format: int64
-             * @description Did not report in time.
+             * @description Devices that did not report in time.
              */
             timed_out: number;
             /**
              * Format: int64
-             * @description Were left out.
+             * @description Devices that were skipped.
              */
             skipped: number;
             /**
              * Format: int64
-             * @description Were deleted.
+             * @description Devices that were deleted.
              */
             removed: number;
         };
@@ -4523,15 +4523,15 @@ export interface components {
              * @example 0199f3c2-7f1e-7c2a-9c55-0c9d8e1f2a3b
              */
             device_id: string;
-            /** @description How far it is. */
+            /** @description Progress of the device. */
             state?: components["schemas"]["RolloutDeviceState"];
             /**
              * Format: int64
-             * @description How often it was tried.
+             * @description Number of delivery attempts.
              */
             attempts: number;
             /**
-             * @description What the device reported.
+             * @description Version that the device reported.
              * @example 1.2.0
              */
             firmware_version: string;
@@ -4539,41 +4539,41 @@ export interface components {
             error: string;
             /**
              * Format: date-time
-             * @description When it was last changed.
+             * @description When it was last updated.
              */
             updated_at?: string;
         };
         /**
-         * @description - `scheduled`: Its command waits to be sent.
-         *     - `sent`: It has the command.
-         *     - `downloading`: It has reported progress.
-         *     - `successful`: It runs the new version.
-         *     - `failure`: It reported failure.
-         *     - `timed_out`: It did not report in time.
-         *     - `skipped`: It was left out.
-         *     - `rolled_back`: It has had the rollback package.
+         * @description - `scheduled`: Its command is waiting to be sent.
+         *     - `sent`: The command was sent.
+         *     - `downloading`: The device reported progress.
+         *     - `successful`: The device runs the new version.
+         *     - `failure`: The device reported failure.
+         *     - `timed_out`: The device did not report in time.
+         *     - `skipped`: The device was skipped.
+         *     - `rolled_back`: The device was sent the rollback package.
          * @enum {string}
          */
         RolloutDeviceState: "scheduled" | "sent" | "downloading" | "successful" | "failure" | "timed_out" | "skipped" | "rolled_back";
         /**
-         * @description - `succeeded`: Every device of it is up to date or was skipped.
-         *     - `rolled_back`: The devices that were reached have had the rollback package.
-         *     - `cancelled`: Ended where it stood.
+         * @description - `succeeded`: Every device was updated or skipped.
+         *     - `rolled_back`: The devices that were sent the update have been sent the rollback package.
+         *     - `cancelled`: Cancelled before it finished.
          * @enum {string}
          */
         RolloutOutcome: "succeeded" | "rolled_back" | "cancelled";
         /**
-         * @description - `operator_pause`: Somebody paused it.
-         *     - `failure_threshold_exceeded`: A greater share of devices failed than the threshold allows.
-         *     - `step_approval`: The next step waits for approval.
+         * @description - `operator_pause`: Paused by an operator.
+         *     - `failure_threshold_exceeded`: The share of failed devices exceeded the threshold.
+         *     - `step_approval`: The next step is waiting for approval.
          * @enum {string}
          */
         RolloutPauseReason: "operator_pause" | "failure_threshold_exceeded" | "step_approval";
         /**
          * @description - `active`: Schedules devices, stage by stage.
-         *     - `paused`: Schedules nobody until it is resumed.
-         *     - `rolling_back`: Devices get the rollback package.
-         *     - `completed`: Over; `outcome` says how.
+         *     - `paused`: Schedules no devices until it is resumed.
+         *     - `rolling_back`: Devices are being sent the rollback package.
+         *     - `completed`: Finished; `outcome` tells how.
          * @enum {string}
          */
         RolloutStatus: "active" | "paused" | "rolling_back" | "completed";
@@ -4581,36 +4581,36 @@ export interface components {
         RolloutStep: {
             /**
              * Format: int64
-             * @description Share of the eligible devices, those of the stages before included.
+             * @description Share of the eligible devices, including those of earlier stages.
              */
             percent: number;
             /**
              * Format: int64
-             * @description Counted from the last terminal report of the stage before.
+             * @description Seconds to wait after the last terminal report of the previous stage.
              */
             soak_seconds: number;
-            /** @description Waits for someone's approval. */
+            /** @description Whether the step waits for approval. */
             approval: boolean;
         };
         /** @description A stage after the canary. */
         RolloutStepInput: {
             /**
              * Format: int64
-             * @description Share of the eligible devices, those of the stages before included.
+             * @description Share of the eligible devices, including those of earlier stages.
              */
             percent?: number;
             /**
              * Format: int64
-             * @description Counted from the last terminal report of the stage before.
+             * @description Seconds to wait after the last terminal report of the previous stage.
              */
             soak_seconds?: number;
-            /** @description Waits for someone's approval. */
+            /** @description Whether the step waits for approval. */
             approval?: boolean;
         };
         RotateDeviceCredentialsRequest: {
             /**
              * Format: int64
-             * @description How long the old key still works; unset or 0: not at all.
+             * @description How long the old key keeps working, in seconds; unset or 0 means not at all.
              */
             grace_seconds?: number;
         };
@@ -4620,10 +4620,10 @@ export interface components {
              * @example 0199f3c2-7f1e-7c2a-9c55-0c9d8e1f2a3b
              */
             device_id: string;
-            /** @description Shown once. */
+            /** @description Returned only in this response. */
             api_key: string;
         };
-        /** @description A command and what became of it. */
+        /** @description A command and its state. */
         RpcRecord: {
             /**
              * @description Id of the command.
@@ -4635,112 +4635,112 @@ export interface components {
              * @example 0199f3c2-7f1e-7c2a-9c55-0c9d8e1f2a3b
              */
             device_id: string;
-            /** @description What the device shall do, in words that it knows. */
+            /** @description Command name, defined by the device. */
             method: string;
-            /** @description Of the method. */
+            /** @description Parameters of the method. */
             params?: {
                 [key: string]: unknown;
             };
-            /** @description How far it is. */
+            /** @description State of the command. */
             status?: components["schemas"]["RpcRecordStatus"];
-            /** @description What the device answered. */
+            /** @description Response of the device. */
             response?: {
                 [key: string]: unknown;
             };
             /** @description Why it failed; empty when it did not. */
             error: string;
-            /** @description Kept for a device that is offline. */
+            /** @description Whether the command is kept for a device that is offline. */
             persistent: boolean;
             /**
              * Format: int64
-             * @description How often it was handed to the device. More than once when the device did not respond.
+             * @description Number of deliveries to the device; more than one if it did not respond.
              */
             attempts: number;
             /**
              * Format: date-time
-             * @description When it was made.
+             * @description When it was created.
              */
             created_at?: string;
             /**
              * Format: date-time
-             * @description When it was last handed to the device. Unset: not delivered yet.
+             * @description Time of the last delivery; unset means not delivered yet.
              */
             sent_at?: string;
             /**
              * Format: date-time
-             * @description Unset: not finished yet.
+             * @description Unset until finished.
              */
             finished_at?: string;
             /**
              * Format: date-time
-             * @description Not delivered or answered until then, it expires. A rollout's command expires when the time of the device's attempt is over.
+             * @description When the command expires unless the device has responded. A rollout's command expires when the time of the device's attempt is over.
              */
             expires_at?: string;
         };
         /**
-         * @description - `queued`: Waiting to be delivered.
-         *     - `scheduled`: Of a rollout: waiting to be delivered.
-         *     - `sent`: Delivered, not answered yet.
-         *     - `successful`: The device answered success.
-         *     - `failure`: The device answered failure.
-         *     - `expired`: Not delivered or not answered in time.
-         *     - `cancelled`: Withdrawn before it had finished.
+         * @description - `queued`: Waiting for delivery.
+         *     - `scheduled`: Part of a rollout; waiting for delivery.
+         *     - `sent`: Delivered; waiting for the response.
+         *     - `successful`: The device reported success.
+         *     - `failure`: The device reported failure.
+         *     - `expired`: Not delivered or not responded to in time.
+         *     - `cancelled`: Cancelled before it finished.
          * @enum {string}
          */
         RpcRecordStatus: "queued" | "scheduled" | "sent" | "successful" | "failure" | "expired" | "cancelled";
-        /** @description A condition over the points of devices, and what happens when it holds. */
+        /** @description A condition over telemetry points and the actions it triggers. */
         Rule: {
             /**
              * @description Id of the rule.
              * @example 0199f3c2-ce51-7a97-a3c8-5d1f7b0e2a49
              */
             rule_id: string;
-            /** @description For people. */
+            /** @description Display name. */
             name: string;
             /** @description CEL, boolean. Variables: device{id, name, type, tags}, numeric, string, timestamp, previous{numeric, string, timestamp}. */
             expression: string;
             /**
-             * @description Empty: every profile.
+             * @description Empty means every profile.
              * @example 6f1b6f9e-5c0b-5a55-9b3e-0d6c3c1f4a10
              */
             profile_id: string;
-            /** @description Empty: every group. */
+            /** @description Empty means every group. */
             device_group_id: string;
-            /** @description Of the alarm that it raises. */
+            /** @description Severity of the alarm it raises. */
             severity?: components["schemas"]["AlarmSeverity"];
-            /** @description Of the alarm that it raises. */
+            /** @description Type of the alarm it raises. */
             alarm_type: string;
-            /** @description Clears the alarm when it holds; empty: when `expression` holds no longer. */
+            /** @description Clears the alarm when true; if empty, the alarm clears when `expression` is no longer true. */
             clear_expression: string;
             /**
              * Format: int64
-             * @description The expression must hold this long.
+             * @description Seconds for which the expression must hold.
              */
             for_seconds: number;
             /**
              * Format: int64
-             * @description Least time between actions for one device.
+             * @description Minimum seconds between actions for one device.
              */
             cooldown_seconds: number;
-            /** @description What happens when it holds. */
+            /** @description Actions taken when the expression holds. */
             actions: components["schemas"]["RuleAction"][];
-            /** @description Whether it looks at points. */
+            /** @description Whether the rule is evaluated. */
             enabled: boolean;
-            /** @description Why the last evaluation failed; empty when it did not. */
+            /** @description Error of the last evaluation; empty if it succeeded. */
             last_error: string;
             /**
              * Format: double
-             * @description How often it has held.
+             * @description Number of matches.
              */
             matches: number;
             /**
              * Format: date-time
-             * @description When it was made.
+             * @description When it was created.
              */
             created_at?: string;
             /**
              * Format: date-time
-             * @description When it was last changed.
+             * @description When it was last updated.
              */
             updated_at?: string;
         };
@@ -4753,74 +4753,74 @@ export interface components {
             rpc?: components["schemas"]["RuleRpcInput"];
         };
         RuleRpc: {
-            /** @description Of the command that the device gets. */
+            /** @description Method of the command sent to the device. */
             method: string;
-            /** @description Of the method. */
+            /** @description Parameters of the command. */
             params?: {
                 [key: string]: unknown;
             };
         };
         RuleRpcInput: {
-            /** @description Of the command that the device gets. */
+            /** @description Method of the command sent to the device. */
             method?: string;
-            /** @description Of the method. */
+            /** @description Parameters of the command. */
             params?: {
                 [key: string]: unknown;
             };
         };
         RuleWebhook: {
-            /** @description Asked by POST. */
+            /** @description URL to which the event is sent by POST. */
             url: string;
-            /** @description Signs the body; write only. */
+            /** @description Signs the body; write-only. */
             secret: string;
         };
         RuleWebhookInput: {
-            /** @description Asked by POST. */
+            /** @description URL to which the event is sent by POST. */
             url?: string;
-            /** @description Signs the body; write only. */
+            /** @description Signs the body; write-only. */
             secret?: string;
         };
         SendRpcRequest: {
-            /** @description What the device shall do, in words that it knows. */
+            /** @description Command name, defined by the device. */
             method: string;
-            /** @description Of the method. */
+            /** @description Parameters of the method. */
             params?: {
                 [key: string]: unknown;
             };
-            /** @description Kept for a device that is offline. */
+            /** @description Whether the command is kept for a device that is offline. */
             persistent?: boolean;
             /**
              * Format: int64
-             * @description 0: 60, or seven days when persistent.
+             * @description 0 means 60, or seven days if persistent.
              */
             expires_in_seconds?: number;
-            /** @description The same key again, for the same device, returns the same record for as long as that is kept. */
+            /** @description Repeating the key for the same device returns the same record for as long as the record is kept. */
             idempotency_key?: string;
         };
-        /** @description A sign-in and what has become of it. */
+        /** @description A signed-in session of a user. */
         Session: {
             /**
              * @description Id of the session.
              * @example 0199f3c2-9f48-7c61-8d7e-0b3a5c9f2e14
              */
             session_id: string;
-            /** @description Of the client that signed in. */
+            /** @description User agent of the client that signed in. */
             user_agent: string;
-            /** @description From which it signed in. */
+            /** @description Address from which the user signed in. */
             ip: string;
             /** @description aal1 (one factor) or aal2 (two). */
             aal: string;
             /**
              * Format: date-time
-             * @description When it was made.
+             * @description When it was created.
              */
             created_at?: string;
             /**
              * Format: date-time
-             * @description When its tokens were used last.
+             * @description When its tokens were last used.
              */
             last_used_at?: string;
-            /** @description The session that asks. */
+            /** @description Whether this is the session of the caller. */
             current: boolean;
         };
         SetAssignmentRequest: {
@@ -4834,57 +4834,57 @@ export interface components {
             /** @description Devices that have not finished. */
             device_ids: string[];
         };
-        /** @description An OpenID Connect provider at which people of the tenant sign in. */
+        /** @description An OpenID Connect provider at which users of the tenant can sign in. */
         SsoProvider: {
-            /** @description The name in the sign-in route. */
+            /** @description Name of the provider in the sign-in route. */
             provider: string;
-            /** @description Its issuer URL, under which its configuration is found. */
+            /** @description Issuer URL, from which its configuration is discovered. */
             issuer: string;
-            /** @description What the provider calls this installation. */
+            /** @description Client id of this installation at the provider. */
             client_id: string;
             /** @description E-mail domains that may sign in. */
             allowed_domains: string[];
-            /** @description From a group at the provider to a role here. */
+            /** @description Maps groups of the provider to roles. */
             role_mapping: {
                 [key: string]: string;
             };
             /**
              * Format: date-time
-             * @description When it was made.
+             * @description When it was created.
              */
             created_at?: string;
             /**
              * Format: date-time
-             * @description When it was last changed.
+             * @description When it was last updated.
              */
             updated_at?: string;
         };
         StartSsoResponse: {
-            /** @description Where to send the browser. */
+            /** @description URL at the provider to which to send the browser. */
             authorization_url: string;
-            /** @description Comes back with the browser. */
+            /** @description Opaque value that the provider passes back. */
             state: string;
         };
-        /** @description What was taken so far. */
+        /** @description Ingestion counters. */
         TelemetryMetrics: {
             /**
-             * @description Empty: the whole tenant.
+             * @description Empty means the whole tenant.
              * @example 0199f3c2-7f1e-7c2a-9c55-0c9d8e1f2a3b
              */
             device_id: string;
             /**
              * Format: double
-             * @description Points taken; counted about a second after their answer.
+             * @description Points accepted; updated about a second after they are acknowledged.
              */
             accepted: number;
             /**
              * Format: double
-             * @description Points rejected; counted likewise.
+             * @description Points rejected; updated likewise.
              */
             rejected: number;
             /**
              * Format: double
-             * @description Of the points that are kept.
+             * @description Size of the stored points.
              */
             stored_bytes: number;
             /**
@@ -4893,7 +4893,7 @@ export interface components {
              */
             points_per_second: number;
         };
-        /** @description One reading of a device. */
+        /** @description One telemetry reading of a device. */
         TelemetryPoint: {
             /**
              * @description Id of the device.
@@ -4902,199 +4902,199 @@ export interface components {
             device_id?: string;
             /**
              * Format: date-time
-             * @description RFC 3339. Text, so that one bad time rejects one point and not the request.
+             * @description RFC 3339. A string, so that one malformed time rejects one point and not the whole request.
              */
             timestamp?: string;
-            /** @description Measured values. */
+            /** @description Numeric values by key. */
             numeric_values?: {
                 [key: string]: number;
             };
-            /** @description State values. */
+            /** @description String values by key. */
             string_values?: {
                 [key: string]: string;
             };
         };
-        /** @description What a point of telemetry may contain. */
+        /** @description Which telemetry points are accepted. */
         TelemetrySchema: {
-            /** @description By the name of the measured value. */
+            /** @description Rules by key of the value. */
             keys: {
                 [key: string]: components["schemas"]["TelemetrySchemaKey"];
             };
-            /** @description Unset: allow. */
+            /** @description Unset means allow. */
             additional_keys?: components["schemas"]["TelemetrySchemaAdditionalKeys"];
         };
         /**
-         * @description - `allow`: Keys that the schema does not name are kept.
-         *     - `reject`: A point with such a key is rejected.
+         * @description - `allow`: Keys missing from the schema are accepted.
+         *     - `reject`: Points with keys missing from the schema are rejected.
          * @enum {string}
          */
         TelemetrySchemaAdditionalKeys: "allow" | "reject";
-        /** @description What a point of telemetry may contain. */
+        /** @description Which telemetry points are accepted. */
         TelemetrySchemaInput: {
-            /** @description By the name of the measured value. */
+            /** @description Rules by key of the value. */
             keys?: {
                 [key: string]: components["schemas"]["TelemetrySchemaKeyInput"];
             };
-            /** @description Unset: allow. */
+            /** @description Unset means allow. */
             additional_keys?: components["schemas"]["TelemetrySchemaAdditionalKeys"];
         };
-        /** @description The rule for one value. */
+        /** @description Rule for one value. */
         TelemetrySchemaKey: {
-            /** @description Must be given. */
+            /** @description Required. */
             type?: components["schemas"]["TelemetrySchemaKeyType"];
-            /** @description A point without it is rejected. */
+            /** @description Whether points without the key are rejected. */
             required: boolean;
             /**
              * Format: double
-             * @description Least number allowed.
+             * @description Minimum, inclusive.
              */
             min?: number;
             /**
              * Format: double
-             * @description Greatest number allowed.
+             * @description Maximum, inclusive.
              */
             max?: number;
-            /** @description Shown to people; not enforced. */
+            /** @description Unit for display; not enforced. */
             unit: string;
-            /** @description The only strings allowed; empty: any. */
+            /** @description Allowed strings; empty means any. */
             enum: string[];
             /**
              * Format: int64
-             * @description Longest string in bytes of UTF-8.
+             * @description Maximum length in bytes of UTF-8.
              */
             max_length?: number;
         };
-        /** @description The rule for one value. */
+        /** @description Rule for one value. */
         TelemetrySchemaKeyInput: {
-            /** @description Must be given. */
+            /** @description Required. */
             type: components["schemas"]["TelemetrySchemaKeyType"];
-            /** @description A point without it is rejected. */
+            /** @description Whether points without the key are rejected. */
             required?: boolean;
             /**
              * Format: double
-             * @description Least number allowed.
+             * @description Minimum, inclusive.
              */
             min?: number;
             /**
              * Format: double
-             * @description Greatest number allowed.
+             * @description Maximum, inclusive.
              */
             max?: number;
-            /** @description Shown to people; not enforced. */
+            /** @description Unit for display; not enforced. */
             unit?: string;
-            /** @description The only strings allowed; empty: any. */
+            /** @description Allowed strings; empty means any. */
             enum?: string[];
             /**
              * Format: int64
-             * @description Longest string in bytes of UTF-8.
+             * @description Maximum length in bytes of UTF-8.
              */
             max_length?: number;
         };
         /**
-         * @description - `number`: A measured value, in `numeric_values`.
-         *     - `string`: A state value, in `string_values`.
+         * @description - `number`: A number, in `numeric_values`.
+         *     - `string`: A string, in `string_values`.
          * @enum {string}
          */
         TelemetrySchemaKeyType: "number" | "string";
-        /** @description How devices of one kind claim their identity. */
+        /** @description A template by which devices of one kind claim their identity. */
         Template: {
             /**
              * @description Id of the template.
              * @example 2e8d4c7a-91f3-5b06-8c2d-7a5f0e1b3c94
              */
             template_id: string;
-            /** @description For people. */
+            /** @description Display name. */
             name: string;
             /**
-             * @description Profile that new devices inherit.
+             * @description Profile of claimed devices.
              * @example 6f1b6f9e-5c0b-5a55-9b3e-0d6c3c1f4a10
              */
             profile_id: string;
-            /** @description Which hardware ids may claim: `*` any run, `?` one character; everything else is literal and case-sensitive. */
+            /** @description Hardware ids that may claim: `*` matches any run of characters, `?` one character; everything else is literal and case-sensitive. */
             hardware_id_pattern: string;
-            /** @description The key is used up by one successful claim. */
+            /** @description Whether the key is used up by one successful claim. */
             one_time: boolean;
             /**
              * Format: int64
-             * @description 0: no expiry.
+             * @description 0 means no expiry.
              */
             expires_in_seconds: number;
-            /** @description What a claim gives the device. */
+            /** @description Kind of credential issued by a claim. */
             credential_type?: components["schemas"]["CredentialType"];
-            /** @description Device groups joined by each claimed device. */
+            /** @description Device groups that claimed devices join. */
             default_group_ids: string[];
-            /** @description Whether its key may claim. */
+            /** @description Whether the key may be used. */
             enabled: boolean;
-            /** @description Whether its key still claims, and why not. */
+            /** @description Whether the key works, and if not, why. */
             key_state?: components["schemas"]["TemplateKeyState"];
             /**
              * Format: int64
-             * @description Devices made with this template.
+             * @description Number of devices claimed with this template.
              */
             claims: number;
-            /** @description Shown once, in the answer to creation and rotation. */
+            /** @description Returned only on creation and rotation. */
             provision_key?: string;
             /**
              * Format: date-time
-             * @description Of the key; unset: never.
+             * @description When the key expires; unset means never.
              */
             expires_at?: string;
             /**
              * Format: date-time
-             * @description When it was made.
+             * @description When it was created.
              */
             created_at?: string;
             /**
              * Format: date-time
-             * @description When it was last changed.
+             * @description When it was last updated.
              */
             updated_at?: string;
         };
         /**
-         * @description - `active`: Claims devices.
-         *     - `used`: Of a one-time template: has claimed its device.
-         *     - `expired`: Its time is over.
-         *     - `disabled`: Its template is disabled.
+         * @description - `active`: The key can claim devices.
+         *     - `used`: The key of a one-time template has claimed its device.
+         *     - `expired`: The key has expired.
+         *     - `disabled`: The template is disabled.
          * @enum {string}
          */
         TemplateKeyState: "active" | "used" | "expired" | "disabled";
-        /** @description An organisation with its own devices, people, limits and data. */
+        /** @description An organisation with its own devices, users, limits and data. */
         Tenant: {
             /**
              * @description A DNS label.
              * @example acme
              */
             tenant_id: string;
-            /** @description For people. */
+            /** @description Display name. */
             name: string;
             /**
              * Format: int64
-             * @description Requests in a minute; 0: the platform's default.
+             * @description Requests per minute; 0 means the platform's default.
              */
             rate_limit_per_minute: number;
             quotas?: components["schemas"]["Quotas"];
-            /** @description CIDR; empty: any address. */
+            /** @description CIDR ranges; empty means any address. */
             ip_allowlist: string[];
-            /** @description People need a second factor. */
+            /** @description Whether users need a second factor. */
             mfa_required: boolean;
             defaults?: components["schemas"]["TenantDefaults"];
-            /** @description PEM, Ed25519. */
+            /** @description Ed25519 public keys as PEM, whose package signatures are trusted. */
             trusted_signing_keys: string[];
             usage?: components["schemas"]["TenantUsage"];
             /**
              * Format: date-time
-             * @description When it was made.
+             * @description When it was created.
              */
             created_at?: string;
             /**
              * Format: date-time
-             * @description When it was last changed.
+             * @description When it was last updated.
              */
             updated_at?: string;
         };
-        /** @description What devices without a profile inherit. */
+        /** @description Defaults for devices without a profile. */
         TenantDefaults: {
-            /** @description Under the tags of profile and device. */
+            /** @description Default tags; tags of the profile and of the device take precedence. */
             tags: {
                 [key: string]: string;
             };
@@ -5102,14 +5102,14 @@ export interface components {
             ota_policy?: components["schemas"]["OtaPolicy"];
             /**
              * Format: int64
-             * @description 0: the platform's default.
+             * @description Seconds without a sign of life after which a device goes offline; 0 means the platform's default.
              */
             offline_after_seconds: number;
             anchoring_policy?: components["schemas"]["AnchoringPolicy"];
         };
-        /** @description What devices without a profile inherit. */
+        /** @description Defaults for devices without a profile. */
         TenantDefaultsInput: {
-            /** @description Under the tags of profile and device. */
+            /** @description Default tags; tags of the profile and of the device take precedence. */
             tags?: {
                 [key: string]: string;
             };
@@ -5117,16 +5117,16 @@ export interface components {
             ota_policy?: components["schemas"]["OtaPolicyInput"];
             /**
              * Format: int64
-             * @description 0: the platform's default.
+             * @description Seconds without a sign of life after which a device goes offline; 0 means the platform's default.
              */
             offline_after_seconds?: number;
             anchoring_policy?: components["schemas"]["AnchoringPolicyInput"];
         };
-        /** @description What a tenant uses now. */
+        /** @description Current usage of a tenant. */
         TenantUsage: {
             /**
              * Format: int64
-             * @description Living devices.
+             * @description Devices that have not been deleted.
              */
             devices: number;
             /**
@@ -5146,130 +5146,130 @@ export interface components {
             anchors_today: number;
         };
         TestRuleRequest: {
-            /** @description In CEL. */
+            /** @description CEL, boolean. */
             expression: string;
             point: components["schemas"]["TelemetryPoint"];
-            /** @description The point before it, for `previous`. */
+            /** @description The preceding point, for `previous`. */
             previous?: components["schemas"]["TelemetryPoint"];
         };
         TestRuleResponse: {
-            /** @description Whether the expression holds. */
+            /** @description Whether the expression is true. */
             matched: boolean;
-            /** @description Why the evaluation failed; empty when it did not. */
+            /** @description Error of the evaluation; empty if it succeeded. */
             error: string;
         };
-        /** @description What a sign-in or a refresh gives. */
+        /** @description Tokens issued by a sign-in or a refresh. */
         TokenResponse: {
-            /** @description A JWT signed with Ed25519; empty while a second factor is wanted. */
+            /** @description A JWT signed with Ed25519; empty while a second factor is required. */
             access_token: string;
-            /** @description "Bearer" */
+            /** @description Always "Bearer". */
             token_type: string;
             /**
              * Format: int64
-             * @description Life of the access token in seconds.
+             * @description Lifetime of the access token in seconds.
              */
             expires_in: number;
-            /** @description For `POST /api/v1/auth/refresh`, once; empty while a second factor is wanted. */
+            /** @description For `POST /api/v1/auth/refresh`; works once. Empty while a second factor is required. */
             refresh_token: string;
-            /** @description The sign-in goes on with a second factor. */
+            /** @description Whether the sign-in needs a second factor to complete. */
             mfa_required: boolean;
-            /** @description Names the sign-in in the MFA calls that complete it. */
+            /** @description Identifies the sign-in in the MFA calls that complete it. */
             mfa_token: string;
-            /** @description totp, webauthn, recovery_code */
+            /** @description Any of totp, webauthn and recovery_code. */
             mfa_methods: string[];
         };
         UpdateAlarmRequest: {
-            /** @description Of the alarm. */
+            /** @description Severity of the alarm. */
             severity?: components["schemas"]["AlarmSeverity"];
-            /** @description Replaces all. */
+            /** @description Replaces all details. */
             details?: {
                 [key: string]: unknown;
             };
-            /** @description Not needed over REST, where the fields of the body are what changes. */
+            /** @description Not needed over REST, where the fields present in the body are updated. */
             update_mask?: string;
         };
         UpdateAssetRequest: {
-            /** @description For people. */
+            /** @description Display name. */
             name?: string;
-            /** @description A label of the tenant's own. */
+            /** @description A label defined by the tenant. */
             type?: string;
-            /** @description Id of the asset in which it stands; empty: none. */
+            /** @description Id of the asset that contains this one; empty means none. */
             parent_asset_id?: string;
             /**
-             * @description Id of the customer; empty: none.
+             * @description Id of the customer; empty means none.
              * @example 0199f3c2-a4c9-7b64-9a3d-7e1f0c2b5d86
              */
             customer_id?: string;
-            /** @description Labels of the tenant's own, by key. */
+            /** @description Labels defined by the tenant, by key. */
             tags?: {
                 [key: string]: string;
             };
-            /** @description Not needed over REST, where the fields of the body are what changes. */
+            /** @description Not needed over REST, where the fields present in the body are updated. */
             update_mask?: string;
         };
         UpdateAttributesRequest: {
-            /** @description Written by the device alone. */
+            /** @description Written only by the device. */
             client?: {
                 [key: string]: unknown;
             };
-            /** @description Written by people; never seen by the device. */
+            /** @description Written by users; not visible to the device. */
             server?: {
                 [key: string]: unknown;
             };
-            /** @description Written by people, read by the device. */
+            /** @description Written by users, read by the device. */
             shared?: {
                 [key: string]: unknown;
             };
         };
         UpdateCustomerRequest: {
-            /** @description For people. */
+            /** @description Display name. */
             name?: string;
-            /** @description How to reach the customer, in free text. */
+            /** @description Contact details, free text. */
             contact?: string;
-            /** @description Not needed over REST, where the fields of the body are what changes. */
+            /** @description Not needed over REST, where the fields present in the body are updated. */
             update_mask?: string;
         };
         UpdateDeviceGroupRequest: {
-            /** @description For people. */
+            /** @description Display name. */
             name?: string;
-            /** @description For people. */
+            /** @description Free text. */
             description?: string;
-            /** @description Not needed over REST, where the fields of the body are what changes. */
+            /** @description Not needed over REST, where the fields present in the body are updated. */
             update_mask?: string;
         };
         UpdateDeviceRequest: {
-            /** @description For people. */
+            /** @description Display name. */
             name?: string;
             /**
-             * @description Empty: the tenant's defaults apply.
+             * @description Empty means the tenant's defaults apply.
              * @example 6f1b6f9e-5c0b-5a55-9b3e-0d6c3c1f4a10
              */
             profile_id?: string;
-            /** @description Replaces all. */
+            /** @description Replaces all tags. */
             tags?: {
                 [key: string]: string;
             };
-            /** @description Replaces all. */
+            /** @description Replaces all group ids. */
             group_ids?: string[];
             /**
-             * @description Id of the customer; empty: none.
+             * @description Id of the customer; empty means none.
              * @example 0199f3c2-a4c9-7b64-9a3d-7e1f0c2b5d86
              */
             customer_id?: string;
-            /** @description Replaces all. */
+            /** @description Replaces all metadata. */
             metadata?: {
                 [key: string]: unknown;
             };
             /**
-             * @description When the hardware was exchanged.
+             * @description New hardware id, after the hardware was replaced.
              * @example WS-0001
              */
             hardware_id?: string;
-            /** @description Not needed over REST, where the fields of the body are what changes. */
+            /** @description Not needed over REST, where the fields present in the body are updated. */
             update_mask?: string;
         };
         UpdateEntityViewRequest: {
-            /** @description For people. */
+            /** @description Display name. */
             name?: string;
             /**
              * @description Id of the device.
@@ -5281,76 +5281,76 @@ export interface components {
              * @example 0199f3c2-b57a-7f3e-8d21-4c9a6e0f3b72
              */
             asset_id?: string;
-            /** @description Replaces all. */
+            /** @description Replaces all keys. */
             keys?: string[];
             /**
              * Format: date-time
-             * @description Nothing older is shown; unset: everything.
+             * @description Start of the data shown; unset means no lower bound.
              */
             start_time?: string;
             /**
              * Format: date-time
-             * @description Nothing younger is shown; unset: everything.
+             * @description End of the data shown; unset means no upper bound.
              */
             end_time?: string;
             /**
-             * @description Id of the customer; empty: none.
+             * @description Id of the customer; empty means none.
              * @example 0199f3c2-a4c9-7b64-9a3d-7e1f0c2b5d86
              */
             customer_id?: string;
-            /** @description Not needed over REST, where the fields of the body are what changes. */
+            /** @description Not needed over REST, where the fields present in the body are updated. */
             update_mask?: string;
         };
         UpdateGroupRequest: {
-            /** @description For people. */
+            /** @description Display name. */
             name?: string;
             /** @description `area:read` or `area:write`, such as `devices:read`. */
             scopes?: string[];
             /** @description Ids of device groups. */
             device_group_ids?: string[];
-            /** @description Ids of people. */
+            /** @description Ids of users. */
             user_ids?: string[];
-            /** @description Not needed over REST, where the fields of the body are what changes. */
+            /** @description Not needed over REST, where the fields present in the body are updated. */
             update_mask?: string;
         };
-        /** @description `rate_limit_per_minute` and `quotas` are the platform administrator's: a tenant that names them is refused. */
+        /** @description Only the platform administrator may set `rate_limit_per_minute` and `quotas`: requests that name them are rejected. */
         UpdateOwnTenantRequest: {
-            /** @description For people. */
+            /** @description Display name. */
             name?: string;
             /**
              * Format: int64
-             * @description Set by the platform's administrator alone.
+             * @description May be set only by the platform administrator.
              */
             rate_limit_per_minute?: number;
             quotas?: components["schemas"]["QuotasInput"];
-            /** @description Replaces all: CIDR; empty: any address. */
+            /** @description Replaces all CIDR ranges; empty means any address. */
             ip_allowlist?: string[];
-            /** @description People need a second factor. */
+            /** @description Whether users need a second factor. */
             mfa_required?: boolean;
             defaults?: components["schemas"]["TenantDefaultsInput"];
-            /** @description Replaces all: PEM, Ed25519. */
+            /** @description Replaces all keys. Ed25519 public keys as PEM. */
             trusted_signing_keys?: string[];
-            /** @description Not needed over REST, where the fields of the body are what changes. */
+            /** @description Not needed over REST, where the fields present in the body are updated. */
             update_mask?: string;
         };
-        /** @description Type, version and artifact are the package's identity and cannot change. */
+        /** @description Type, version and artifact identify the package and cannot be changed. */
         UpdatePackageRequest: {
-            /** @description For people. */
+            /** @description Display name. */
             name?: string;
-            /** @description For people. */
+            /** @description Free text. */
             release_notes?: string;
             compatibility?: components["schemas"]["CompatibilityInput"];
-            /** @description available or deprecated. */
+            /** @description Either available or deprecated. */
             status?: components["schemas"]["OtaPackageStatus"];
-            /** @description Not needed over REST, where the fields of the body are what changes. */
+            /** @description Not needed over REST, where the fields present in the body are updated. */
             update_mask?: string;
         };
         UpdateProfileRequest: {
-            /** @description For people. */
+            /** @description Display name. */
             name?: string;
-            /** @description A label of the tenant's own. */
+            /** @description A label defined by the tenant. */
             type?: string;
-            /** @description Replaces all. */
+            /** @description Replaces all default tags. */
             default_tags?: {
                 [key: string]: string;
             };
@@ -5359,293 +5359,293 @@ export interface components {
             ota_policy?: components["schemas"]["OtaPolicyInput"];
             /**
              * Format: int64
-             * @description A device goes offline this long after its last sign of life; 0: the tenant's default.
+             * @description Seconds without a sign of life after which a device goes offline; 0 means the tenant's default.
              */
             offline_after_seconds?: number;
-            /** @description Not needed over REST, where the fields of the body are what changes. */
+            /** @description Not needed over REST, where the fields present in the body are updated. */
             update_mask?: string;
         };
         UpdateRolloutRequest: {
             /**
              * Format: int64
-             * @description Higher than now.
+             * @description Must be greater than the current value.
              */
             canary_percent: number;
-            /** @description Not needed over REST, where the fields of the body are what changes. */
+            /** @description Not needed over REST, where the fields present in the body are updated. */
             update_mask?: string;
         };
         UpdateRuleRequest: {
-            /** @description For people. */
+            /** @description Display name. */
             name?: string;
             /** @description In CEL, boolean. */
             expression?: string;
             /**
-             * @description Empty: every profile.
+             * @description Empty means every profile.
              * @example 6f1b6f9e-5c0b-5a55-9b3e-0d6c3c1f4a10
              */
             profile_id?: string;
-            /** @description Empty: every group. */
+            /** @description Empty means every group. */
             device_group_id?: string;
-            /** @description Of the alarm. */
+            /** @description Severity of the alarm. */
             severity?: components["schemas"]["AlarmSeverity"];
-            /** @description Of the alarm. */
+            /** @description Type of the alarm. */
             alarm_type?: string;
-            /** @description Clears the alarm when it holds; empty: when `expression` holds no longer. */
+            /** @description Clears the alarm when true; if empty, the alarm clears when `expression` is no longer true. */
             clear_expression?: string;
             /**
              * Format: int64
-             * @description The expression must hold this long.
+             * @description Seconds for which the expression must hold.
              */
             for_seconds?: number;
             /**
              * Format: int64
-             * @description Least time between actions for one device.
+             * @description Minimum seconds between actions for one device.
              */
             cooldown_seconds?: number;
-            /** @description Replaces all. */
+            /** @description Replaces all actions. */
             actions?: components["schemas"]["RuleActionInput"][];
-            /** @description Whether it looks at points. */
+            /** @description Whether the rule is evaluated. */
             enabled?: boolean;
-            /** @description Not needed over REST, where the fields of the body are what changes. */
+            /** @description Not needed over REST, where the fields present in the body are updated. */
             update_mask?: string;
         };
         UpdateSsoProviderRequest: {
-            /** @description Its issuer URL, under which its configuration is found. */
+            /** @description Issuer URL, from which its configuration is discovered. */
             issuer?: string;
-            /** @description What the provider calls this installation. */
+            /** @description Client id of this installation at the provider. */
             client_id?: string;
-            /** @description Never shown again. */
+            /** @description Write-only. */
             client_secret?: string;
-            /** @description Replaces all. */
+            /** @description Replaces all domains. */
             allowed_domains?: string[];
-            /** @description Replaces all. */
+            /** @description Replaces the whole mapping. */
             role_mapping?: {
                 [key: string]: string;
             };
-            /** @description Not needed over REST, where the fields of the body are what changes. */
+            /** @description Not needed over REST, where the fields present in the body are updated. */
             update_mask?: string;
         };
         UpdateTemplateRequest: {
-            /** @description For people. */
+            /** @description Display name. */
             name?: string;
             /**
              * @description Id of the profile.
              * @example 6f1b6f9e-5c0b-5a55-9b3e-0d6c3c1f4a10
              */
             profile_id?: string;
-            /** @description Which hardware ids may claim. */
+            /** @description Hardware ids that may claim. */
             hardware_id_pattern?: string;
-            /** @description The key is used up by one successful claim. */
+            /** @description Whether the key is used up by one successful claim. */
             one_time?: boolean;
             /**
              * Format: int64
-             * @description Of the key; 0: no expiry.
+             * @description Lifetime of the key; 0 means no expiry.
              */
             expires_in_seconds?: number;
-            /** @description What a claim gives the device. */
+            /** @description Kind of credential issued by a claim. */
             credential_type?: components["schemas"]["CredentialType"];
-            /** @description Replaces all. */
+            /** @description Replaces all group ids. */
             default_group_ids?: string[];
-            /** @description Whether its key may claim. */
+            /** @description Whether the key may be used. */
             enabled?: boolean;
-            /** @description Not needed over REST, where the fields of the body are what changes. */
+            /** @description Not needed over REST, where the fields present in the body are updated. */
             update_mask?: string;
         };
         UpdateTenantRequest: {
-            /** @description For people. */
+            /** @description Display name. */
             name?: string;
             /**
              * Format: int64
-             * @description Requests in a minute; 0: the platform's default.
+             * @description Requests per minute; 0 means the platform's default.
              */
             rate_limit_per_minute?: number;
             quotas?: components["schemas"]["QuotasInput"];
-            /** @description Replaces all: CIDR; empty: any address. */
+            /** @description Replaces all CIDR ranges; empty means any address. */
             ip_allowlist?: string[];
-            /** @description People need a second factor. */
+            /** @description Whether users need a second factor. */
             mfa_required?: boolean;
             defaults?: components["schemas"]["TenantDefaultsInput"];
-            /** @description Replaces all: PEM, Ed25519. */
+            /** @description Replaces all keys. Ed25519 public keys as PEM. */
             trusted_signing_keys?: string[];
-            /** @description Not needed over REST, where the fields of the body are what changes. */
+            /** @description Not needed over REST, where the fields present in the body are updated. */
             update_mask?: string;
         };
         UpdateUserRequest: {
-            /** @description Unique in the tenant. */
+            /** @description Unique within the tenant. */
             email?: string;
-            /** @description For people. */
+            /** @description Display name. */
             name?: string;
-            /** @description What the person may do. */
+            /** @description Role of the user. */
             role?: components["schemas"]["UserRole"];
-            /** @description Replaces all. */
+            /** @description Replaces all group ids. */
             group_ids?: string[];
             /**
              * Format: password
-             * @description At least 12 characters; ends all sessions but the one that sets it.
+             * @description At least 12 characters. Ends all sessions but the caller's.
              */
             password?: string;
-            /** @description May not sign in; true ends all sessions. */
+            /** @description Whether the user is barred from signing in; true ends all sessions. */
             disabled?: boolean;
-            /** @description Not needed over REST, where the fields of the body are what changes. */
+            /** @description Not needed over REST, where the fields present in the body are updated. */
             update_mask?: string;
         };
-        /** @description A person of a tenant. */
+        /** @description A user of a tenant. */
         User: {
             /**
-             * @description Id of the person.
+             * @description Id of the user.
              * @example 0199f3c2-93d7-7e02-a1b6-2d4c8f0e7a19
              */
             user_id: string;
-            /** @description Unique in the tenant. */
+            /** @description Unique within the tenant. */
             email: string;
-            /** @description For people. */
+            /** @description Display name. */
             name: string;
-            /** @description What the person may do. */
+            /** @description Role of the user. */
             role?: components["schemas"]["UserRole"];
             /** @description Ids of groups. */
             group_ids: string[];
-            /** @description Has a second factor. */
+            /** @description Whether the user has a second factor. */
             mfa_enrolled: boolean;
-            /** @description May not sign in. */
+            /** @description Whether the user is barred from signing in. */
             disabled: boolean;
             /**
              * Format: date-time
-             * @description When it was made.
+             * @description When it was created.
              */
             created_at?: string;
             /**
              * Format: date-time
-             * @description When it was last changed.
+             * @description When it was last updated.
              */
             updated_at?: string;
         };
         /**
          * @description A set of scopes.
-         *     - `platform_admin`: Tenants only; belongs to none.
-         *     - `tenant_admin`: Every scope of the tenant.
-         *     - `operator`: Reads everything, and writes devices, commands, rules, alarms and entities.
+         *     - `platform_admin`: Manages tenants only; belongs to no tenant.
+         *     - `tenant_admin`: All scopes of the tenant.
+         *     - `operator`: Reads everything; writes devices, commands, rules, alarms and entities.
          *     - `viewer`: Reads everything.
          * @enum {string}
          */
         UserRole: "platform_admin" | "tenant_admin" | "operator" | "viewer";
         ValidateRuleRequest: {
-            /** @description In CEL. */
+            /** @description CEL, boolean. */
             expression: string;
         };
         ValidateRuleResponse: {
-            /** @description Whether the expression can be used. */
+            /** @description Whether the expression is valid. */
             valid: boolean;
             errors: components["schemas"]["ExpressionError"][];
         };
         ValidateTokenRequest: {
             /** @description An access token, an API key or a Kubernetes token. */
             token?: string;
-            /** @description For a Kubernetes token, the namespace in which it is used; empty: that of its service account. No other kind of credential is asked where it is used. */
+            /** @description For a Kubernetes token, the namespace in which it is used; empty means that of its service account. Not used for other kinds of credential. */
             namespace?: string;
-            /** @description For a Kubernetes token, what it is used for, in the form of Access.kubernetes_permission. */
+            /** @description For a Kubernetes token, the permission required, in the form of Access.kubernetes_permission. */
             permission?: string;
         };
-        /** @description Whom a credential stands for. When `valid` is false nothing else is set for those outside. */
+        /** @description The caller behind a credential. When `valid` is false, external callers see no other field. */
         ValidateTokenResponse: {
-            /** @description False: nothing else is told. */
+            /** @description Whether the credential is valid. */
             valid: boolean;
             /**
-             * @description Empty for who belongs to no tenant.
+             * @description Empty for a caller that belongs to no tenant.
              * @example acme
              */
             tenant_id: string;
             /**
-             * @description Set for a user.
+             * @description Set for users.
              * @example 0199f3c2-93d7-7e02-a1b6-2d4c8f0e7a19
              */
             user_id: string;
             /**
-             * @description Set for a device.
+             * @description Set for devices.
              * @example 0199f3c2-7f1e-7c2a-9c55-0c9d8e1f2a3b
              */
             device_id: string;
-            /** @description The kind of caller. */
+            /** @description Kind of caller. */
             kind?: components["schemas"]["ValidateTokenResponseKind"];
-            /** @description Of a Kubernetes identity: the permission that was asked for, when it is granted. */
+            /** @description Scopes of the caller; for a Kubernetes identity, the requested permission if it is granted. */
             scopes: string[];
             /**
              * Format: date-time
-             * @description Unset: never.
+             * @description Unset means it never expires.
              */
             expires_at?: string;
-            /** @description What the gateway needs beyond that, and shows to nobody. */
+            /** @description Internal details for the gateway, never returned to external callers. */
             grant?: components["schemas"]["ValidateTokenResponseGrant"];
         };
-        /** @description What belongs to a credential and is not for those who hold it. */
+        /** @description Properties of a credential that its holder does not see. */
         ValidateTokenResponseGrant: {
-            /** @description Why the credential is refused. */
+            /** @description Why the credential is rejected. */
             reason?: components["schemas"]["ValidateTokenResponseReason"];
             /**
              * Format: int64
-             * @description The tenant's requests per minute; 0: the platform's default.
+             * @description The tenant's request limit per minute; 0 means the platform's default.
              */
             rate_limit_per_minute: number;
-            /** @description Addresses (CIDR) from which the credential may be used; empty: any. */
+            /** @description CIDR ranges from which the credential may be used; empty means any address. */
             ip_allowlist: string[];
             /**
-             * @description The session of an access token.
+             * @description Session of an access token.
              * @example 0199f3c2-9f48-7c61-8d7e-0b3a5c9f2e14
              */
             session_id: string;
             /**
-             * @description The key of a service account.
+             * @description Id of a service account's key.
              * @example 0199f3c2-9c15-7a8b-b2d3-6e4f1a0c8d57
              */
             key_id: string;
-            /** @description What the audit trail calls the caller: an e-mail address, a key's name, a device id, a Kubernetes user. */
+            /** @description The caller's name in the audit trail: an e-mail address, a key's name, a device id, a Kubernetes user. */
             name: string;
-            /** @description The id under which the cluster's audit log knows the issue of a Kubernetes token. */
+            /** @description Credential id of a Kubernetes token in the cluster's audit log. */
             credential_id: string;
         };
         /**
          * @description - `user`: A person with an access token.
          *     - `service`: A service account with an API key.
          *     - `device`: A device with its own key.
-         *     - `platform_admin`: Belongs to no tenant.
-         *     - `kubernetes`: A Kubernetes identity, in the tenant of a namespace where it holds the permission it was asked for; without tenant where it does not.
+         *     - `platform_admin`: A platform administrator, who belongs to no tenant.
+         *     - `kubernetes`: A Kubernetes identity, in the tenant whose namespace grants it the requested permission; without a tenant otherwise.
          * @enum {string}
          */
         ValidateTokenResponseKind: "user" | "service" | "device" | "platform_admin" | "kubernetes";
         /**
-         * @description - `unrecognized`: Not a credential of this installation, or its signature is wrong.
-         *     - `expired`: Its time is over.
-         *     - `revoked`: It was taken back.
+         * @description - `unrecognized`: Not a credential of this installation, or its signature is invalid.
+         *     - `expired`: The credential has expired.
+         *     - `revoked`: The credential was revoked.
          *     - `disabled`: Its user, device or tenant is disabled.
          * @enum {string}
          */
         ValidateTokenResponseReason: "unrecognized" | "expired" | "revoked" | "disabled";
-        /** @description The proof's fields, and the bundle when it was asked for. */
+        /** @description The proof, and the bundle if requested. */
         VerifyHashResponse: {
-            /** @description The leaf, 64 hex digits. */
+            /** @description Leaf hash, 64 hex digits. */
             data_hash: string;
             /**
              * @description Id of the batch.
              * @example 0199f3c2-e01d-7f5c-8a7b-6c3e9d0f1b28
              */
             batch_id: string;
-            /** @description Siblings from leaf to root. */
+            /** @description Sibling hashes from leaf to root. */
             merkle_path: components["schemas"]["MerkleStep"][];
-            /** @description Root of the tree, 64 hex digits. */
+            /** @description Root hash of the tree, 64 hex digits. */
             merkle_root: string;
-            /** @description Of the transaction that holds the root. */
+            /** @description Id of the transaction that contains the root. */
             txid: string;
-            /** @description The transaction and its path to the block, as BEEF in hex. */
+            /** @description The transaction and its Merkle path to the block, as BEEF in hex. */
             beef_hex: string;
             /**
              * Format: int64
-             * @description Of the block that holds the transaction.
+             * @description Height of the block that contains the transaction.
              */
             block_height: number;
-            /** @description Of that block. */
+            /** @description Hash of the block that contains the transaction. */
             block_hash: string;
             /**
              * Format: date-time
-             * @description When the transaction was found in a block.
+             * @description When the transaction was confirmed in a block.
              */
             confirmed_at?: string;
             /**
@@ -5660,22 +5660,22 @@ export interface components {
             device_id: string;
             /**
              * Format: int64
-             * @description Place of the leaf in the tree, from 0.
+             * @description Index of the leaf in the tree, from 0.
              */
             leaf_index: number;
             /**
              * Format: int64
-             * @description Leaves of the tree.
+             * @description Number of leaves in the tree.
              */
             count: number;
-            /** @description How the points are committed. */
+            /** @description How the points are anchored. */
             anchor_mode?: components["schemas"]["AnchoringPolicyMode"];
             bundle?: components["schemas"]["ProofBundle"];
         };
         VerifyMfaRequest: {
-            /** @description From the sign-in. */
+            /** @description MFA token returned by the sign-in. */
             mfa_token: string;
-            /** @description Six digits of the authenticator, or a recovery code. */
+            /** @description Six-digit code from the authenticator app, or a recovery code. */
             code: string;
         };
         VerifyRawRequest: {
@@ -5689,37 +5689,37 @@ export interface components {
              * @description RFC 3339.
              */
             timestamp: string;
-            /** @description Measured values, by key. */
+            /** @description Numeric values by key. */
             numeric_values?: {
                 [key: string]: number;
             };
-            /** @description State values, by key. */
+            /** @description String values by key. */
             string_values?: {
                 [key: string]: string;
             };
         };
-        /** @description The proof of the values. */
+        /** @description The proof of the given values. */
         VerifyRawResponse: {
-            /** @description The hash was recomputed, the path walked to the root, and the root found in the transaction. */
+            /** @description Whether the hash was recomputed, the path verified up to the root, and the root found in the transaction. */
             verified: boolean;
-            /** @description Of the transaction that holds the root. */
+            /** @description Id of the transaction that contains the root. */
             txid: string;
-            /** @description Root of the tree, 64 hex digits. */
+            /** @description Root hash of the tree, 64 hex digits. */
             merkle_root: string;
-            /** @description Siblings from leaf to root. */
+            /** @description Sibling hashes from leaf to root. */
             merkle_path: components["schemas"]["MerkleStep"][];
             /**
              * Format: int64
-             * @description Of the block that holds the transaction.
+             * @description Height of the block that contains the transaction.
              */
             block_height: number;
-            /** @description The transaction and its path to the block, as BEEF in hex. */
+            /** @description The transaction and its Merkle path to the block, as BEEF in hex. */
             beef_hex: string;
-            /** @description Of that block. */
+            /** @description Hash of the block that contains the transaction. */
             block_hash: string;
             /**
              * Format: date-time
-             * @description When the transaction was found in a block.
+             * @description When the transaction was confirmed in a block.
              */
             confirmed_at?: string;
             /**
@@ -5727,46 +5727,46 @@ export interface components {
              * @example 0199f3c2-e01d-7f5c-8a7b-6c3e9d0f1b28
              */
             batch_id: string;
-            /** @description The leaf, 64 hex digits. */
+            /** @description Leaf hash, 64 hex digits. */
             data_hash: string;
             /**
              * Format: int64
-             * @description Place of the leaf in the tree, from 0.
+             * @description Index of the leaf in the tree, from 0.
              */
             leaf_index: number;
             /**
              * Format: int64
-             * @description Leaves of the tree.
+             * @description Number of leaves in the tree.
              */
             count: number;
-            /** @description How the points are committed. */
+            /** @description How the points are anchored. */
             anchor_mode?: components["schemas"]["AnchoringPolicyMode"];
         };
-        /** @description A daily window in which commands are sent; a start after the end crosses midnight. */
+        /** @description A daily window in which commands are sent. A window that ends before it starts crosses midnight. */
         Window: {
             /** @description HH:MM */
             start: string;
             /** @description HH:MM, exclusive. */
             end: string;
-            /** @description mon … sun, the day on which the window starts; empty: every day. */
+            /** @description mon to sun: the days on which the window starts; empty means every day. */
             days: string[];
-            /** @description IANA name; empty: UTC. */
+            /** @description IANA time zone name; empty means UTC. */
             time_zone: string;
         };
-        /** @description A daily window in which commands are sent; a start after the end crosses midnight. */
+        /** @description A daily window in which commands are sent. A window that ends before it starts crosses midnight. */
         WindowInput: {
             /** @description HH:MM */
             start?: string;
             /** @description HH:MM, exclusive. */
             end?: string;
-            /** @description mon … sun, the day on which the window starts; empty: every day. */
+            /** @description mon to sun: the days on which the window starts; empty means every day. */
             days?: string[];
-            /** @description IANA name; empty: UTC. */
+            /** @description IANA time zone name; empty means UTC. */
             time_zone?: string;
         };
     };
     responses: {
-        /** @description The request is malformed or invalid, or the state or the policy of the tenant does not allow it. */
+        /** @description The request is malformed or invalid, or the state or a policy of the tenant forbids it. */
         BadRequest: {
             headers: {
                 "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -5787,7 +5787,7 @@ export interface components {
                 "application/json": components["schemas"]["Error"];
             };
         };
-        /** @description The credential is missing, expired or void. An expired access token is refreshed at /api/v1/auth/refresh. */
+        /** @description The credential is missing, expired or revoked. Refresh an expired access token at /api/v1/auth/refresh. */
         Unauthenticated: {
             headers: {
                 "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -5806,7 +5806,7 @@ export interface components {
                 "application/json": components["schemas"]["Error"];
             };
         };
-        /** @description The credential may not do this: its kind, role, scope, device or address does not allow it. */
+        /** @description The credential does not permit the call: its kind, role, scope, device or address is not allowed. */
         PermissionDenied: {
             headers: {
                 "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -5827,7 +5827,7 @@ export interface components {
                 "application/json": components["schemas"]["Error"];
             };
         };
-        /** @description No such resource in the tenant, also when the request only refers to it, or no such route. */
+        /** @description The resource, one that the request refers to, or the route does not exist. */
         NotFound: {
             headers: {
                 "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -5848,7 +5848,7 @@ export interface components {
                 "application/json": components["schemas"]["Error"];
             };
         };
-        /** @description A resource of this name or key exists already, or others change it at the same time. */
+        /** @description A resource with this name or key already exists, or was modified concurrently. */
         Conflict: {
             headers: {
                 "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -5869,7 +5869,7 @@ export interface components {
                 "application/json": components["schemas"]["Error"];
             };
         };
-        /** @description The tenant's requests of this minute are used up (the code is then the number 429), or a quota is. */
+        /** @description The tenant's requests for this minute are used up (`code` is then the number 429), or a quota is. */
         TooManyRequests: {
             headers: {
                 "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -5891,7 +5891,7 @@ export interface components {
                 "application/json": components["schemas"]["Error"];
             };
         };
-        /** @description Too many requests of this address, account or device. */
+        /** @description Too many requests from this address, account or device. */
         Throttled: {
             headers: {
                 "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -5910,7 +5910,7 @@ export interface components {
                 "application/json": components["schemas"]["Error"];
             };
         };
-        /** @description A defect of the server; the log has it under the request id. */
+        /** @description An internal error, logged under the request id. */
         Internal: {
             headers: {
                 "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -5931,7 +5931,7 @@ export interface components {
                 "application/json": components["schemas"]["Error"];
             };
         };
-        /** @description This installation does not serve the method. */
+        /** @description This installation does not implement the method. */
         Unimplemented: {
             headers: {
                 "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -5952,7 +5952,7 @@ export interface components {
                 "application/json": components["schemas"]["Error"];
             };
         };
-        /** @description Something that the call needs is away; the same request may succeed later. */
+        /** @description A dependency is unavailable; the same request may succeed later. */
         Unavailable: {
             headers: {
                 "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -5967,14 +5967,14 @@ export interface components {
                 /**
                  * @example {
                  *       "code": "UNAVAILABLE",
-                 *       "message": "the database does not answer",
+                 *       "message": "the database is unavailable",
                  *       "request_id": "0199f3c2-7f1e-7c2a-9c55-0c9d8e1f2a3b"
                  *     }
                  */
                 "application/json": components["schemas"]["Error"];
             };
         };
-        /** @description The call did not end within its deadline. */
+        /** @description The call did not finish within its deadline. */
         DeadlineExceeded: {
             headers: {
                 "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -5988,7 +5988,7 @@ export interface components {
                 /**
                  * @example {
                  *       "code": "DEADLINE_EXCEEDED",
-                 *       "message": "the call did not end in time",
+                 *       "message": "the deadline has passed",
                  *       "request_id": "0199f3c2-7f1e-7c2a-9c55-0c9d8e1f2a3b"
                  *     }
                  */
@@ -5998,65 +5998,65 @@ export interface components {
     };
     parameters: {
         /**
-         * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+         * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
          * @example order-7431.attempt-2
          */
         "X-Request-Id": string;
         /**
-         * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+         * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
          * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
          */
         traceparent: string;
-        /** @description What the trace's systems pass on, beside `traceparent`. */
+        /** @description Vendor-specific trace state that accompanies `traceparent`. */
         tracestate: string;
         /**
-         * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+         * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
          * @example 10S
          */
         "grpc-timeout": string;
         /**
-         * @description With a Kubernetes token alone: the namespace of the tenant that is meant; by default the service account's own.
+         * @description Only with a Kubernetes token: the namespace of the tenant. Defaults to the namespace of the service account.
          * @example kellet-acme
          */
         "X-Kellet-Namespace": string;
-        /** @description The same key again answers as the first request did, for a day; with another body it is an error. */
+        /** @description Repeating the key within a day returns the first response; a different body is an error. */
         "Idempotency-Key": string;
-        /** @description The entity tag of what the client has: 304 when that is the newest. */
+        /** @description Entity tag of the client's copy. Returns 304 if it is current. */
         "If-None-Match": string;
         /**
-         * @description The bytes wanted, with `Accept: application/octet-stream`, instead of offset and length.
+         * @description Byte range, with `Accept: application/octet-stream`, in place of offset and length.
          * @example bytes=0-65535
          */
         Range: string;
-        /** @description The entity tag of the package whose part is wanted; of another package the whole is answered. */
+        /** @description Entity tag of the package that the range belongs to. If it is a different package, the range is ignored. */
         "If-Range": string;
         /**
-         * @description Where in the artifact the bytes belong, instead of offset.
+         * @description Position of the bytes in the artifact, in place of offset.
          * @example bytes 0-65535/150000
          */
         "Content-Range": string;
     };
     requestBodies: never;
     headers: {
-        /** @description The client's own id, or a new one. */
+        /** @description The client's request id, or a generated one. */
         "X-Request-Id": string;
-        /** @description Requests in the window; of calls that count against it. */
+        /** @description Requests per window. Only for calls that count towards it. */
         "X-RateLimit-Limit": number;
         /** @description Requests left in the window. */
         "X-RateLimit-Remaining": number;
-        /** @description Unix second at which the window ends, a multiple of 60. */
+        /** @description Unix time at which the window ends, a multiple of 60. */
         "X-RateLimit-Reset": number;
-        /** @description Seconds after which a retry makes sense. */
+        /** @description Seconds to wait before a retry. */
         "Retry-After": number;
-        /** @description What is accepted (RFC 6750); an API key also in `X-API-Key`. */
+        /** @description Accepted scheme (RFC 6750). API keys are also accepted in `X-API-Key`. */
         "WWW-Authenticate": "Bearer";
-        /** @description Changes when the content does. */
+        /** @description Changes when the content changes. */
         ETag: string;
-        /** @description No cache may keep an answer; this document may be kept by its reader, who asks again. */
+        /** @description Responses must not be cached, except for this document, which clients may store and revalidate. */
         "Cache-Control": "no-store" | "private, no-cache";
-        /** @description Which bytes of how many; of raw bytes alone. */
+        /** @description Range and total size. Only on raw byte responses. */
         "Content-Range": string;
-        /** @description Whether the bytes reach the end of the artifact; of raw bytes alone. */
+        /** @description Whether the bytes reach the end of the artifact. Only on raw byte responses. */
         "X-Kellet-Complete": "true" | "false";
     };
     pathItems: never;
@@ -6068,19 +6068,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -6126,19 +6126,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -6183,19 +6183,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -6235,19 +6235,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -6294,26 +6294,26 @@ export interface operations {
     ListApiKeys: {
         parameters: {
             query?: {
-                /** @description How many to answer at most; 0: 50. More than 500 counts as 500. */
+                /** @description Maximum number of items; 0 means 50. Values above 500 are treated as 500. */
                 page_size?: number;
-                /** @description The `next_page_token` of the page before; empty: the first page. */
+                /** @description The `next_page_token` of the previous page; empty means the first page. */
                 page_token?: string;
             };
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -6352,19 +6352,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -6418,19 +6418,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -6472,26 +6472,26 @@ export interface operations {
     ListSessions: {
         parameters: {
             query?: {
-                /** @description How many to answer at most; 0: 50. More than 500 counts as 500. */
+                /** @description Maximum number of items; 0 means 50. Values above 500 are treated as 500. */
                 page_size?: number;
-                /** @description The `next_page_token` of the page before; empty: the first page. */
+                /** @description The `next_page_token` of the previous page; empty means the first page. */
                 page_token?: string;
             };
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -6530,19 +6530,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -6584,26 +6584,26 @@ export interface operations {
     ListUsers: {
         parameters: {
             query?: {
-                /** @description How many to answer at most; 0: 50. More than 500 counts as 500. */
+                /** @description Maximum number of items; 0 means 50. Values above 500 are treated as 500. */
                 page_size?: number;
-                /** @description The `next_page_token` of the page before; empty: the first page. */
+                /** @description The `next_page_token` of the previous page; empty means the first page. */
                 page_token?: string;
             };
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -6642,19 +6642,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -6707,25 +6707,25 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
             };
             path: {
-                /** @description Id of the person. */
+                /** @description Id of the user. */
                 user_id: string;
             };
             cookie?: never;
@@ -6762,25 +6762,25 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
             };
             path: {
-                /** @description Id of the person. */
+                /** @description Id of the user. */
                 user_id: string;
             };
             cookie?: never;
@@ -6818,25 +6818,25 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
             };
             path: {
-                /** @description Id of the person. */
+                /** @description Id of the user. */
                 user_id: string;
             };
             cookie?: never;
@@ -6881,26 +6881,26 @@ export interface operations {
     ListGroups: {
         parameters: {
             query?: {
-                /** @description How many to answer at most; 0: 50. More than 500 counts as 500. */
+                /** @description Maximum number of items; 0 means 50. Values above 500 are treated as 500. */
                 page_size?: number;
-                /** @description The `next_page_token` of the page before; empty: the first page. */
+                /** @description The `next_page_token` of the previous page; empty means the first page. */
                 page_token?: string;
             };
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -6939,19 +6939,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -7008,19 +7008,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -7063,19 +7063,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -7119,19 +7119,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -7186,19 +7186,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -7253,19 +7253,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -7273,7 +7273,7 @@ export interface operations {
             path: {
                 /** @description Id of the group. */
                 group_id: string;
-                /** @description Id of the person. */
+                /** @description Id of the user. */
                 user_id: string;
             };
             cookie?: never;
@@ -7311,19 +7311,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -7363,19 +7363,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -7424,19 +7424,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -7476,19 +7476,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -7543,19 +7543,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -7600,19 +7600,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -7663,19 +7663,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -7719,26 +7719,26 @@ export interface operations {
     ListSsoProviders: {
         parameters: {
             query?: {
-                /** @description How many to answer at most; 0: 50. More than 500 counts as 500. */
+                /** @description Maximum number of items; 0 means 50. Values above 500 are treated as 500. */
                 page_size?: number;
-                /** @description The `next_page_token` of the page before; empty: the first page. */
+                /** @description The `next_page_token` of the previous page; empty means the first page. */
                 page_token?: string;
             };
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -7777,19 +7777,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -7848,19 +7848,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -7903,19 +7903,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -7959,19 +7959,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -8025,26 +8025,26 @@ export interface operations {
     StartSso: {
         parameters: {
             query?: {
-                /** @description Needed when several tenants have a provider of this name. */
+                /** @description Required when several tenants have a provider of this name. */
                 tenant_id?: string;
-                /** @description Where the browser goes after the sign-in. */
+                /** @description Where to send the browser after the sign-in. */
                 redirect_uri?: string;
             };
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -8080,36 +8080,36 @@ export interface operations {
     FinishSso: {
         parameters: {
             query?: {
-                /** @description What the provider gives for the tokens. */
+                /** @description Authorization code issued by the provider. */
                 code?: string;
-                /** @description As the start of the sign-in answered it. */
+                /** @description State returned by StartSso. */
                 state?: string;
-                /** @description Set by the provider instead of the code. */
+                /** @description Error code, which the provider sets instead of `code`. */
                 error?: string;
-                /** @description The provider's words for its error. */
+                /** @description The provider's description of the error. */
                 error_description?: string;
-                /** @description The issuer, which some providers add (RFC 9207). */
+                /** @description Issuer, sent by some providers (RFC 9207). */
                 iss?: string;
-                /** @description Sent by some providers; of no meaning here. */
+                /** @description Sent by some providers; ignored. */
                 session_state?: string;
-                /** @description Sent by some providers; of no meaning here. */
+                /** @description Sent by some providers; ignored. */
                 scope?: string;
             };
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -8142,26 +8142,26 @@ export interface operations {
     ListTenants: {
         parameters: {
             query?: {
-                /** @description How many to answer at most; 0: 50. More than 500 counts as 500. */
+                /** @description Maximum number of items; 0 means 50. Values above 500 are treated as 500. */
                 page_size?: number;
-                /** @description The `next_page_token` of the page before; empty: the first page. */
+                /** @description The `next_page_token` of the previous page; empty means the first page. */
                 page_token?: string;
             };
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -8200,19 +8200,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -8265,19 +8265,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -8320,19 +8320,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -8376,19 +8376,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -8445,19 +8445,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -8496,19 +8496,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -8560,43 +8560,43 @@ export interface operations {
     ListDevices: {
         parameters: {
             query?: {
-                /** @description How many to answer at most; 0: 50. More than 500 counts as 500. */
+                /** @description Maximum number of items; 0 means 50. Values above 500 are treated as 500. */
                 page_size?: number;
-                /** @description The `next_page_token` of the page before; empty: the first page. */
+                /** @description The `next_page_token` of the previous page; empty means the first page. */
                 page_token?: string;
-                /** @description Only devices in this state. */
+                /** @description Only devices with this status. */
                 status?: components["schemas"]["DeviceStatus"];
                 /** @description Only devices of this profile. */
                 profile_id?: string;
                 /** @description Only devices of this group. */
                 group_id?: string;
-                /** @description k=v; all must hold. */
+                /** @description Tags as `key=value`; devices must match all of them. */
                 tag?: string[];
-                /** @description The one device of this hardware. */
+                /** @description Only the device with this hardware id. */
                 hardware_id?: string;
-                /** @description Part of the name or hardware id. */
+                /** @description Substring of the name or hardware id. */
                 q?: string;
             };
             header?: {
                 /**
-                 * @description With a Kubernetes token alone: the namespace of the tenant that is meant; by default the service account's own.
+                 * @description Only with a Kubernetes token: the namespace of the tenant. Defaults to the namespace of the service account.
                  * @example kellet-acme
                  */
                 "X-Kellet-Namespace"?: components["parameters"]["X-Kellet-Namespace"];
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -8636,19 +8636,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -8703,24 +8703,24 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description With a Kubernetes token alone: the namespace of the tenant that is meant; by default the service account's own.
+                 * @description Only with a Kubernetes token: the namespace of the tenant. Defaults to the namespace of the service account.
                  * @example kellet-acme
                  */
                 "X-Kellet-Namespace"?: components["parameters"]["X-Kellet-Namespace"];
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -8763,19 +8763,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -8819,19 +8819,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -8888,19 +8888,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -8951,26 +8951,26 @@ export interface operations {
     ListDeviceGroups: {
         parameters: {
             query?: {
-                /** @description How many to answer at most; 0: 50. More than 500 counts as 500. */
+                /** @description Maximum number of items; 0 means 50. Values above 500 are treated as 500. */
                 page_size?: number;
-                /** @description The `next_page_token` of the page before; empty: the first page. */
+                /** @description The `next_page_token` of the previous page; empty means the first page. */
                 page_token?: string;
             };
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -9009,19 +9009,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -9071,19 +9071,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -9126,19 +9126,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -9182,19 +9182,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -9247,19 +9247,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -9314,19 +9314,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -9370,26 +9370,26 @@ export interface operations {
     ListCustomers: {
         parameters: {
             query?: {
-                /** @description How many to answer at most; 0: 50. More than 500 counts as 500. */
+                /** @description Maximum number of items; 0 means 50. Values above 500 are treated as 500. */
                 page_size?: number;
-                /** @description The `next_page_token` of the page before; empty: the first page. */
+                /** @description The `next_page_token` of the previous page; empty means the first page. */
                 page_token?: string;
             };
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -9428,19 +9428,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -9490,25 +9490,25 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
             };
             path: {
-                /** @description Id of the customer; empty: none. */
+                /** @description Id of the customer; empty means none. */
                 customer_id: string;
             };
             cookie?: never;
@@ -9545,25 +9545,25 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
             };
             path: {
-                /** @description Id of the customer; empty: none. */
+                /** @description Id of the customer; empty means none. */
                 customer_id: string;
             };
             cookie?: never;
@@ -9601,25 +9601,25 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
             };
             path: {
-                /** @description Id of the customer; empty: none. */
+                /** @description Id of the customer; empty means none. */
                 customer_id: string;
             };
             cookie?: never;
@@ -9664,30 +9664,30 @@ export interface operations {
     ListAssets: {
         parameters: {
             query?: {
-                /** @description How many to answer at most; 0: 50. More than 500 counts as 500. */
+                /** @description Maximum number of items; 0 means 50. Values above 500 are treated as 500. */
                 page_size?: number;
-                /** @description The `next_page_token` of the page before; empty: the first page. */
+                /** @description The `next_page_token` of the previous page; empty means the first page. */
                 page_token?: string;
                 /** @description Only assets of this customer. */
                 customer_id?: string;
-                /** @description Only assets directly in this one. */
+                /** @description Only assets directly inside this one. */
                 parent_asset_id?: string;
             };
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -9727,19 +9727,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -9794,19 +9794,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -9849,19 +9849,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -9905,19 +9905,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -9971,28 +9971,28 @@ export interface operations {
     ListEntityViews: {
         parameters: {
             query?: {
-                /** @description How many to answer at most; 0: 50. More than 500 counts as 500. */
+                /** @description Maximum number of items; 0 means 50. Values above 500 are treated as 500. */
                 page_size?: number;
-                /** @description The `next_page_token` of the page before; empty: the first page. */
+                /** @description The `next_page_token` of the previous page; empty means the first page. */
                 page_token?: string;
                 /** @description Only views of this customer. */
                 customer_id?: string;
             };
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -10032,19 +10032,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -10099,19 +10099,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -10154,19 +10154,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -10210,19 +10210,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -10276,9 +10276,9 @@ export interface operations {
     ListAlarms: {
         parameters: {
             query?: {
-                /** @description How many to answer at most; 0: 50. More than 500 counts as 500. */
+                /** @description Maximum number of items; 0 means 50. Values above 500 are treated as 500. */
                 page_size?: number;
-                /** @description The `next_page_token` of the page before; empty: the first page. */
+                /** @description The `next_page_token` of the previous page; empty means the first page. */
                 page_token?: string;
                 /** @description Only alarms of this device. */
                 device_id?: string;
@@ -10286,24 +10286,24 @@ export interface operations {
                 rule_id?: string;
                 /** @description Only alarms of this severity. */
                 severity?: components["schemas"]["AlarmSeverity"];
-                /** @description Only alarms in this state. */
+                /** @description Only alarms with this status. */
                 status?: components["schemas"]["AlarmStatus"];
             };
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -10343,19 +10343,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -10410,19 +10410,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -10465,19 +10465,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -10521,19 +10521,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -10586,19 +10586,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -10642,19 +10642,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -10696,31 +10696,31 @@ export interface operations {
     ListProfiles: {
         parameters: {
             query?: {
-                /** @description How many to answer at most; 0: 50. More than 500 counts as 500. */
+                /** @description Maximum number of items; 0 means 50. Values above 500 are treated as 500. */
                 page_size?: number;
-                /** @description The `next_page_token` of the page before; empty: the first page. */
+                /** @description The `next_page_token` of the previous page; empty means the first page. */
                 page_token?: string;
             };
             header?: {
                 /**
-                 * @description With a Kubernetes token alone: the namespace of the tenant that is meant; by default the service account's own.
+                 * @description Only with a Kubernetes token: the namespace of the tenant. Defaults to the namespace of the service account.
                  * @example kellet-acme
                  */
                 "X-Kellet-Namespace"?: components["parameters"]["X-Kellet-Namespace"];
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -10759,19 +10759,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -10838,24 +10838,24 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description With a Kubernetes token alone: the namespace of the tenant that is meant; by default the service account's own.
+                 * @description Only with a Kubernetes token: the namespace of the tenant. Defaults to the namespace of the service account.
                  * @example kellet-acme
                  */
                 "X-Kellet-Namespace"?: components["parameters"]["X-Kellet-Namespace"];
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -10898,19 +10898,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -10954,19 +10954,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -11021,33 +11021,33 @@ export interface operations {
     ListTemplates: {
         parameters: {
             query?: {
-                /** @description How many to answer at most; 0: 50. More than 500 counts as 500. */
+                /** @description Maximum number of items; 0 means 50. Values above 500 are treated as 500. */
                 page_size?: number;
-                /** @description The `next_page_token` of the page before; empty: the first page. */
+                /** @description The `next_page_token` of the previous page; empty means the first page. */
                 page_token?: string;
                 /** @description Only templates of this profile. */
                 profile_id?: string;
             };
             header?: {
                 /**
-                 * @description With a Kubernetes token alone: the namespace of the tenant that is meant; by default the service account's own.
+                 * @description Only with a Kubernetes token: the namespace of the tenant. Defaults to the namespace of the service account.
                  * @example kellet-acme
                  */
                 "X-Kellet-Namespace"?: components["parameters"]["X-Kellet-Namespace"];
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -11087,19 +11087,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -11153,24 +11153,24 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description With a Kubernetes token alone: the namespace of the tenant that is meant; by default the service account's own.
+                 * @description Only with a Kubernetes token: the namespace of the tenant. Defaults to the namespace of the service account.
                  * @example kellet-acme
                  */
                 "X-Kellet-Namespace"?: components["parameters"]["X-Kellet-Namespace"];
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -11213,19 +11213,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -11269,19 +11269,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -11334,19 +11334,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -11390,19 +11390,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -11446,19 +11446,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -11503,28 +11503,28 @@ export interface operations {
     ListRpcs: {
         parameters: {
             query?: {
-                /** @description How many to answer at most; 0: 50. More than 500 counts as 500. */
+                /** @description Maximum number of items; 0 means 50. Values above 500 are treated as 500. */
                 page_size?: number;
-                /** @description The `next_page_token` of the page before; empty: the first page. */
+                /** @description The `next_page_token` of the previous page; empty means the first page. */
                 page_token?: string;
                 /** @description Only commands in this state. */
                 status?: components["schemas"]["RpcRecordStatus"];
             };
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -11567,19 +11567,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -11634,24 +11634,24 @@ export interface operations {
     GetRpc: {
         parameters: {
             query?: {
-                /** @description Waits this long for the command to finish, at most 60. */
+                /** @description How long to wait for the command to finish, at most 60. */
                 wait_seconds?: number;
             };
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -11694,19 +11694,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -11748,24 +11748,24 @@ export interface operations {
     ListPendingRpcs: {
         parameters: {
             query?: {
-                /** @description 0 to 60. */
+                /** @description How long to wait for a command, 0 to 60. */
                 wait_seconds?: number;
             };
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -11805,19 +11805,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -11870,19 +11870,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -11925,19 +11925,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -11992,19 +11992,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -12058,19 +12058,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -12121,35 +12121,35 @@ export interface operations {
     ListPackages: {
         parameters: {
             query?: {
-                /** @description How many to answer at most; 0: 50. More than 500 counts as 500. */
+                /** @description Maximum number of items; 0 means 50. Values above 500 are treated as 500. */
                 page_size?: number;
-                /** @description The `next_page_token` of the page before; empty: the first page. */
+                /** @description The `next_page_token` of the previous page; empty means the first page. */
                 page_token?: string;
-                /** @description Only firmware, or only software. */
+                /** @description Only packages of this type. */
                 type?: components["schemas"]["OtaPackageType"];
-                /** @description Only packages in this state. */
+                /** @description Only packages with this status. */
                 status?: components["schemas"]["OtaPackageStatus"];
             };
             header?: {
                 /**
-                 * @description With a Kubernetes token alone: the namespace of the tenant that is meant; by default the service account's own.
+                 * @description Only with a Kubernetes token: the namespace of the tenant. Defaults to the namespace of the service account.
                  * @example kellet-acme
                  */
                 "X-Kellet-Namespace"?: components["parameters"]["X-Kellet-Namespace"];
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -12188,19 +12188,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -12258,24 +12258,24 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description With a Kubernetes token alone: the namespace of the tenant that is meant; by default the service account's own.
+                 * @description Only with a Kubernetes token: the namespace of the tenant. Defaults to the namespace of the service account.
                  * @example kellet-acme
                  */
                 "X-Kellet-Namespace"?: components["parameters"]["X-Kellet-Namespace"];
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -12318,19 +12318,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -12374,19 +12374,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -12437,36 +12437,36 @@ export interface operations {
     UploadArtifact: {
         parameters: {
             query?: {
-                /** @description Where in the artifact these bytes begin; unset: they are the whole artifact. Over REST the header Content-Range says it. */
+                /** @description Offset of these bytes in the artifact; unset means they are the whole artifact. Over REST, the Content-Range header sets it. */
                 offset?: number;
-                /** @description Size of the whole artifact, for a part of a package that does not state size_bytes; 0: size_bytes. */
+                /** @description Size of the whole artifact, for a part of a package without size_bytes; 0 means size_bytes. */
                 total_bytes?: number;
             };
             header?: {
                 /**
-                 * @description Where in the artifact the bytes belong, instead of offset.
+                 * @description Position of the bytes in the artifact, in place of offset.
                  * @example bytes 0-65535/150000
                  */
                 "Content-Range"?: components["parameters"]["Content-Range"];
                 /**
-                 * @description With a Kubernetes token alone: the namespace of the tenant that is meant; by default the service account's own.
+                 * @description Only with a Kubernetes token: the namespace of the tenant. Defaults to the namespace of the service account.
                  * @example kellet-acme
                  */
                 "X-Kellet-Namespace"?: components["parameters"]["X-Kellet-Namespace"];
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -12512,11 +12512,11 @@ export interface operations {
     ListRollouts: {
         parameters: {
             query?: {
-                /** @description How many to answer at most; 0: 50. More than 500 counts as 500. */
+                /** @description Maximum number of items; 0 means 50. Values above 500 are treated as 500. */
                 page_size?: number;
-                /** @description The `next_page_token` of the page before; empty: the first page. */
+                /** @description The `next_page_token` of the previous page; empty means the first page. */
                 page_token?: string;
-                /** @description Only rollouts in this state. */
+                /** @description Only rollouts with this status. */
                 status?: components["schemas"]["RolloutStatus"];
                 /** @description Only rollouts of this package. */
                 package_id?: string;
@@ -12525,24 +12525,24 @@ export interface operations {
             };
             header?: {
                 /**
-                 * @description With a Kubernetes token alone: the namespace of the tenant that is meant; by default the service account's own.
+                 * @description Only with a Kubernetes token: the namespace of the tenant. Defaults to the namespace of the service account.
                  * @example kellet-acme
                  */
                 "X-Kellet-Namespace"?: components["parameters"]["X-Kellet-Namespace"];
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -12582,19 +12582,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -12654,24 +12654,24 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description With a Kubernetes token alone: the namespace of the tenant that is meant; by default the service account's own.
+                 * @description Only with a Kubernetes token: the namespace of the tenant. Defaults to the namespace of the service account.
                  * @example kellet-acme
                  */
                 "X-Kellet-Namespace"?: components["parameters"]["X-Kellet-Namespace"];
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -12731,24 +12731,24 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description With a Kubernetes token alone: the namespace of the tenant that is meant; by default the service account's own.
+                 * @description Only with a Kubernetes token: the namespace of the tenant. Defaults to the namespace of the service account.
                  * @example kellet-acme
                  */
                 "X-Kellet-Namespace"?: components["parameters"]["X-Kellet-Namespace"];
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -12791,19 +12791,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -12854,33 +12854,33 @@ export interface operations {
     ListRolloutDevices: {
         parameters: {
             query?: {
-                /** @description How many to answer at most; 0: 50. More than 500 counts as 500. */
+                /** @description Maximum number of items; 0 means 50. Values above 500 are treated as 500. */
                 page_size?: number;
-                /** @description The `next_page_token` of the page before; empty: the first page. */
+                /** @description The `next_page_token` of the previous page; empty means the first page. */
                 page_token?: string;
                 /** @description Only devices in this state. */
                 state?: components["schemas"]["RolloutDeviceState"];
             };
             header?: {
                 /**
-                 * @description With a Kubernetes token alone: the namespace of the tenant that is meant; by default the service account's own.
+                 * @description Only with a Kubernetes token: the namespace of the tenant. Defaults to the namespace of the service account.
                  * @example kellet-acme
                  */
                 "X-Kellet-Namespace"?: components["parameters"]["X-Kellet-Namespace"];
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -12923,24 +12923,24 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description With a Kubernetes token alone: the namespace of the tenant that is meant; by default the service account's own.
+                 * @description Only with a Kubernetes token: the namespace of the tenant. Defaults to the namespace of the service account.
                  * @example kellet-acme
                  */
                 "X-Kellet-Namespace"?: components["parameters"]["X-Kellet-Namespace"];
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -12984,24 +12984,24 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description With a Kubernetes token alone: the namespace of the tenant that is meant; by default the service account's own.
+                 * @description Only with a Kubernetes token: the namespace of the tenant. Defaults to the namespace of the service account.
                  * @example kellet-acme
                  */
                 "X-Kellet-Namespace"?: components["parameters"]["X-Kellet-Namespace"];
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -13054,24 +13054,24 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description With a Kubernetes token alone: the namespace of the tenant that is meant; by default the service account's own.
+                 * @description Only with a Kubernetes token: the namespace of the tenant. Defaults to the namespace of the service account.
                  * @example kellet-acme
                  */
                 "X-Kellet-Namespace"?: components["parameters"]["X-Kellet-Namespace"];
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -13115,24 +13115,24 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description With a Kubernetes token alone: the namespace of the tenant that is meant; by default the service account's own.
+                 * @description Only with a Kubernetes token: the namespace of the tenant. Defaults to the namespace of the service account.
                  * @example kellet-acme
                  */
                 "X-Kellet-Namespace"?: components["parameters"]["X-Kellet-Namespace"];
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -13176,24 +13176,24 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description With a Kubernetes token alone: the namespace of the tenant that is meant; by default the service account's own.
+                 * @description Only with a Kubernetes token: the namespace of the tenant. Defaults to the namespace of the service account.
                  * @example kellet-acme
                  */
                 "X-Kellet-Namespace"?: components["parameters"]["X-Kellet-Namespace"];
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -13237,24 +13237,24 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description With a Kubernetes token alone: the namespace of the tenant that is meant; by default the service account's own.
+                 * @description Only with a Kubernetes token: the namespace of the tenant. Defaults to the namespace of the service account.
                  * @example kellet-acme
                  */
                 "X-Kellet-Namespace"?: components["parameters"]["X-Kellet-Namespace"];
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -13309,24 +13309,24 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description With a Kubernetes token alone: the namespace of the tenant that is meant; by default the service account's own.
+                 * @description Only with a Kubernetes token: the namespace of the tenant. Defaults to the namespace of the service account.
                  * @example kellet-acme
                  */
                 "X-Kellet-Namespace"?: components["parameters"]["X-Kellet-Namespace"];
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -13381,19 +13381,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -13434,35 +13434,35 @@ export interface operations {
     GetChunk: {
         parameters: {
             query: {
-                /** @description The package that is assigned to the device; any other is PERMISSION_DENIED. */
+                /** @description The package assigned to the device; any other returns PERMISSION_DENIED. */
                 package_id: string;
-                /** @description Where in the artifact the range begins. */
+                /** @description Offset of the range in the artifact. */
                 offset?: number;
-                /** @description Unset: 65536, which is also the most. */
+                /** @description At most 65536, which is also the default. */
                 length?: number;
             };
             header?: {
                 /**
-                 * @description The bytes wanted, with `Accept: application/octet-stream`, instead of offset and length.
+                 * @description Byte range, with `Accept: application/octet-stream`, in place of offset and length.
                  * @example bytes=0-65535
                  */
                 Range?: components["parameters"]["Range"];
-                /** @description The entity tag of the package whose part is wanted; of another package the whole is answered. */
+                /** @description Entity tag of the package that the range belongs to. If it is a different package, the range is ignored. */
                 "If-Range"?: components["parameters"]["If-Range"];
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -13490,7 +13490,7 @@ export interface operations {
                     "application/octet-stream": string;
                 };
             };
-            /** @description The bytes that Range asks for. */
+            /** @description The bytes requested by Range. */
             206: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -13508,7 +13508,7 @@ export interface operations {
             401: components["responses"]["Unauthenticated"];
             403: components["responses"]["PermissionDenied"];
             404: components["responses"]["NotFound"];
-            /** @description Range begins beyond the end of the artifact. */
+            /** @description Range starts beyond the end of the artifact. */
             416: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -13532,25 +13532,25 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
             };
             path: {
-                /** @description Whose result it is; `report.device_id` must agree. */
+                /** @description The device that reports; must equal `report.device_id`. */
                 device_id: string;
             };
             cookie?: never;
@@ -13597,19 +13597,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -13662,19 +13662,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -13717,22 +13717,22 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The same key again answers as the first request did, for a day; with another body it is an error. */
+                /** @description Repeating the key within a day returns the first response; a different body is an error. */
                 "Idempotency-Key"?: components["parameters"]["Idempotency-Key"];
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -13791,24 +13791,24 @@ export interface operations {
     GetMetrics: {
         parameters: {
             query?: {
-                /** @description Empty: the whole tenant. */
+                /** @description Empty means the whole tenant. */
                 device_id?: string;
             };
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -13848,24 +13848,24 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description With a Kubernetes token alone: the namespace of the tenant that is meant; by default the service account's own.
+                 * @description Only with a Kubernetes token: the namespace of the tenant. Defaults to the namespace of the service account.
                  * @example kellet-acme
                  */
                 "X-Kellet-Namespace"?: components["parameters"]["X-Kellet-Namespace"];
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -13910,39 +13910,39 @@ export interface operations {
                 start?: string;
                 /** @description Exclusive. */
                 end?: string;
-                /** @description Only these keys; empty: all. */
+                /** @description Only these keys; empty means all. */
                 keys?: string[];
-                /** @description Unset: asc. */
+                /** @description Unset means asc. */
                 order?: components["schemas"]["GetHistoryRequestOrder"];
-                /** @description Length of a bucket; buckets are aligned to the epoch and carry their start. */
+                /** @description Length of a bucket. Buckets are aligned to the epoch and carry their start time. */
                 interval_seconds?: number;
-                /** @description How a bucket is made of its values; needs an interval. */
+                /** @description How the values of a bucket are aggregated; requires an interval. */
                 aggregation?: components["schemas"]["GetHistoryRequestAggregation"];
                 /** @description At most 10,000. */
                 page_size?: number;
-                /** @description The `next_page_token` of the page before; empty: the first page. */
+                /** @description The `next_page_token` of the previous page; empty means the first page. */
                 page_token?: string;
             };
             header?: {
                 /**
-                 * @description With a Kubernetes token alone: the namespace of the tenant that is meant; by default the service account's own.
+                 * @description Only with a Kubernetes token: the namespace of the tenant. Defaults to the namespace of the service account.
                  * @example kellet-acme
                  */
                 "X-Kellet-Namespace"?: components["parameters"]["X-Kellet-Namespace"];
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -13983,28 +13983,28 @@ export interface operations {
     ListRules: {
         parameters: {
             query?: {
-                /** @description How many to answer at most; 0: 50. More than 500 counts as 500. */
+                /** @description Maximum number of items; 0 means 50. Values above 500 are treated as 500. */
                 page_size?: number;
-                /** @description The `next_page_token` of the page before; empty: the first page. */
+                /** @description The `next_page_token` of the previous page; empty means the first page. */
                 page_token?: string;
-                /** @description Only enabled rules, or only disabled ones. */
+                /** @description Only enabled or only disabled rules. */
                 enabled?: boolean;
             };
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -14043,19 +14043,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -14118,19 +14118,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -14173,19 +14173,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -14229,19 +14229,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -14294,19 +14294,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -14350,19 +14350,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -14406,19 +14406,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -14467,19 +14467,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -14537,35 +14537,35 @@ export interface operations {
     ListBatches: {
         parameters: {
             query?: {
-                /** @description How many to answer at most; 0: 50. More than 500 counts as 500. */
+                /** @description Maximum number of items; 0 means 50. Values above 500 are treated as 500. */
                 page_size?: number;
-                /** @description The `next_page_token` of the page before; empty: the first page. */
+                /** @description The `next_page_token` of the previous page; empty means the first page. */
                 page_token?: string;
-                /** @description Only batches in this state. */
+                /** @description Only batches with this status. */
                 status?: components["schemas"]["AnchorBatchStatus"];
                 /** @description Only batches of this mode. */
                 anchor_mode?: components["schemas"]["AnchoringPolicyMode"];
             };
             header?: {
                 /**
-                 * @description With a Kubernetes token alone: the namespace of the tenant that is meant; by default the service account's own.
+                 * @description Only with a Kubernetes token: the namespace of the tenant. Defaults to the namespace of the service account.
                  * @example kellet-acme
                  */
                 "X-Kellet-Namespace"?: components["parameters"]["X-Kellet-Namespace"];
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -14604,24 +14604,24 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description With a Kubernetes token alone: the namespace of the tenant that is meant; by default the service account's own.
+                 * @description Only with a Kubernetes token: the namespace of the tenant. Defaults to the namespace of the service account.
                  * @example kellet-acme
                  */
                 "X-Kellet-Namespace"?: components["parameters"]["X-Kellet-Namespace"];
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -14662,35 +14662,35 @@ export interface operations {
     VerifyHash: {
         parameters: {
             query?: {
-                /** @description Also answer the bundle. */
+                /** @description Whether to include the bundle in the response. */
                 include_bundle?: boolean;
             };
             header?: {
                 /**
-                 * @description With a Kubernetes token alone: the namespace of the tenant that is meant; by default the service account's own.
+                 * @description Only with a Kubernetes token: the namespace of the tenant. Defaults to the namespace of the service account.
                  * @example kellet-acme
                  */
                 "X-Kellet-Namespace"?: components["parameters"]["X-Kellet-Namespace"];
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
             };
             path: {
-                /** @description The leaf, 64 hex digits. */
+                /** @description Leaf hash, 64 hex digits. */
                 data_hash_hex: string;
             };
             cookie?: never;
@@ -14727,19 +14727,19 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -14795,31 +14795,31 @@ export interface operations {
     GetBatchProof: {
         parameters: {
             query?: {
-                /** @description Of `leaves`. */
+                /** @description Applies to `leaves`. */
                 page_size?: number;
-                /** @description The `next_page_token` of the page before; empty: the first page. */
+                /** @description The `next_page_token` of the previous page; empty means the first page. */
                 page_token?: string;
             };
             header?: {
                 /**
-                 * @description With a Kubernetes token alone: the namespace of the tenant that is meant; by default the service account's own.
+                 * @description Only with a Kubernetes token: the namespace of the tenant. Defaults to the namespace of the service account.
                  * @example kellet-acme
                  */
                 "X-Kellet-Namespace"?: components["parameters"]["X-Kellet-Namespace"];
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -14860,33 +14860,33 @@ export interface operations {
     ListProofs: {
         parameters: {
             query?: {
-                /** @description At most 500; unset: 50. */
+                /** @description At most 500; unset means 50. */
                 limit?: number;
-                /** @description How many to leave out. */
+                /** @description Number of proofs to skip. */
                 offset?: number;
                 /** @description Only proofs of this device. */
                 device_id?: string;
             };
             header?: {
                 /**
-                 * @description With a Kubernetes token alone: the namespace of the tenant that is meant; by default the service account's own.
+                 * @description Only with a Kubernetes token: the namespace of the tenant. Defaults to the namespace of the service account.
                  * @example kellet-acme
                  */
                 "X-Kellet-Namespace"?: components["parameters"]["X-Kellet-Namespace"];
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -14926,24 +14926,24 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description With a Kubernetes token alone: the namespace of the tenant that is meant; by default the service account's own.
+                 * @description Only with a Kubernetes token: the namespace of the tenant. Defaults to the namespace of the service account.
                  * @example kellet-acme
                  */
                 "X-Kellet-Namespace"?: components["parameters"]["X-Kellet-Namespace"];
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
                 /**
-                 * @description How long the client waits: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). Then the call ends with `DEADLINE_EXCEEDED`.
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
                  * @example 10S
                  */
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
@@ -14984,16 +14984,16 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
             };
             path?: never;
@@ -15021,23 +15021,23 @@ export interface operations {
         parameters: {
             query?: {
                 /**
-                 * @description Dependencies that do not matter to the asker, separated by commas.
+                 * @description Comma-separated dependencies to ignore.
                  * @example nats
                  */
                 exclude?: string;
             };
             header?: {
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
             };
             path?: never;
@@ -15077,19 +15077,19 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description `sha256=` and the HMAC-SHA256 of the body in hex. */
+                /** @description `sha256=` followed by the HMAC-SHA256 of the body in hex. */
                 "X-ARC-Signature"?: string;
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
             };
             path?: never;
@@ -15112,7 +15112,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Taken. */
+            /** @description Accepted. */
             200: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -15133,24 +15133,24 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The entity tag of what the client has: 304 when that is the newest. */
+                /** @description Entity tag of the client's copy. Returns 304 if it is current. */
                 "If-None-Match"?: components["parameters"]["If-None-Match"];
                 /**
-                 * @description With a Kubernetes token alone: the namespace of the tenant that is meant; by default the service account's own.
+                 * @description Only with a Kubernetes token: the namespace of the tenant. Defaults to the namespace of the service account.
                  * @example kellet-acme
                  */
                 "X-Kellet-Namespace"?: components["parameters"]["X-Kellet-Namespace"];
                 /**
-                 * @description The client's own id of the request, in the answer and in the log; 128 letters, digits and `_.:-` at most. A new one takes the place of any other text.
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
                  */
                 "X-Request-Id"?: components["parameters"]["X-Request-Id"];
                 /**
-                 * @description The trace that the call belongs to (W3C Trace Context); what is not well-formed is left aside.
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
                  * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
                  */
                 traceparent?: components["parameters"]["traceparent"];
-                /** @description What the trace's systems pass on, beside `traceparent`. */
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
                 tracestate?: components["parameters"]["tracestate"];
             };
             path?: never;
@@ -15173,7 +15173,7 @@ export interface operations {
                     "application/json": Record<string, never>;
                 };
             };
-            /** @description The document has the entity tag that the request names. */
+            /** @description The document matches the entity tag in `If-None-Match`. */
             304: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];

@@ -1,4 +1,4 @@
-// What happens to every call before its handler, on both ports alike: authenticate → rate limit → authorise (DECISIONS 22).
+// The steps before every handler, on both ports: authenticate → rate limit → authorise.
 import type { DescMethod, Message } from '@bufbuild/protobuf';
 import type { AccessEntry } from '../observability/access-log.ts';
 import type { Access } from '@kellet/proto/es/kellet/v1/options_pb';
@@ -9,7 +9,7 @@ import type { Authenticator } from './authenticate.ts';
 import { rateLimitHeaders, type RateLimiter, type WindowState } from '../rate-limit/rate-limit.ts';
 import { RateLimitExceeded } from '../rate-limit/rate-limit-exceeded.ts';
 
-/** Whether a gateway device may speak for another device of its tenant (its connected child). */
+/** Reports whether a gateway device may act for another device of its tenant (a connected child). */
 export type IsGatewayOf = (tenantId: string, gatewayDeviceId: string, deviceId: string) => Promise<boolean>;
 
 /** The steps before a handler. */
@@ -25,9 +25,9 @@ export class Admission {
   }
 
   /**
-   * Who calls, if the call may go on. The rate limit's headers are put into `headers` also when it may not. Throws
-   * UNAUTHENTICATED, RESOURCE_EXHAUSTED, PERMISSION_DENIED, in this order. `namespace` is where a Kubernetes token is used;
-   * with any other credential it means nothing. `entry` learns who calls also when the call is refused.
+   * Returns the caller if the call may proceed. Throws UNAUTHENTICATED, RESOURCE_EXHAUSTED or PERMISSION_DENIED,
+   * checked in this order. Adds the rate limit headers to `headers`, and the caller to `entry`, even when it throws.
+   * `namespace` is where a Kubernetes token is used; it is ignored for other credentials.
    */
   async admit(
     access: Access,
@@ -46,7 +46,7 @@ export class Admission {
     const identity = await this.authenticator.authenticate(credential, address, use);
     if (entry) entry.caller = identity.caller;
     const { kind, tenantId } = identity.caller;
-    // Who holds no right in a tenant must not use up its window.
+    // Callers without rights in a tenant must not use up its window.
     if (kind === 'kubernetes' && tenantId === '') this.limiter.throttleAddress(address);
     else this.setHeaders(await this.limiter.count(access, identity), headers);
     const refusal = authorize(access, identity.caller, address);
@@ -54,7 +54,7 @@ export class Admission {
     return identity.caller;
   }
 
-  /** Shows the window, and refuses the call when it is used up. */
+  /** Adds the rate limit headers; throws when the window is exhausted. */
   private setHeaders(state: WindowState | undefined, headers: Map<string, string>): void {
     if (!state) return;
     for (const [name, value] of rateLimitHeaders(state)) headers.set(name, value);
@@ -62,8 +62,8 @@ export class Admission {
   }
 
   /**
-   * Who opens a socket outside the contract's methods (/ws), counted as one request. What the caller may do there is for the
-   * socket to judge. Throws UNAUTHENTICATED, RESOURCE_EXHAUSTED.
+   * Returns the caller who opens a socket outside the contract's methods (/ws), counted as one request. The socket
+   * itself authorises the caller. Throws UNAUTHENTICATED or RESOURCE_EXHAUSTED.
    */
   async admitSocket(credential: string, address: string): Promise<Caller> {
     const identity = await this.authenticator.authenticate(credential, address);
@@ -72,7 +72,7 @@ export class Admission {
     return identity.caller;
   }
 
-  /** Refuses a device that names a device which is neither itself nor its child. Throws PERMISSION_DENIED. */
+  /** Checks that a device names only itself or one of its children. Throws PERMISSION_DENIED. */
   async admitDevice(access: Access, method: DescMethod, message: Message, caller: Caller): Promise<void> {
     if (access.deviceField === '' || caller.kind !== 'device') return;
     const named = foreignDevice(access, caller, fieldText(method, message, access.deviceField));
@@ -84,7 +84,7 @@ export class Admission {
 
 function fieldText(method: DescMethod, message: Message, name: string): string {
   const field = method.input.fields.find((candidate) => candidate.name === name);
-  if (!field) throw new Error(`${method.name}: device_field ${name} is no field`);
+  if (!field) throw new Error(`${method.name}: device_field ${name} does not exist`);
   const value = (message as Message & Record<string, unknown>)[field.localName];
   return typeof value === 'string' ? value : '';
 }

@@ -39,13 +39,13 @@ describe('the credential of a request', () => {
   }
 });
 
-describe("what ValidateToken's answer stands for", () => {
+describe('the response of ValidateToken', () => {
   const caller = (answer: TestToken) => {
     const identity = identityOf(create(ValidateTokenResponseSchema, answerFor(answer)), 'hash');
     return identity instanceof KelletError ? `${identity.code} ${identity.message}` : identity.caller;
   };
 
-  it('a user, with everything a handler may know', () => {
+  it('yields a user with everything a handler may know', () => {
     expect(
       caller({ ...user, scopes: ['a:read'], ipAllowlist: ['10.0.0.0/8'], expiresAt: timestampFromMs(5500) }),
     ).to.deep.equal({
@@ -64,7 +64,7 @@ describe("what ValidateToken's answer stands for", () => {
 
   for (const [what, answer, want] of [
     [
-      'a service goes by its key',
+      'a service, by its key',
       { valid: true, kind: Kind.service, keyId: 'k1', userId: 'x' },
       { kind: 'service', userId: 'k1' },
     ],
@@ -81,10 +81,10 @@ describe("what ValidateToken's answer stands for", () => {
     ['no kind', { valid: true, tenantId: 'acme' }, 'UNAUTHENTICATED'],
     ['a kind of a later version', { valid: true, kind: 99 as Kind }, 'UNAUTHENTICATED'],
   ] as const) {
-    it(`refuses ${what}`, () => expect(caller(answer)).to.contain(want));
+    it(`rejects ${what}`, () => expect(caller(answer)).to.contain(want));
   }
 
-  it('sends the holder of an expired API key to no refresh, which keys do not have', () => {
+  it('does not offer a refresh for an expired API key', () => {
     const refused = identityOf(
       create(ValidateTokenResponseSchema, answerFor({ reason: Reason.expired })),
       'hash',
@@ -94,7 +94,7 @@ describe("what ValidateToken's answer stands for", () => {
   });
 });
 
-describe('remembering credentials', () => {
+describe('caching credentials', () => {
   let now: number;
   let asked: number;
   let answer: () => Promise<TestToken>;
@@ -135,7 +135,7 @@ describe('remembering credentials', () => {
     return asked - before;
   };
 
-  it('for ten seconds', async () => {
+  it('lasts ten seconds', async () => {
     expect(await askTimes(3)).to.equal(1);
     now += 9_999;
     expect(await askTimes(1)).to.equal(0);
@@ -143,21 +143,21 @@ describe('remembering credentials', () => {
     expect(await askTimes(1)).to.equal(1);
   });
 
-  it('not beyond their own end', async () => {
+  it('ends when the credential expires', async () => {
     answer = async () => ({ ...user, expiresAt: timestampFromMs(now + 3000) });
     await ask();
     now += 3000;
     expect(await askTimes(1)).to.equal(1);
   });
 
-  it('refused ones for two seconds', async () => {
+  it('lasts two seconds for rejected ones', async () => {
     answer = async () => ({ valid: false });
     expect(await askTimes(3)).to.equal(1);
     now += 2000;
     expect(await askTimes(1)).to.equal(1);
   });
 
-  it('asks about few guesses of an address, and goes on asking about credentials that have held', async () => {
+  it('limits guesses per address, but still validates credentials that were valid before', async () => {
     const from = (address: string, credential: string) =>
       authenticator.authenticate(credential, address).then(
         () => 'ok',
@@ -173,7 +173,7 @@ describe('remembering credentials', () => {
     expect(outcomes[199]).to.equal('UNAUTHENTICATED ');
     expect(outcomes.slice(200)).to.satisfy((rest: string[]) => rest.every((one) => one === 'RESOURCE_EXHAUSTED 1'));
     answer = async () => user;
-    // Behind the same address: what held here before, though it is not remembered any longer.
+    // From the same address: a credential that was valid before but is no longer cached.
     now += 11_000;
     for (let guess = 0; guess < 1000; guess += 1) {
       answer = async () => ({ valid: false });
@@ -187,7 +187,7 @@ describe('remembering credentials', () => {
     expect(await from('2001:db8::1', 'newer')).to.equal('ok');
   });
 
-  it('charges an address nothing for a credential that has held and is revoked', async () => {
+  it('does not charge an address for a credential that was valid and is now revoked', async () => {
     expect(await ask('token')).to.equal('ok');
     answer = async () => ({ valid: false });
     for (let time = 0; time < 300; time += 1) {
@@ -196,14 +196,14 @@ describe('remembering credentials', () => {
     }
   });
 
-  it('not when the auth service cannot tell', async () => {
+  it('does not happen when the auth service is unavailable', async () => {
     answer = () => Promise.reject(unavailable('away'));
     expect(await ask()).to.equal('UNAVAILABLE');
     answer = async () => user;
     expect(await ask()).to.equal('ok');
   });
 
-  it('remembers of a Kubernetes token what it may do where, and for less long what it may not', async () => {
+  it('caches permissions of a Kubernetes token per namespace, and missing ones for a shorter time', async () => {
     const uses: object[] = [];
     const registry = new ServiceRegistry();
     registry.register(AuthService, {
@@ -238,7 +238,7 @@ describe('remembering credentials', () => {
     expect(uses[4]).to.deep.equal({ namespace: '', permission: '' });
   });
 
-  it('asks nothing about what cannot be a credential', async () => {
+  it('rejects what cannot be a credential without a call', async () => {
     expect(await ask('')).to.equal('UNAUTHENTICATED');
     expect(await ask('x'.repeat(8193))).to.equal('UNAUTHENTICATED');
     expect(asked).to.equal(0);
@@ -252,21 +252,21 @@ describe('remembering credentials', () => {
     ['everything is revoked', '*', 1],
     ['another credential is revoked', hash('sha256', 'other', 'hex'), 0],
     ['another session is revoked', 'session:s2', 0],
-    ['a session without name is revoked', 'session:', 0],
+    ['a session without a name is revoked', 'session:', 0],
   ] as const) {
-    it(`${forgotten ? 'forgets it' : 'keeps it'} when ${what}`, async () => {
+    it(`${forgotten ? 'evicts' : 'keeps'} it when ${what}`, async () => {
       await ask();
       announce(payload, channel);
       expect(await askTimes(1)).to.equal(forgotten);
     });
   }
 
-  it('does not remember an answer that a revocation overtook', async () => {
+  it('discards a response that was overtaken by a revocation', async () => {
     let release: (value: TestToken) => void = () => undefined;
     answer = () => new Promise((resolve) => (release = resolve));
     const first = ask();
     announce('*');
-    // Whoever asks after the revocation asks anew instead of sharing the older answer.
+    // Requests after the revocation must not share the older call.
     const second = ask();
     expect(asked).to.equal(2);
     release({ valid: false });
@@ -274,7 +274,7 @@ describe('remembering credentials', () => {
     void first;
   });
 
-  it('remembers nothing while revocations cannot be heard', async () => {
+  it('stops while revocations cannot be received', async () => {
     await ask();
     listening(true);
     expect(await askTimes(3)).to.equal(3);
@@ -282,7 +282,7 @@ describe('remembering credentials', () => {
     expect(await askTimes(3)).to.equal(1);
   });
 
-  it('tells an open call of its own revocation only', async () => {
+  it('reports to an open call only its own revocation', async () => {
     const { caller } = await authenticator.authenticate('token', '127.0.0.1');
     const ended: string[] = [];
     const call = { credential: 'token', caller, address: '127.0.0.1' };
@@ -302,7 +302,7 @@ describe('remembering credentials', () => {
     expect(ended).to.deep.equal(['UNAUTHENTICATED']);
   });
 
-  it('ends an open call whose caller may no longer make it, and no other', async () => {
+  it('ends only the open call whose caller has lost permission', async () => {
     answer = async () => ({ ...user, scopes: ['rpc:read'] });
     const { caller } = await authenticator.authenticate('token', '192.0.2.7');
     const ended: string[] = [];
@@ -327,7 +327,7 @@ describe('remembering credentials', () => {
     expect(ended.slice(1)).to.deep.equal(['scoped PERMISSION_DENIED']);
   });
 
-  it('ends an open call whose credential was revoked before it could be watched', async () => {
+  it('ends an open call whose credential was revoked before the watch started', async () => {
     const { caller } = await authenticator.authenticate('token', '127.0.0.1');
     answer = async () => ({ valid: false, reason: Reason.revoked });
     announce('session:s1');
@@ -337,7 +337,7 @@ describe('remembering credentials', () => {
     expect(ended).to.deep.equal(['UNAUTHENTICATED']);
   });
 
-  it('asks again about an open call when the auth service could not tell', async function () {
+  it('rechecks an open call when the auth service was unavailable', async function () {
     this.timeout(5000);
     const { caller } = await authenticator.authenticate('token', '127.0.0.1');
     const ended: string[] = [];
@@ -351,7 +351,7 @@ describe('remembering credentials', () => {
     expect(ended).to.deep.equal(['UNAUTHENTICATED']);
   });
 
-  it('ends an open call at the end that its credential got meanwhile', async function () {
+  it("ends an open call at the credential's updated expiry", async function () {
     this.timeout(5000);
     const { caller } = await authenticator.authenticate('token', '127.0.0.1');
     const ended: string[] = [];
@@ -365,7 +365,7 @@ describe('remembering credentials', () => {
     expect(ended).to.deep.equal(['UNAUTHENTICATED']);
   });
 
-  it('judges thousands of open calls again a few at a time', async () => {
+  it('rechecks thousands of open calls a few at a time', async () => {
     const { caller } = await authenticator.authenticate('token', '127.0.0.1');
     let ended = 0;
     let most = 0;

@@ -1,5 +1,5 @@
-// Whom a credential stands for: asked of AuthService.ValidateToken, remembered for a few seconds, forgotten at once when a
-// revocation is announced (DECISIONS 23).
+// Resolves credentials to callers with AuthService.ValidateToken. Results are cached for a few seconds and evicted when
+// a revocation is announced.
 import { hash } from 'node:crypto';
 import { create, type MessageInitShape } from '@bufbuild/protobuf';
 import { timestampMs } from '@bufbuild/protobuf/wkt';
@@ -27,34 +27,37 @@ import { TokenBuckets } from '../rate-limit/token-bucket.ts';
 const rememberMilliseconds = 10_000;
 const rememberRefusalMilliseconds = 2_000;
 const maximumRemembered = 50_000;
-/** They are errors with their stacks, and anybody can make more of them. */
+/** Rejections hold errors with stack traces, and anybody can cause more of them. */
 const maximumRefused = 5_000;
-/** Credentials that have held here before, and how many failed ones an address (IPv6: /64) may ask about. */
+/** Credentials that were valid here before, and failed credentials allowed per address (IPv6: per /64). */
 const maximumProven = 200_000;
 const failures = { perSecond: 20, burst: 200 };
-/** Open calls that are judged again at the same time, and how long after an answer that did not tell. */
+/** Maximum concurrent rechecks of open calls, and the delay before retrying one that failed. */
 const maximumChecks = 16;
 const recheckMilliseconds = 1_000;
 
-/** How a credential is sent, for who sent none, or one of another scheme. */
+/** Added to the error when the credential is missing or uses another scheme. */
 const howToSend = 'send Authorization: Bearer <access token or API key>, or X-API-Key: <API key>';
 
-/** A caller, and the limits that come with its tenant. */
+/** A caller, and the limits of its tenant. */
 export interface Identity {
   readonly caller: Caller;
-  /** The tenant's requests per minute; 0: the default. */
+  /** The tenant's requests per minute; 0 means the default. */
   readonly rateLimitPerMinute: number;
 }
 
-/** The credential of a request's headers or metadata, or undefined when there is none. `Authorization` wins over `X-API-Key`. */
+/**
+ * Returns the credential from request headers or metadata, or undefined. `Authorization` takes precedence over
+ * `X-API-Key`.
+ */
 export function credentialOf(authorization: string | undefined, apiKey: string | undefined): string | undefined {
   if (authorization !== undefined && authorization !== '') return /^bearer +(\S+) *$/i.exec(authorization)?.[1] ?? '';
   return apiKey;
 }
 
-/** What a Kubernetes token is used for; of no meaning with any other credential. */
+/** What a Kubernetes token is used for; ignored for other credentials. */
 export interface TokenUse {
-  /** The header X-Kellet-Namespace; empty: the namespace of the token's service account. */
+  /** The header X-Kellet-Namespace; empty means the namespace of the token's service account. */
   readonly namespace: string;
   /** The method's Access.kubernetes_permission. */
   readonly permission: string;
@@ -67,7 +70,7 @@ interface Remembered {
   readonly until: number;
 }
 
-/** Identities by the hash of their credential, found by what revokes them too. */
+/** Identities by the hash of their credential, indexed by the keys that revoke them. */
 class RememberedIdentities extends BoundedMap<string, Remembered> {
   private readonly index = new RevocationIndex<string>();
 
@@ -88,17 +91,19 @@ class RememberedIdentities extends BoundedMap<string, Remembered> {
   }
 }
 
-/** A call that stays open, and what must go on being true of its caller. */
+/** A call that stays open while its caller remains authorised. */
 export interface OpenCall {
   readonly credential: string;
   readonly caller: Caller;
-  /** Of the peer. */
+  /** Address of the peer. */
   readonly address: string;
-  /** For a Kubernetes token. */
+  /** Set for a Kubernetes token. */
   readonly use?: TokenUse;
-  /** Why a caller whose rights have changed may not go on; by default only the address is judged. */
+  /** Returns why a caller whose rights have changed must be rejected. By default only the address is checked. */
   readonly refusalOf?: (caller: Caller) => string | undefined;
-  /** Called once, when the credential is revoked or expired (UNAUTHENTICATED) or no longer enough (PERMISSION_DENIED). */
+  /**
+   * Called once, when the credential is revoked or expires (UNAUTHENTICATED) or no longer suffices (PERMISSION_DENIED).
+   */
   readonly end: (reason: KelletError) => void;
 }
 
@@ -107,7 +112,7 @@ interface Watched {
   timer: NodeJS.Timeout | undefined;
 }
 
-/** Turns credentials into callers. */
+/** Resolves credentials to callers. */
 export class Authenticator {
   private readonly invoker: Invoker;
   private readonly clock: Clock;
@@ -116,15 +121,17 @@ export class Authenticator {
     maximumRefused,
   );
   private readonly running = new Map<string, Promise<Identity>>();
-  /** The hashes of credentials that held when they were last asked about, cut to 16 bytes. */
+  /** Hashes, cut to 16 bytes, of credentials that were valid when last checked. */
   private readonly proven = new BoundedMap<string, true>(maximumProven);
   private readonly failures: TokenBuckets;
-  /** Raised by every announcement, so that an answer that was under way meanwhile is used once and not remembered. */
+  /** Incremented by every announcement, so that a response requested before it is used once but not cached. */
   private announcements = 0;
   private isListening = true;
   private readonly watched = new Set<Watched>();
   private readonly watchedIndex = new RevocationIndex<Watched>();
-  /** Open calls to be judged again, in order; a few at a time, or a lost listener would ask for all of them at once. */
+  /**
+   * Open calls to recheck, in order. Limited in concurrency, because losing the listener makes all of them due at once.
+   */
   private readonly toCheck = new Set<Watched>();
   private checking = 0;
 
@@ -135,8 +142,8 @@ export class Authenticator {
   }
 
   /**
-   * Hears from the database of revocations and of tenants whose settings (limit, allowlist) have changed; while that
-   * connection is lost nothing is remembered.
+   * Listens to the database for revocations and for changed tenant settings (limit, allowlist). While that connection
+   * is lost, nothing is cached.
    */
   listen(database: Database): void {
     this.isListening = false;
@@ -151,15 +158,15 @@ export class Authenticator {
   }
 
   /**
-   * Watches the credential of a call that stays open (a stream, a socket, a long poll) and ends the call when it must not go
-   * on. The function that comes back ends the watch.
+   * Watches the credential of a call that stays open (a stream, a socket, a long poll) and ends the call when it is no
+   * longer authorised. Returns a function that ends the watch.
    */
   watch(call: OpenCall): () => void {
     const watched: Watched = { call, timer: undefined };
     this.watched.add(watched);
     this.watchedIndex.add(call.caller, watched);
     this.awaitExpiry(watched, call.caller.expiresAt);
-    // What was announced between the call's admission and now reached nobody; nothing new costs a look into memory.
+    // Catches announcements made between the call's admission and now. Without one, the check is served from the cache.
     this.checkSoon(watched);
     return () => this.unwatch(watched);
   }
@@ -170,12 +177,12 @@ export class Authenticator {
     if (this.watched.delete(watched)) this.watchedIndex.remove(watched.call.caller, watched);
   }
 
-  /** Judges an open call again a second after its credential has expired. */
+  /** Rechecks an open call one second after its credential expires. */
   private awaitExpiry(watched: Watched, expiresAt: number): void {
     clearTimeout(watched.timer);
     if (expiresAt === 0) return;
     const milliseconds = Math.max(0, expiresAt * 1000 - this.clock.now()) + 1000;
-    // A timer longer than 2^31 ms fires at once; such a credential outlives any connection.
+    // Timers longer than 2^31 ms fire immediately; no connection lasts that long.
     if (milliseconds < 2 ** 31) watched.timer = setTimeout(() => this.checkSoon(watched), milliseconds);
   }
 
@@ -203,13 +210,13 @@ export class Authenticator {
       const refusal =
         watched.call.refusalOf?.(now) ??
         (isAllowed(address, now.ipAllowlist) ? undefined : 'this address is not on the allowlist');
-      // A credential may have got another end meanwhile (a rotated key with its grace).
+      // The expiry may have changed (a rotated key in its grace period).
       if (refusal === undefined) return this.awaitExpiry(watched, now.expiresAt);
       reason = permissionDenied(refusal);
     } catch (error) {
       if (!this.watched.has(watched)) return;
       if (!(error instanceof KelletError) || error.code !== 'UNAUTHENTICATED') {
-        // Who cannot tell is asked again: a revoked call must not stay open because the database was away.
+        // Retried when the check fails: a revoked call must not stay open because the database was unavailable.
         clearTimeout(watched.timer);
         watched.timer = setTimeout(() => this.checkSoon(watched), recheckMilliseconds);
         return;
@@ -221,15 +228,15 @@ export class Authenticator {
   }
 
   /**
-   * The identity behind a credential; for a Kubernetes token, in this use of it. Throws UNAUTHENTICATED for one that is
-   * missing or does not hold, RESOURCE_EXHAUSTED for one that is unknown here and comes from an address from which too many
-   * did not hold, and whatever the auth service throws when it cannot tell.
+   * Returns the identity behind a credential; for a Kubernetes token, for this use of it. Throws UNAUTHENTICATED if it
+   * is missing or invalid, RESOURCE_EXHAUSTED if it is not cached and its address has sent too many invalid ones, or
+   * whatever the auth service throws.
    */
   authenticate(credential: string | undefined, address: string, use: TokenUse = noUse): Promise<Identity> {
     return this.identify(credential, address, use, true);
   }
 
-  /** `mayGuess`: the credential comes with a request, and is not that of a call which has been admitted. */
+  /** `mayGuess` is true for a credential that comes with a request, and false for that of a call already admitted. */
   private async identify(
     credential: string | undefined,
     address: string,
@@ -244,7 +251,7 @@ export class Authenticator {
     let known = this.remembered.get(key);
     const isKubernetes = !known && readKubernetesToken(credential) !== undefined;
     if (isKubernetes) {
-      // The cluster's answer is about one namespace and one permission.
+      // The cluster's decision applies to one namespace and one permission.
       key = hash('sha256', `${credential}\n${use.namespace}\n${use.permission}`, 'hex');
       known = this.remembered.get(key);
     }
@@ -264,13 +271,13 @@ export class Authenticator {
     return run;
   }
 
-  /** Who shares an address with somebody who guesses is not locked out by that, once its credential has held. */
+  /** A credential that was valid before is not locked out because someone else behind the same address is guessing. */
   private refuseGuessing(credentialHash: string, address: string): void {
     const wait = this.failures.wait(addressBlock(address));
     if (wait > 0 && !this.proven.has(credentialHash.slice(0, 32))) throw new RateLimitExceeded(wait);
   }
 
-  /** Whether the credential has been found to hold within the last seconds; a Kubernetes token is never known. */
+  /** Reports whether the credential was found valid within the last seconds; always false for Kubernetes tokens. */
   isKnown(credential: string): boolean {
     const known = this.remembered.get(hash('sha256', credential, 'hex'));
     return known !== undefined && known.until > this.clock.now();
@@ -294,7 +301,7 @@ export class Authenticator {
     const mayRemember = this.isListening && this.announcements === announcements;
     const provenKey = credentialHash.slice(0, 32);
     if (outcome instanceof KelletError) {
-      // One that has held before is no guess: it was revoked, or has expired.
+      // A credential that was valid before is not a guess: it was revoked or has expired.
       if (!this.proven.delete(provenKey) && mayGuess) this.failures.charge(addressBlock(address));
       if (mayRemember) this.refused.set(key, { refusal: outcome, until: now + rememberRefusalMilliseconds });
       throw outcome;
@@ -308,10 +315,10 @@ export class Authenticator {
     return outcome;
   }
 
-  /** Takes an announcement: the name of what must be asked about anew (revocation-index.ts), or `*`. */
+  /** Handles an announcement: evicts what it names (see revocation-index.ts), or everything for `*`. */
   private forget(key: string): void {
     this.announcements += 1;
-    // Whoever asks from here on must not get an answer that was on its way before the announcement.
+    // Later requests must not share a call that started before the announcement.
     this.running.clear();
     this.refused.clear();
     this.remembered.forget(key);
@@ -327,7 +334,7 @@ const callerKinds = new Map<Kind | undefined, CallerKind>([
   [Kind.kubernetes, 'kubernetes'],
 ]);
 
-/** ValidateToken's answer as a caller, or as the error that refuses it; `isKey`: the credential is an API key. */
+/** Converts ValidateToken's response to a caller, or to the error that rejects it. `isKey` marks an API key. */
 export function identityOf(
   answer: ValidateTokenResponse,
   credentialHash: string,
@@ -336,7 +343,7 @@ export function identityOf(
   const { grant } = answer;
   if (!answer.valid) return refusalOf(grant?.reason, isKey);
   const kind = callerKinds.get(answer.kind);
-  // Without a grant it was not the gateway that was answered.
+  // A response without a grant was not meant for the gateway.
   if (kind === undefined || !grant) return unauthenticated();
   return {
     rateLimitPerMinute: grant.rateLimitPerMinute,
@@ -356,7 +363,7 @@ export function identityOf(
   };
 }
 
-/** Only an access token has a refresh token beside it. */
+/** Only access tokens have a refresh token. */
 function refusalOf(reason: Reason | undefined, isKey: boolean): KelletError {
   if (reason === Reason.expired && !isKey) {
     return unauthenticated('the token has expired; exchange the refresh token at POST /api/v1/auth/refresh');

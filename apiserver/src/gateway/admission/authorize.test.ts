@@ -18,14 +18,14 @@ describe('authorisation', () => {
   const kubernetes = caller({ kind: 'kubernetes', name: 'k', scopes: new Set(['create otarollouts/pause']) });
 
   for (const [what, rule, who, want] of [
-    ['a public method, without credential', access([C.PUBLIC]), publicCaller, undefined],
-    ['a public method, with one', access([C.PUBLIC]), user, undefined],
+    ['a public method, without a credential', access([C.PUBLIC]), publicCaller, undefined],
+    ['a public method, with a credential', access([C.PUBLIC]), user, undefined],
     ['a method nobody may call', access([]), user, 'a user credential may not call this method'],
     ['the scope is held', readDevices, user, undefined],
     ['the scope is missing', readDevices, service, 'the scope devices:read is required'],
     ['reading is not writing', access([C.USER], 'devices:write'), user, 'the scope devices:write is required'],
-    ['no scope is asked for', access([C.USER]), user, undefined],
-    ['a device where only people may call', readDevices, device, 'a device credential may not call this method'],
+    ['no scope is required', access([C.USER]), user, undefined],
+    ['a device where only users may call', readDevices, device, 'a device credential may not call this method'],
     ['a device where devices may call', access([C.USER, C.DEVICE], 'telemetry:write'), device, undefined],
     ['a user on a device method', access([C.DEVICE]), user, 'a user credential may not call this method'],
     ['the platform admin on tenants', access([C.PLATFORM]), platform, undefined],
@@ -37,7 +37,7 @@ describe('authorisation', () => {
       { ...user, ipAllowlist: ['10.0.0.0/8'] },
       'this address is not on the allowlist',
     ],
-    ['a Kubernetes identity that was asked about this method', pause, kubernetes, undefined],
+    ['a Kubernetes identity checked for this method', pause, kubernetes, undefined],
     [
       'a Kubernetes identity without the permission',
       pause,
@@ -57,7 +57,7 @@ describe('authorisation', () => {
       'a Kubernetes identity may not call this method',
     ],
     [
-      'a Kubernetes identity from elsewhere',
+      'a Kubernetes identity from another address',
       pause,
       { ...kubernetes, ipAllowlist: ['10.0.0.0/8'] },
       'this address is not on the allowlist',
@@ -67,7 +67,7 @@ describe('authorisation', () => {
     it(what, () => expect(authorize(rule, who, '192.0.2.7')).to.equal(want));
   }
 
-  it('lets a device name itself and asks about any other', () => {
+  it('lets a device name itself and checks any other device', () => {
     const own = access([C.DEVICE], '', 'device_id');
     expect(foreignDevice(own, device, 'd1')).to.equal(undefined);
     expect(foreignDevice(own, device, 'd2')).to.equal('d2');

@@ -1,9 +1,9 @@
-// May this caller make this call? Decided from the contract's access option and the credential alone.
+// Decides whether a caller may make a call, from the contract's access option and the credential alone.
 import { Access_Caller, type Access } from '@kellet/proto/es/kellet/v1/options_pb';
 import { isAllowed } from '../../platform/address-ranges.ts';
 import type { Caller, CallerKind } from '../../platform/rpc.ts';
 
-/** A refusal, in words for the caller; undefined: go on. */
+/** Reason for a rejection, for the caller; undefined means allowed. */
 export type Refusal = string | undefined;
 
 const callerOf: Record<Exclude<CallerKind, 'kubernetes'>, Access_Caller> = {
@@ -14,12 +14,12 @@ const callerOf: Record<Exclude<CallerKind, 'kubernetes'>, Access_Caller> = {
   platform: Access_Caller.PLATFORM,
 };
 
-/** Whether a method is open to callers without a credential. */
+/** Reports whether a method is open to callers without a credential. */
 export const isPublic = (access: Access): boolean => access.callers.includes(Access_Caller.PUBLIC);
 
 /**
- * Kind of caller, scope and address. A device key and the platform administrator hold no scopes to choose from: for them the
- * kind is enough, and the method's callers say what the kind may do.
+ * Checks kind of caller, scope and address. Device keys and the platform administrator have no selectable scopes: for
+ * them, being listed among the method's callers suffices.
  */
 export function authorize(access: Access, caller: Caller, address: string): Refusal {
   if (isPublic(access)) return undefined;
@@ -31,7 +31,7 @@ export function authorize(access: Access, caller: Caller, address: string): Refu
   return refuseAddress(caller, address);
 }
 
-/** RBAC has decided; here it is only looked whether it was asked about this method, and what it said. */
+/** RBAC has already decided: this checks that the decision was about this method, and what it was. */
 function authorizeKubernetes(access: Access, caller: Caller, address: string): Refusal {
   const { kubernetesPermission: permission } = access;
   if (permission === '') return 'a Kubernetes identity may not call this method';
@@ -43,14 +43,14 @@ const refuseAddress = (caller: Caller, address: string): Refusal =>
   isAllowed(address, caller.ipAllowlist) ? undefined : 'this address is not on the allowlist';
 
 /**
- * The device that a device key names in a request, when it is another one than its own: then only being its gateway can
- * justify the call. Undefined: nothing to check.
+ * Returns the device named in a device key's request if it is not the caller's own: then the call is allowed only if
+ * the caller is its gateway. Returns undefined if there is nothing to check.
  */
 export function foreignDevice(access: Access, caller: Caller, named: string): string | undefined {
   if (caller.kind !== 'device' || access.deviceField === '' || named === caller.deviceId) return undefined;
   return named;
 }
 
-/** An IPv4 address as such also when the socket is a dual-stack one (::ffff:192.0.2.1). */
+/** Unwraps IPv4 addresses of dual-stack sockets (::ffff:192.0.2.1). */
 export const plainAddress = (address: string): string =>
   address.startsWith('::ffff:') && address.includes('.') ? address.slice('::ffff:'.length) : address;

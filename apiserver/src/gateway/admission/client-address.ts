@@ -1,21 +1,22 @@
-// From where a request comes: the peer, or, when the peer is a trusted proxy, whom that proxy says it speaks for.
+// Determines the client address of a request: the peer's, or the one that a trusted proxy reports.
 import type { IncomingMessage } from 'node:http';
 import { isIP, type BlockList } from 'node:net';
 import { addressList } from '../../platform/address-ranges.ts';
 import { plainAddress } from './authorize.ts';
 
-/** Answers the client's address, from the peer's and the request's headers by lower-case name. */
+/** Returns the client's address, given the peer's and the request's headers by lower-case name. */
 export type AddressOf = (peer: string, header: (name: string) => string | undefined) => string;
 
-/** The client's address, through trusted proxies. */
+/** Returns the client's address, through trusted proxies. */
 export const addressOfRequest = (addressOf: AddressOf, request: IncomingMessage): string =>
   addressOf(request.socket.remoteAddress ?? '', (name) => request.headers[name] as string | undefined);
 
 /**
- * `trusted`: addresses or CIDR ranges of proxies (KELLET_TRUSTED_PROXIES). The addresses in `X-Forwarded-For`, or else in
- * `Forwarded` (RFC 7239), are walked from the nearest to the farthest: the first that is no trusted proxy is the client. What
- * stands before it was written by the client, and proves nothing. Without trusted proxies the
- * headers say nothing. `untrusted` hears, once, of a peer that sends them and is none.
+ * Returns a resolver of client addresses. `trusted` holds addresses or CIDR ranges of proxies (KELLET_TRUSTED_PROXIES).
+ * Walks the addresses in `X-Forwarded-For`, or else in `Forwarded` (RFC 7239), from nearest to farthest: the first one
+ * that is not a trusted proxy is the client. Addresses before it were written by the client and prove nothing. Without
+ * trusted proxies the headers are ignored. `untrusted` is called once, with the first peer that sends them without
+ * being trusted.
  */
 export function clientAddresses(trusted: readonly string[], untrusted?: (peer: string) => void): AddressOf {
   let warn = untrusted;
@@ -34,7 +35,7 @@ export function clientAddresses(trusted: readonly string[], untrusted?: (peer: s
     const hops = forwardedFor === undefined ? forwardedHops(header('forwarded') ?? '') : forwardedFor.split(',');
     for (const hop of hops.toReversed()) {
       const next = hopAddress(hop);
-      // A proxy that hides whom it speaks for, or a hop that is no address: no better is known than the one before.
+      // The proxy hides the client, or the hop is not an address: the last known address is used.
       if (next === undefined) return address;
       address = next;
       if (!holds(proxies, address)) return address;
@@ -43,7 +44,7 @@ export function clientAddresses(trusted: readonly string[], untrusted?: (peer: s
   };
 }
 
-/** Ranges of a setting, separated by commas. */
+/** Splits a comma-separated setting into its ranges. */
 export const listOf = (text: string): string[] =>
   text
     .split(',')
@@ -55,7 +56,7 @@ const holds = (list: BlockList, address: string): boolean => {
   return family !== 0 && list.check(address, family === 4 ? 'ipv4' : 'ipv6');
 };
 
-/** The `for` parameters of a Forwarded header, one a hop; a hop without one is empty. */
+/** Returns the `for` parameters of a Forwarded header, one per hop; empty for hops without one. */
 function forwardedHops(text: string): string[] {
   if (text === '') return [];
   return splitOutsideQuotes(text, ',').map((element) => {
@@ -78,7 +79,10 @@ function splitOutsideQuotes(text: string, separator: string): string[] {
   return [...parts, text.slice(start)];
 }
 
-/** The address of a hop, which may be quoted and carry a port: `192.0.2.1`, `192.0.2.1:80`, `[2001:db8::1]:80`, `2001:db8::1`. */
+/**
+ * Parses the address of a hop, which may be quoted and have a port: `192.0.2.1`, `192.0.2.1:80`, `[2001:db8::1]:80`,
+ * `2001:db8::1`.
+ */
 function hopAddress(hop: string): string | undefined {
   const text = hop.trim().replace(/^"(.*)"$/, '$1');
   const address = /^\[([^\]]+)\](?::\d+)?$/.exec(text)?.[1] ?? /^(\d+\.\d+\.\d+\.\d+):\d+$/.exec(text)?.[1] ?? text;

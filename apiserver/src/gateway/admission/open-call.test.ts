@@ -13,7 +13,7 @@ describe('when the process stops', () => {
   let client: Client | undefined;
   after(() => client?.close());
 
-  it('a stream ends at once, and an upload may finish', async () => {
+  it('ends streams immediately and lets uploads finish', async () => {
     let open = 0;
     const server = await startTestGateway(
       (registry) =>

@@ -1,4 +1,4 @@
-// Calls that may last for minutes, on both public ports: they go on for as long as their caller may make them.
+// Long-lived calls on both public ports: they continue as long as their caller is authorised.
 import type { DescMethod } from '@bufbuild/protobuf';
 import { unavailable } from '../../platform/errors.ts';
 import { isOpenEnded, type CallContext } from '../../platform/rpc.ts';
@@ -6,24 +6,24 @@ import type { Authenticator } from './authenticate.ts';
 import { authorize } from './authorize.ts';
 import { accessOf } from '../transcoding/routes.ts';
 
-/** What a call was made with. */
+/** The credential of a call and where it came from. */
 export interface CallCredential {
   readonly credential: string | undefined;
   /** Where a Kubernetes token is used. */
   readonly namespace: string | undefined;
 }
 
-/** What ends calls. */
+/** Dependencies that end calls. */
 export interface OpenCallParts {
   readonly authenticator: Authenticator;
-  /** Aborts when the process stops. */
+  /** Aborted when the process stops. */
   readonly stopping: AbortSignal;
 }
 
 /**
- * Runs a call. A stream, and a call that may wait, ends when its credential is revoked, expires or is no longer enough
- * (UNAUTHENTICATED, PERMISSION_DENIED). When the process stops, those that last until somebody ends them end with UNAVAILABLE;
- * an upload may finish. The context is aborted then.
+ * Runs a call. Streams and calls that may wait end when their credential is revoked, expires or no longer suffices
+ * (UNAUTHENTICATED, PERMISSION_DENIED). When the process stops, open-ended calls end with UNAVAILABLE, while uploads
+ * may finish. The context is aborted when the call ends.
  */
 export async function whileAllowed<T>(
   parts: OpenCallParts,

@@ -1,18 +1,21 @@
-// Finds what is held on behalf of a caller by the names under which a revocation or a change of its tenant is announced.
+// Finds what is held for a caller by the keys under which revocations and tenant changes are announced.
 import { sessionPayload } from '../../auth/credentials/revocations.ts';
 import type { Caller } from '../../platform/rpc.ts';
 
-/** The name of everything held for callers of a tenant. */
+/** Key of everything held for callers of a tenant. */
 export const tenantKey = (tenantId: string): string => `tenant:${tenantId}`;
 
-/** The names under which a caller's credential can be meant: payloads of the revocation channel, and its tenant. */
+/** Returns the keys that refer to a caller's credential: payloads of the revocation channel, and its tenant. */
 export function keysOf(caller: Caller): string[] {
   const keys = [caller.credentialHash, tenantKey(caller.tenantId)];
   if (caller.sessionId !== '') keys.push(sessionPayload(caller.sessionId));
   return keys;
 }
 
-/** Items by the names of their caller, so that an announcement costs what it hits and not what is held. */
+/**
+ * Items indexed by the keys of their caller, so that an announcement costs as much as it matches, not as much as is
+ * held.
+ */
 export class RevocationIndex<T> {
   private readonly items = new Map<string, Set<T>>();
 
@@ -31,7 +34,7 @@ export class RevocationIndex<T> {
     }
   }
 
-  /** The items that an announcement means; `*`: all of them. A copy, so that what is found may be removed. */
+  /** Returns a copy of the items that an announcement refers to, `*` meaning all, so that callers may remove them. */
   meant(key: string): T[] {
     if (key !== '*') return [...(this.items.get(key) ?? [])];
     return [...new Set([...this.items.values()].flatMap((found) => [...found]))];

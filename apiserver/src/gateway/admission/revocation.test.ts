@@ -1,4 +1,4 @@
-// Credentials that end while gateways hold them in memory, with the real auth service behind two gateways.
+// Revoking credentials that gateways have cached, with the real auth service behind two gateways.
 import { create } from '@bufbuild/protobuf';
 import { Client, credentials, Metadata, status } from '@grpc/grpc-js';
 import { DeviceLinkService, ListPendingRpcsRequestSchema } from '@kellet/proto/es/kellet/v1/device_link_pb';
@@ -21,7 +21,7 @@ import { startTestGateway, type TestGateway } from '../testing/test-gateway.ts';
 const platformAdmin: Caller = { ...publicCaller, kind: 'platform', userId: 'root' };
 const heartbeatMilliseconds = 200;
 
-describe('a credential that ends', () => {
+describe('a credential', () => {
   const one = TestAuth.define();
   const gateways: TestGateway[] = [];
   let proxy: TcpProxy;
@@ -63,7 +63,7 @@ describe('a credential that ends', () => {
 
   let tenants = 0;
   beforeEach(async () => {
-    // A window of requests of its own.
+    // Gives each test its own request window.
     await insertTenant(one.test.database, (tenant = `tenant-${(tenants += 1)}`));
     validations = 0;
   });
@@ -76,7 +76,7 @@ describe('a credential that ends', () => {
   const statuses = (token: string, path?: string, verb?: string) =>
     Promise.all(gateways.map(async (gateway) => (await ask(gateway, token, path, verb)).status));
   const call = one.call.bind(one);
-  /** The code with which a poll of a device's commands ends. */
+  /** Returns the status code with which a poll for a device's commands ends. */
   const pollByGrpc = (gateway: TestGateway, token: string, deviceId: string) =>
     new Promise<status>((resolve) => {
       const client = new Client(gateway.grpc, credentials.createInsecure());
@@ -94,7 +94,7 @@ describe('a credential that ends', () => {
     const { tokens, user, caller } = await one.signedIn('tenant_admin', tenant);
     return { token: tokens.accessToken, user, caller };
   };
-  /** A second administrator, who does to the first what is to be done. */
+  /** A second administrator, who acts on the first. */
   const colleague = async () => (await one.signedIn('tenant_admin', tenant)).caller;
   const deviceKey = async () => {
     const deviceId = newId();
@@ -109,7 +109,7 @@ describe('a credential that ends', () => {
   };
   const meta = () => create(ObjectMetaSchema, { tenantId: tenant, name: tenant });
 
-  /** Every gateway holds the credential; then `end` happens, and within a second none takes it for what it was. */
+  /** Lets every gateway cache the credential, calls `end`, and expects all of them to reject it within a second. */
   async function endsEverywhere(
     token: string,
     end: () => Promise<unknown>,
@@ -126,30 +126,30 @@ describe('a credential that ends', () => {
     await eventually(() => all(after), 1000);
   }
 
-  it('by logout', async () => {
+  it('ends at logout', async () => {
     const { token, caller } = await signIn();
     await endsEverywhere(token, () => call(method.logout, {}, caller), 401);
   });
 
-  it('because its session was removed', async () => {
+  it('ends when its session is removed', async () => {
     const { token, caller } = await signIn();
     await endsEverywhere(token, () => call(method.deleteSession, { sessionId: caller.sessionId }, caller), 401);
   });
 
-  it('because its user was disabled', async () => {
+  it('ends when its user is disabled', async () => {
     const { token, user } = await signIn();
     const admin = await colleague();
     const request = { userId: user.user_id, disabled: true, updateMask: { paths: ['disabled'] } };
     await endsEverywhere(token, () => call(method.updateUser, request, admin), 401);
   });
 
-  it('because its user was deleted', async () => {
+  it('ends when its user is deleted', async () => {
     const { token, user } = await signIn();
     const admin = await colleague();
     await endsEverywhere(token, () => call(method.deleteUser, { userId: user.user_id }, admin), 401);
   });
 
-  it('in part, because its user got a lesser role', async () => {
+  it('loses scopes when its user gets a lesser role', async () => {
     const { token, user } = await signIn();
     const admin = await colleague();
     const request = { userId: user.user_id, role: User_Role.viewer, updateMask: { paths: ['role'] } };
@@ -161,19 +161,19 @@ describe('a credential that ends', () => {
     expect(await statuses(token)).to.deep.equal([200, 200]);
   });
 
-  it('because the API key was deleted', async () => {
+  it('ends when the API key is deleted', async () => {
     const { caller } = await signIn();
     const made = await one.call(method.createApiKey, { name: 'k', scopes: ['tenant:read'] }, caller);
     await endsEverywhere(made.apiKey!, () => call(method.deleteApiKey, { keyId: made.keyId }, caller), 401);
   });
 
-  it("because its device's keys were revoked", async () => {
+  it("ends when its device's keys are revoked", async () => {
     const { deviceId, token, path } = await deviceKey();
     const end = () => one.test.database.tenant(tenant, (tx) => revokeDeviceKeys(tx, tenant, deviceId));
     await endsEverywhere(token, end, 401, { path });
   });
 
-  it('when the grace of a rotated key is over, with the polls that wait on it', async function () {
+  it('ends with its waiting polls when the grace period of a rotated key is over', async function () {
     this.timeout(10_000);
     const { deviceId, token, path } = await deviceKey();
     expect(await statuses(token, path)).to.deep.equal([200, 200]);
@@ -187,18 +187,18 @@ describe('a credential that ends', () => {
     expect(await grpcPolls).to.deep.equal([status.UNAUTHENTICATED, status.UNAUTHENTICATED]);
   });
 
-  it("because the tenant's allowlist was changed", async () => {
+  it("ends when the tenant's allowlist changes", async () => {
     const { token, caller } = await signIn();
     const request = { ipAllowlist: ['192.0.2.0/24'], updateMask: { paths: ['ip_allowlist'] } };
     await endsEverywhere(token, () => call(method.updateOwnTenant, request, caller), 403);
   });
 
-  it('because the tenant was deleted', async () => {
+  it('ends when the tenant is deleted', async () => {
     const { token } = await signIn();
     await endsEverywhere(token, () => applier.remove(meta(), false), 401);
   });
 
-  it('because the tenant was deleted, and no credential of another tenant with it', async () => {
+  it('of another tenant survives when a tenant is deleted', async () => {
     const { deviceId, token, path } = await deviceKey();
     const deleted = meta();
     await insertTenant(one.test.database, (tenant = `${tenant}-neighbour`));
@@ -224,12 +224,12 @@ describe('a credential that ends', () => {
     expect(await statuses(neighbour.token)).to.deep.equal([200, 200]);
     expect(await statuses(held.token, held.path)).to.deep.equal([200, 200]);
     expect(validations - asked).to.equal(ofDeleted);
-    // Judged again were the deleted tenant's polls, of which there were four.
+    // Only the deleted tenant's four polls were rechecked.
     expect(ofDeleted).to.be.at.most(4);
     expect(await staysOn).to.deep.equal([200, 200]);
   });
 
-  it('not, but gets the limit that its tenant is given, by the platform or by its resource', async () => {
+  it("keeps working and gets the new limit when its tenant's limit changes, by the platform or by its resource", async () => {
     const { token } = await signIn();
     const limits = () =>
       Promise.all(
@@ -252,7 +252,7 @@ describe('a credential that ends', () => {
     }
   });
 
-  it('also while a gateway cannot hear of it, which remembers nothing until it can', async function () {
+  it('ends also while a gateway cannot receive revocations, which caches nothing until it can', async function () {
     this.timeout(15_000);
     const { token, caller } = await signIn();
     const cutOff = gateways[1]!;
@@ -266,7 +266,7 @@ describe('a credential that ends', () => {
     proxy.cut();
     await eventually(async () => !(await isRemembered()), 1000);
     await call(method.logout, {}, caller);
-    // The auth service of this gateway still reaches the database.
+    // This gateway's auth service still reaches the database.
     expect((await ask(cutOff, token)).status).to.equal(401);
     proxy.restore();
     await eventually(async () => {
@@ -278,7 +278,7 @@ describe('a credential that ends', () => {
     });
   });
 
-  it('also when the network swallows what would say so', async function () {
+  it('ends also when the network drops the announcement silently', async function () {
     this.timeout(15_000);
     const { deviceId, token, path } = await deviceKey();
     const poll = ask(gateways[1]!, token, `${path}?wait_seconds=60`);

@@ -1,5 +1,5 @@
-// What is decided of a gRPC call before its message has come, by a client that sends none, and that each call is counted and
-// logged once, however it ends.
+// Admission of gRPC calls before their message arrives, using a client that sends none. Each call must be counted and
+// logged exactly once, however it ends.
 import { once } from 'node:events';
 import { connect, constants, type ClientHttp2Session, type ClientHttp2Stream } from 'node:http2';
 import { deflateSync } from 'node:zlib';
@@ -19,12 +19,12 @@ const kinds = CallKindsService.methods.map(({ name }) => name);
 
 describe('the admission of gRPC calls', () => {
   for (const split of [false, true]) {
-    describe(split ? 'before services of another process' : 'before services of its own', () => {
+    describe(split ? 'before services of another process' : 'before services of the same process', () => {
       let server: TestGateway;
       let session: ClientHttp2Session;
       const lines: string[] = [];
       let handled = 0;
-      /** Streams of requests of which a handler has seen the end, and streams of answers that it has ended. */
+      /** Request streams whose end the handler has seen, and response streams it has ended. */
       let ended = 0;
 
       before(async () => {
@@ -68,7 +68,7 @@ describe('the admission of gRPC calls', () => {
         await server.stop();
       });
 
-      /** A caller of a tenant of its own. */
+      /** Each case has its own tenant. */
       let tenants = 0;
       const caller = (change: object = {}) => {
         const tenantId = `t${(tenants += 1)}`;
@@ -90,11 +90,11 @@ describe('the admission of gRPC calls', () => {
       interface Call {
         readonly requestId: string;
         readonly stream: ClientHttp2Stream;
-        /** What was answered, once the server has ended its side: headers and trailers as one. */
+        /** Headers and trailers merged, once the server has ended its side. */
         readonly end: Promise<Headers>;
         readonly messages: () => string[];
       }
-      /** Sends a call's headers, and no message. */
+      /** Sends the headers of a call, and no message. */
       function open(method: string, token: string, more: Record<string, string> = {}, from = session): Call {
         const requestId = `call-${(calls += 1)}`;
         const stream = from.request({
@@ -118,12 +118,12 @@ describe('the admission of gRPC calls', () => {
       }
       const piece = (text: string) => frame(PieceSchema, { text });
 
-      /** The access log's entries of a call. */
+      /** Returns a call's access log entries. */
       const entries = ({ requestId }: Call) =>
         lines
           .map((line) => JSON.parse(line) as Record<string, unknown>)
           .filter((line) => line['log'] === 'access' && line['request_id'] === requestId);
-      /** How many calls the metrics have, by code. */
+      /** Returns the number of calls in the metrics, by code. */
       async function counted(method: string, code: string): Promise<number> {
         const wanted = [`method="${method}"`, `code="${code}"`];
         const line = (await server.metrics.metrics())
@@ -133,7 +133,7 @@ describe('the admission of gRPC calls', () => {
           );
         return Number(line?.split(' ').at(-1) ?? 0);
       }
-      /** Runs a call to its end, which is to be logged and counted once, by this code. */
+      /** Runs a call to its end and expects it to be logged and counted once, with this code. */
       async function endsOnce(method: string, code: string, run: () => Promise<Call>): Promise<void> {
         const before = await counted(method, code);
         const call = await run();
@@ -148,10 +148,10 @@ describe('the admission of gRPC calls', () => {
         for (const [what, code, name, change, isCounted] of [
           ['no credential', '16', 'UNAUTHENTICATED', undefined, false],
           ['a bad credential', '16', 'UNAUTHENTICATED', { valid: false }, false],
-          ['a used-up window', '8', 'RESOURCE_EXHAUSTED', { rateLimitPerMinute: 1 }, true],
-          ['no right to call', '7', 'PERMISSION_DENIED', { ipAllowlist: ['192.0.2.0/24'] }, true],
+          ['an exhausted window', '8', 'RESOURCE_EXHAUSTED', { rateLimitPerMinute: 1 }, true],
+          ['no permission to call', '7', 'PERMISSION_DENIED', { ipAllowlist: ['192.0.2.0/24'] }, true],
         ] as const) {
-          it(`answers ${what} before the message of ${method} has come`, async () => {
+          it(`rejects ${what} before the message of ${method} arrives`, async () => {
             const { token, tenantId } = change ? caller(change) : { token: '', tenantId: '' };
             if (code === '8') {
               const first = open(method, token);
@@ -170,12 +170,12 @@ describe('the admission of gRPC calls', () => {
               return call;
             });
             expect(handled).to.equal(before.handled);
-            // A window that is known to be used up is not asked again.
+            // The counter is not asked again about a window known to be exhausted.
             expect(await hits(tenantId)).to.equal(code === '7' ? 1 : before.hits);
           });
         }
 
-        it(`lets ${method} through, counted once`, async () => {
+        it(`admits ${method}, counted once`, async () => {
           const { token, tenantId } = caller();
           await endsOnce(method, 'OK', async () => {
             const call = open(method, token);
@@ -189,7 +189,7 @@ describe('the admission of gRPC calls', () => {
         });
       }
 
-      it('prints nothing of a credential that is no text', async () => {
+      it('logs nothing of a credential that is not text', async () => {
         const printed: unknown[] = [];
         setLogger({ error: (...line: unknown[]) => void printed.push(...line) });
         try {
@@ -205,8 +205,10 @@ describe('the admission of gRPC calls', () => {
         expect(lines.filter((line) => line.includes('cret'))).to.deep.equal([]);
       });
 
-      describe('while it takes time', () => {
-        /** Runs while requests cannot be counted, for less than the second after which nobody waits for the counter. */
+      describe('while admission is pending', () => {
+        /**
+         * Runs the work while requests cannot be counted, for less than the second after which the counter is bypassed.
+         */
         async function whilePending(work: () => Promise<void>): Promise<void> {
           const client = await server.testDatabase.database.pool.connect();
           try {
@@ -228,7 +230,7 @@ describe('the admission of gRPC calls', () => {
               call = open(method, token);
               call.stream.end(piece('x'.repeat(length)));
               await new Promise((resolve) => setTimeout(resolve, 200));
-              // One window of flow control is under way, the rest is with the client.
+              // One flow control window is in flight; the rest is still with the client.
               expect(call.stream.writableFinished).to.equal(false);
               expect(call.stream.state.localWindowSize).to.equal(65_535);
               expect(handled).to.equal(0);
@@ -256,7 +258,7 @@ describe('the admission of gRPC calls', () => {
           });
         }
 
-        it('keeps the deadline', async () => {
+        it('enforces the deadline', async () => {
           const { token } = caller();
           await endsOnce('Unary', 'DEADLINE_EXCEEDED', async () => {
             let call!: Call;
@@ -270,7 +272,7 @@ describe('the admission of gRPC calls', () => {
         });
       });
 
-      describe('lets in what then comes to nothing:', () => {
+      describe('admits calls that fail later:', () => {
         const two = Buffer.concat([piece('a'), piece('b')]);
         const squeezed = framed(deflateSync(Buffer.alloc(5 * 1024 * 1024)), true);
         for (const [what, name, bytes, message, more] of [
@@ -281,21 +283,21 @@ describe('the admission of gRPC calls', () => {
             'larger than 4259840 bytes',
           ],
           [
-            'one that is too large once inflated',
+            'one that is too large once decompressed',
             'INVALID_ARGUMENT',
             squeezed,
             'larger than',
             { 'grpc-encoding': 'deflate' },
           ],
-          ['a message that is none', 'INVALID_ARGUMENT', framed(Buffer.from([0])), 'the message: cannot be decoded'],
-          ['a message that ends early', 'INVALID_ARGUMENT', framed(Buffer.from([0x0a, 0xff, 0xff])), 'text: '],
+          ['an invalid message', 'INVALID_ARGUMENT', framed(Buffer.from([0])), 'the message: cannot be decoded'],
+          ['a truncated message', 'INVALID_ARGUMENT', framed(Buffer.from([0x0a, 0xff, 0xff])), 'text: '],
           [
-            'a text that is no UTF-8',
+            'a string that is not UTF-8',
             'INVALID_ARGUMENT',
             framed(Buffer.from([0x0a, 1, 0xff])),
             'text: must be valid UTF-8',
           ],
-          ['a text that the contract does not take', 'INVALID_ARGUMENT', piece('a\0'), 'text: must not contain NUL'],
+          ['a string that the contract forbids', 'INVALID_ARGUMENT', piece('a\0'), 'text: must not contain NUL'],
           ['no message', 'UNIMPLEMENTED', Buffer.alloc(0), 'the request has no message'],
           ['two messages', 'UNIMPLEMENTED', two, 'the request has more than one message'],
           [
@@ -305,19 +307,13 @@ describe('the admission of gRPC calls', () => {
             '"snappy"',
             { 'grpc-encoding': 'snappy' },
           ],
-          [
-            'a deadline that is none',
-            'INVALID_ARGUMENT',
-            piece('a'),
-            'grpc-timeout must be',
-            { 'grpc-timeout': 'abc' },
-          ],
+          ['a malformed deadline', 'INVALID_ARGUMENT', piece('a'), 'grpc-timeout must be', { 'grpc-timeout': 'abc' }],
         ] as const) {
           for (const method of ['Unary', 'ServerStreaming']) {
             it(`${what}, to ${method}`, async () => {
               const { token } = caller();
               await endsOnce(method, name, async () => {
-                // Node's client counts what it has not got rid of of a message against its connection.
+                // Node's client counts the undelivered rest of a message against its connection.
                 const own = connect(`http://${server.grpc}`);
                 const call = open(method, token, more, own);
                 call.stream.once('close', () => own.close());
@@ -329,8 +325,8 @@ describe('the admission of gRPC calls', () => {
                 expect(decodeURIComponent(answered['grpc-message']!)).to.contain(message);
                 const isCompression = what === 'an unknown compression';
                 expect(answered['grpc-accept-encoding']).to.equal(isCompression ? 'identity,deflate,gzip' : undefined);
-                // What is wrong with the metadata is said before anybody is asked.
-                expect('x-ratelimit-limit' in answered).to.equal(what !== 'a deadline that is none');
+                // Invalid metadata is rejected before authentication.
+                expect('x-ratelimit-limit' in answered).to.equal(what !== 'a malformed deadline');
                 return call;
               });
               expect(handled).to.equal(0);
@@ -340,10 +336,10 @@ describe('the admission of gRPC calls', () => {
 
         for (const method of ['ClientStreaming', 'Bidirectional']) {
           for (const [what, bytes, message] of [
-            ['is none', framed(Buffer.from([0x0a, 0xff, 0xff])), 'text: '],
+            ['is invalid', framed(Buffer.from([0x0a, 0xff, 0xff])), 'text: '],
             ['holds no UTF-8', framed(Buffer.from([0x0a, 1, 0xff])), 'text: must be valid UTF-8'],
           ] as const) {
-            it(`a message that ${what} in the middle of ${method}, behind which nothing is read`, async () => {
+            it(`a message that ${what} in the middle of ${method}, after which nothing is read`, async () => {
               const { token } = caller();
               await endsOnce(method, 'INVALID_ARGUMENT', async () => {
                 const call = open(method, token);
@@ -351,7 +347,8 @@ describe('the admission of gRPC calls', () => {
                 const answered = await call.end;
                 expect(answered).to.include({ 'grpc-status': '3' });
                 expect(decodeURIComponent(answered['grpc-message']!)).to.contain(message);
-                // What came before it has been heard; what another process has answered of it may not be here yet.
+                // The handler has seen the earlier messages; another process's responses to them may not have arrived
+                // yet.
                 const answers = method === 'Bidirectional' ? ['4', '0'] : [];
                 expect(call.messages()).to.deep.equal(answers.slice(0, call.messages().length));
                 return call;
@@ -362,7 +359,7 @@ describe('the admission of gRPC calls', () => {
           }
         }
 
-        it('a client that leaves in the middle of its message', async () => {
+        it('a client that disconnects in the middle of its message', async () => {
           const { token, tenantId } = caller();
           await endsOnce('Unary', 'CANCELLED', async () => {
             const call = open('Unary', token);
@@ -397,9 +394,9 @@ describe('the admission of gRPC calls', () => {
         }
 
         for (const [what, name, more] of [
-          ['a client that takes no answers, and loses its connection', 'CANCELLED', {}],
+          ['a client that reads no responses and loses its connection', 'CANCELLED', {}],
           [
-            'a client that takes no answers, until the deadline passes',
+            'a client that reads no responses until the deadline passes',
             'DEADLINE_EXCEEDED',
             { 'grpc-timeout': '200m' },
           ],
@@ -427,7 +424,7 @@ describe('the admission of gRPC calls', () => {
           });
         }
 
-        it('a deadline that passes while answers are written, which the client is told', async () => {
+        it('a deadline that passes while responses are written, with its status sent to the client', async () => {
           const { token } = caller();
           await endsOnce('ServerStreaming', 'DEADLINE_EXCEEDED', async () => {
             const call = open('ServerStreaming', token, { 'grpc-timeout': '100m' });
@@ -438,8 +435,8 @@ describe('the admission of gRPC calls', () => {
         });
 
         for (const [what, name, more] of [
-          ['a client that leaves before the answer', 'CANCELLED', {}],
-          ['a deadline that passes before the answer', 'DEADLINE_EXCEEDED', { 'grpc-timeout': '200m' }],
+          ['a client that disconnects before the response', 'CANCELLED', {}],
+          ['a deadline that passes before the response', 'DEADLINE_EXCEEDED', { 'grpc-timeout': '200m' }],
         ] as const) {
           it(what, async () => {
             const { token } = caller();

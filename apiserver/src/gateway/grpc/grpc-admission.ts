@@ -1,5 +1,6 @@
-// A gRPC call from its metadata to its status. Who calls, and whether they may, is decided before a byte of a message is asked
-// for; what becomes of the call is counted, logged and traced once, whoever says it: the handler, grpc-js, or a client that goes.
+// Admission and accounting of gRPC calls, from metadata to status. Callers are authenticated and authorised before any
+// message is read. The outcome is counted, logged and traced once, whether it comes from the handler, grpc-js or the
+// client.
 import type { ServerHttp2Stream } from 'node:http2';
 import type { DescMethod, DescService } from '@bufbuild/protobuf';
 import {
@@ -33,7 +34,7 @@ const tooLarge = (bytes: number): string => `the message must not be larger than
 type MetadataListener = (metadata: Metadata, proceed: (metadata: Metadata) => void) => void;
 type Outcome = Parameters<ServerInterceptingCall['sendStatus']>[0];
 
-/** What the admission of gRPC calls is made of. */
+/** Dependencies of the admission of gRPC calls. */
 export interface GrpcAdmissionParts {
   readonly services: readonly DescService[];
   readonly admission: Admission;
@@ -44,20 +45,20 @@ export interface GrpcAdmissionParts {
   readonly memory: BodyMemory;
 }
 
-/** A call that runs: what is known of it from its metadata. */
+/** A running call, as far as its metadata describes it. */
 export class RunningCall {
-  /** Who calls; nobody until the call is admitted. */
+  /** The caller; public until the call is admitted. */
   caller: Caller = publicCaller;
   readonly credential: string | undefined;
   /** Where a Kubernetes token is used. */
   readonly namespace: string | undefined;
   readonly trace: Trace;
   readonly entry: AccessEntry;
-  /** The answer's metadata: the request id, and the rate limit's once the call is counted. */
+  /** Response metadata: the request id and, once the call is counted, the rate limit. */
   readonly headers: Map<string, string>;
   private readonly method: DescMethod;
   private readonly parts: GrpcAdmissionParts;
-  /** Its status, once it is over. */
+  /** Status of the call once it is over. */
   private code: status | undefined;
   private readonly afterwards: ((code: status) => void)[] = [];
 
@@ -76,20 +77,20 @@ export class RunningCall {
     this.entry.address = addressOfCall(parts.addressOf, peer, metadata);
   }
 
-  /** Lets the call in. Throws as Admission.admit does. */
+  /** Admits the call. Throws as Admission.admit does. */
   async admit(): Promise<void> {
     const { method, credential, headers, namespace, entry } = this;
     const access = accessOf(method);
     this.caller = await this.parts.admission.admit(access, credential, entry.address, headers, namespace, entry);
   }
 
-  /** Runs once the call has its status, or its client is gone (CANCELLED). */
+  /** Calls `run` once the call has a status or its client has disconnected (CANCELLED). */
   whenOver(run: (code: status) => void): void {
     if (this.code === undefined) this.afterwards.push(run);
     else run(this.code);
   }
 
-  /** The call is over; what comes afterwards is not heard. */
+  /** Ends the call. Later calls have no effect. */
   end(code: status): void {
     if (this.code !== undefined) return;
     this.code = code;
@@ -104,11 +105,11 @@ export class RunningCall {
   }
 }
 
-/** Admits the calls of the contract's methods; those of other services (health, reflection) pass. */
+/** Admits calls of the contract's methods; those of other services (health, reflection) pass. */
 export class GrpcAdmission {
   private readonly parts: GrpcAdmissionParts;
   private readonly methods: ReadonlyMap<string, DescMethod>;
-  /** By their metadata, which is what a handler gets of what an interceptor has had. */
+  /** Running calls by their metadata, the only object that interceptors and handlers share. */
   private readonly calls = new WeakMap<Metadata, RunningCall>();
 
   constructor(parts: GrpcAdmissionParts) {
@@ -120,7 +121,7 @@ export class GrpcAdmission {
     );
   }
 
-  /** Stands next to the wire: before it there is only grpc-js. */
+  /** Must be the interceptor closest to the wire, next to grpc-js. */
   readonly interceptor: ServerInterceptor = ({ path, requestStream }, call) => {
     const method = this.methods.get(path);
     if (!method) return new ServerInterceptingCall(call);
@@ -134,15 +135,16 @@ export class GrpcAdmission {
     let isFromWithin = false;
     const sendStatus = call.sendStatus.bind(call);
     const sendMessage = call.sendMessage.bind(call);
-    // What a handler has written before it hears of the status must not follow it: that would reset the stream, status and all.
+    // Messages written before the handler learns of the status must not follow it: that would reset the stream and lose
+    // the status.
     call.sendMessage = (message, sent) => {
       if (!hasStatus) sendMessage(message, sent);
     };
-    // Not all statuses come through interceptors: grpc-js itself ends calls whose deadline has passed or whose message is too
-    // large, and does it by this method.
+    // Some statuses bypass interceptors: grpc-js itself ends calls whose deadline has passed or whose message is too
+    // large, through this method.
     call.sendStatus = (outcome) => {
       if (!running) return sendStatus(outcome);
-      // A message that cannot be written is a fault of ours to grpc-js, also where the client is gone.
+      // grpc-js reports a message that cannot be written as an internal error, even if the client has disconnected.
       const isGone = isLeft(call);
       hasStatus = true;
       const said =
@@ -155,7 +157,7 @@ export class GrpcAdmission {
       this.calls.set(metadata, opened);
       inTrace(opened.trace, () => {
         opened.admit().then(
-          // A call that was cancelled meanwhile goes no further.
+          // Calls cancelled in the meantime stop here.
           () => {
             isAdmitted = true;
             if (isOpen) hold = this.holdMessage(call, opened);
@@ -174,8 +176,8 @@ export class GrpcAdmission {
             hold?.release();
             proceed(message);
           },
-          // A stream that its client has reset ends first, and is closed within this turn of the event loop: no handler is to
-          // take that for the end of what the client had to say.
+          // A stream reset by the client ends first and is closed within this turn of the event loop: handlers must not
+          // take that for the end of the requests.
           onReceiveHalfClose: (proceed) => (isWhole ? proceed() : void setImmediate(proceed)),
           onCancel: () => running?.end(status.CANCELLED),
         }),
@@ -186,7 +188,7 @@ export class GrpcAdmission {
     });
   };
 
-  /** The message of a caller without a credential counts, at its greatest, until it has come. */
+  /** Reserves the maximum message size for a caller without a credential, until the message has arrived. */
   private holdMessage(call: ServerInterceptingCallInterface, running: RunningCall): Hold {
     const crowded = unavailable('too many bodies are being received: try again');
     const hold = this.parts.memory.holdStranger(running.entry.address, () =>
@@ -196,20 +198,20 @@ export class GrpcAdmission {
     return hold;
   }
 
-  /** What is known of the call that a handler has got. */
+  /** Returns the running call of a handler's call. */
   of(call: GrpcCall): RunningCall {
     const running = this.calls.get(call.metadata);
-    if (!running) throw new Error('a call that was not admitted');
+    if (!running) throw new Error('the call was not admitted');
     return running;
   }
 }
 
-/** Whether the client has ended the call's stream, or lost it; grpc-js looks at the same and does not say. */
+/** Reports whether the client has reset or lost the stream. grpc-js tracks this internally without exposing it. */
 function isLeft(call: ServerInterceptingCallInterface & { readonly stream?: ServerHttp2Stream }): boolean {
   return call.stream !== undefined && (call.stream.destroyed || call.stream.closed);
 }
 
-/** Lowers the greatest message of a call below the port's. grpc-js has a setting for the whole port only. */
+/** Lowers the message size limit of one call; grpc-js has a setting only for the whole port. */
 function limitMessage(
   call: ServerInterceptingCallInterface & {
     maxReceiveMessageSize?: number;
@@ -221,25 +223,25 @@ function limitMessage(
   if (call.decoder) call.decoder.maxReadMessageLength = bytes;
 }
 
-/** What grpc-js itself has found wrong with a call, by the codes of the contract; may add to the answer's metadata. */
+/** Maps failures detected by grpc-js to the contract's codes. May add response metadata. */
 function foundFailure(
   { code, details }: Outcome,
   headers: Map<string, string>,
   isAdmitted: boolean,
   isOpen: boolean,
 ): Outcome {
-  // Not a limit of the tenant, after which the same call may succeed.
+  // Not the tenant's rate limit: retrying does not help.
   if (code === status.RESOURCE_EXHAUSTED) {
     return { code: status.INVALID_ARGUMENT, details: tooLarge(isOpen ? strangerBodyBytes : maximumMessageBytes) };
   }
-  // Before anything of a message is read, it is the deadline that has no form.
+  // Before a message is read, the only possible cause is a malformed deadline.
   if (code === status.INTERNAL && !isAdmitted) return { code: status.INVALID_ARGUMENT, details: timeoutForm };
-  // A message is compressed in a way that it does not know.
+  // The message uses an unknown compression.
   if (code === status.UNIMPLEMENTED) headers.set('grpc-accept-encoding', 'identity,deflate,gzip');
   return { code, details };
 }
 
-/** A failure that grpc-js has found says as much of the call as one of ours. */
+/** Completes a failure detected by grpc-js with the details that our own errors carry. */
 function completed(outcome: Outcome, headers: ReadonlyMap<string, string>): Outcome {
   const code = codeNames.get(outcome.code);
   if (code === undefined || outcome.metadata) return outcome;

@@ -1,4 +1,4 @@
-// One gRPC call as a call of the data plane: its metadata, its request, its errors.
+// Converts a gRPC call to a call of the data plane: metadata, request and errors.
 import { create, fromBinary, toBinary, type DescMessage, type DescMethod, type Message } from '@bufbuild/protobuf';
 import { anyPack, DurationSchema, type FieldMask } from '@bufbuild/protobuf/wkt';
 import type { Metadata, StatusObject } from '@grpc/grpc-js';
@@ -13,21 +13,21 @@ import { requestIdOf } from '../http/metadata.ts';
 import { checkMask, hasUpdateMask } from '../transcoding/update-mask.ts';
 import { wireProblem } from '../transcoding/wire-problem.ts';
 
-/** A message of 4 MiB, which is what a request of telemetry may have, and what is around it. */
+/** A telemetry request of 4 MiB plus overhead. */
 export const maximumMessageBytes = 4 * 1024 * 1024 + 64 * 1024;
 
-/** From where a call comes, through trusted proxies. */
+/** Returns the client address of a call, through trusted proxies. */
 export const addressOfCall = (addressOf: AddressOf, peer: string, metadata: Metadata): string =>
   addressOf(
     peer.replace(/:\d+$/, '').replace(/^\[|\]$/g, ''),
     (name) => metadata.get(name).map(String).join(',') || undefined,
   );
 
-/** The request id of a call: the client's, or a new one. */
+/** Returns the request id of a call: the client's, or a new one. */
 export const grpcRequestId = (metadata: Metadata): string =>
   requestIdOf(metadataText(metadata, 'x-request-id')) ?? newRequestId();
 
-/** What the client sees of anything thrown; an internal error is logged and shows nothing. */
+/** Converts anything thrown to the status for the client. Internal errors are logged and hidden. */
 export function toStatus(thrown: unknown, headers: ReadonlyMap<string, string>, logger: Logger): StatusObject {
   const error = toKelletError(thrown);
   if (error.code === 'INTERNAL') {
@@ -36,7 +36,7 @@ export function toStatus(thrown: unknown, headers: ReadonlyMap<string, string>, 
   return statusOf(error, headers);
 }
 
-/** An error as the client sees it. */
+/** Converts an error to the status for the client. */
 export function statusOf(error: KelletError, headers: ReadonlyMap<string, string>): StatusObject {
   const metadata = toMetadata(headers);
   if (error.retryAfterSeconds !== undefined) metadata.set('retry-after', String(error.retryAfterSeconds));
@@ -44,7 +44,7 @@ export function statusOf(error: KelletError, headers: ReadonlyMap<string, string
   return { code: codes[error.code].grpc, details: error.message, metadata };
 }
 
-/** google.rpc.Status: the same code and message, and what a client may do with the error, in the types that clients know. */
+/** Encodes google.rpc.Status: the same code and message, with details in the types that clients know. */
 function statusDetails(error: KelletError, requestId: string): Buffer {
   const details = [anyPack(RequestInfoSchema, create(RequestInfoSchema, { requestId }))];
   if (error.retryAfterSeconds !== undefined) {
@@ -55,7 +55,7 @@ function statusDetails(error: KelletError, requestId: string): Buffer {
   return Buffer.from(toBinary(StatusSchema, status));
 }
 
-/** The request of a call, from its binary form. Throws INVALID_ARGUMENT, naming the field, for what the contract does not take. */
+/** Decodes the request of a call. Throws INVALID_ARGUMENT, naming the field, for anything the contract forbids. */
 export function readRequest(method: DescMethod, bytes: Uint8Array): Message {
   const problem = wireProblem(method.input, bytes);
   if (problem !== undefined) throw invalidArgument(problem);

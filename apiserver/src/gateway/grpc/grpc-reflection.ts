@@ -1,4 +1,4 @@
-// grpc.reflection: v1, and v1alpha for clients of an older day, whose messages are the same.
+// grpc.reflection v1, and v1alpha for older clients, whose messages are identical.
 import { create, toBinary, type DescFile, type DescService, type Message } from '@bufbuild/protobuf';
 import { FileDescriptorProtoSchema } from '@bufbuild/protobuf/wkt';
 import { status, type MethodDefinition, type ServerDuplexStream, type ServiceDefinition } from '@grpc/grpc-js';
@@ -12,7 +12,7 @@ import { file_google_rpc_error_details } from '@kellet/proto/es/google/rpc/error
 import type { ServiceHost } from '../../platform/grpc/grpc-health.ts';
 import { grpcService } from '../../platform/grpc/grpc-service.ts';
 
-/** The definition under the older name. */
+/** Returns the definition under the older name. */
 function alphaDefinition(): ServiceDefinition {
   const methods = Object.entries(grpcService(ServerReflection)) as [string, MethodDefinition<Message, Message>][];
   return Object.fromEntries(
@@ -23,14 +23,14 @@ function alphaDefinition(): ServiceDefinition {
   );
 }
 
-/** Adds reflection of the services to a server, and of what else it is told of. */
+/** Adds reflection to a server, for the offered services and itself. */
 export function addReflection(server: ServiceHost, offered: readonly DescService[], stopping: AbortSignal): void {
   const services = [...offered, ServerReflection];
   const files = new Map<string, DescFile>();
   const symbols = new Map<string, DescFile>();
   const extensions = new Map<string, Map<number, DescFile>>();
   for (const service of services) collect(service.file, files, symbols, extensions);
-  // What errors carry in grpc-status-details-bin; no service names it.
+  // Types carried in grpc-status-details-bin; no service refers to them.
   collect(file_google_rpc_error_details, files, symbols, extensions);
 
   const answer = (request: ServerReflectionRequest): ServerReflectionResponse['messageResponse'] => {
@@ -60,7 +60,7 @@ export function addReflection(server: ServiceHost, offered: readonly DescService
         return create(ServerReflectionResponseSchema, { messageResponse: response }).messageResponse;
       }
       case undefined:
-        return errorAnswer(status.INVALID_ARGUMENT, 'the request asks nothing');
+        return errorAnswer(status.INVALID_ARGUMENT, 'the request is empty');
     }
   };
   const implementation = {
@@ -84,7 +84,7 @@ export function addReflection(server: ServiceHost, offered: readonly DescService
   server.addService(alphaDefinition(), implementation);
 }
 
-/** A file and everything it imports, by name and by the symbols in it. */
+/** Collects a file and its imports, by name and by symbol. */
 function collect(
   file: DescFile,
   files: Map<string, DescFile>,

@@ -1,4 +1,4 @@
-// gRPC as it is on the wire, by an HTTP/2 client that knows nothing of any gRPC library, and the deadline of REST.
+// gRPC on the wire, with a plain HTTP/2 client, and the deadline of REST.
 import { once } from 'node:events';
 import { connect, constants, type ClientHttp2Session, type IncomingHttpHeaders } from 'node:http2';
 import { fromBinary, type JsonObject, type JsonValue, type MessageInitShape } from '@bufbuild/protobuf';
@@ -76,7 +76,7 @@ for (const split of [false, true]) {
       trailers: IncomingHttpHeaders;
       messages: Buffer[];
     }
-    /** Sends one message and takes all that comes back; `cancelWhen` resets the stream. */
+    /** Sends one message and collects the response; `cancelWhen` resets the stream. */
     async function send(
       path: string,
       body: Buffer,
@@ -108,7 +108,7 @@ for (const split of [false, true]) {
     }
     const request = (deviceId: string) => frame(GetDeviceRequestSchema, { deviceId });
 
-    it('carries metadata both ways, binary too, and drops what pretends to be a caller', async () => {
+    it('carries metadata both ways, including binary, and drops identity headers', async () => {
       const { headers, trailers, messages } = await send(getDevice, request('d7'), {
         'x-tenant-id': 'evil',
         'x-user-id': 'evil',
@@ -128,7 +128,7 @@ for (const split of [false, true]) {
       expect(last).to.include({ tenantId: 'acme', address: '127.0.0.1' });
     });
 
-    it('says of an error what a client may do with it', async () => {
+    it('has error details that tell a client what to do', async () => {
       const { headers, trailers } = await send(getDevice, request('busy'), { 'x-request-id': 'mine' });
       const end = { ...headers, ...trailers };
       expect(end['grpc-status']).to.equal('14');
@@ -139,7 +139,7 @@ for (const split of [false, true]) {
       expect(anyUnpack(details.details[1]!, RetryInfoSchema)!.retryDelay!.seconds).to.equal(3n);
     });
 
-    it('takes and answers messages of 4 MiB, and refuses larger ones', async () => {
+    it('accepts and returns messages of 4 MiB, and rejects larger ones', async () => {
       const { messages } = await send(getDevice, request('x'.repeat(4 * 1024 * 1024)));
       expect(fromBinary(DeviceSchema, messages[0]!).name).to.have.length(4 * 1024 * 1024);
       const { headers, trailers } = await send(getDevice, request('x'.repeat(5 * 1024 * 1024)));
@@ -152,10 +152,10 @@ for (const split of [false, true]) {
     const command = (params: JsonObject) =>
       ['DeviceLinkService/SendRpc', frame(SendRpcRequestSchema, { deviceId: 'd', method: 'm', params })] as const;
     for (const [what, field, [method, bytes], [path, body]] of [
-      ['a text with NUL', 'page_token', history({ pageToken: 'a\0' }), ['telemetry/d?page_token=a%00']],
-      ['an enum value that nobody knows', 'order', history({ order: 7 as 1 }), ['telemetry/d?order=7']],
+      ['a string with NUL', 'page_token', history({ pageToken: 'a\0' }), ['telemetry/d?page_token=a%00']],
+      ['an unknown enum value', 'order', history({ order: 7 as 1 }), ['telemetry/d?order=7']],
       [
-        'a time that is none',
+        'an invalid time',
         'start',
         history({ start: { seconds: 0n, nanos: -1 } }),
         ['telemetry/d?start=1970-01-01T00:00:00.-1Z'],
@@ -167,20 +167,25 @@ for (const split of [false, true]) {
         ['telemetry/d?end=10000-01-01T00:00:00Z'],
       ],
       [
-        'a number that JSON cannot say',
+        'a number that JSON cannot represent',
         'params["a"][0]',
         command({ a: [Infinity] }),
         ['devices/d/rpc', '{"method":"m","params":{"a":[1e999]}}'],
       ],
       [
-        'a text with NUL in free JSON',
+        'a string with NUL in free-form JSON',
         'params["a"]["b"]',
         command({ a: { b: '\0' } }),
         ['devices/d/rpc', '{"method":"m","params":{"a":{"b":"\\u0000"}}}'],
       ],
-      ['too deep a value', 'params', command({ a: deep(60) }), ['devices/d/rpc', JSON.stringify({ a: deep(60) })]],
+      [
+        'a value nested too deep',
+        'params',
+        command({ a: deep(60) }),
+        ['devices/d/rpc', JSON.stringify({ a: deep(60) })],
+      ],
     ] as const) {
-      it(`refuses ${what}, as REST does`, async () => {
+      it(`rejects ${what}, as REST does`, async () => {
         server.tokens.set('caller', { ...server.tokens.get('viewer')!, scopes: ['telemetry:read', 'rpc:write'] });
         const authorization = 'Bearer caller';
         const { headers, trailers } = await send(`/kellet.v1.${method}`, bytes, { authorization });
@@ -193,13 +198,13 @@ for (const split of [false, true]) {
           ...(body && { method: 'POST', body }),
         });
         expect(answer.status).to.equal(400);
-        // JSON that is too deep is not looked at any further.
+        // JSON nested too deep is rejected without looking further.
         const place = field === 'params' ? 'the body' : field;
         expect(((await answer.json()) as { message: string }).message.startsWith(`${place}: must `)).to.equal(true);
       });
     }
 
-    it('ends a stream at a message that cannot be decoded, behind what came before it', async () => {
+    it('ends a stream at a message that cannot be decoded, after processing earlier ones', async () => {
       const acknowledged = frame(ConnectRequestSchema, { event: { case: 'response', value: { correlationId: 'c' } } });
       const { headers, trailers, messages } = await send(
         '/kellet.v1.DeviceLinkService/Connect',
@@ -208,8 +213,8 @@ for (const split of [false, true]) {
       );
       const end = { ...headers, ...trailers };
       expect(end['grpc-status']).to.equal('3');
-      expect(decodeURIComponent(end['grpc-message'] as string)).to.equal('hello: is cut off');
-      // What another process has answered meanwhile may not be here yet.
+      expect(decodeURIComponent(end['grpc-message'] as string)).to.equal('hello: is truncated');
+      // Another process's responses may not have arrived yet.
       const events = messages.map((bytes) => fromBinary(ConnectResponseSchema, bytes).event.case);
       expect(events).to.deep.equal(split ? events.slice(0, 1) : ['acknowledgement']);
     });
@@ -219,13 +224,13 @@ for (const split of [false, true]) {
       '/kellet.v9.Service/Get',
       getDevice.toLowerCase(),
     ]) {
-      it(`answers UNIMPLEMENTED for ${path}`, async () => {
+      it(`returns UNIMPLEMENTED for ${path}`, async () => {
         const { headers, trailers } = await send(path, request('d'));
         expect({ ...headers, ...trailers }['grpc-status']).to.equal('12');
       });
     }
 
-    it('keeps the deadline, and ends the handler with it or with the client', async () => {
+    it('enforces the deadline, and aborts the handler with it or with the client', async () => {
       const { headers, trailers } = await send(getDevice, request('slow'), { 'grpc-timeout': '150m' });
       expect({ ...headers, ...trailers }['grpc-status']).to.equal('4');
       await eventually(() => last!.signal.aborted);
@@ -253,7 +258,7 @@ for (const split of [false, true]) {
       });
     }
 
-    it('tells a watcher of its health until it stops', async () => {
+    it('streams its health to a watcher until it stops', async () => {
       const watched = frame(HealthCheckRequestSchema, { service: 'kellet.v1.OtaService' });
       let isWatching = false;
       const watch = send('/grpc.health.v1.Health/Watch', watched, { 'x-api-key': '' }, () => isWatching);
@@ -264,7 +269,7 @@ for (const split of [false, true]) {
       ]);
     });
 
-    it('keeps the deadline of a request over REST', async () => {
+    it('enforces the deadline of a REST request', async () => {
       const ask = async (timeout: string) => {
         const headers = { authorization: 'Bearer viewer', 'grpc-timeout': timeout };
         const response = await fetch(`${server.rest}/api/v1/devices/slow`, { headers });

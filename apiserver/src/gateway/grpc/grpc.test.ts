@@ -111,7 +111,7 @@ for (const split of [false, true])
       });
     };
 
-    it('answers the same call as REST, with the limit in its metadata', async () => {
+    it('returns the same response as REST, with the limit in its metadata', async () => {
       const { answer, headers } = await unary(
         DeviceRegistryService,
         'getDevice',
@@ -142,9 +142,9 @@ for (const split of [false, true])
         status.INVALID_ARGUMENT,
         'device_id: must not contain NUL',
       ],
-      ['a failure of the handler', { deviceId: 'bug' }, { 'x-api-key': 'viewer' }, status.INTERNAL, 'internal error'],
+      ['an error in the handler', { deviceId: 'bug' }, { 'x-api-key': 'viewer' }, status.INTERNAL, 'internal error'],
     ] as const) {
-      it(`answers ${what}: ${status[code]}`, async () => {
+      it(`returns ${status[code]} for ${what}`, async () => {
         const { error } = await unary(DeviceRegistryService, 'getDevice', request, entries);
         expect(error!.code).to.equal(code);
         expect(error!.details).to.contain(message);
@@ -153,7 +153,7 @@ for (const split of [false, true])
       });
     }
 
-    it('believes the address that a trusted proxy names', async () => {
+    it('uses the address reported by a trusted proxy', async () => {
       const addressFor = async (entries: Record<string, string>) => {
         await unary(
           DeviceRegistryService,
@@ -175,7 +175,7 @@ for (const split of [false, true])
       expect(await elsewhere('192.0.2.44, 203.0.113.9')).to.equal(status.PERMISSION_DENIED);
     });
 
-    it('needs an update_mask that names fields', async () => {
+    it('requires an update_mask that names existing fields', async () => {
       const update = (paths?: string[]) =>
         unary(
           DeviceRegistryService,
@@ -188,7 +188,7 @@ for (const split of [false, true])
       expect(((await update(['name', 'tags'])).answer as Device).name).to.equal('name+tags');
     });
 
-    it('answers UNIMPLEMENTED for a method without handler and for a service it does not know', async () => {
+    it('returns UNIMPLEMENTED for a method without a handler and for an unknown service', async () => {
       const { error } = await unary(DeviceRegistryService, 'deleteDevice', { deviceId: 'd' }, { 'x-api-key': 'admin' });
       expect(error!.code).to.equal(status.UNIMPLEMENTED);
       const unknown = { ...TelemetryService, typeName: 'kellet.v9.Nothing' } as unknown as DescService;
@@ -248,12 +248,12 @@ for (const split of [false, true])
         expect(await ended).to.equal(status.OK);
       });
 
-      it('are refused like any other call', async () => {
+      it('are rejected like any other call', async () => {
         expect(await open('viewer').ended).to.equal(status.PERMISSION_DENIED);
         expect(await open('nobody').ended).to.equal(status.UNAUTHENTICATED);
       });
 
-      it('refuse a message with NUL', async () => {
+      it('reject a message with NUL', async () => {
         const { stream, ended } = open('device');
         stream.write(response('a\0'));
         expect(await ended).to.equal(status.INVALID_ARGUMENT);
@@ -272,7 +272,7 @@ for (const split of [false, true])
       });
     });
 
-    it('says its health, of the server and of each service', async () => {
+    it('reports the health of the server and of each service', async () => {
       const check = (service: string) => unary(Health, 'check', { service });
       for (const name of ['', 'kellet.v1.OtaService']) {
         const { answer } = await check(name);

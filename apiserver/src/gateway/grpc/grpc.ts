@@ -1,4 +1,4 @@
-// gRPC on port 9090: services whose definitions are the descriptors, with the same steps as REST.
+// gRPC on port 9090: serves the contract's services with the same steps as REST.
 import type { Readable } from 'node:stream';
 import { create, type DescMethod, type DescService, type Message } from '@bufbuild/protobuf';
 import {
@@ -23,13 +23,13 @@ import { requestMetadata } from '../http/metadata.ts';
 import { whileAllowed, type OpenCallParts } from '../admission/open-call.ts';
 import { accessOf } from '../transcoding/routes.ts';
 
-/** What the gRPC server is made of. */
+/** Dependencies of the gRPC server. */
 export interface GrpcParts extends GrpcAdmissionParts, OpenCallParts {
   readonly invoker: Invoker;
   readonly limits: Partial<GrpcLimits>;
 }
 
-/** Makes the port; the caller listens. */
+/** Creates the port; the caller starts listening. */
 export function createGrpcPort(parts: GrpcParts): GrpcPort {
   const admission = new GrpcAdmission(parts);
   const port = new GrpcPort(
@@ -79,7 +79,8 @@ function contextOf(call: GrpcCall, running: RunningCall): GrpcContext {
   });
   running.whenOver((code) => {
     context.finish();
-    // grpc-js tells a handler of its deadline once the client has taken what was sent before: it may never do so.
+    // grpc-js reports a passed deadline to the handler only after the client has read what was sent before, which may
+    // never happen.
     if (code !== status.OK) context.abort();
   });
   return context;
@@ -146,12 +147,12 @@ async function run(
 
 async function* readRequests(method: DescMethod, call: Readable): AsyncIterable<Message> {
   try {
-    // Leaving an ordinary loop over a stream destroys it, and with it the answer that is still to come.
+    // Leaving an ordinary loop over a stream destroys it, and with it the pending response.
     for await (const bytes of call.iterator({ destroyOnReturn: false }) as AsyncIterable<Buffer>) {
       yield readRequest(method, bytes);
     }
   } catch (thrown) {
-    // grpc-js destroys the stream of a client that is gone.
-    throw call.destroyed ? new KelletError('CANCELLED', 'the client is gone', { cause: thrown }) : thrown;
+    // grpc-js destroys the stream of a client that has disconnected.
+    throw call.destroyed ? new KelletError('CANCELLED', 'the client has disconnected', { cause: thrown }) : thrown;
   }
 }

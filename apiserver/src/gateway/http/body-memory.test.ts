@@ -1,4 +1,4 @@
-// What requests and answers may hold in a gateway's memory, over real connections.
+// Memory that requests and responses may use in a gateway, over real connections.
 import { once } from 'node:events';
 import { connect, type Socket } from 'node:net';
 import { Client, credentials, type ServiceError } from '@grpc/grpc-js';
@@ -38,11 +38,11 @@ describe('the memory of bodies', () => {
   const post = (path: string, bytes: number, body: string) =>
     `POST ${path} HTTP/1.1\r\nHost: a\r\nContent-Length: ${bytes}\r\n\r\n${body}`;
 
-  it('sends away those who hold the bodies of strangers longest, and takes a whole one', async () => {
+  it('evicts the oldest unauthenticated bodies and accepts a complete one', async () => {
     const slow: ReturnType<typeof speak>[] = [];
     for (let index = 0; index < 8; index += 1) {
       slow.push(speak(post('/api/v1/callbacks/arc', 900_000, ' '.repeat(899_000))));
-      // One after the other, so that it is known which is the oldest.
+      // Staggered, so that the oldest is known.
       await new Promise((resolve) => setTimeout(resolve, 30));
     }
     await eventually(() => slow.slice(0, 4).every(({ received }) => received().includes('503')));
@@ -52,7 +52,7 @@ describe('the memory of bodies', () => {
     await eventually(() => whole.received().includes('401'));
   });
 
-  it('takes 64 KiB of a stranger, on both ports', async () => {
+  it('limits unauthenticated bodies to 64 KiB on both ports', async () => {
     const body = JSON.stringify({ refresh_token: 'x'.repeat(70_000) });
     const refused = await fetch(`${gateway.rest}/api/v1/auth/refresh`, { method: 'POST', body });
     expect(refused.status).to.equal(400);
@@ -72,7 +72,7 @@ describe('the memory of bodies', () => {
     client.close();
   });
 
-  it('gives a stranger ten seconds', async function () {
+  it('gives unauthenticated bodies ten seconds to arrive', async function () {
     this.timeout(20_000);
     const begun = performance.now();
     const slow = speak(post('/api/v1/auth/refresh', 100, '{'));
@@ -81,7 +81,7 @@ describe('the memory of bodies', () => {
     expect(performance.now() - begun).to.be.within(9000, 14_000);
   });
 
-  it('cuts off who takes an answer slowest when a tenant has too many unread, and nobody who reads', async () => {
+  it('disconnects the slowest reader when a tenant has too many unread responses, and no one who reads', async () => {
     const get = 'GET /api/v1/devices/d HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer viewer\r\n\r\n';
     const slow: ReturnType<typeof speak>[] = [];
     for (let index = 0; index < 5; index += 1) {
@@ -98,7 +98,7 @@ describe('the memory of bodies', () => {
     expect(whole).to.deep.equal([false, false, false, false, true]);
   });
 
-  it('reads no more of a connection while its first requests wait for their answers', async () => {
+  it('stops reading from a connection whose first requests wait for their responses', async () => {
     const first = post('/api/v1/auth/refresh', 100, '{').replace('Content-Length: 100', 'Content-Length: 1');
     const filler = `GET /healthz HTTP/1.1\r\nHost: a\r\nX-Filler: ${'x'.repeat(14_000)}\r\n\r\n`;
     let release: () => void = () => undefined;

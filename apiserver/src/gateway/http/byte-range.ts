@@ -1,11 +1,11 @@
-// Range requests for raw bytes (RFC 9110, 14): which range a header asks for, and whether an answer should be bytes at all.
+// Range requests for raw bytes (RFC 9110, 14), and whether the client prefers bytes to JSON.
 
-/** A range as asked for: from `first` to `last` (inclusive; absent: the end), or the last `suffix` bytes. */
+/** A requested range: from `first` to `last` (inclusive; absent means the end), or the last `suffix` bytes. */
 export type ByteRange = { readonly first: number; readonly last?: number } | { readonly suffix: number };
 
 /**
- * Reads a Range header. Undefined for everything that RFC 9110 lets a server ignore, and answers with the whole: another unit,
- * several ranges, malformed text.
+ * Parses a Range header. Returns undefined for ranges that RFC 9110 lets a server ignore: other units, several ranges,
+ * malformed values.
  */
 export function parseRange(header: string | undefined): ByteRange | undefined {
   const [, first = '', last = ''] = /^bytes=\s*(\d{0,15})-(\d{0,15})\s*$/i.exec(header ?? '') ?? [];
@@ -15,8 +15,8 @@ export function parseRange(header: string | undefined): ByteRange | undefined {
 }
 
 /**
- * Whether an Accept header wants application/octet-stream rather than JSON, which is the default: the bytes must be named, and
- * not be liked less than JSON is; on a tie JSON must not be named.
+ * Reports whether an Accept header prefers application/octet-stream to JSON, the default: it must be listed, with at
+ * least the quality of JSON, and on a tie JSON must not be listed.
  */
 export function prefersBytes(accept: string | undefined): boolean {
   if (accept === undefined || !/octet-stream/i.test(accept)) return false;

@@ -6,7 +6,7 @@ import { createMetrics } from '../../platform/metrics.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
 import { Callbacks, isSignatureValid, redactPayload } from './callbacks.ts';
 
-describe('signatures of callbacks', () => {
+describe('callback signatures', () => {
   const body = Buffer.from('{"txid":"ab"}');
   const hex = createHmac('sha256', 'key').update(body).digest('hex');
 
@@ -25,13 +25,13 @@ describe('signatures of callbacks', () => {
     it(what, () => expect(isSignatureValid(header, body, 'key')).to.equal(want));
   }
 
-  it('cover the bytes, not the meaning', () => {
+  it('cover the bytes, not the parsed value', () => {
     expect(isSignatureValid(`sha256=${hex}`, Buffer.from('{ "txid":"ab"}'), 'key')).to.equal(false);
     expect(isSignatureValid(`sha256=${hex}`, body, 'other')).to.equal(false);
   });
 });
 
-it('a malformed payload is logged cut, printable and without anything like a secret', () => {
+it('logs a malformed payload truncated, printable and without secrets', () => {
   const secret = 'c2VjcmV0LXNlY3JldC1zZWNyZXQ=';
   const shown = redactPayload(Buffer.from(`{"token":"${secret}"\n\u0007${'x '.repeat(500)}`));
   expect(shown).to.contain('[redacted]').and.not.contain(secret);
@@ -46,7 +46,7 @@ describe('relay of callbacks', () => {
   });
   after(() => testDatabase.drop());
 
-  /** A broker that is away at first: the failure under test, which a real one cannot be asked to show twice the same way. */
+  /** A broker that is unavailable at first, a fault that a real one cannot be made to show reproducibly. */
   class FlakyBroker {
     failures: number;
     readonly published: { payload: string; messageId: string }[] = [];
@@ -66,7 +66,7 @@ describe('relay of callbacks', () => {
     });
   const bodies = ['{"n":1}', '[{"n":2}]', '{"n": 3}'];
 
-  it('keeps what was answered until the broker is back, in order, also over a restart', async () => {
+  it('keeps accepted callbacks until the broker is back, in order, also across a restart', async () => {
     const first = callbacksOn(new FlakyBroker(Infinity));
     first.start();
     for (const body of bodies) await first.receive(undefined, Buffer.from(body));
@@ -82,7 +82,7 @@ describe('relay of callbacks', () => {
     expect(new Set(broker.published.map(({ messageId }) => messageId)).size).to.equal(3);
   });
 
-  it('is not held up by a callback that is larger than the broker takes', async () => {
+  it('skips a callback that is too large for the broker', async () => {
     const broker = new Broker(process.env['KELLET_TEST_NATS_URL']!, createLogger('fatal'));
     try {
       const callbacks = new Callbacks(testDatabase.database, broker, createLogger('silent'), createMetrics(), {

@@ -1,4 +1,4 @@
-// The transaction processor's callback: judged by its signature, stored, answered, then published (DECISIONS 24).
+// Callbacks of the transaction processor: verified by signature, stored and acknowledged, then published.
 import { createHmac, timingSafeEqual } from 'node:crypto';
 import { isTooLarge, type Broker } from '../../platform/events/broker.ts';
 import { sleep } from '../../platform/clock.ts';
@@ -8,19 +8,19 @@ import { newId } from '../../platform/ids.ts';
 import type { Logger } from '../../platform/logger.ts';
 import { Counter, type Registry } from '../../platform/metrics.ts';
 
-/** The subject to which callbacks are published, byte for byte. */
+/** Subject to which callbacks are published, byte for byte. */
 export const callbackSubject = 'arc.callbacks';
 
-/** Whether `X-ARC-Signature: sha256=<hex>` is the HMAC-SHA256 of the raw body, compared in constant time. */
+/** Reports whether `X-ARC-Signature: sha256=<hex>` is the HMAC-SHA256 of the raw body, in constant time. */
 export function isSignatureValid(header: string | undefined, body: Uint8Array, secret: string): boolean {
   const hex = /^sha256=([0-9a-f]{64})$/i.exec(header ?? '')?.[1];
   const expected = createHmac('sha256', secret).update(body).digest();
-  // Without a well-formed header something is compared all the same, so that the time says nothing.
+  // Compares something even without a well-formed header, so that timing reveals nothing.
   const given = hex ? Buffer.from(hex, 'hex') : Buffer.alloc(expected.length);
   return timingSafeEqual(given, expected) && hex !== undefined;
 }
 
-/** A payload fit for a log line: its beginning, without anything long enough to be a secret or a transaction. */
+/** Truncates a payload for logging and redacts anything long enough to be a secret or a transaction. */
 export function redactPayload(body: Uint8Array): string {
   return Buffer.from(body.subarray(0, 256))
     .toString('latin1')
@@ -28,14 +28,14 @@ export function redactPayload(body: Uint8Array): string {
     .replaceAll(/[^\x20-\x7e]/g, '.');
 }
 
-/** Options of the callback handler. */
+/** Options of Callbacks. */
 export interface CallbackOptions {
   readonly secret: string;
-  /** Only on the local network outside production; the configuration refuses anything else at start. */
+  /** Allowed only on the local network outside production; the configuration rejects it otherwise. */
   readonly skipValidation: boolean;
 }
 
-/** Takes callbacks in and sees to it that each one reaches the broker. */
+/** Accepts callbacks and delivers each of them to the broker. */
 export class Callbacks {
   private readonly database: Database;
   private readonly broker: Broker;
@@ -53,20 +53,20 @@ export class Callbacks {
     this.options = options;
     this.rejections = new Counter({
       name: 'kellet_gateway_callbacks_rejected_total',
-      help: 'Callbacks of the transaction processor that were not taken.',
+      help: 'Rejected callbacks of the transaction processor.',
       labelNames: ['reason'],
       registers: [metrics],
     });
   }
 
-  /** Counts a callback that never became one. */
+  /** Counts a rejected callback. */
   reject(reason: 'invalid_signature' | 'malformed' | 'unreadable' | 'too_large'): void {
     this.rejections.inc({ reason });
   }
 
   /**
-   * Takes one callback. Resolves when it is stored. Throws UNAUTHENTICATED for a wrong signature, INVALID_ARGUMENT for a body
-   * that is no JSON object or array, UNAVAILABLE when it cannot be stored (the processor then sends it again).
+   * Accepts one callback; resolves when it is stored. Throws UNAUTHENTICATED for an invalid signature, INVALID_ARGUMENT
+   * for a body that is not a JSON object or array, and UNAVAILABLE if it cannot be stored (the processor then retries).
    */
   async receive(signature: string | undefined, body: Uint8Array): Promise<void> {
     if (!this.options.skipValidation && !isSignatureValid(signature, body, this.options.secret)) {
@@ -84,12 +84,12 @@ export class Callbacks {
     this.wake();
   }
 
-  /** Begins to publish, first what an earlier process left behind. */
+  /** Starts publishing, beginning with callbacks left over from an earlier process. */
   start(): void {
     this.isRelaying = this.relayLoop();
   }
 
-  /** Ends the loop; what is not published stays stored. */
+  /** Stops publishing; unpublished callbacks remain stored. */
   async stop(): Promise<void> {
     this.closing.abort();
     this.wake();
@@ -101,13 +101,13 @@ export class Callbacks {
     for (let delay = 100; !signal.aborted;) {
       const woken = new Promise<void>((resolve) => (this.wake = resolve));
       const count = await this.relayOnce().catch((error: unknown) => {
-        this.logger.debug({ err: error }, 'callbacks wait for the broker or the database');
+        this.logger.debug({ err: error }, 'callbacks are waiting for the broker or the database');
         return -1;
       });
       if (count > 0) {
         delay = 100;
       } else if (count === 0) {
-        // Woken by the next callback of this process; another gateway's leftovers are found within five seconds.
+        // Woken by the next callback in this process; those left over by another gateway are found within five seconds.
         delay = 100;
         await Promise.race([woken, sleep(5000, signal)]);
       } else {
@@ -117,7 +117,7 @@ export class Callbacks {
     }
   }
 
-  /** Publishes a few callbacks in order of arrival; answers how many are done with. */
+  /** Publishes a few callbacks in order of arrival and returns how many are done. */
   private relayOnce(): Promise<number> {
     return this.database.system(async (tx) => {
       const { rows } = await tx.query<{ callback_id: string; body: Buffer }>(
@@ -135,9 +135,12 @@ export class Callbacks {
             failure = error as Error;
             break;
           }
-          // It never will be smaller, and must not hold up what came after it.
+          // It will never fit and must not block later ones.
           this.reject('too_large');
-          this.logger.error({ bytes: row.body.length }, 'callback left out: the broker takes no message of its size');
+          this.logger.error(
+            { bytes: row.body.length },
+            'callback dropped: it exceeds the maximum message size of the broker',
+          );
           published.push(row.callback_id);
         }
       }

@@ -1,4 +1,4 @@
-// The routes of the gateway itself, which are no calls of a service: health, the processor's callback, the document.
+// The gateway's own routes, which are not service calls: health, callbacks, the OpenAPI document.
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { KelletError } from '../../platform/errors.ts';
 import type { Logger } from '../../platform/logger.ts';
@@ -10,14 +10,17 @@ import type { BodyMemory } from './body-memory.ts';
 import { answer, answerError } from './rest-answer.ts';
 import { readBody, type BodyBounds } from './rest-call.ts';
 
-/** SPEC, Errors, case rule 1. */
+/** The error for unknown routes. */
 export const notFoundRoute = (): KelletError => new KelletError('NOT_FOUND', 'route not found');
 
 const callbackPath = '/api/v1/callbacks/arc';
-/** With its headers a callback becomes one message of the broker, whose greatest size is a mebibyte unless configured. */
+/** A callback becomes one broker message including headers, whose maximum size is one mebibyte by default. */
 const callbackBodyLimit = 1024 * 1024 - 4096;
 
-/** Answers /healthz and /readyz, on the REST port and on the metrics port of every process; false: another path. */
+/**
+ * Serves /healthz and /readyz, on the REST port and on the metrics port of every process. Returns false for any other
+ * path.
+ */
 export function answerHealth(
   health: Health,
   request: IncomingMessage,
@@ -37,11 +40,11 @@ export function answerHealth(
   return true;
 }
 
-/** Writes a JSON answer. */
+/** Writes a JSON response. */
 export const answerJson = (response: ServerResponse, status: number, body: unknown): void =>
   answer(response, status, [], 'application/json', JSON.stringify(body));
 
-/** What answers the cold routes. */
+/** Dependencies of the cold routes. */
 export interface ColdParts {
   readonly health: Health;
   readonly callbacks: Callbacks;
@@ -51,7 +54,7 @@ export interface ColdParts {
   readonly logger: Logger;
 }
 
-/** Answers the cold routes; says false, without touching the response, for every other path. */
+/** Serves the cold routes. Returns false for any other path, leaving the response untouched. */
 export function coldRoutes({
   health,
   callbacks,

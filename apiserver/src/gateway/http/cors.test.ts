@@ -1,4 +1,4 @@
-// Cross-origin access as browsers meet it (SPEC, Cross-origin access).
+// Cross-origin access as browsers use it.
 import { DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { expect } from 'chai';
 import { startTestGateway, type TestGateway } from '../testing/test-gateway.ts';
@@ -31,7 +31,7 @@ describe('cross-origin access', () => {
     '/readyz',
     '/api/v1/auth/login',
   ]) {
-    it(`is the dashboard's on ${path}, whatever the answer`, async () => {
+    it(`is granted to the dashboard on ${path}, whatever the response`, async () => {
       const { headers } = await fetch(`${server.rest}${path}`, { headers: { origin, 'x-api-key': 'viewer' } });
       expect(granted(headers)).to.deep.equal(['access-control-allow-origin', 'access-control-expose-headers']);
       expect(headers.get('access-control-allow-origin')).to.equal(origin);
@@ -45,7 +45,7 @@ describe('cross-origin access', () => {
       ]);
     });
 
-    it(`is asked for beforehand on ${path}, without a credential`, async () => {
+    it(`is granted by preflight on ${path}, without a credential`, async () => {
       const { status, headers } = await fetch(`${server.rest}${path}`, {
         method: 'OPTIONS',
         headers: {
@@ -74,7 +74,7 @@ describe('cross-origin access', () => {
       ]);
       expect(Number(headers.get('access-control-max-age'))).to.be.within(1, 86_400);
       expect(headers.get('vary')).to.equal('origin');
-      // Tokens travel in a header of the dashboard's own; a cookie would be sent by any page.
+      // Tokens travel in a header set by the dashboard; any page could send a cookie.
       expect(headers.has('access-control-allow-credentials')).to.equal(false);
       expect(headers.has('x-ratelimit-limit')).to.equal(false);
     });
@@ -92,7 +92,7 @@ describe('cross-origin access', () => {
     '*',
     '',
   ]) {
-    it(`is not that of ${JSON.stringify(other)}`, async () => {
+    it(`is denied to ${JSON.stringify(other)}`, async () => {
       for (const init of [
         { headers: { origin: other, 'x-api-key': 'viewer' } },
         { method: 'OPTIONS', headers: { origin: other, 'access-control-request-method': 'GET' } },
@@ -104,7 +104,7 @@ describe('cross-origin access', () => {
     });
   }
 
-  it('is nobody’s unless an origin is configured', async () => {
+  it('is denied to every origin unless one is configured', async () => {
     const closed = await startTestGateway(() => undefined, { environment: { KELLET_DASHBOARD_ORIGIN: '' } });
     try {
       for (const asking of ['null', origin, '']) {

@@ -1,4 +1,4 @@
-// Cross-origin access: for the dashboard's origin and for no other (SPEC, Cross-origin access).
+// Cross-origin access, granted only to the dashboard's origin.
 
 const methods = 'GET, POST, PUT, PATCH, DELETE';
 const requestHeaders =
@@ -6,10 +6,10 @@ const requestHeaders =
 const exposedHeaders =
   'x-request-id, retry-after, www-authenticate, x-ratelimit-limit, x-ratelimit-remaining, x-ratelimit-reset, content-range, etag, x-kellet-complete';
 
-/** Headers of an answer to a request from this origin; none for an origin that has no access. */
+/** Returns the CORS headers for responses to an origin; only `vary` if the origin has no access. */
 export function corsHeaders(origin: string | undefined, allowed: string): [string, string][] {
   if (allowed === '') return [];
-  // The answer differs by origin, so a cache must not give one origin's to another.
+  // The response depends on the origin, so caches must not share it.
   if (origin !== allowed) return [['vary', 'origin']];
   return [
     ['vary', 'origin'],
@@ -18,7 +18,7 @@ export function corsHeaders(origin: string | undefined, allowed: string): [strin
   ];
 }
 
-/** Headers of the answer to a preflight request. */
+/** Returns the headers of a preflight response. */
 export function preflightHeaders(origin: string | undefined, allowed: string): [string, string][] {
   const headers = corsHeaders(origin, allowed);
   if (allowed === '' || origin !== allowed) return headers;
@@ -30,7 +30,7 @@ export function preflightHeaders(origin: string | undefined, allowed: string): [
   ];
 }
 
-/** A preflight: the browser asks before it sends. */
+/** Reports whether a request is a preflight. */
 export function isPreflight(verb: string, headers: Record<string, unknown>): boolean {
   return (
     verb === 'OPTIONS' && headers['origin'] !== undefined && headers['access-control-request-method'] !== undefined

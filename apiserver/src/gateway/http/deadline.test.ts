@@ -14,11 +14,11 @@ describe('grpc-timeout', () => {
     it(`reads ${header}`, () => expect(timeoutMilliseconds(header)).to.be.closeTo(milliseconds, 1e-9));
   }
   for (const header of ['', '1', 'S', '1s', '-1S', '1.5S', '100000000S', '1S ', '1 S']) {
-    it(`refuses ${JSON.stringify(header)}`, () =>
+    it(`rejects ${JSON.stringify(header)}`, () =>
       expect(() => timeoutMilliseconds(header)).to.throw('grpc-timeout must be'));
   }
 
-  it('ends a call whose time is over, and no other', async () => {
+  it('ends only the call whose deadline has passed', async () => {
     let aborted = 0;
     const abort = () => (aborted += 1);
     expect(await withinDeadline(Date.now() + 2 ** 40, abort, async () => 'answer')).to.equal('answer');

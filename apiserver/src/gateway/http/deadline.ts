@@ -1,4 +1,4 @@
-// How long a REST client waits: the header `grpc-timeout`, as gRPC over HTTP/2 writes it.
+// Timeouts of REST calls, from the header `grpc-timeout` as in gRPC over HTTP/2.
 import { invalidArgument, KelletError } from '../../platform/errors.ts';
 
 const unitMilliseconds: Readonly<Record<string, number>> = {
@@ -10,20 +10,20 @@ const unitMilliseconds: Readonly<Record<string, number>> = {
   n: 0.000_001,
 };
 
-/** A timer cannot wait longer. */
+/** Maximum delay of a timer. */
 const mostMilliseconds = 2 ** 31 - 1;
 
-/** What a header that is none is told. */
+/** Message for malformed headers. */
 export const timeoutForm = 'grpc-timeout must be one to eight digits and a unit of H, M, S, m, u, n';
 
-/** The milliseconds of a timeout: one to eight digits and a unit. Throws INVALID_ARGUMENT. */
+/** Parses a timeout, one to eight digits and a unit, into milliseconds. Throws INVALID_ARGUMENT. */
 export function timeoutMilliseconds(header: string): number {
   const [, digits, unit] = /^(\d{1,8})([HMSmun])$/.exec(header) ?? [];
   if (digits === undefined) throw invalidArgument(timeoutForm);
   return Number(digits) * unitMilliseconds[unit!]!;
 }
 
-/** Runs a call until the deadline (milliseconds since 1970); then `abort` is called and DEADLINE_EXCEEDED thrown. */
+/** Runs a call until a deadline in milliseconds since 1970. After it, calls `abort` and throws DEADLINE_EXCEEDED. */
 export async function withinDeadline<T>(deadline: number, abort: () => void, call: () => Promise<T>): Promise<T> {
   let timer: NodeJS.Timeout | undefined;
   const passed = new Promise<never>((_resolve, reject) => {

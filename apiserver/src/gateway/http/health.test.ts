@@ -37,7 +37,7 @@ describe('readiness', () => {
       { postgres: 'unhealthy: ECONNREFUSED' },
     ],
     [
-      'one whose reason tells too much',
+      'one whose reason contains secrets',
       { postgres: failing(new Error('cannot reach postgres://user:secret@db.internal:5432/kellet at 10.0.0.1:5432')) },
       '',
       false,
@@ -48,7 +48,7 @@ describe('readiness', () => {
       { nats: () => new Promise(() => undefined) },
       '',
       false,
-      { nats: 'unhealthy: no answer within 50 ms' },
+      { nats: 'unhealthy: no response within 50 ms' },
     ],
   ] as const) {
     it(what, async () => {
@@ -57,7 +57,7 @@ describe('readiness', () => {
     });
   }
 
-  it('is over once the process drains', async () => {
+  it('is lost once the process drains', async () => {
     const health = new Health({ postgres: healthy });
     health.drain();
     expect(await health.readiness()).to.deep.equal({
@@ -66,7 +66,7 @@ describe('readiness', () => {
     });
   });
 
-  it('asks each dependency once, however often it is asked itself, and again when the answer is old', async () => {
+  it('checks each dependency once for concurrent requests, and again when the result is stale', async () => {
     let questions = 0;
     let isAway = false;
     const check = async () => {
@@ -85,7 +85,7 @@ describe('readiness', () => {
     expect(questions).to.equal(2);
   });
 
-  it('does not ask a dependency again that hangs, until its patience is over', async () => {
+  it('does not recheck a hanging dependency until patience runs out', async () => {
     let questions = 0;
     const hang = () => {
       questions += 1;
@@ -93,7 +93,7 @@ describe('readiness', () => {
     };
     const health = new Health({ nats: hang }, { timeout: 20, patience: 200 });
     for (let count = 0; count < 4; count += 1) {
-      expect((await health.readiness()).body).to.deep.equal({ nats: 'unhealthy: no answer within 20 ms' });
+      expect((await health.readiness()).body).to.deep.equal({ nats: 'unhealthy: no response within 20 ms' });
     }
     expect(questions).to.equal(1);
     await new Promise((resolve) => setTimeout(resolve, 150));

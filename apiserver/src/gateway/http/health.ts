@@ -1,29 +1,29 @@
-// Liveness and readiness of a process (SPEC, Gateway-level routes).
+// Liveness and readiness of a process.
 import { sleep } from '../../platform/clock.ts';
 
-/** Resolves when the dependency answers, rejects with the reason when it does not. */
+/** Resolves if the dependency is healthy, otherwise rejects with the reason. */
 export type Check = () => Promise<unknown>;
 
-/** What /readyz answers. */
+/** Response of /readyz. */
 export interface Readiness {
   readonly isReady: boolean;
   /** Dependency → `healthy` or `unhealthy: <reason>`. */
   readonly body: Readonly<Record<string, string>>;
 }
 
-/** How dependencies are asked; milliseconds. */
+/** Timing of the checks, in milliseconds. */
 export interface HealthTiming {
-  /** How long a dependency has to answer. */
+  /** Timeout of a check. */
   readonly timeout: number;
-  /** How long an answer is good for: however often /readyz is asked, the database is not. */
+  /** How long a result is reused, so that frequent /readyz requests do not load the database. */
   readonly freshness: number;
-  /** After this a question that has not been answered at all is given up and asked again. */
+  /** Age at which a hanging check is abandoned and restarted. */
   readonly patience: number;
 }
 
 const defaultTiming: HealthTiming = { timeout: 1000, freshness: 500, patience: 10_000 };
 
-/** One dependency, asked one question at a time. */
+/** A dependency, with at most one check running. */
 class Dependency {
   private readonly check: Check;
   private readonly timing: HealthTiming;
@@ -34,7 +34,7 @@ class Dependency {
     this.timing = timing;
   }
 
-  /** `healthy` or `unhealthy: <reason>`, within the timeout. */
+  /** Returns `healthy` or `unhealthy: <reason>`, within the timeout. */
   state(): Promise<string> {
     const now = performance.now();
     const { asked } = this;
@@ -56,7 +56,7 @@ class Dependency {
   private async inTime(state: Promise<string>): Promise<string> {
     const done = new AbortController();
     const late = sleep(this.timing.timeout, done.signal).then(
-      () => `unhealthy: no answer within ${this.timing.timeout} ms`,
+      () => `unhealthy: no response within ${this.timing.timeout} ms`,
     );
     const first = await Promise.race([state, late]);
     done.abort();
@@ -64,7 +64,7 @@ class Dependency {
   }
 }
 
-/** The dependencies of a process, and whether it is on its way out. */
+/** The dependencies of a process, and whether it is draining. */
 export class Health {
   private readonly dependencies = new Map<string, Dependency>();
   private readonly timing: HealthTiming;
@@ -80,12 +80,12 @@ export class Health {
     this.dependencies.set(name, new Dependency(check, this.timing));
   }
 
-  /** From now on the process is not ready: load balancers stop sending before it stops serving. */
+  /** Marks the process as not ready, so that load balancers stop sending before it stops serving. */
   drain(): void {
     this.isDraining = true;
   }
 
-  /** Asks every dependency but the excluded ones, at the same time, each for a bounded time. */
+  /** Checks all dependencies except the excluded ones concurrently, each with a timeout. */
   async readiness(excluded: ReadonlySet<string> = new Set()): Promise<Readiness> {
     const asked = [...this.dependencies].filter(([name]) => !excluded.has(name));
     const states = await Promise.all(
@@ -97,12 +97,12 @@ export class Health {
   }
 }
 
-/** The value of `?exclude=`, names separated by commas; the parameter may be repeated. */
+/** Parses `?exclude=`, comma-separated names; the parameter may be repeated. */
 export function excludedNames(query: string): Set<string> {
   return new Set(new URLSearchParams(query).getAll('exclude').flatMap((names) => names.split(',')));
 }
 
-/** A reason without addresses and credentials: /readyz is open to everybody. */
+/** Removes addresses and credentials from a reason, because /readyz is public. */
 function reasonOf(error: unknown): string {
   if (!(error instanceof Error)) return 'failed';
   const cause = error.cause instanceof Error ? error.cause : error;

@@ -7,8 +7,8 @@ import { MemoryBudget } from './memory-budget.ts';
 import { readBody, streamBody } from './rest-call.ts';
 
 /**
- * A server of which every path answers: /echo the length of the body, /some after its first piece, /wait once released, /big
- * many bytes, else its path.
+ * A test server: /echo returns the body's length, /some responds after its first piece, /wait once released, /big with
+ * many bytes; other paths return the path.
  */
 async function start(limits: Partial<HttpLimits> = {}) {
   const released: (() => void)[] = [];
@@ -19,7 +19,7 @@ async function start(limits: Partial<HttpLimits> = {}) {
       if (request.url === '/wait') return void released.push(() => response.end('waited'));
       if (request.url === '/big') return void response.end(Buffer.alloc(16 * 1024 * 1024));
       if (request.url === '/some') {
-        // The iterator stays open, as that of an upload which is refused.
+        // The iterator stays open, as for an upload that is rejected.
         const pieces = streamBody(request);
         return void pieces.next().then(() => response.writeHead(409).end('enough'));
       }
@@ -45,7 +45,7 @@ async function start(limits: Partial<HttpLimits> = {}) {
   return { server, port, seen, release: () => released.splice(0).forEach((run) => run()) };
 }
 
-/** What a raw connection is told until it ends. */
+/** Collects what a raw connection receives until it closes. */
 function speak(port: number, text = '') {
   const socket = connect(port, '127.0.0.1');
   socket.setNoDelay(true);
@@ -68,7 +68,7 @@ const pause = (milliseconds: number) => new Promise((resolve) => setTimeout(reso
 async function eventually(condition: () => boolean, milliseconds = 5000): Promise<void> {
   const deadline = Date.now() + milliseconds;
   while (!condition()) {
-    if (Date.now() > deadline) throw new Error('the condition did not come true in time');
+    if (Date.now() > deadline) throw new Error('the condition was not met in time');
     await pause(5);
   }
 }
@@ -80,10 +80,10 @@ describe('HTTP server', () => {
   const begin = async (limits?: Partial<HttpLimits>) => (running = await start(limits));
   afterEach(() => running.server.closeWithin(0));
 
-  describe('refuses malformed requests in the shape of every other error', () => {
+  describe('rejects malformed requests with the usual error body', () => {
     const chunked = 'Transfer-Encoding: chunked\r\n';
     for (const [what, bytes, message] of [
-      ['text that is no HTTP', 'hello\r\n\r\n', 'well-formed'],
+      ['text that is not HTTP', 'hello\r\n\r\n', 'well-formed'],
       ['a TLS greeting', '\x16\x03\x01\x00\xa5\x01\x00\x00', 'well-formed'],
       ['HTTP/2 without upgrade', 'PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n', 'well-formed'],
       ['no Host', 'GET / HTTP/1.1\r\n\r\n', 'Host'],
@@ -122,7 +122,7 @@ describe('HTTP server', () => {
       ['a signed length', 'POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: +3\r\n\r\nabc', 'well-formed'],
       ['a hexadecimal length', 'POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 0x3\r\n\r\nabc', 'well-formed'],
       [
-        'chunks that are not last',
+        'chunked not last',
         `POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n`,
         'well-formed',
       ],
@@ -137,12 +137,12 @@ describe('HTTP server', () => {
         'well-formed',
       ],
       [
-        'a chunk size that is none',
+        'an invalid chunk size',
         `POST /echo HTTP/1.1\r\nHost: x\r\n${chunked}\r\nzz\r\nab\r\n0\r\n\r\n`,
         'not well-formed',
       ],
       [
-        'a chunk longer than said',
+        'a chunk longer than its size',
         `POST /echo HTTP/1.1\r\nHost: x\r\n${chunked}\r\n1\r\nabc\r\n0\r\n\r\n`,
         'not well-formed',
       ],
@@ -151,7 +151,7 @@ describe('HTTP server', () => {
     ] as const) {
       it(what, async () => {
         const { port, seen } = await begin();
-        // What hides behind the malformed request must never be taken for a request.
+        // The bytes after a malformed request must never be parsed as a request.
         const { ended } = speak(port, `${bytes}${get('/smuggled')}`);
         const text = await ended;
         expect(text).to.match(/^HTTP\/1\.1 400 Bad Request\r\n/);
@@ -165,7 +165,7 @@ describe('HTTP server', () => {
     }
   });
 
-  it('answers what came before a malformed request first', async () => {
+  it('responds to earlier requests before rejecting a malformed one', async () => {
     const { port, release, seen } = await begin();
     const { ended } = speak(port, `${get('/wait')}nonsense\r\n\r\n`);
     await eventually(() => seen.length === 1);
@@ -176,7 +176,7 @@ describe('HTTP server', () => {
     expect(text.indexOf('waited')).to.be.within(0, text.indexOf('INVALID_ARGUMENT'));
   });
 
-  it('answers pipelined requests in order, however many come at once', async () => {
+  it('responds to pipelined requests in order, however many arrive at once', async () => {
     const { port } = await begin();
     const paths = Array.from({ length: 500 }, (_value, index) => `/${index}`);
     const { ended } = speak(port, paths.map((path) => get(path)).join('') + get('/last', 'Connection: close\r\n'));
@@ -184,13 +184,13 @@ describe('HTTP server', () => {
     expect(bodies).to.deep.equal([...paths, '/last']);
   });
 
-  it('cuts a connection that asks on and on without waiting', async () => {
+  it('disconnects a client that keeps sending requests without reading', async () => {
     const { port } = await begin({ pipelined: 10 });
     const { ended } = speak(port, get('/wait').repeat(20));
     expect(await ended).to.equal('');
   });
 
-  it('takes requests one after the other on one connection', async () => {
+  it('serves successive requests on one connection', async () => {
     const { port } = await begin();
     const { socket, until, ended } = speak(port, get('/first'));
     await until('/first');
@@ -198,7 +198,7 @@ describe('HTTP server', () => {
     expect(statuses(await ended)).to.deep.equal([200, 200]);
   });
 
-  it('closes idle connections, silent ones and those that send headers too slowly, while others are served', async () => {
+  it('closes idle, silent and slow connections while serving others', async () => {
     const { port } = await begin({ headersTimeout: 200, keepAliveTimeout: 1 });
     const silent = speak(port);
     const slow = speak(port, 'GET / HTTP/1.1\r\n');
@@ -213,7 +213,7 @@ describe('HTTP server', () => {
     expect(await idle.ended).to.contain('/idle');
   });
 
-  it('ends a request whose body comes too slowly, in the words of whoever reads it', async () => {
+  it("ends a request whose body arrives too slowly, with the reader's error", async () => {
     const { port } = await begin({ bodyTimeout: 200, bodyBytesPerSecond: 1000 });
     const slow = speak(port, 'POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n');
     const dripping = setInterval(() => slow.socket.writable && slow.socket.write('x'), 30);
@@ -224,7 +224,7 @@ describe('HTTP server', () => {
     clearInterval(dripping);
   });
 
-  it('waits for a body that is large but comes at a fair pace', async () => {
+  it('waits for a large body that arrives at a reasonable rate', async () => {
     const { port } = await begin({ bodyTimeout: 200, bodyBytesPerSecond: 1000 });
     const { socket, ended } = speak(
       port,
@@ -237,7 +237,7 @@ describe('HTTP server', () => {
     expect(await ended).to.contain('900 bytes');
   });
 
-  it('refuses a body that is too long and does not read it to its end', async () => {
+  it('rejects a body that is too long without reading all of it', async () => {
     const { port } = await begin({ lingerTimeout: 100 });
     const { socket, until, ended } = speak(
       port,
@@ -250,7 +250,7 @@ describe('HTTP server', () => {
     clearInterval(sending);
   });
 
-  it('goes on with the connection when the rest of a refused body was short', async () => {
+  it('reuses the connection when the rest of a rejected body was short', async () => {
     const { port } = await begin({ lingerTimeout: 100 });
     const { socket, until, ended } = speak(port, 'POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 2000\r\n\r\n');
     await until('longer than');
@@ -260,7 +260,7 @@ describe('HTTP server', () => {
     expect(statuses(await ended)).to.deep.equal([400, 200]);
   });
 
-  it('goes on with the connection when a body was answered before it was read to its end', async () => {
+  it('reuses the connection when the response preceded the end of the body', async () => {
     const { port } = await begin({ lingerTimeout: 500 });
     const body = `POST /some HTTP/1.1\r\nHost: x\r\nContent-Length: 3000000\r\n\r\n${'x'.repeat(3_000_000)}`;
     const answers = await speak(port, body + get('/next', 'Connection: close\r\n')).ended;
@@ -268,7 +268,7 @@ describe('HTTP server', () => {
     expect(answers).to.contain('/next');
   });
 
-  it('is heard by a client that sends a large body and wants the connection closed', async () => {
+  it('delivers the response to a client that sends a large body and wants the connection closed', async () => {
     const { port } = await begin({ lingerTimeout: 2000 });
     const size = 20_000_000;
     const post = (path: string) =>
@@ -284,12 +284,12 @@ describe('HTTP server', () => {
       const began = Date.now();
       expect(statuses(await ended), path).to.deep.equal([status]);
       expect(failure, path).to.equal(undefined);
-      // The body has come to its end: nothing is waited for.
+      // The body has ended: there is nothing to wait for.
       expect(Date.now() - began, path).to.be.below(1500);
     }
   });
 
-  it('takes a body in chunks, and no other transfer coding, whose bytes it would take for the content', async () => {
+  it('accepts chunked bodies, and rejects other transfer codings instead of treating them as content', async () => {
     const { port } = await begin();
     const post = (coding: string) =>
       `POST /echo HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: ${coding}\r\n\r\n2\r\n{}\r\n0\r\n\r\n`;
@@ -297,7 +297,7 @@ describe('HTTP server', () => {
     expect(await speak(port, post('gzip, chunked')).ended).to.contain('compressed bodies are not accepted');
   });
 
-  it('asks for the body only when it will read it (Expect: 100-continue)', async () => {
+  it('sends 100 Continue only when it will read the body', async () => {
     const { port } = await begin();
     const post = (length: number) =>
       `POST /echo HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: ${length}\r\n\r\n`;
@@ -313,7 +313,7 @@ describe('HTTP server', () => {
     expect(refused.toLowerCase()).to.contain('connection: close');
   });
 
-  it('treats a request to change the protocol as a plain one, but where that protocol is spoken', async () => {
+  it('treats upgrade requests as plain ones unless the protocol is supported', async () => {
     const { port, server } = await begin();
     const upgrade = 'Connection: Upgrade, close\r\nUpgrade: h2c\r\n';
     expect(await speak(port, get('/plain', upgrade)).ended).to.contain('/plain');
@@ -323,7 +323,7 @@ describe('HTTP server', () => {
     expect(await speak(port, 'CONNECT a:1 HTTP/1.1\r\nHost: a:1\r\n\r\n').ended).to.contain('404 Not Found');
   });
 
-  it('survives clients that reset a connection while they ask for another protocol', async () => {
+  it('survives clients that reset a connection during an upgrade', async () => {
     const { port, server } = await begin();
     server.on('upgrade', (_request, socket: Socket) => socket.end('refused'));
     const reset = (text: string) =>
@@ -342,7 +342,7 @@ describe('HTTP server', () => {
     expect(await speak(port, get('/after', 'Connection: close\r\n')).ended).to.contain('/after');
   });
 
-  it('answers what came before a change of protocol first', async () => {
+  it('responds to earlier requests before an upgrade', async () => {
     const { port, server, release, seen } = await begin();
     server.on('upgrade', (_request, socket: Socket) => socket.end('upgraded'));
     const upgrade = speak(port, get('/wait') + get('/ws', 'Connection: Upgrade, close\r\nUpgrade: ws\r\n'));
@@ -355,7 +355,7 @@ describe('HTTP server', () => {
     expect(statuses(await tunnel.ended)).to.deep.equal([200, 404]);
   });
 
-  it('closes a connection whose tunnel is refused, also when the client keeps its side open', async () => {
+  it('closes a connection whose tunnel is rejected, even when the client keeps its side open', async () => {
     const { port, server } = await begin({ lingerTimeout: 100 });
     const socket = connect({ port, host: '127.0.0.1', allowHalfOpen: true });
     socket.on('error', () => undefined).resume();
@@ -368,7 +368,7 @@ describe('HTTP server', () => {
     socket.destroy();
   });
 
-  it('closes a connection beyond the greatest number at once', async () => {
+  it('closes connections beyond the limit immediately', async () => {
     const { port } = await begin({ connections: 2 });
     const first = [speak(port, get('/a')), speak(port, get('/b'))];
     await Promise.all(first.map((client) => client.until('/')));
@@ -378,14 +378,14 @@ describe('HTTP server', () => {
     expect(await speak(port, get('/d', 'Connection: close\r\n')).ended).to.contain('/d');
   });
 
-  it('cuts a client that does not read its answer, and holds back one that asks without reading', async () => {
+  it('disconnects a client that does not read its response, and pauses one that sends requests without reading', async () => {
     const { port, seen } = await begin({ answerTimeout: 300 });
     const deaf = connect(port, '127.0.0.1');
     deaf.on('error', () => undefined);
     deaf.pause();
     deaf.write(get('/big').repeat(20));
     expect(await speak(port, get('/other', 'Connection: close\r\n')).ended).to.contain('/other');
-    // What is in memory for one connection is one answer, not twenty.
+    // One connection holds one response in memory, not twenty.
     expect(seen.filter((path) => path === '/big').length).to.equal(1);
     const connections = () =>
       new Promise<number>((resolve) => running.server.getConnections((_error, count) => resolve(count)));
@@ -396,14 +396,14 @@ describe('HTTP server', () => {
   });
 
   describe('when it drains', () => {
-    it('finishes what runs, sends clients away, and closes what is idle', async () => {
+    it('finishes running requests, closes their connections, and closes idle ones', async () => {
       const { server, port, release, seen } = await begin();
       const idle = speak(port, get('/idle'));
       const busy = speak(port, get('/wait'));
       await idle.until('/idle');
       await eventually(() => seen.includes('/wait'));
       server.drain();
-      // Connections are still taken until the listening ends, but each only once.
+      // New connections are still accepted until listening stops, but serve one request each.
       const late = await speak(port, get('/late')).ended;
       expect(late.toLowerCase()).to.contain('/late').and.contain('connection: close');
       const started = Date.now();
@@ -417,7 +417,7 @@ describe('HTTP server', () => {
       expect(Date.now() - started).to.be.below(1000);
     });
 
-    it('answers all of several pipelined requests', async () => {
+    it('responds to all of several pipelined requests', async () => {
       const { server, port, release, seen } = await begin();
       const { ended } = speak(port, get('/wait').repeat(3));
       await eventually(() => seen.length === 1);
@@ -441,7 +441,7 @@ describe('HTTP server', () => {
       await partial.ended;
     });
 
-    it('ends what takes too long', async () => {
+    it('aborts requests that take too long', async () => {
       const { server, port, seen } = await begin();
       const { ended } = speak(port, get('/wait'));
       await eventually(() => seen.length === 1);

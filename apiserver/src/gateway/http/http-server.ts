@@ -1,31 +1,34 @@
-// An HTTP/1.1 server as every port of a process is one: bounded in time, size and number, answering malformed requests in the
-// shape of every other error, and drained without cutting off a request. RFC 9112; SPEC, Errors.
+// HTTP/1.1 server for all ports of a process (RFC 9112): bounds time, size and number of connections, rejects malformed
+// requests with the usual error body, and drains without interrupting requests.
 import { Server, type IncomingMessage, type ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
 import type { Duplex } from 'node:stream';
 import { codes, type ErrorCode } from '../../platform/errors.ts';
 import { newRequestId } from '../../platform/ids.ts';
 
-/** What one client may take of a server. Times are in milliseconds. */
+/** Limits for one client. Times are in milliseconds. */
 export interface HttpLimits {
   /** From the first byte of a request to the end of its headers. */
   readonly headersTimeout: number;
-  /** From the headers of a request to the end of its body, and how many bytes a second prolong it: uploads may be large. */
+  /**
+   * From the headers of a request to the end of its body, and the bytes that extend it by a second, since uploads may
+   * be large.
+   */
   readonly bodyTimeout: number;
   readonly bodyBytesPerSecond: number;
-  /** How long a connection may lie idle between requests: longer than load balancers keep theirs (60 s). */
+  /** Idle time between requests, longer than that of load balancers (60 s). */
   readonly keepAliveTimeout: number;
-  /** How long a client may take to read an answer. */
+  /** Time for a client to read a response. */
   readonly answerTimeout: number;
-  /** How long the rest of a body is read and thrown away once its request is answered, so that the client reads the answer. */
+  /** Time during which the rest of a body is discarded after the response, so that the client can read the response. */
   readonly lingerTimeout: number;
-  /** Bytes of the request line and the headers. */
+  /** Maximum size of request line and headers. */
   readonly headerBytes: number;
-  /** Connections at a time; one more is closed at once. */
+  /** Maximum connections; further ones are closed immediately. */
   readonly connections: number;
-  /** Requests of one connection that wait for their answers before no more of it is read. */
+  /** Requests of a connection awaiting responses at which reading pauses. */
   readonly readAhead: number;
-  /** Those that may come in what has been read by then; a connection with more is cut. */
+  /** Requests that may have been read by then; a connection with more is closed. */
   readonly pipelined: number;
 }
 
@@ -42,49 +45,49 @@ export const defaultHttpLimits: HttpLimits = {
   pipelined: 1000,
 };
 
-/** A connection that speaks HTTP. */
+/** An HTTP connection. */
 interface Connection {
-  /** Requests that have no whole answer yet. */
+  /** Requests without a complete response. */
   outstanding: number;
-  /** Those among them that nobody has looked at yet. */
+  /** Those whose handling has not started. */
   readonly queue: ServerResponse[];
-  /** The answer to the newest request, when its headers had come, and how many bytes the client had sent by then. */
+  /** The latest request's response, when the request's headers arrived, and the bytes read from the client by then. */
   last: ServerResponse | undefined;
   lastAt: number;
   lastRead: number;
-  /** Nothing is read until some of those requests are answered. */
+  /** Whether reading is paused until some requests are done. */
   isPaused: boolean;
-  /** What the client sent is no HTTP any more: nothing further is read. */
+  /** Whether the client has sent something other than HTTP: nothing more is read. */
   isBroken: boolean;
-  /** Sent once the answers before it are out. */
+  /** Sent after the pending responses. */
   refusal: string | undefined;
-  /** Bytes handed to the system when the sweep last looked, and since when that has not changed. */
+  /** Bytes written at the last sweep, and when that number last changed. */
   written: number;
   writtenAt: number;
 }
 
-/** A request that is refused before anybody has looked at it. */
+/** A request rejected before it reached the handler. */
 export interface Refusal {
   readonly code: ErrorCode;
   readonly requestId: string;
   readonly socket: Socket;
-  /** Absent when what came is no request. */
+  /** Absent if no request could be parsed. */
   readonly request: IncomingMessage | undefined;
 }
 
-/** What an HttpServer may be told besides its handler. */
+/** Options of HttpServer besides its handler. */
 export interface HttpServerOptions {
   readonly limits?: Partial<HttpLimits>;
-  /** Which requests for another protocol are left to the listeners of `upgrade`; the others are plain requests. */
+  /** Selects upgrade requests for the `upgrade` listeners; others are treated as plain requests. */
   readonly upgrades?: (request: IncomingMessage) => boolean;
-  /** Hears of what the handler does not see. */
+  /** Called for rejections that the handler does not see. */
   readonly refused?: (refusal: Refusal) => void;
 }
 
-/** Requests whose clients wait to be told that they may send the body (Expect: 100-continue). */
+/** Requests whose clients await 100 Continue before sending the body. */
 const waiting = new WeakMap<IncomingMessage, { response: ServerResponse; server: HttpServer }>();
 
-/** To be called before a body is read: tells a client that waits for it to send. */
+/** Sends 100 Continue if the client awaits it. Must be called before reading a body. */
 export function continueRequest(request: IncomingMessage): void {
   const waits = waiting.get(request);
   if (!waits) return;
@@ -93,16 +96,16 @@ export function continueRequest(request: IncomingMessage): void {
   waits.response.writeContinue();
 }
 
-/** The body of an error. */
+/** Returns the JSON body of an error. */
 export const errorBody = (code: ErrorCode | number, message: string, requestId: string): string =>
   JSON.stringify({ code, message, request_id: requestId });
 
-/** The server; `handle` sees well-formed requests only. */
+/** The server. `handle` receives only well-formed requests. */
 export class HttpServer extends Server {
-  /** Whether clients are being sent away: every answer closes its connection. */
+  /** Whether the server is draining: every response closes its connection. */
   isDraining = false;
   private readonly open = new Map<Socket, Connection>();
-  /** Connections that speak another protocol now. */
+  /** Connections upgraded to another protocol. */
   private readonly upgraded = new Set<Socket>();
   private readonly handle: (request: IncomingMessage, response: ServerResponse) => void;
   private readonly limits: HttpLimits;
@@ -113,12 +116,12 @@ export class HttpServer extends Server {
     const limits = { ...defaultHttpLimits, ...options.limits };
     super({
       headersTimeout: limits.headersTimeout,
-      // Node's own would cut a large body however fast it comes.
+      // Node's own timeout would interrupt a large body however fast it arrives.
       requestTimeout: 0,
       keepAliveTimeout: limits.keepAliveTimeout,
       connectionsCheckingInterval: Math.min(1000, limits.headersTimeout),
       maxHeaderSize: limits.headerBytes,
-      // Ours says it in the shape of the other errors.
+      // Checked below, with the usual error body.
       requireHostHeader: false,
       shouldUpgradeCallback: (request) => this.takesUpgrade(request, options.upgrades),
     });
@@ -129,7 +132,7 @@ export class HttpServer extends Server {
     this.on('connection', (socket) => this.add(socket));
     this.on('request', (request, response) => this.receive(request, response));
     this.on('checkContinue', (request: IncomingMessage, response: ServerResponse) => {
-      // Unless the body is asked for, the client cannot know whether we wait for it: the connection ends.
+      // If the body was not requested, the client cannot tell whether we wait for it: the connection closes.
       response.setHeader('connection', 'close');
       waiting.set(request, { response, server: this });
       this.receive(request, response);
@@ -144,7 +147,10 @@ export class HttpServer extends Server {
     this.once('close', () => clearInterval(sweep));
   }
 
-  /** From now on every answer closes its connection, so that clients go elsewhere; new connections are still taken. */
+  /**
+   * Starts draining: every response closes its connection, so that clients reconnect elsewhere. New connections are
+   * still accepted.
+   */
   drain(): void {
     this.isDraining = true;
     for (const { last, outstanding } of this.open.values()) {
@@ -152,12 +158,14 @@ export class HttpServer extends Server {
     }
   }
 
-  /** Takes no more connections, closes idle ones, and resolves when the running requests are answered or the time is up. */
+  /**
+   * Stops accepting connections and closes idle ones. Resolves when all running requests are done or the time is up.
+   */
   async closeWithin(milliseconds: number): Promise<void> {
     this.drain();
     this.isClosing = true;
     const closed = new Promise<void>((resolve) => this.close(() => resolve()));
-    // Whoever has only begun to send a request gets a moment to finish it.
+    // Requests that are partially received get a moment to finish.
     const partial = setTimeout(
       () => this.cut((connection) => connection.outstanding === 0),
       Math.min(milliseconds, 1000),
@@ -177,9 +185,9 @@ export class HttpServer extends Server {
 
   private takesUpgrade(request: IncomingMessage, upgrades?: (request: IncomingMessage) => boolean): boolean {
     if (!upgrades?.(request) || this.listenerCount('upgrade') === 0) return false;
-    // The new protocol's first bytes must not overtake the answers that are still to come.
+    // The new protocol must not overtake pending responses.
     if (this.open.get(request.socket)?.outstanding !== 0) return false;
-    // From here on the connection is the new protocol's business.
+    // From here on the connection belongs to the new protocol.
     const { socket } = request;
     this.open.delete(socket);
     this.upgraded.add(socket);
@@ -202,11 +210,11 @@ export class HttpServer extends Server {
     };
     this.open.set(socket, connection);
     socket.once('close', () => this.open.delete(socket));
-    // Node takes its own listener away from a connection that changes its protocol, and an error that nobody hears would end
-    // the process. What follows from it, `close` tells.
+    // Node removes its own error listener from upgraded connections, and an unhandled error would crash the process.
+    // `close` handles the consequences.
     socket.on('error', () => undefined);
-    // Node ends a connection this way behind an answer with `Connection: close`, at once: a client that still sends its body
-    // would lose the answer.
+    // After a response with `Connection: close`, Node closes the connection immediately: a client still sending its
+    // body would lose the response.
     const destroySoon = socket.destroySoon.bind(socket);
     socket.destroySoon = () => {
       const { last } = connection;
@@ -225,7 +233,7 @@ export class HttpServer extends Server {
     const { last } = connection;
     if (this.isDraining) {
       if (connection.outstanding > 0 && last) {
-        // An earlier answer has said that the connection ends with it: what follows is not taken.
+        // An earlier response has announced that it closes the connection: later requests are ignored.
         if (last.headersSent) return;
         last.removeHeader('connection');
       }
@@ -241,8 +249,8 @@ export class HttpServer extends Server {
       connection.isPaused = true;
       pauseRequests(socket);
     }
-    // One after the other: what a client pipelines may depend on what it sent before (RFC 9112, 9.3.2), and a client that does
-    // not read has one answer in our memory, not a thousand.
+    // One at a time: a pipelined request may depend on earlier ones (RFC 9112, 9.3.2), and a client that does not read
+    // then has one response in memory, not a thousand.
     if (connection.outstanding > 1) connection.queue.push(response);
     else this.take(request, response);
   }
@@ -253,12 +261,12 @@ export class HttpServer extends Server {
     }
     const { expect } = request.headers;
     if (expect !== undefined && !/^100-continue$/i.test(expect)) {
-      return this.refuse(response, 'INVALID_ARGUMENT', 'of the header Expect only 100-continue is known');
+      return this.refuse(response, 'INVALID_ARGUMENT', 'the only supported value of the header Expect is 100-continue');
     }
     this.handle(request, response);
   }
 
-  /** An answer is out, or its connection is gone. */
+  /** Handles the end of a response, or of its connection. */
   private answered(request: IncomingMessage, socket: Socket, connection: Connection): void {
     connection.outstanding -= 1;
     if (socket.destroyed || socket.writableEnded) return;
@@ -271,17 +279,17 @@ export class HttpServer extends Server {
       lingering(socket, this.limits.lingerTimeout, request);
     }
     const next = connection.queue.shift();
-    // One whose body was malformed has been answered already.
+    // A request with a malformed body already has its response.
     if (next) {
       if (!next.writableEnded) this.take(next.req, next);
     } else if (connection.refusal !== undefined) this.endWith(socket, connection.refusal);
     else if (this.isClosing && request.complete) socket.destroySoon();
   }
 
-  /** What is no HTTP is answered as such, after the answers that are still to come. */
+  /** Rejects malformed input, after the pending responses. */
   private refuseMalformed(error: Error, socket: Socket): void {
     const connection = this.open.get(socket);
-    // The parser complains again about every further piece.
+    // The parser reports the error again for every further piece.
     if (connection?.isBroken) return;
     if (!connection || !socket.writable || socket.bytesRead === 0 || codeOf(error) === 'ECONNRESET') {
       return void socket.destroy();
@@ -295,17 +303,17 @@ export class HttpServer extends Server {
       else connection.refusal = refusal;
       return;
     }
-    // It is the body of the newest request that is wrong: whoever reads it answers for it.
+    // The body of the latest request is malformed: its reader reports the error.
     if (last.headersSent) return void socket.destroy();
     last.setHeader('connection', 'close');
     if (request.listenerCount('error') > 0) request.emit('error', error);
     else this.refuse(last, 'INVALID_ARGUMENT', messageOf(error), connection.queue.includes(last));
   }
 
-  /** `isUnseen`: the handler has not seen the request. */
+  /** `isUnseen` means the handler has not seen the request. */
   private refuse(response: ServerResponse, code: ErrorCode, message: string, isUnseen = true): void {
     if (response.headersSent) return;
-    // Whoever has begun with the request has named it, and logs it by that name.
+    // The handler may have set an id, under which the request is logged.
     const given = response.getHeader('x-request-id');
     const requestId = typeof given === 'string' ? given : newRequestId();
     const body = errorBody(code, message, requestId);
@@ -320,14 +328,14 @@ export class HttpServer extends Server {
     if (isUnseen) this.refused({ code, requestId, socket: response.req.socket, request: response.req });
   }
 
-  /** A whole answer for a connection without a request. */
+  /** Returns a complete response for a connection without a request. */
   private rawRefusal(socket: Socket, code: ErrorCode, message: string): string {
     const requestId = newRequestId();
     this.refused({ code, requestId, socket, request: undefined });
     return rawAnswer(code, errorBody(code, message, requestId), requestId);
   }
 
-  /** CONNECT: nothing further is read, and the refusal waits for its turn. */
+  /** Handles CONNECT: stops reading and rejects it after the pending responses. */
   private refuseTunnel(socket: Socket): void {
     const connection = this.open.get(socket);
     const refusal = this.rawRefusal(socket, 'NOT_FOUND', 'route not found');
@@ -340,7 +348,7 @@ export class HttpServer extends Server {
     endConnection(socket, bytes, this.limits.lingerTimeout);
   }
 
-  /** Cuts off clients that do not read their answers, and ends requests whose bodies come too slowly. */
+  /** Disconnects clients that do not read their responses, and ends requests whose bodies arrive too slowly. */
   private sweep(): void {
     const now = performance.now();
     for (const [socket, connection] of this.open) {
@@ -359,7 +367,7 @@ export class HttpServer extends Server {
   }
 }
 
-/** Says a last thing on a connection and closes it, whether the client closes its side or not. */
+/** Writes a final message to a connection and closes it, whether or not the client closes its side. */
 export function endConnection(
   socket: Duplex,
   bytes: string,
@@ -370,10 +378,12 @@ export function endConnection(
   lingering(socket, lingerMilliseconds);
 }
 
-/** A connection as Node's HTTP server marks it when a client does not take its answers. */
+/** A socket with the fields by which Node's HTTP server pauses clients that do not read. */
 type RequestSocket = Socket & { _paused?: boolean; parser?: { resume(): void } | null };
 
-/** Takes no further requests of a connection. Only the mark lasts: the end of every request starts reading anew otherwise. */
+/**
+ * Stops reading requests from a connection. Needs the mark, because the end of each request resumes reading otherwise.
+ */
 function pauseRequests(socket: RequestSocket): void {
   socket._paused = true;
   socket.pause();
@@ -385,7 +395,7 @@ function resumeRequests(socket: RequestSocket): void {
   socket.resume();
 }
 
-/** Whoever read the body may have stopped in the middle of it, which Node takes for reading on. */
+/** The reader may have stopped in the middle of the body; without `readable` listeners Node resumes reading. */
 const readOn = (request: IncomingMessage): void => void request.removeAllListeners('readable').resume();
 
 class BodyTimeout extends Error {
@@ -393,8 +403,8 @@ class BodyTimeout extends Error {
 }
 
 /**
- * Closing with bytes unread resets the connection, and the client may lose the answer: so they are read for a while. A
- * connection whose request has become complete meanwhile goes on.
+ * Closing a socket with unread bytes resets the connection, and the client may lose the response: so the bytes are read
+ * for a while. If the request completes in the meantime, the connection is kept.
  */
 function lingering(socket: Duplex, milliseconds: number, request?: IncomingMessage): void {
   const timer = setTimeout(() => request?.complete || socket.destroy(), milliseconds);
@@ -427,7 +437,7 @@ function rawAnswer(code: ErrorCode, body: string, requestId: string): string {
 
 const codeOf = (error: Error): unknown => ('code' in error ? error.code : undefined);
 
-/** In words for the client; the parser's own words may quote what it sent. */
+/** Returns a message for the client; the parser's message might quote what was sent. */
 function messageOf(error: Error): string {
   switch (codeOf(error)) {
     case 'HPE_HEADER_OVERFLOW':

@@ -14,7 +14,7 @@ describe('a memory budget', () => {
     return made;
   };
 
-  it('evicts the oldest of an owner that holds too much', () => {
+  it('evicts the oldest hold of an owner above its limit', () => {
     hold('elsewhere', 40);
     hold('a', 20, 'x');
     hold('b', 20, 'x');
@@ -23,7 +23,7 @@ describe('a memory budget', () => {
     expect(budget.bytes).to.equal(80);
   });
 
-  it('evicts the oldest of all when the sum is too much', () => {
+  it('evicts the oldest hold of all when the total exceeds its limit', () => {
     for (const name of ['a', 'b', 'c']) hold(name, 40);
     expect(evicted).to.deep.equal(['a']);
     hold('d', 30);
@@ -31,7 +31,7 @@ describe('a memory budget', () => {
     expect(budget.bytes).to.equal(70);
   });
 
-  it('evicts the one that grows when it is the oldest', () => {
+  it('evicts the growing hold if it is the oldest', () => {
     const old = hold('old', 10);
     hold('new', 40);
     hold('newer', 40);
@@ -42,7 +42,7 @@ describe('a memory budget', () => {
     expect(budget.bytes).to.equal(80);
   });
 
-  it('leaves alone what is alone, and forgets what is released', () => {
+  it('never evicts a hold that is alone, and forgets released ones', () => {
     const large = hold('large', 1000);
     expect(evicted).to.deep.equal([]);
     large.release();

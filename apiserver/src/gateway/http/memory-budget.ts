@@ -1,18 +1,18 @@
-// Bytes that clients make a process hold, bounded over the process and for each owner. What is too much is taken from those who
-// have held theirs longest: a client that does its part holds nothing for long.
+// Bounds the bytes that clients make a process hold, in total and per owner. The oldest holds are evicted first: a
+// client that keeps up never holds memory for long.
 
-/** The bytes held for one request, answer or socket. */
+/** Bytes held for one request, response or socket. */
 export interface Hold {
-  /** Sets how many bytes are held. Evicts the oldest holds, which may be this one, while the sums are above the limits. */
+  /** Sets the number of bytes. Evicts the oldest holds, possibly this one, while a limit is exceeded. */
   set(bytes: number): void;
   /** Ends the hold without evicting it. */
   release(): void;
 }
 
-/** The greatest sums of bytes. One hold alone may be larger: its size is limited elsewhere. */
+/** Limits in bytes. A single hold may exceed them: its size is limited elsewhere. */
 export interface MemoryLimits {
   readonly total: number;
-  /** Of one owner, such as a tenant or an address. */
+  /** Limit per owner, such as a tenant or an address. */
   readonly perOwner: number;
 }
 
@@ -22,20 +22,23 @@ class Owner {
   readonly holdings = new Set<Holding>();
 }
 
-/** A budget of bytes. Its operations take constant time, evictions aside. */
+/** A budget of bytes. Operations take constant time, apart from evictions. */
 export class MemoryBudget {
   readonly limits: MemoryLimits;
   readonly owners = new Map<string, Owner>();
   /** Oldest first. */
   readonly holdings = new Set<Holding>();
-  /** Bytes held now. */
+  /** Bytes currently held. */
   bytes = 0;
 
   constructor(limits: MemoryLimits) {
     this.limits = limits;
   }
 
-  /** Begins a hold of no bytes. `evict` is called at most once, when the bytes have to go; they no longer count then. */
+  /**
+   * Creates a hold of zero bytes. `evict` is called at most once, when the bytes must be freed; they no longer count by
+   * then.
+   */
   hold(owner: string, evict: () => void): Hold {
     return new Holding(this, owner, evict);
   }

@@ -1,11 +1,11 @@
-// Request headers as the metadata that handlers see, on both ports.
+// Converts request headers to the metadata that handlers see, on both ports.
 import { traceparentOf } from '../../platform/trace-context.ts';
 import { currentTrace, type Trace } from '../../platform/tracing.ts';
 
-/** Where a Kubernetes token is used: heard with such a token alone, and what it names is authorised by the cluster. */
+/** Namespace in which a Kubernetes token is used. Ignored for other credentials; the cluster authorises it. */
 export const namespaceHeader = 'x-kellet-namespace';
 
-/** Credentials, and headers that belong to one connection and say nothing about the call. */
+/** Credentials, and headers that concern the connection rather than the call. */
 const dropped = new Set([
   'authorization',
   'x-api-key',
@@ -20,12 +20,12 @@ const dropped = new Set([
   'proxy-authorization',
 ]);
 
-/** Names by which a client could pretend to be someone: who calls is known from the credential alone. */
+/** Headers with which a client could impersonate a caller: identity comes only from the credential. */
 const pretended = /^x-(tenant|user|device|caller|scopes?|roles?)(-|$)/;
 
 /**
- * Lower-case names; `Grpc-Metadata-X` becomes `x`; credentials and identity headers are left out. The trace headers are those
- * of the call's trace: the client's when they are valid and no span of ours lies between.
+ * Returns lower-case names; `Grpc-Metadata-X` becomes `x`. Drops credentials and identity headers. The trace headers
+ * are those of the call's trace: the client's if valid and no span of ours lies between.
  */
 export function requestMetadata(
   headers: Iterable<readonly [string, string]>,
@@ -47,7 +47,7 @@ export function requestMetadata(
   return metadata;
 }
 
-/** The client's request id when it is harmless text, else undefined. */
+/** Returns the client's request id if it is well-formed, else undefined. */
 export function requestIdOf(header: string | undefined): string | undefined {
   return header !== undefined && /^[\w.:-]{1,128}$/.test(header) ? header : undefined;
 }

@@ -1,4 +1,4 @@
-// GET /api/v1/openapi.json: the generated document, to anyone with a credential (API.md, Ports and open routes).
+// GET /api/v1/openapi.json: serves the generated document to anyone with a credential.
 import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import type { IncomingMessage, ServerResponse } from 'node:http';
@@ -18,21 +18,21 @@ const anyCredential = create(AccessSchema, {
   callers: [Access_Caller.USER, Access_Caller.SERVICE, Access_Caller.DEVICE, Access_Caller.PLATFORM],
 });
 
-/** The committed document, without its layout. */
+/** Reads the committed document and removes its formatting. */
 export const readOpenapiDocument = (): Record<string, unknown> =>
   JSON.parse(readFileSync(fileURLToPath(import.meta.resolve('@kellet/proto/openapi.json')), 'utf8')) as Record<
     string,
     unknown
   >;
 
-/** Whether `If-None-Match` names this entity tag (RFC 9110, 13.1.2: a list, weak comparison). */
+/** Reports whether `If-None-Match` contains this entity tag (RFC 9110, 13.1.2: a list, weak comparison). */
 export const isUnchanged = (ifNoneMatch: string | undefined, etag: string): boolean =>
   (ifNoneMatch ?? '').split(',').some((tag) => tag.trim() === '*' || tag.trim().replace(/^W\//, '') === etag);
 
-/** Answers the document, or 304 when the caller has it already. Rejects with what the admission throws. */
+/** Serves the document, or 304 if the client's copy is current. Rejects with the errors of admission. */
 export type DocumentRoute = (request: IncomingMessage, response: ServerResponse) => Promise<void>;
 
-/** Makes the route; the headers of the rate limit stand on its refusals too. */
+/** Creates the route. Rejections carry rate limit headers too. */
 export function openapiRoute(admission: Admission, addressOf: AddressOf): DocumentRoute {
   const body = JSON.stringify(readOpenapiDocument());
   const etag = `"${createHash('sha256').update(body).digest('base64url').slice(0, 22)}"`;

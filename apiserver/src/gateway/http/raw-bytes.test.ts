@@ -1,4 +1,4 @@
-// Raw bytes through the gateway on real sockets: chunks by range out, streamed bodies in.
+// Raw bytes through the gateway over real sockets: chunks by range, and streamed uploads.
 import { once } from 'node:events';
 import { connect } from 'node:net';
 import { OtaService } from '@kellet/proto/es/kellet/v1/ota_pb';
@@ -17,7 +17,7 @@ describe('raw bytes', () => {
   let contentTypes: string[] = [];
   let contentRange: string | undefined;
   let proceed: Promise<void> = Promise.resolve();
-  /** What ended the last body before its end. */
+  /** The error that ended the last body early. */
   let brokenOff: unknown;
 
   before(async () => {
@@ -70,7 +70,7 @@ describe('raw bytes', () => {
       });
     const bytes = { accept: 'application/octet-stream' };
 
-    it('are JSON unless they are asked for', async () => {
+    it('are sent only on request, JSON otherwise', async () => {
       const response = await get('&offset=149999', { range: 'bytes=0-1' });
       expect(response.status).to.equal(200);
       expect(response.headers.get('content-range')).to.equal(null);
@@ -89,7 +89,7 @@ describe('raw bytes', () => {
       ['by a range from the end', '', 'bytes=-10', 206, 149_990, 149_999],
       ['by a long range from the end, cut to a chunk', '', 'bytes=-999999', 206, 0, 65_535],
       ['with several ranges, which are ignored', '', 'bytes=0-1,5-6', 200, 0, 65_535],
-      ['with a unit that nobody knows', '', 'lines=0-1', 200, 0, 65_535],
+      ['with an unknown unit', '', 'lines=0-1', 200, 0, 65_535],
     ] as const) {
       it(what, async () => {
         const response = await get(query, { ...bytes, ...(range ? { range } : {}) });
@@ -121,7 +121,7 @@ describe('raw bytes', () => {
       expect((await get('', { ...bytes, range: 'bytes=0-1', 'if-range': '"p2"' })).status).to.equal(200);
     });
 
-    it('refuse a length that is too long, and two ways to say a range, in JSON', async () => {
+    it('reject a length that is too long, and offset together with Range, in JSON', async () => {
       const tooLong = await get('&length=65537', bytes);
       expect(tooLong.status).to.equal(400);
       expect(await tooLong.json()).to.include({ code: 'INVALID_ARGUMENT', message: 'length must be from 1 to 65536' });
@@ -139,7 +139,7 @@ describe('raw bytes', () => {
         body,
       });
 
-    it('reach the handler in pieces, with its headers', async () => {
+    it('reach the handler in pieces, with the headers', async () => {
       const body = Buffer.concat(Array.from({ length: 40 }, () => artifact));
       const response = await put('p%2F1', body, { 'content-type': 'image/x', 'content-range': 'bytes 0-1/2' });
       expect(await response.json()).to.include({ package_id: 'p/1', uploaded_bytes: body.length });
@@ -149,27 +149,27 @@ describe('raw bytes', () => {
       expect(contentRange).to.equal('bytes 0-1/2');
     });
 
-    it('may be none', async () => {
+    it('may be empty', async () => {
       expect(await (await put('p1', '')).json()).to.include({ uploaded_bytes: 0 });
     });
 
-    it('need a credential that may, before any byte is read', async () => {
+    it('require an authorised credential before any byte is read', async () => {
       expect((await put('p1', 'x', { authorization: 'Bearer viewer' })).status).to.equal(403);
       expect((await put('p1', 'x', { authorization: '' })).status).to.equal(401);
     });
 
-    it('are not taken compressed', async () => {
+    it('are rejected when compressed', async () => {
       const response = await put('p1', 'x', { 'content-encoding': 'gzip' });
       expect(response.status).to.equal(400);
     });
 
-    it('leave the connection usable when the handler does not want them', async () => {
+    it('leave the connection usable when the handler rejects them', async () => {
       const response = await put('unwanted', Buffer.alloc(3_000_000));
       expect(response.status).to.equal(400);
       expect(await response.json()).to.include({ code: 'FAILED_PRECONDITION' });
     });
 
-    it('are not read faster than the handler takes them', async () => {
+    it('are not read faster than the handler consumes them', async () => {
       let release: () => void = () => undefined;
       proceed = new Promise((resolve) => (release = resolve));
       const total = 64 * 1024 * 1024;
@@ -183,7 +183,7 @@ describe('raw bytes', () => {
         before = socket.bytesWritten - socket.writableLength;
         await sleep(100);
       }
-      // What the sockets' buffers of two kernels hold, and no more.
+      // Only what the socket buffers of both kernels hold.
       expect(before).to.be.lessThan(total / 2);
       release();
       const [answer] = (await once(socket, 'data')) as [Buffer];
@@ -191,7 +191,7 @@ describe('raw bytes', () => {
       socket.destroy();
     });
 
-    it('end the call when the client goes away in the middle', async () => {
+    it('end the call when the client disconnects midway', async () => {
       proceed = Promise.resolve();
       const socket = connect(Number(new URL(server.rest).port), '127.0.0.1');
       socket.write(

@@ -1,4 +1,4 @@
-// A chunk of an artifact as raw bytes (API.md, OTA, device side): the same call as for JSON, with the range in headers.
+// A chunk of an artifact as raw bytes: the same call as for JSON, with the range in headers.
 import { create, type Message } from '@bufbuild/protobuf';
 import {
   ChunkSchema,
@@ -11,33 +11,33 @@ import { parseRange, prefersBytes, type ByteRange } from './byte-range.ts';
 import type { Route } from '../transcoding/routes.ts';
 import type { RestResponse } from '../transcoding/transcode.ts';
 
-/** The most that one answer holds (SPEC, OTA, rule 3). */
+/** Maximum size of a chunk. */
 const chunkBytes = 64 * 1024;
 
-/** The headers that matter here. */
+/** The headers used here. */
 export interface RangeHeaders {
   readonly accept?: string | undefined;
   readonly range?: string | undefined;
   readonly 'if-range'?: string | undefined;
 }
 
-/** A Range that lies outside of the artifact: HTTP 416, with the artifact's size in Content-Range (RFC 9110, 15.5.17). */
+/** A Range outside the artifact: HTTP 416, with the artifact's size in Content-Range (RFC 9110, 15.5.17). */
 export class RangeNotSatisfiable extends KelletError {
   readonly size: number;
   constructor(size: number) {
-    super('OUT_OF_RANGE', `the range begins behind the end of the artifact (${size} bytes)`);
+    super('OUT_OF_RANGE', `the range starts beyond the end of the artifact (${size} bytes)`);
     this.name = 'RangeNotSatisfiable';
     this.size = size;
   }
 }
 
-/** Whether this request asks for a chunk as raw bytes. */
+/** Reports whether a request asks for a chunk as raw bytes. */
 export const wantsRawChunk = (route: Route, headers: RangeHeaders): boolean =>
   route.method.output.typeName === ChunkSchema.typeName && prefersBytes(headers.accept);
 
 /**
- * Answers a chunk as bytes, 206 when a Range was honoured. A range longer than a chunk is cut, as RFC 9110 allows: the client
- * reads in Content-Range what it got. Throws RangeNotSatisfiable.
+ * Returns a chunk as bytes, with 206 if a Range was honoured. A range longer than a chunk is truncated, as RFC 9110
+ * allows; Content-Range tells the client what it got. Throws RangeNotSatisfiable.
  */
 export async function rawChunk(
   message: Message,
@@ -45,7 +45,7 @@ export async function rawChunk(
   call: (request: GetChunkRequest) => Promise<Message>,
 ): Promise<RestResponse> {
   const request = message as GetChunkRequest;
-  // The package's id is bound to its bytes for life, so it tells one version of the artifact from another.
+  // A package's bytes never change, so its id identifies the version of the artifact.
   const etag = `"${request.packageId.toLowerCase()}"`;
   const ifRange = headers['if-range'];
   const range = ifRange === undefined || ifRange.toLowerCase() === etag ? parseRange(headers.range) : undefined;
@@ -70,7 +70,7 @@ export async function rawChunk(
 const part = (request: GetChunkRequest, offset: number, length: number): GetChunkRequest =>
   create(GetChunkRequestSchema, { deviceId: request.deviceId, packageId: request.packageId, offset, length });
 
-/** The first byte and how many to ask for; `size` is known when the range counts from the end. */
+/** Returns the first byte and the length to request. `size` is known when the range counts from the end. */
 function resolve(range: ByteRange, size = 0): { first: number; length: number } {
   if ('suffix' in range) {
     return { first: Math.max(0, size - range.suffix), length: Math.min(range.suffix, size, chunkBytes) };

@@ -1,4 +1,4 @@
-// The REST port as clients see it that write their requests by hand: targets, methods, upgrades, proxies, and the end.
+// The REST port with hand-written requests: targets, methods, upgrades, proxies and shutdown.
 import { connect } from 'node:net';
 import { DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { expect } from 'chai';
@@ -69,7 +69,7 @@ describe('REST port, by raw requests', () => {
     });
   }
 
-  it('answers HEAD of what is no call as GET, without the body', async () => {
+  it('responds to HEAD on gateway routes as to GET, without the body', async () => {
     for (const path of ['/healthz', '/readyz', '/api/v1/openapi.json', '/nowhere']) {
       const [get, head] = [await send(`GET ${path}`), await send(`HEAD ${path}`)];
       expect(head.status, path).to.equal(get.status);
@@ -78,7 +78,7 @@ describe('REST port, by raw requests', () => {
     }
   });
 
-  it('calls nothing for HEAD: no command is taken by a client that throws the answer away', async () => {
+  it('never calls a method for HEAD, so that no command is delivered to a client that discards the response', async () => {
     const before = last;
     for (const path of ['/api/v1/devices/d1', '/api/v1/devices/d1/rpc/pending']) {
       expect((await send(`HEAD ${path}`)).status).to.equal(404);
@@ -86,14 +86,14 @@ describe('REST port, by raw requests', () => {
     expect(last).to.equal(before);
   });
 
-  it('takes no upgrade but that of the live feed', async () => {
+  it("accepts no upgrade except the live feed's", async () => {
     const upgrade = (protocol: string) => `Upgrade: ${protocol}\r\nConnection: upgrade\r\n`;
     expect((await send('GET /api/v1/devices/d1', upgrade('h2c'))).status).to.equal(200);
     expect((await send('GET /api/v1/devices/d1', upgrade('websocket'))).status).to.equal(200);
     expect((await send('GET /elsewhere', upgrade('websocket'))).status).to.equal(404);
   });
 
-  it('believes the address that a trusted proxy names, and nobody else', async () => {
+  it('uses the address reported by a trusted proxy only', async () => {
     const addressFor = async (headers: string) => {
       await send('GET /api/v1/devices/d1', headers);
       return last.address;
@@ -121,7 +121,7 @@ describe('REST port, by raw requests', () => {
     }
   });
 
-  it('is not ready before it stops listening, finishes what runs, and ends at once when nothing does', async () => {
+  it('stops being ready before it stops listening, finishes running requests, and stops immediately when idle', async () => {
     const stopping = await start({ KELLET_DRAIN_DELAY_SECONDS: '1' });
     const running = send('GET /api/v1/devices/slow', '', stopping.rest);
     while (slow.length === 0) await new Promise((resolve) => setTimeout(resolve, 10));

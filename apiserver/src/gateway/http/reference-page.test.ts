@@ -28,19 +28,19 @@ describe('the API reference', () => {
     });
   }
 
-  it('is not sent again to whoever has it, and not at all to HEAD', async () => {
+  it('is not resent to clients that have it, and has no body for HEAD', async () => {
     for (const [path] of pages) {
       const response = await fetch(gateway.pages + path, { method: 'HEAD' });
       expect(response.headers.get('cache-control')).to.equal('no-cache');
       expect(await response.text()).to.equal('');
       const etag = response.headers.get('etag')!;
-      // Without the second header Node's fetch would ask for no stored answer.
+      // Without the second header, Node's fetch would not revalidate a stored response.
       const headers = { 'if-none-match': etag, 'cache-control': 'max-age=0' };
       expect((await fetch(gateway.pages + path, { headers })).status, path).to.equal(304);
     }
   });
 
-  it('is read only, and shows nothing of itself when a request makes no sense', async () => {
+  it('is read-only, and reveals nothing when a request is malformed', async () => {
     expect((await fetch(gateway.pages, { method: 'POST', body: 'x' })).status).to.equal(404);
     const bundle = `${gateway.pages}/reference/swagger-ui-bundle.js`;
     const response = await fetch(bundle, { headers: { range: 'bytes=99999999-' } });
@@ -49,7 +49,7 @@ describe('the API reference', () => {
     expect(await response.text()).to.equal('not available\n');
   });
 
-  it('asks no other host for anything', async () => {
+  it('requests nothing from other hosts', async () => {
     for (const path of ['/', '/reference/', '/reference/initialize.js']) {
       expect(await (await fetch(gateway.pages + path)).text()).not.to.match(/https?:\/\/|\/\/[a-z]/);
     }
@@ -72,7 +72,7 @@ describe('the API reference', () => {
     '/Reference/',
     '/api/v1/devices',
   ]) {
-    it(`has nothing at ${path}`, async () => expect((await fetch(gateway.pages + path)).status).to.equal(404));
+    it(`serves nothing at ${path}`, async () => expect((await fetch(gateway.pages + path)).status).to.equal(404));
   }
 
   for (const [publicUrl, host, url] of [
@@ -96,14 +96,14 @@ describe('GET /api/v1/openapi.json', () => {
   const get = (headers: Record<string, string>, method = 'GET') =>
     fetch(`${gateway.rest}/api/v1/openapi.json`, { method, headers });
 
-  it('needs a credential', async () => {
+  it('requires a credential', async () => {
     const response = await get({});
     expect(response.status).to.equal(401);
     expect(await response.json()).to.include({ code: 'UNAUTHENTICATED' });
   });
 
   for (const token of ['viewer', 'device', 'platform']) {
-    it(`is answered to ${token}, and counted`, async () => {
+    it(`is served to ${token}, and counted`, async () => {
       const response = await get({ authorization: `Bearer ${token}` });
       expect(response.status).to.equal(200);
       expect(response.headers.get('content-type')).to.match(/^application\/json/);
@@ -112,7 +112,7 @@ describe('GET /api/v1/openapi.json', () => {
     });
   }
 
-  it('is not sent again to whoever has it', async () => {
+  it('is not resent to clients that have it', async () => {
     const etag = (await get({ authorization: 'Bearer viewer' })).headers.get('etag')!;
     const again = await get({ authorization: 'Bearer viewer', 'if-none-match': etag });
     expect(again.status).to.equal(304);
@@ -121,7 +121,7 @@ describe('GET /api/v1/openapi.json', () => {
     expect(await again.text()).to.equal('');
   });
 
-  it('is no route for another method', async () => {
+  it('is not a route for other methods', async () => {
     expect((await get({ authorization: 'Bearer viewer' }, 'POST')).status).to.equal(404);
   });
 

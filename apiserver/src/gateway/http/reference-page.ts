@@ -1,5 +1,5 @@
-// The dashboard's port: static pages, today the API reference. Everything comes from this process, nothing from another
-// host, and the content security policy holds browsers to that.
+// The dashboard's port: static pages, currently the API reference. Everything is served by this process, which the
+// content security policy enforces.
 import { dirname } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import express, { type NextFunction, type Request, type Response } from 'express';
@@ -29,7 +29,7 @@ const reference = page(
   '<div id="reference"></div>\n<script src="swagger-ui-bundle.js"></script>\n<script src="initialize.js"></script>',
 );
 
-// `validatorUrl: null`: without it the page would ask a public validator for a badge.
+// `validatorUrl: null` keeps the page from requesting a badge from a public validator.
 const initialize = `SwaggerUIBundle({
   url: 'openapi.json',
   dom_id: '#reference',
@@ -41,13 +41,13 @@ const initialize = `SwaggerUIBundle({
 });
 `;
 
-/** The policy of every page: own files, and requests to the API that the page documents. */
+/** Policy of every page: its own files, and requests to the documented API. */
 export function contentSecurityPolicy(api: string): string {
   return [
     "default-src 'none'",
     "script-src 'self'",
     "style-src 'self'",
-    // Swagger UI's icons are data in its style sheet.
+    // Swagger UI embeds icons in its style sheet.
     "img-src 'self' data:",
     `connect-src 'self' ${new URL(api).origin}`,
     "base-uri 'none'",
@@ -57,8 +57,8 @@ export function contentSecurityPolicy(api: string): string {
 }
 
 /**
- * Where the API is, for a browser that reached this page under `host` (its Host header): `publicUrl` when it is configured,
- * else the REST port of the same host name. A Host header that is no host name counts as localhost.
+ * Returns the URL of the API for a page requested under `host` (the Host header): `publicUrl` if configured, else the
+ * REST port of that host. An invalid Host header counts as localhost.
  */
 export function apiUrl(publicUrl: string, host: string | undefined, restPort: number): string {
   if (publicUrl !== '') return publicUrl.replace(/\/$/, '');
@@ -66,10 +66,10 @@ export function apiUrl(publicUrl: string, host: string | undefined, restPort: nu
   return `http://${name}:${restPort}`;
 }
 
-/** What the page needs of swagger-ui-dist. */
+/** The files used from swagger-ui-dist. */
 const assets = ['swagger-ui-bundle.js', 'swagger-ui.css', 'favicon-32x32.png'] as const;
 
-/** Makes the server of the static pages; the caller listens. `restPort` is asked for with each page. */
+/** Creates the server of the static pages; the caller starts listening. `restPort` is read for each page. */
 export function createPageServer(options: { publicUrl: string; restPort: () => number }): HttpServer {
   const folder = dirname(fileURLToPath(import.meta.resolve('swagger-ui-dist/package.json')));
   const document = readOpenapiDocument();
@@ -85,7 +85,7 @@ export function createPageServer(options: { publicUrl: string; restPort: () => n
       'x-content-type-options': 'nosniff',
       'referrer-policy': 'no-referrer',
       'cross-origin-opener-policy': 'same-origin',
-      // A browser asks whether what it has is still the same.
+      // Browsers revalidate their copy.
       'cache-control': 'no-cache',
     });
     next();
@@ -103,7 +103,7 @@ export function createPageServer(options: { publicUrl: string; restPort: () => n
     );
   }
   app.use((_request, response) => void response.status(404).type('txt').send('not found\n'));
-  // Express knows a handler of errors by its four parameters, and its own would show where it failed.
+  // Express recognises an error handler by its four parameters; its default one would reveal where the error occurred.
   app.use((error: { status?: number }, _request: Request, response: Response, _next: NextFunction) => {
     if (response.headersSent) return void response.destroy();
     response

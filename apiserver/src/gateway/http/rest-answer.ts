@@ -1,4 +1,4 @@
-// How an HTTP answer is written: one place for error bodies, whatever failed.
+// Writes HTTP responses, including all error bodies.
 import type { ServerResponse } from 'node:http';
 import { codes, toKelletError, type KelletError } from '../../platform/errors.ts';
 import type { Logger } from '../../platform/logger.ts';
@@ -6,7 +6,7 @@ import { errorBody } from './http-server.ts';
 import { RateLimitExceeded } from '../rate-limit/rate-limit-exceeded.ts';
 import { RangeNotSatisfiable } from './raw-chunk.ts';
 
-/** Writes a whole answer. */
+/** Writes a complete response. */
 export function answer(
   response: ServerResponse,
   status: number,
@@ -22,7 +22,7 @@ export function answer(
   response.end(body);
 }
 
-/** Writes an error: `{code, message, request_id}`. What is not a KelletError is logged and shown as INTERNAL. */
+/** Writes an error, `{code, message, request_id}`. Logs anything but a KelletError and reports it as INTERNAL. */
 export function answerError(
   response: ServerResponse,
   thrown: unknown,
@@ -37,10 +37,10 @@ export function answerError(
     http = 416;
     response.setHeader('content-range', `bytes */${error.size}`);
   }
-  // The spec's one numeric code.
+  // The only numeric code.
   const code = error instanceof RateLimitExceeded ? http : error.code;
   if (error.retryAfterSeconds !== undefined) response.setHeader('retry-after', error.retryAfterSeconds);
-  // RFC 9110, 11.6.1: a 401 says what would have been accepted.
+  // A 401 must name the accepted scheme (RFC 9110, 11.6.1).
   if (error.code === 'UNAUTHENTICATED') response.setHeader('www-authenticate', 'Bearer');
   answer(response, http, headers, 'application/json', errorBody(code, error.message, requestId));
   return error;

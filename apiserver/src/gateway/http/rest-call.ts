@@ -1,4 +1,4 @@
-// One REST request as a call: its body, and the context its handler sees.
+// A REST request as a call: its body, and the context for its handler.
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { invalidArgument, unavailable, type KelletError } from '../../platform/errors.ts';
 import type { CallContext, Caller } from '../../platform/rpc.ts';
@@ -9,21 +9,21 @@ import { currentTrace } from '../../platform/tracing.ts';
 
 const noBytes = new Uint8Array();
 
-/** What a body may take. */
+/** Limits of a body. */
 export interface BodyBounds {
-  /** Bytes of the whole body. */
+  /** Maximum bytes of the whole body. */
   readonly limit: number;
-  /** Counts the bytes of a body that does not come at once. */
+  /** Memory budget for a body that does not arrive at once. */
   readonly budget: MemoryBudget;
-  /** On whose account in the budget. */
+  /** Owner of the bytes in the budget. */
   readonly owner: string;
-  /** For the whole body; without it the limits of the connection are enough. */
+  /** Time for the whole body; by default the limits of the connection apply. */
   readonly milliseconds?: number;
 }
 
 /**
- * Reads a body. Throws INVALID_ARGUMENT when it is compressed, longer than the limit or too late, UNAVAILABLE when it was read
- * longer than others and memory is short.
+ * Reads a body. Throws INVALID_ARGUMENT if it is compressed, too long or too late, and UNAVAILABLE if it is evicted
+ * because memory is short and it has been arriving for longer than others.
  */
 export async function readBody(request: IncomingMessage, bounds: BodyBounds): Promise<Uint8Array> {
   const { limit, budget, owner, milliseconds } = bounds;
@@ -33,7 +33,7 @@ export async function readBody(request: IncomingMessage, bounds: BodyBounds): Pr
   const expected = Number(contentLength ?? 0);
   if (expected > limit) throw tooLong();
   continueRequest(request);
-  // RFC 9112, 6.3: there is none.
+  // No body (RFC 9112, 6.3).
   if (contentLength === undefined && transferEncoding === undefined) return noBytes;
   return new Promise((resolve, reject) => {
     const chunks: Uint8Array[] = [];
@@ -55,7 +55,7 @@ export async function readBody(request: IncomingMessage, bounds: BodyBounds): Pr
       length += chunk.length;
       if (length > limit) return fail(tooLong());
       chunks.push(chunk);
-      // A body in one piece, as most are, is about to end.
+      // A body in one piece, the usual case, ends right away.
       if (length === expected) return;
       hold ??= budget.hold(owner, () => fail(unavailable('too many bodies are being received: try again')));
       hold.set(length);
@@ -72,12 +72,12 @@ export async function readBody(request: IncomingMessage, bounds: BodyBounds): Pr
   });
 }
 
-/** The body as it arrives, for a handler that takes it piece by piece. Throws INVALID_ARGUMENT when it ends early. */
+/** Yields the body as it arrives. Throws INVALID_ARGUMENT if it ends early. */
 export async function* streamBody(request: IncomingMessage): AsyncGenerator<Uint8Array> {
   refuseCompressed(request);
   continueRequest(request);
   try {
-    // A handler that does not want the rest must still be able to answer: the socket stays.
+    // The socket stays open, so that a handler that stops reading can still respond.
     yield* request.iterator({ destroyOnReturn: false }) as AsyncIterable<Uint8Array>;
   } catch {
     throw invalidArgument('the body ended early');
@@ -90,7 +90,7 @@ function refuseCompressed(request: IncomingMessage): void {
   if (!isPlain) throw invalidArgument('compressed bodies are not accepted');
 }
 
-/** The context of a call over REST. Costly parts are made when a handler asks for them. */
+/** The context of a call over REST. Expensive parts are created on demand. */
 export class RestContext implements CallContext {
   readonly caller: Caller;
   readonly tenantId: string;
@@ -139,7 +139,7 @@ export class RestContext implements CallContext {
     return this.controller.signal;
   }
 
-  /** Ends the call from outside: its credential is void, or its deadline has passed. */
+  /** Aborts the call: its credential was revoked, or its deadline has passed. */
   abort(): void {
     void this.signal;
     this.controller!.abort();

@@ -23,11 +23,11 @@ describe('access log', () => {
     ['requests', '/readyz', 'UNAVAILABLE', true],
     ['all', '/healthz', 'OK', true],
   ] as const satisfies readonly (readonly [AccessLogLevel, string, AccessEntry['code'], boolean])[]) {
-    it(`at level ${level} has ${want ? 'a' : 'no'} line for ${route} with ${code}`, () =>
+    it(`at level ${level} writes ${want ? 'a' : 'no'} line for ${route} with ${code}`, () =>
       expect(isLogged(level, { route, code })).to.equal(want));
   }
 
-  it('says what is known, in milliseconds and bytes', () => {
+  it('contains all known values, in milliseconds and bytes', () => {
     const entry: AccessEntry = {
       transport: 'rest',
       verb: 'GET',
@@ -69,7 +69,7 @@ describe('access log', () => {
     `00-${'0'.repeat(32)}-b7ad6b7169203331-01`,
     `00-${'A'.repeat(32)}-b7ad6b7169203331-01`,
   ]) {
-    it(`takes no trace id from ${JSON.stringify(malformed)}`, () => expect(traceIdOf(malformed)).to.equal(undefined));
+    it(`finds no trace id in ${JSON.stringify(malformed)}`, () => expect(traceIdOf(malformed)).to.equal(undefined));
   }
 
   describe('of a gateway', () => {
@@ -108,7 +108,7 @@ describe('access log', () => {
         headers: { 'x-request-id': requestId, ...(init.headers as object) },
       }).then((response) => response.text());
 
-    it('has one line for each request, refused ones too', async () => {
+    it('has one line per request, including rejected ones', async () => {
       const text = await call('one', '/api/v1/devices/d1', { headers: { authorization: 'Bearer viewer' } });
       expect(await lineFor('one')).to.deep.include({
         transport: 'rest',
@@ -164,7 +164,7 @@ describe('access log', () => {
       );
     };
 
-    it('has the calls of gRPC with their names and codes', async () => {
+    it('has gRPC calls with their names and codes', async () => {
       const message = toBinary(GetDeviceRequestSchema, create(GetDeviceRequestSchema, { deviceId: 'd1' }));
       const path = '/kellet.v1.DeviceRegistryService/GetDevice';
       expect(await grpc(path, message, { authorization: 'Bearer viewer', 'x-request-id': 'g1' })).to.equal(null);
@@ -182,7 +182,7 @@ describe('access log', () => {
         .and.not.have.property('tenant');
     });
 
-    it('has requests that are refused as malformed, without what they said', async () => {
+    it('has malformed requests, without their content', async () => {
       const { port } = new URL(server.rest);
       const chunked = 'POST /api/v1/devices?token=5ecret HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n';
       for (const [bytes, expected] of [
@@ -209,7 +209,7 @@ describe('access log', () => {
       }
     });
 
-    it('and the log hold no secret, wherever a client has put it', async () => {
+    it('and the error log contain no secret, wherever a client has put it', async () => {
       const secret = (kind: string) => `5ecret-${kind}-5ecret`;
       const json = (body: object) => ({ method: 'POST', body: JSON.stringify(body) });
       const body = `{"token":"${secret('callback')}"`;

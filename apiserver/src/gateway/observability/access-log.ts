@@ -1,58 +1,59 @@
-// The access log: one JSON line for each request on both public ports, and for each beginning and end of /ws, without anything a client could have put a secret into
-// (no query, no body, no header but the checked request id and trace id).
+// Access log: one JSON line per request on both public ports, and one for the start and end of each /ws connection. It
+// contains nothing in which a client could have put a secret: no query, body or headers except the validated request id
+// and trace id.
 import { pino } from 'pino';
 import { codes, type ErrorCode } from '../../platform/errors.ts';
 import type { Caller } from '../../platform/rpc.ts';
 
-/** What is logged: nothing; what failed; every request but health probes; everything. */
+/** What is logged: nothing, failures, every request except health probes, or everything. */
 export type AccessLogLevel = 'off' | 'errors' | 'requests' | 'all';
 
-/** Where lines go; each ends in a line feed. */
+/** Destination of lines, each ending in a line feed. */
 export interface LineSink {
   write(line: string): unknown;
   flushSync?(): void;
 }
 
-/** What is learnt of a request while it is answered. */
+/** What is known about a request while it is handled. */
 export interface AccessEntry {
   readonly transport: 'rest' | 'grpc' | 'websocket';
   /** HTTP method; empty for gRPC. */
   readonly verb: string;
   readonly requestId: string;
-  /** performance.now() at its beginning. */
+  /** performance.now() at the start of the request. */
   readonly started: number;
   readonly traceparent: string | undefined;
-  /** The route's template or the full method name; empty when there is none. */
+  /** The route's template or the full method name; empty if there is none. */
   route: string;
   address: string;
-  /** Who called, once that is known, also when the call is refused. */
+  /** The caller once known, even when the call is rejected. */
   caller: Caller | undefined;
   code: ErrorCode | 'OK';
-  /** The HTTP status; the code's number for gRPC. */
+  /** HTTP status; for gRPC, the number of the code. */
   status: number;
   bytesIn: number;
   bytesOut: number;
-  /** The code with which a WebSocket ended (RFC 6455, 7.4), once it has. */
+  /** Close code of a WebSocket (RFC 6455, 7.4), once it has ended. */
   closeCode: number | undefined;
 }
 
 const probes = new Set(['/healthz', '/readyz']);
 
-/** Writes the lines, many at a time: a system call for each would cost more than the request itself. */
+/** Writes lines in batches: a system call for each would cost more than the request itself. */
 export class AccessLog {
   /** Whether anything is logged at all. */
   readonly isOn: boolean;
   private readonly level: AccessLogLevel;
   private readonly sink: LineSink;
 
-  /** `sink`: standard output unless given, which leaves the process within a second. */
+  /** `sink` defaults to standard output, which receives lines within a second. */
   constructor(level: AccessLogLevel, sink?: LineSink) {
     this.level = level;
     this.isOn = level !== 'off';
     this.sink = sink ?? (this.isOn ? standardOutput() : { write: () => undefined });
   }
 
-  /** A new entry; it is written when the request is over. */
+  /** Creates an entry, to be written when the request is over. */
   begin(
     transport: AccessEntry['transport'],
     verb: string,
@@ -76,12 +77,12 @@ export class AccessLog {
     };
   }
 
-  /** Writes a line, if requests like it are logged. */
+  /** Writes a line if requests like this one are logged. */
   end(entry: AccessEntry): void {
     if (this.isOn && isLogged(this.level, entry)) this.sink.write(`${lineOf(entry, performance.now(), Date.now())}\n`);
   }
 
-  /** Writes what is still held back. */
+  /** Flushes buffered lines. */
   close(): void {
     this.sink.flushSync?.();
   }
@@ -91,13 +92,13 @@ function standardOutput(): LineSink {
   return pino.destination({ dest: 1, sync: false, minLength: 8192, periodicFlush: 500 });
 }
 
-/** Whether a level asks for an entry. */
+/** Reports whether an entry is logged at a level. */
 export function isLogged(level: AccessLogLevel, entry: Pick<AccessEntry, 'code' | 'route'>): boolean {
   if (level === 'requests') return entry.code !== 'OK' || !probes.has(entry.route);
   return level === 'all' || (level === 'errors' && entry.code !== 'OK');
 }
 
-/** An entry as JSON: what is unknown is left out. */
+/** Formats an entry as JSON, without unknown values. */
 export function lineOf(entry: AccessEntry, now: number, time: number): string {
   const { caller } = entry;
   return JSON.stringify({
@@ -120,16 +121,16 @@ export function lineOf(entry: AccessEntry, now: number, time: number): string {
   });
 }
 
-/** The trace id of a W3C traceparent header; undefined for anything malformed. */
+/** Returns the trace id of a W3C traceparent header, or undefined if it is malformed. */
 export function traceIdOf(traceparent: string | undefined): string | undefined {
   if (traceparent === undefined) return undefined;
   const id = /^[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}/.exec(traceparent)?.[1];
   return id === '0'.repeat(32) ? undefined : id;
 }
 
-/** The catalogue's code for an HTTP status that is written without an error. */
+/** Returns the error code for an HTTP status that was written without an error. */
 export function codeOfStatus(status: number): ErrorCode | 'OK' {
   if (status < 400) return 'OK';
-  // Readiness, and a body that turned out to be malformed before anybody read it.
+  // Readiness, and a body found malformed before it was read.
   return (['UNAVAILABLE', 'INVALID_ARGUMENT'] as const).find((code) => codes[code].http === status) ?? 'UNKNOWN';
 }

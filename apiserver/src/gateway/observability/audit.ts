@@ -1,5 +1,5 @@
-// The audit trail of Kubernetes identities: a line for every call that changes something, with its outcome. Who asked for what
-// in vain is written by auth/kubernetes-identities.ts.
+// Audit trail of Kubernetes identities: one line for every call that changes something, with its outcome. Denied
+// attempts are written by auth/kubernetes-identities.ts.
 import type { DescMethod } from '@bufbuild/protobuf';
 import { parsePermission } from '../../auth/credentials/kubernetes-token.ts';
 import { toKelletError } from '../../platform/errors.ts';
@@ -9,15 +9,15 @@ import { accessOf } from '../transcoding/routes.ts';
 
 const reading: readonly (string | undefined)[] = ['get', 'list', 'watch'];
 
-/** Fields of requests that say what a call is about, by local name. */
+/** Request fields that identify the subject of a call, by local name. */
 const about = { rolloutId: 'rollout_id', packageId: 'package_id', deviceIds: 'device_ids' } as const;
 
-/** The same invoker, which also writes the trail. */
+/** Wraps an invoker to write the audit trail. */
 export function withAudit(invoker: Invoker, logger: Logger): Invoker {
   const isRecorded = (method: DescMethod, context: CallContext): boolean =>
     context.caller.kind === 'kubernetes' &&
     !reading.includes(parsePermission(accessOf(method).kubernetesPermission)?.verb);
-  /** `request` may be filled in until the outcome is known. */
+  /** `request` may be completed until the outcome is known. */
   const recorded = async <T>(
     method: DescMethod,
     request: () => object,

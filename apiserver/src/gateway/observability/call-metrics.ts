@@ -1,9 +1,9 @@
-// Calls counted and timed by method and outcome, on both ports alike.
+// Counts and times calls by method and outcome, on both ports.
 import type { DescMethod } from '@bufbuild/protobuf';
 import type { ErrorCode } from '../../platform/errors.ts';
 import { Counter, Histogram, type Registry } from '../../platform/metrics.ts';
 
-/** The instruments of the gateway's calls. */
+/** Metrics of the gateway's calls. */
 export class CallMetrics {
   private readonly calls: Counter;
   private readonly seconds: Histogram;
@@ -17,14 +17,14 @@ export class CallMetrics {
     });
     this.seconds = new Histogram({
       name: 'kellet_gateway_call_seconds',
-      help: 'Time from the first byte of a call to its answer.',
+      help: 'Time from the first byte of a call to its response.',
       labelNames: ['service', 'method', 'transport'],
       buckets: [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 60],
       registers: [metrics],
     });
   }
 
-  /** `started` is performance.now() at the beginning; no method: the route was unknown. */
+  /** Records a call. `started` is performance.now() at its start; no method means the route was unknown. */
   observe(method: DescMethod | undefined, transport: 'rest' | 'grpc', code: ErrorCode | 'OK', started: number): void {
     const labels = { service: method?.parent.name ?? 'none', method: method?.name ?? 'none', transport };
     this.calls.inc({ ...labels, code });

@@ -1,5 +1,5 @@
-// The trace of a request on either public port: begun by its headers, named by its route, ended by its answer. Attributes are
-// OpenTelemetry's semantic conventions for HTTP and RPC servers.
+// The trace of a request on either public port: started from its headers, named after its route, ended by its response.
+// Attributes follow OpenTelemetry's semantic conventions for HTTP and RPC servers.
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { DescMethod } from '@bufbuild/protobuf';
 import type { Metadata } from '@grpc/grpc-js';
@@ -9,7 +9,7 @@ import { readTraceContext } from '../../platform/trace-context.ts';
 import { beginTrace, currentTrace, endTrace, inTrace, rpcAttributes, type Trace } from '../../platform/tracing.ts';
 import type { Route } from '../transcoding/routes.ts';
 
-/** Runs a REST request as part of its trace. The query is no part of a span: it may hold what is secret. */
+/** Runs a REST request within its trace. Spans omit the query, which may contain secrets. */
 export function traceRequest(request: IncomingMessage, response: ServerResponse, work: () => void): void {
   const { method = '', headers, url = '' } = request;
   const received = readTraceContext(
@@ -31,7 +31,7 @@ export function traceRequest(request: IncomingMessage, response: ServerResponse,
   inTrace(trace, work);
 }
 
-/** Says which route a request has, once that is known. */
+/** Names the trace after the route, once known. */
 export function nameRequest(verb: string, route: Route): void {
   const span = currentTrace()?.span;
   if (!span) return;
@@ -39,16 +39,16 @@ export function nameRequest(verb: string, route: Route): void {
   span.setAttributes({ 'http.route': route.path, ...rpcAttributes(route.method) });
 }
 
-/** Begins the trace of a gRPC call. */
+/** Starts the trace of a gRPC call. */
 export function traceCall(method: DescMethod, metadata: Metadata): Trace {
   const received = readTraceContext(metadataText(metadata, 'traceparent'), metadataText(metadata, 'tracestate'));
   return beginTrace(`${method.parent.typeName}/${method.name}`, 'SERVER', received, () => rpcAttributes(method));
 }
 
-/** The answer of a gRPC call has been given. */
+/** Ends the trace of a gRPC call. */
 export function endCall(trace: Trace, code: ErrorCode | 'OK'): void {
   const status = code === 'OK' ? 0 : codes[code].grpc;
-  // What a server is to blame for (semantic conventions for gRPC).
+  // Server errors (semantic conventions for gRPC).
   const isFault = code !== 'OK' && codes[code].http >= 500;
   endTrace(trace, { 'rpc.grpc.status_code': status }, isFault ? code : undefined);
 }

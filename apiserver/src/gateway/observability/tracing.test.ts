@@ -1,4 +1,4 @@
-// Traces from the request's headers to what a handler causes, and as spans at a real OTLP receiver.
+// Traces from request headers to the effects of a handler, and as spans at a real OTLP receiver.
 import { Client, credentials, Metadata } from '@grpc/grpc-js';
 import { DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { create } from '@bufbuild/protobuf';
@@ -58,7 +58,7 @@ describe('the trace of a call', () => {
       .find(({ subject }) => subject === deviceId)!;
   };
 
-  it("is the client's, for handlers and for the events that they cause", async () => {
+  it("continues the client's in handlers and in the events they cause", async () => {
     await ask('d1', { traceparent, tracestate: 'congo=t61rcWkgMzE' });
     expect(metadata.get('traceparent')).to.equal(traceparent);
     expect(metadata.get('tracestate')).to.equal('congo=t61rcWkgMzE');
@@ -68,7 +68,7 @@ describe('the trace of a call', () => {
     expect(await eventOf('d2')).to.include({ traceparent });
   });
 
-  it('begins here when the client names none, or none that is valid', async () => {
+  it('starts anew when the client sends none or an invalid one', async () => {
     for (const headers of [{}, { traceparent: `${traceparent}-more`, tracestate: 'a=1' }]) {
       await ask('d3', headers as Record<string, string>);
       expect(metadata.get('traceparent')).to.match(/^00-[0-9a-f]{32}-[0-9a-f]{16}-00$/);
@@ -85,7 +85,7 @@ describe('the trace of a call', () => {
     after(() => receiver.stop());
     const span: OtlpReceiver['span'] = (matches) => receiver.span(matches);
 
-    it('is a span of the server below the client, with those of its transactions below it', async () => {
+    it("records a server span below the client's, with database transactions below it", async () => {
       await ask('d4', { traceparent });
       const server = await span(({ name }) => name === 'GET /api/v1/devices/{device_id}');
       expect(server).to.deep.include({ service: 'kellet-test', traceId, parentSpanId: spanId, kind: 2 });
@@ -108,7 +108,7 @@ describe('the trace of a call', () => {
       expect((await eventOf('d4'))['traceparent']).to.equal(`00-${traceId}-${transaction.spanId}-01`);
     });
 
-    it('is one for gRPC too', async () => {
+    it('records one for gRPC too', async () => {
       await askByGrpc('d5', { traceparent });
       const server = await span(({ name }) => name === 'kellet.v1.DeviceRegistryService/GetDevice');
       expect(server).to.deep.include({ traceId, parentSpanId: spanId, kind: 2 });
@@ -118,7 +118,7 @@ describe('the trace of a call', () => {
       expect(refused).to.deep.include({ name: server.name, traceId, parentSpanId: spanId, kind: 2 });
     });
 
-    it("says what is the server's fault, and what is not", async () => {
+    it('marks server errors, and no others', async () => {
       await ask('bug');
       await fetch(`${gateway.rest}/api/v1/nowhere?q=secret`);
       const failed = await span(({ attributes }) => attributes['url.path'] === '/api/v1/devices/bug');
@@ -130,7 +130,7 @@ describe('the trace of a call', () => {
       expect(missed.name).to.equal('GET');
     });
 
-    it('is not recorded when the client does not record it', async () => {
+    it('records nothing when the client does not sample', async () => {
       const unrecorded = `00-${traceId.replace('0', 'f')}-${spanId}-00`;
       await ask('d6', { traceparent: unrecorded });
       await ask('d7', { traceparent });

@@ -1,19 +1,19 @@
-// What one gateway knows of a tenant's window: the requests that the store has counted for it, some of them ahead.
+// One gateway's view of a tenant's window: the requests that the store has counted for it, some of them in advance.
 
-/** One counted request. */
+/** A counted request. */
 export interface Hit {
-  /** Which request of its window this is, from 1. */
+  /** Number of the request within its window, from 1. */
   readonly ordinal: number;
   /** Unix second at which the window ends, a multiple of 60. */
   readonly resetAt: number;
-  /** The counter's clock, Unix seconds: windows are its minutes, not this machine's. */
+  /** The counter's clock in Unix seconds: windows are its minutes, not this machine's. */
   readonly now: number;
 }
 
 /** A tenant's window after requests were added to it. */
 export interface Counted {
   readonly tenantId: string;
-  /** All requests of the window so far, those just added among them. */
+  /** All requests of the window so far, including those just added. */
   readonly hits: number;
   /** Minutes since 1970 by the store's clock. */
   readonly windowMinute: number;
@@ -21,22 +21,25 @@ export interface Counted {
   readonly now: number;
 }
 
-/** For how long requests are counted ahead. */
+/** Period for which requests are reserved in advance. */
 const aheadMilliseconds = 50;
 
-/** After how long without any request what was counted ahead is given back. */
+/** Time without requests after which reserved requests are returned. */
 export const idleMilliseconds = 20;
 
-/** After how long it is given back although some come: fewer than there were, so that others wait for what is held here. */
+/**
+ * Longest time reserved requests are held while requests still arrive: the rate has dropped, and other gateways may
+ * need them.
+ */
 const longestMilliseconds = 2 * aheadMilliseconds;
 
-/** So many requests before its limit a window is counted request by request. */
+/** Within this many requests of its limit, a window is counted request by request. */
 const countedSingly = 10_000;
 
 /**
- * How many requests to count ahead for a tenant that made `requests` in `milliseconds` and may make `remaining` more: those of
- * the next 50 ms at this rate, and at most a thousandth of what remains. What was counted ahead is used or given back long
- * before the limit is reached, so that a limit is neither exceeded nor missed.
+ * Returns how many requests to reserve for a tenant that made `requests` in `milliseconds` and may make `remaining`
+ * more: those of the next 50 ms at this rate, and at most a thousandth of the remainder. Reserved requests are used or
+ * returned long before the limit is reached, so the limit is exact.
  */
 export function countAhead(requests: number, milliseconds: number, remaining: number): number {
   if (remaining < countedSingly) return 0;
@@ -48,23 +51,26 @@ export function countAhead(requests: number, milliseconds: number, remaining: nu
 export class CountedWindow {
   private counted: Counted | undefined;
   private askedAt = 0;
-  /** Requests that are counted and still to come: the last ones of `counted.hits`. */
+  /** Reserved requests not used yet: the last ones of `counted.hits`. */
   private left = 0;
-  /** With fewer left it is time to count again. */
+  /** Below this many, the window is due to be counted again. */
   private low = 0;
-  /** Requests since it was last counted. */
+  /** Requests since the last count. */
   private requests = 0;
   private isUsed = false;
   private countedAt = 0;
 
-  /** How many to count ahead when `waiting` requests are counted now. */
+  /** Returns how many requests to reserve beyond the `waiting` ones. */
   wanted(waiting: number, limit: number, now: number): number {
     if (!this.counted) return 0;
     const expected = countAhead(this.requests + waiting, now - this.askedAt, limit - this.counted.hits);
     return Math.max(0, expected - this.left);
   }
 
-  /** The store was asked at `askedAt` and has `now` counted `added` requests; `waiting` of them came before. */
+  /**
+   * Applies the store's response: asked at `askedAt`, it has counted `added` requests by `now`, of which the first
+   * `waiting` are for waiting requests.
+   */
   add(counted: Counted, added: number, waiting: number, askedAt: number, now: number): void {
     if (counted.windowMinute !== this.counted?.windowMinute) this.left = 0;
     this.counted = counted;
@@ -76,14 +82,14 @@ export class CountedWindow {
     this.isUsed = true;
   }
 
-  /** Whether a request that comes now is counted already. The window's end is taken early by as long as the store took. */
+  /** Reports whether a request at `now` is covered. The end of the window is anticipated by the time the store took. */
   hasAt(now: number): boolean {
     if (this.left === 0) return false;
     const { windowMinute, now: then } = this.counted!;
     return now - this.askedAt < ((windowMinute + 1) * 60 - then) * 1000;
   }
 
-  /** The next of the counted requests. There must be one. */
+  /** Takes the next reserved request. There must be one. */
   take(now: number): Hit {
     const { hits, windowMinute, now: then } = this.counted!;
     const ordinal = hits - this.left + 1;
@@ -97,19 +103,19 @@ export class CountedWindow {
     return this.left < this.low;
   }
 
-  /** Whether its tenant may be counted ahead, or has been and is to be given back what does not come. */
+  /** Reports whether the tenant may get reservations, or has some to be returned. */
   isWorthKeeping(limit: number): boolean {
     return this.left > 0 || limit - this.counted!.hits >= countedSingly;
   }
 
-  /** Whether what it holds is to be given back: nothing was asked of it since it was last looked at, or it was counted long ago. */
+  /** Reports whether reservations are to be returned: they were not used since the last check, or are too old. */
   isSpent(now: number): boolean {
     const wasUsed = this.isUsed;
     this.isUsed = false;
     return !wasUsed || now - this.countedAt >= longestMilliseconds;
   }
 
-  /** What is counted and will not come. */
+  /** Reserved requests that will not be used. */
   get unused(): { windowMinute: number; hits: number } {
     return { windowMinute: this.counted!.windowMinute, hits: this.left };
   }

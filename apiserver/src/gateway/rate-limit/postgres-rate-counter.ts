@@ -1,12 +1,12 @@
-// The rate counter in PostgreSQL: the default, which needs no further server.
+// Rate counter in PostgreSQL: the default, which needs no additional server.
 import type { QueryConfig } from 'pg';
 import type { Database } from '../../platform/database/database.ts';
 import type { Logger } from '../../platform/logger.ts';
 import type { Counted } from './counted-window.ts';
 import { CoalescingRateCounter } from './rate-counter.ts';
 
-// The rows are sorted so that two gateways lock them in the same order. One statement is one transaction, so now() is the
-// same for every row of it.
+// Rows are sorted so that all gateways lock them in the same order. One statement is one transaction, so now() is the
+// same for every row.
 const upsert = `
   INSERT INTO rate_windows AS w (tenant_id, window_minute, hits)
   SELECT tenant_id, floor(extract(epoch FROM now()) / 60)::int4, hits
@@ -16,7 +16,7 @@ const upsert = `
 
 const queryMilliseconds = 1000;
 
-/** One multi-row upsert in flight per gateway; windows are minutes of the database's clock. */
+/** Runs one multi-row upsert at a time per gateway. Windows are minutes of the database's clock. */
 export class PostgresRateCounter extends CoalescingRateCounter {
   private readonly database: Database;
   private readonly logger: Logger;
@@ -39,7 +39,7 @@ export class PostgresRateCounter extends CoalescingRateCounter {
       name: 'rate-windows',
       text: upsert,
       values: [tenants, tenants.map((tenant) => counts.get(tenant)!)],
-      // Ends the query itself, so that a database that hangs does not use up the pool.
+      // Ends the query itself, so that a hanging database does not exhaust the pool.
       query_timeout: queryMilliseconds,
     } as QueryConfig);
     this.sweep(rows[0]?.window_minute ?? 0);
@@ -61,10 +61,10 @@ export class PostgresRateCounter extends CoalescingRateCounter {
   }
 
   protected onTimeout(): void {
-    // The query ends by itself.
+    // The query times out by itself.
   }
 
-  /** Once a minute, windows that nobody asks about any more are removed. */
+  /** Removes expired windows once a minute. */
   private sweep(window: number): void {
     if (window <= this.lastWindow) return;
     this.lastWindow = window;

@@ -1,11 +1,11 @@
-// What no store can be made to do at the moment that matters; what real ones do is in the tests of the two of them.
+// Timing that real stores cannot be made to show. Their own tests cover the rest.
 import { expect } from 'chai';
 import { eventually } from '../../auth/testing/test-fixtures.ts';
 import { sleep } from '../../platform/clock.ts';
 import type { Counted } from './counted-window.ts';
 import { CoalescingRateCounter } from './rate-counter.ts';
 
-/** A store of one tenant; `answer` is awaited before it answers. */
+/** A store of one tenant that awaits `answer` before it responds. */
 class SlowStore extends CoalescingRateCounter {
   hits = 0;
   added: number[] = [];
@@ -29,12 +29,12 @@ class SlowStore extends CoalescingRateCounter {
 }
 
 describe('a rate counter', () => {
-  it('gives back what was counted ahead when the store says, late, that the limit is near', async () => {
+  it('returns reserved requests when the store reports, late, that the limit is near', async () => {
     const store = new SlowStore();
     const some = () => Promise.all(Array.from({ length: 200 }, () => store.hit('acme', 100_000)));
     await some();
     store.answer = async () => {
-      // Longer than what was counted before is kept; meanwhile others use up the window.
+      // Longer than reservations are held; meanwhile other gateways exhaust the window.
       await sleep(200);
       store.hits = 95_000;
     };

@@ -1,10 +1,10 @@
-// Counts requests per tenant and minute, exactly, across all gateways: what the stores have in common.
+// Counts requests per tenant and minute, exactly, across all gateways: the part shared by all stores.
 import { sleep, type Clock } from '../../platform/clock.ts';
 import { idleMilliseconds, CountedWindow, type Counted, type Hit } from './counted-window.ts';
 
-/** Something that counts. Rejects when it cannot; the caller then decides without it. */
+/** Counts requests. Rejects when it cannot; the caller then limits locally. */
 export interface RateCounter {
-  /** Counts a request of a tenant that may make `limit` in a window. */
+  /** Counts a request of a tenant with this limit per window. */
   hit(tenantId: string, limit: number): Promise<Hit>;
 }
 
@@ -22,15 +22,15 @@ interface Due {
 const flushTimeoutMilliseconds = 1000;
 
 /**
- * Least time from one addition to the next. An addition costs the gateway and PostgreSQL some 250 µs together, however many
- * requests it counts. After a pause nobody waits.
+ * Minimum time between additions. An addition costs the gateway and PostgreSQL about 250 µs together, however many
+ * requests it counts. After a pause there is no wait.
  */
 const paceMilliseconds = 2;
 
 /**
- * Coalesces: while one addition is under way the next one gathers every request that arrives, one number a tenant, and each
- * waiter gets its own ordinal from the sum that comes back. Many requests of a tenant whose limit is far away are counted
- * ahead, and do not wait.
+ * Coalesces requests: while one addition is in flight, the next collects all that arrive, one total per tenant, and
+ * each waiter gets its own ordinal from the returned sum. Tenants with many requests and a distant limit get
+ * reservations and do not wait.
  */
 export abstract class CoalescingRateCounter implements RateCounter {
   private readonly clock: Clock;
@@ -44,13 +44,15 @@ export abstract class CoalescingRateCounter implements RateCounter {
     this.clock = clock;
   }
 
-  /** Adds requests to the windows of tenants at the store; one answer a tenant. Rejects when the store cannot. */
+  /**
+   * Adds requests to the tenants' windows at the store and returns one result per tenant. Rejects when the store fails.
+   */
   protected abstract add(counts: ReadonlyMap<string, number>): Promise<readonly Counted[]>;
 
-  /** Takes requests that have not come off a window again, if it still has as many. */
+  /** Subtracts unused requests from a window, if it still has as many. */
   protected abstract giveBack(tenantId: string, windowMinute: number, hits: number): Promise<unknown>;
 
-  /** Called when an addition has not been answered within this many milliseconds; nobody waits for it any longer. */
+  /** Called when an addition has not completed within this many milliseconds; its waiters have been rejected. */
   protected abstract onTimeout(milliseconds: number): void;
 
   hit(tenantId: string, limit: number): Promise<Hit> {
@@ -64,7 +66,7 @@ export abstract class CoalescingRateCounter implements RateCounter {
     return new Promise((resolve, reject) => this.ask(tenantId, limit).waiters.push({ resolve, reject }));
   }
 
-  /** Lets a tenant take part in the next addition. */
+  /** Includes a tenant in the next addition. */
   private ask(tenantId: string, limit: number): Due {
     let due = this.due.get(tenantId);
     if (!due) this.due.set(tenantId, (due = { limit, waiters: [] }));
@@ -75,7 +77,7 @@ export abstract class CoalescingRateCounter implements RateCounter {
 
   private async flushAll(): Promise<void> {
     this.isFlushing = true;
-    // The requests of the same turn of the event loop go into the first addition together.
+    // Requests of the same turn of the event loop join the first addition.
     await new Promise(setImmediate);
     while (this.due.size > 0) {
       const batch = this.due;
@@ -99,7 +101,7 @@ export abstract class CoalescingRateCounter implements RateCounter {
       const timeout = new Promise<never>((_resolve, reject) => {
         timer = setTimeout(() => {
           this.onTimeout(flushTimeoutMilliseconds);
-          reject(new Error(`no answer within ${flushTimeoutMilliseconds} ms`));
+          reject(new Error(`no response within ${flushTimeoutMilliseconds} ms`));
         }, flushTimeoutMilliseconds);
       });
       for (const counted of await Promise.race([adding, timeout])) {
@@ -113,7 +115,7 @@ export abstract class CoalescingRateCounter implements RateCounter {
     }
   }
 
-  /** Gives the requests of a window that were counted to those who wait for them. */
+  /** Assigns the counted requests of a window to its waiters. */
   private serve(counted: Counted, added: number, askedAt: number, { waiters, limit }: Due): void {
     const { tenantId } = counted;
     const window = this.windows.get(tenantId) ?? new CountedWindow();
@@ -130,14 +132,14 @@ export abstract class CoalescingRateCounter implements RateCounter {
     this.check ??= setInterval(() => this.forgetSpent(), idleMilliseconds).unref();
   }
 
-  /** Gives back what nobody has come for. */
+  /** Returns unused reservations. */
   private forgetSpent(): void {
     const now = this.clock.now();
     for (const [tenantId, window] of this.windows) {
       if (!window.isSpent(now)) continue;
       this.windows.delete(tenantId);
       const { windowMinute, hits } = window.unused;
-      // What cannot be given back is lost to the tenant until the minute ends.
+      // If this fails, the tenant loses them until the minute ends.
       if (hits > 0) this.giveBack(tenantId, windowMinute, hits).catch(() => undefined);
     }
     if (this.windows.size > 0) return;

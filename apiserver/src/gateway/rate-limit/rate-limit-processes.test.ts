@@ -1,4 +1,5 @@
-// The window under attack: several gateway processes, thousands of requests. KELLET_SOAK=1 goes on across the end of a minute.
+// The window under load from several gateway processes and thousands of requests. KELLET_SOAK=1 continues across the
+// end of a minute.
 import { fork, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
 import { Agent, get } from 'node:http';
@@ -17,7 +18,7 @@ interface Answer {
   readonly remaining: number;
 }
 
-describe('three gateway processes under attack', () => {
+describe('three gateway processes under load', () => {
   let testDatabase: TestDatabase;
   let redis: TestRedis | undefined;
   const children: ChildProcess[] = [];
@@ -68,7 +69,7 @@ describe('three gateway processes under attack', () => {
       }).on('error', reject);
     });
 
-  /** Asks until everybody has had enough, and over the end of a minute when that is wanted. */
+  /** Sends requests until all gateways reject them, across the end of a minute if requested. */
   const attack = async (rest: string): Promise<Answer[]> => {
     const answers: Answer[] = [];
     const hasEnough = () =>
@@ -93,7 +94,7 @@ describe('three gateway processes under attack', () => {
         const admitted = window.filter(({ status }) => status === 200);
         expect(window.every(({ status }) => status === 200 || status === 429)).to.equal(true);
         expect(admitted.length, `of ${window.length} in the window`).to.equal(Math.min(limit, window.length));
-        // Each admitted request got a number of its own.
+        // Each admitted request got a unique number.
         expect(new Set(admitted.map(({ remaining }) => remaining)).size).to.equal(admitted.length);
         expect(Number(reset) % 60).to.equal(0);
       }

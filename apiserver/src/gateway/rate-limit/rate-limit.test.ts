@@ -35,13 +35,13 @@ describe('judging a counted request', () => {
     });
   }
 
-  it('never asks for a retry in no time', () => {
+  it('never suggests a retry after zero seconds', () => {
     expect(judge({ ordinal: 2, resetAt: 1200, now: 1199.999 }, 1).retryAfterSeconds).to.equal(1);
   });
 });
 
 describe('token buckets', () => {
-  it('let a burst through, then the rate', () => {
+  it('allow a burst, then the rate', () => {
     let now = 0;
     const buckets = new TokenBuckets({ now: () => now }, { perSecond: 2, burst: 3 });
     expect([1, 2, 3, 4].map(() => buckets.take('a'))).to.deep.equal([0, 0, 0, 1]);
@@ -54,7 +54,7 @@ describe('token buckets', () => {
     expect([1, 2, 3, 4].map(() => buckets.take('a'))).to.deep.equal([0, 0, 0, 1]);
   });
 
-  it('say how long to wait when a token takes long', () => {
+  it('report how long to wait when a token takes long', () => {
     const buckets = new TokenBuckets({ now: () => 0 }, { perSecond: 0.1, burst: 1 });
     expect([buckets.take('a'), buckets.take('a')]).to.deep.equal([0, 10]);
   });
@@ -82,7 +82,7 @@ describe('rate limiter', () => {
     return counter;
   };
 
-  it('asks the store no more once a window is used up, until it ends', async () => {
+  it('does not ask the store about an exhausted window until it ends', async () => {
     let now = 1_000_000;
     const counter = memoryCounter();
     const limiter = new RateLimiter(counter, { now: () => now }, logger, createMetrics());
@@ -96,14 +96,14 @@ describe('rate limiter', () => {
     expect((await limiter.count(access, identity('acme')))!.retryAfterSeconds).to.equal(0);
   });
 
-  it('follows a limit that is changed within the window', async () => {
+  it('applies a limit that changes within the window', async () => {
     const limiter = new RateLimiter(memoryCounter(), { now: () => 0 }, logger, createMetrics());
     for (let call = 0; call < 4; call += 1) await limiter.count(access, identity('acme'));
     const raised = await limiter.count(access, identity('acme', {}, 10));
     expect(raised).to.include({ limit: 10, retryAfterSeconds: 0 });
   });
 
-  it('goes on alone, and says so, when the store fails', async () => {
+  it('continues locally, and logs it, when the store fails', async () => {
     const metrics = createMetrics();
     let asked = 0;
     const counter = memoryCounter();
@@ -120,7 +120,7 @@ describe('rate limiter', () => {
     for (let call = 0; call < 4; call += 1) states.push((await limiter.count(access, identity('acme')))!);
     expect(states.map((state) => state.retryAfterSeconds)).to.deep.equal([0, 0, 0, 30]);
     expect(await metrics.getSingleMetricAsString('kellet_gateway_rate_counter_failures_total')).to.match(/total 3/);
-    // One request found out; the others did not wait for a store that is away. A second later it is asked again.
+    // One request detected it; the others did not wait. The store is tried again a second later.
     expect(asked).to.equal(1);
     isAway = false;
     await limiter.count(access, identity('beta'));
@@ -130,14 +130,14 @@ describe('rate limiter', () => {
     expect([asked, counter.hits]).to.deep.equal([2, 1]);
   });
 
-  it('counts rejections by tenant, also those of a window that is known to be used up', async () => {
+  it('counts rejections by tenant, including those of windows known to be exhausted', async () => {
     const metrics = createMetrics();
     const limiter = new RateLimiter(memoryCounter(), { now: () => 0 }, logger, metrics);
     for (let call = 0; call < 5; call += 1) await limiter.count(access, identity('acme'));
     expect(await metrics.getSingleMetricAsString('svc_gateway_rate_limited_total')).to.contain('{tenant="acme"} 2');
   });
 
-  it('does not refuse for an hour because this clock was set back by one', async () => {
+  it('does not reject for an hour because this clock was set back by one', async () => {
     let now = 10 * 3_600_000;
     const counter = memoryCounter();
     const limiter = new RateLimiter(counter, { now: () => now }, logger, createMetrics());
@@ -147,7 +147,7 @@ describe('rate limiter', () => {
     expect((await limiter.count(access, identity('acme')))!.retryAfterSeconds).to.equal(0);
   });
 
-  it('does not count what is limited per device, and limits it per device', async () => {
+  it('does not count calls limited per device, and limits them per device', async () => {
     const counter = memoryCounter();
     const throttles = { address: { perSecond: 1, burst: 1 }, device: { perSecond: 1, burst: 2 } };
     const limiter = new RateLimiter(counter, { now: () => 0 }, logger, createMetrics(), throttles);
@@ -168,13 +168,13 @@ describe('rate counter in PostgreSQL', () => {
   });
   after(() => testDatabase.drop());
 
-  /** Waits out the end of a minute, so that a test's requests share a window. */
+  /** Waits past the end of a minute if necessary, so that a test's requests share a window. */
   const stayInMinute = async () => {
     const intoMinute = Date.now() % 60_000;
     if (intoMinute > 50_000) await new Promise((resolve) => setTimeout(resolve, 60_500 - intoMinute));
   };
 
-  it('gives each request of several gateways a number of its own, without gap or repeat', async function () {
+  it('gives each request of several gateways a unique number, without gaps or repeats', async function () {
     this.timeout(40_000);
     await stayInMinute();
     const counters = [1, 2, 3].map(() => new PostgresRateCounter(testDatabase.database, logger));
@@ -214,7 +214,7 @@ describe('rate counter in PostgreSQL', () => {
     expect(Math.abs(states[0]!.resetAt - Date.now() / 1000)).to.be.below(61);
   });
 
-  it('admits exactly a wide limit too, counts most of it ahead and gives back what was not asked for', async function () {
+  it('admits exactly a high limit too, reserves most requests and returns unused ones', async function () {
     this.timeout(60_000);
     const { pool } = testDatabase.database;
     const limit = 40_000;
@@ -240,7 +240,7 @@ describe('rate counter in PostgreSQL', () => {
       const { rows } = await pool.query<{ hits: number }>(`SELECT hits FROM rate_windows WHERE tenant_id = 'wide'`);
       return rows[0]?.hits ?? 0;
     };
-    // One after the other, from ten places of each gateway: more than is counted in one addition.
+    // Sequentially, from ten workers per gateway: more than one addition counts.
     const some = async (limiter: RateLimiter) => {
       for (let request = 0; request < 200; request += 1) await ask(limiter);
     };
@@ -257,7 +257,7 @@ describe('rate counter in PostgreSQL', () => {
     expect(admitted).to.equal(limit);
   });
 
-  it('removes windows that are over', async () => {
+  it('removes expired windows', async () => {
     const { pool } = testDatabase.database;
     await pool.query(`INSERT INTO rate_windows VALUES ('old', 1, 5)`);
     await new PostgresRateCounter(testDatabase.database, logger).hit('acme', 1000);
@@ -268,7 +268,7 @@ describe('rate counter in PostgreSQL', () => {
     expect.fail('the old window is still there');
   });
 
-  it('rejects, and then works again, when the database cannot be asked', async () => {
+  it('rejects while the database is unreachable, and recovers', async () => {
     const counter = new PostgresRateCounter(testDatabase.database, logger);
     await testDatabase.database.pool.query('ALTER TABLE rate_windows RENAME TO away');
     const failure = await counter.hit('acme', 1000).catch((error: Error) => error.message);

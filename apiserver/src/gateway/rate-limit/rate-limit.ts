@@ -1,4 +1,4 @@
-// The rate limit: which limit a call falls under, and what the answer says of it (SPEC, Limits; DECISIONS 22).
+// Rate limiting: which limit applies to a call, and the response headers.
 import { Access_RateLimit, type Access } from '@kellet/proto/es/kellet/v1/options_pb';
 import { addressBlock } from '../../platform/address-block.ts';
 import type { Clock } from '../../platform/clock.ts';
@@ -11,20 +11,20 @@ import type { RateCounter } from './rate-counter.ts';
 import { RateLimitExceeded } from './rate-limit-exceeded.ts';
 import { TokenBuckets } from './token-bucket.ts';
 
-/** Requests per minute of a tenant that has no limit of its own (SPEC, Limits). */
+/** Requests per minute of tenants without their own limit. */
 export const defaultRateLimit = 1000;
 
-/** The state of a tenant's window after a request, as the headers show it. */
+/** State of a tenant's window after a request, as shown in the headers. */
 export interface WindowState {
   readonly limit: number;
   readonly remaining: number;
   /** Unix second, a multiple of 60. */
   readonly resetAt: number;
-  /** 0: admitted. */
+  /** 0 means admitted. */
   readonly retryAfterSeconds: number;
 }
 
-/** What a counted request means under a limit. */
+/** Evaluates a counted request against a limit. */
 export function judge(hit: Hit, limit: number): WindowState {
   const isAdmitted = hit.ordinal <= limit;
   return {
@@ -35,7 +35,7 @@ export function judge(hit: Hit, limit: number): WindowState {
   };
 }
 
-/** The X-RateLimit headers, lower case so that they are gRPC metadata too. */
+/** Returns the X-RateLimit headers, in lower case so that they are valid gRPC metadata. */
 export function rateLimitHeaders(state: WindowState): [string, string][] {
   return [
     ['x-ratelimit-limit', String(state.limit)],
@@ -44,7 +44,7 @@ export function rateLimitHeaders(state: WindowState): [string, string][] {
   ];
 }
 
-/** Limits of the calls that the tenant's window does not count. */
+/** Limits of calls outside the tenant's window. */
 export interface Throttles {
   /** Calls without a credential, per address. */
   readonly address: { perSecond: number; burst: number };
@@ -60,11 +60,11 @@ export const defaultThrottles: Throttles = {
 interface Exhausted {
   readonly limit: number;
   readonly resetAt: number;
-  /** On this machine's clock, milliseconds. */
+  /** By this machine's clock, in milliseconds. */
   readonly until: number;
 }
 
-/** How long a shared counter that has failed is left alone: meanwhile no request waits for it. */
+/** Time during which a failed counter is bypassed, so that no request waits for it. */
 const restMilliseconds = 1000;
 
 /** Applies the limits. */
@@ -77,7 +77,7 @@ export class RateLimiter {
   private readonly exhausted = new BoundedMap<string, Exhausted>(10_000);
   private readonly local = new BoundedMap<string, { minute: number; hits: number }>(10_000);
   private isFailing = false;
-  /** Milliseconds of the clock; before, the shared counter is not asked. */
+  /** Time before which the shared counter is bypassed, in milliseconds of the clock. */
   private restUntil = 0;
   private readonly rejections: Counter;
   private readonly failures: Counter;
@@ -102,20 +102,21 @@ export class RateLimiter {
     });
     this.failures = new Counter({
       name: 'kellet_gateway_rate_counter_failures_total',
-      help: 'Requests that were limited by this process alone, because the shared counter did not answer.',
+      help: 'Requests that were limited by this process alone, because the shared counter was unavailable.',
       registers: [metrics],
     });
   }
 
-  /** A call without a credential. Throws RESOURCE_EXHAUSTED when its address (IPv6: /64) has made too many. */
+  /** Limits a call without a credential. Throws RESOURCE_EXHAUSTED if its address (IPv6: /64) has made too many. */
   throttleAddress(address: string): void {
     const wait = this.addresses.take(addressBlock(address));
     if (wait > 0) throw new RateLimitExceeded(wait);
   }
 
   /**
-   * Counts a call of an authenticated caller. Answers the state of the tenant's window, for the headers, or undefined when the
-   * call is not counted there; `retryAfterSeconds` says whether it is refused. Throws when a device's own limit is used up.
+   * Counts a call of an authenticated caller. Returns the state of the tenant's window for the headers, whose
+   * `retryAfterSeconds` is positive if the call is to be rejected, or undefined if the call is not counted there.
+   * Throws when a device's own limit is exceeded.
    */
   async count(access: Access, identity: Identity): Promise<WindowState | undefined> {
     if (access.rateLimit === Access_RateLimit.PER_DEVICE && identity.caller.kind === 'device') {
@@ -126,7 +127,7 @@ export class RateLimiter {
     return this.countWindow(identity);
   }
 
-  /** Counts a request in the window of the caller's tenant, and its rejection. */
+  /** Counts a request in the caller's tenant window, and its rejection. */
   async countWindow(identity: Identity): Promise<WindowState> {
     const { tenantId } = identity.caller;
     const limit = identity.rateLimitPerMinute || defaultRateLimit;
@@ -143,7 +144,7 @@ export class RateLimiter {
     return state;
   }
 
-  /** The state of a window that is known to be used up, without asking the counter. */
+  /** Returns the state of a window known to be exhausted, without asking the counter. */
   private exhaustedState(tenantId: string, limit: number, now: number): WindowState | undefined {
     const exhausted = this.exhausted.get(tenantId);
     if (!exhausted || exhausted.limit !== limit) return undefined;
@@ -153,17 +154,17 @@ export class RateLimiter {
     return { limit, remaining: 0, resetAt: exhausted.resetAt, retryAfterSeconds: Math.ceil(milliseconds / 1000) };
   }
 
-  /** Counts with the shared counter; while that fails, in this process alone. */
+  /** Counts with the shared counter, or locally while that fails. */
   private async hit(tenantId: string, limit: number, now: number): Promise<Hit> {
     if (now >= this.restUntil || this.restUntil - now > restMilliseconds) {
       try {
         const hit = await this.counter.hit(tenantId, limit);
-        if (this.isFailing) this.logger.info('the rate counter answers again');
+        if (this.isFailing) this.logger.info('the rate counter is available again');
         this.isFailing = false;
         return hit;
       } catch (error) {
         if (!this.isFailing) {
-          this.logger.warn({ err: error }, 'the rate counter does not answer; limiting in this process alone');
+          this.logger.warn({ err: error }, 'the rate counter is unavailable; limiting in this process alone');
         }
         this.isFailing = true;
         this.restUntil = this.clock.now() + restMilliseconds;

@@ -41,7 +41,7 @@ describe('rate counter in Redis', () => {
     if (intoMinute > 55_000) await new Promise((resolve) => setTimeout(resolve, 60_500 - intoMinute));
   };
 
-  it('gives each request of several gateways a number of its own, without gap or repeat', async function () {
+  it('gives each request of several gateways a unique number, without gaps or repeats', async function () {
     this.timeout(40_000);
     await stayInMinute();
     const ordinals: number[] = [];
@@ -55,7 +55,7 @@ describe('rate counter in Redis', () => {
     expect(ordinals.sort((a, b) => a - b)).to.deep.equal(Array.from({ length: 3000 }, (_, index) => index + 1));
   });
 
-  it('counts ahead for a wide limit, and gives back what nobody asks for', async function () {
+  it('reserves requests for a high limit, and returns unused ones', async function () {
     this.timeout(40_000);
     await stayInMinute();
     const wide = 1_000_000;
@@ -65,7 +65,7 @@ describe('rate counter in Redis', () => {
       for (let round = 0; round < 100; round += 1) {
         let isHere = false;
         const hit = counter.hit('wide', wide).then(() => (isHere = true));
-        // What is counted already is there in this turn of the event loop.
+        // Reserved requests are available in this turn of the event loop.
         await Promise.resolve();
         await Promise.resolve();
         asked.requests += 1;
@@ -85,7 +85,7 @@ describe('rate counter in Redis', () => {
     await client.close();
   });
 
-  it('keeps exactly the key of the contract, and lets it expire', async () => {
+  it('uses exactly the documented key, and lets it expire', async () => {
     const { resetAt } = await (await connected()).hit('keyed', 1000);
     const client = await createClient({ url: redis.url }).connect();
     const key = `ratelimit:keyed:${resetAt / 60 - 1}`;
@@ -95,7 +95,7 @@ describe('rate counter in Redis', () => {
     await client.close();
   });
 
-  it("counts in the server's minutes, whatever this machine believes", async () => {
+  it("counts in the server's minutes, whatever this machine's clock says", async () => {
     const { now } = Date;
     Date.now = () => now() - 3_600_000;
     const counter = await connected().finally(() => (Date.now = now));
@@ -105,7 +105,7 @@ describe('rate counter in Redis', () => {
     expect(hit.now - Date.now() / 1000).to.be.within(-1, 1);
   });
 
-  it('limits in this process alone while the server is away or hangs, and comes back by itself', async function () {
+  it('limits locally while the server is unavailable or hangs, and recovers by itself', async function () {
     this.timeout(30_000);
     const counter = await connected();
     const metrics = createMetrics();
@@ -141,7 +141,7 @@ describe('rate counter in Redis', () => {
     expect(await admitted('second')).to.equal(5);
     expect(performance.now() - started).to.be.below(500);
     expect(await failures()).to.be.above(0);
-    // The server comes back empty and without the script.
+    // The server restarts empty and without the script.
     await redis.start();
     expect(await isBack('third')).to.equal(true);
 

@@ -1,15 +1,16 @@
-// The rate counter in Redis or Valkey, in the form that SPEC (Limits) describes: for installations that keep requests off their
-// PostgreSQL. One server (or what stands before a replicated pair); what it forgets costs one minute's exactness.
+// Rate counter in Redis or Valkey, for installations that keep request counting off PostgreSQL. Uses one server (or the
+// front of a replicated pair); if it loses data, limits are inexact for one minute.
 import { createClient, defineScript, type CommandParser } from '@redis/client';
 import type { Logger } from '../../platform/logger.ts';
 import type { Counted } from './counted-window.ts';
 import { CoalescingRateCounter } from './rate-counter.ts';
 
-/** The key of a tenant's window (SPEC, Limits); the minute is counted from 1970 by the server's clock. */
+/** Returns the key of a tenant's window. Minutes are counted from 1970 by the server's clock. */
 export const rateLimitKey = (tenantId: string, windowMinute: number): string => `ratelimit:${tenantId}:${windowMinute}`;
 
-// Counting and expiry are one step, and the minute is the server's: a gateway that expects another one counts nothing and is
-// told. The key outlives its window, so that no reader meets a counter that begins anew.
+// Counts and sets the expiry atomically. The minute is the server's: if the gateway expects another one, nothing is
+// counted and the script returns the current one. The key outlives its window, so that a late reader does not find a
+// counter restarted from zero.
 const addScript = defineScript({
   NUMBER_OF_KEYS: 1,
   SCRIPT: `
@@ -28,7 +29,7 @@ const addScript = defineScript({
   transformReply: (reply: readonly number[]) => reply,
 });
 
-// A server that has forgotten the window keeps what it has counted since.
+// If the server has lost the window, it keeps what it has counted since.
 const giveBackScript = defineScript({
   NUMBER_OF_KEYS: 1,
   SCRIPT: `
@@ -41,13 +42,13 @@ const giveBackScript = defineScript({
   transformReply: (reply: unknown) => reply,
 });
 
-/** A minute may end between two attempts; more than once says that the server's clock jumps. */
+/** A minute may end between two attempts; if it happens more often, the server's clock jumps. */
 const maximumAttempts = 3;
 
 const openClient = (url: string, logger: Logger) => {
   const client = createClient({
     url,
-    // A request must not wait for a server that is away.
+    // Requests must not wait for an unavailable server.
     disableOfflineQueue: true,
     scripts: { addHits: addScript, giveBackHits: giveBackScript },
     socket: { connectTimeout: 1000, reconnectStrategy: (retries) => Math.min(50 * 2 ** retries, 1000) },
@@ -58,17 +59,17 @@ const openClient = (url: string, logger: Logger) => {
     isAway = true;
   });
   client.on('ready', () => (isAway = false));
-  // Rejects only when the client is destroyed before it could connect.
+  // Rejects only if the client is destroyed before it connects.
   client.connect().catch(() => undefined);
   return client;
 };
 
-/** Counts with one script a tenant, pipelined, on one connection that comes back by itself. */
+/** Counts with one pipelined script call per tenant, on one self-healing connection. */
 export class RedisRateCounter extends CoalescingRateCounter {
   private readonly url: string;
   private readonly logger: Logger;
   private client: ReturnType<typeof openClient>;
-  /** The server's minute as last heard; at first a guess. */
+  /** The server's minute as last reported; initially a guess. */
   private windowMinute = Math.floor(Date.now() / 60_000);
 
   /** `url`: redis[s]://[[user]:password@]host[:port][/database]. */
@@ -98,7 +99,7 @@ export class RedisRateCounter extends CoalescingRateCounter {
     return this.client.giveBackHits(tenantId, windowMinute, hits);
   }
 
-  /** A connection that does not answer may be dead without anybody being told: another one is opened. */
+  /** An unresponsive connection may be dead without notice: a new one is opened. */
   protected onTimeout(): void {
     this.client.destroy();
     this.client = openClient(this.url, this.logger);

@@ -1,8 +1,11 @@
-// Token buckets by key, in this process: throttles for what the tenant's window does not count.
+// Token buckets by key, in memory: throttles for calls outside the tenant's window.
 import type { Clock } from '../../platform/clock.ts';
 import { BoundedMap } from '../../platform/bounded-map.ts';
 
-/** A bucket a key: `burst` calls at once, refilled with `perSecond`. Forgetting a key fills its bucket, so memory is bounded. */
+/**
+ * One bucket per key: `burst` calls at once, refilled at `perSecond`. Evicting a key refills its bucket, which bounds
+ * the memory.
+ */
 export class TokenBuckets {
   private readonly buckets: BoundedMap<string, { tokens: number; at: number }>;
   private readonly clock: Clock;
@@ -16,7 +19,7 @@ export class TokenBuckets {
     this.buckets = new BoundedMap(options.maximumKeys ?? 100_000);
   }
 
-  /** Takes a token. Answers 0 when there was one, else the seconds (at least 1) after which there will be. */
+  /** Takes a token. Returns 0 on success, else the seconds (at least 1) until one is available. */
   take(key: string): number {
     const now = this.clock.now();
     const tokens = this.tokensOf(key, now);
@@ -24,12 +27,12 @@ export class TokenBuckets {
     return this.secondsUntilOne(tokens);
   }
 
-  /** What `take` would answer; takes nothing. */
+  /** Returns what `take` would, without taking a token. */
   wait(key: string): number {
     return this.secondsUntilOne(this.tokensOf(key, this.clock.now()));
   }
 
-  /** Takes a token whether there is one or not: the debt, of at most a whole bucket, has to be refilled first. */
+  /** Takes a token even if there is none. The debt, at most one full bucket, must be refilled first. */
   charge(key: string): void {
     const now = this.clock.now();
     this.buckets.set(key, { tokens: Math.max(-this.burst, this.tokensOf(key, now) - 1), at: now });

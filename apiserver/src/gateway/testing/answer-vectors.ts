@@ -1,4 +1,4 @@
-// Conformance: answers, and bodies that are raw bytes.
+// Conformance: responses, and raw byte bodies.
 import { invalid, type Group, type RawAnswer } from './conformance.ts';
 
 const names = 'proto3 JSON, field names';
@@ -8,7 +8,7 @@ const raw = 'google.api.HttpBody';
 const whole = 'GET /t/answers/whole';
 const bytes = (contentType: string, text: string): RawAnswer => ({ contentType, text });
 
-/** What an empty message looks like: everything that has a default of its own is shown. */
+/** JSON of an empty message: every field without presence appears with its default. */
 const empty = {
   name: '',
   id: '',
@@ -44,16 +44,16 @@ const empty = {
   null_value: null,
 };
 
-/** Vectors about answers. */
+/** Vectors about responses. */
 export const answerGroups: readonly Group[] = [
   {
-    title: 'Answers',
+    title: 'Responses',
     about:
-      'Proto names; fields without presence are shown also at their default, optional ones and messages only when they are set. 64-bit integers are texts. A rule may answer one field of the response instead of all of it.',
+      'Responses use proto names. Fields without presence always appear, even with their default value; optional fields and messages only when they are set. 64-bit integers are strings. A rule may return one field of the response instead of the whole.',
     vectors: [
       { what: 'an empty message', rule: presence, send: whole, calls: 'AnswerWhole', answers: empty },
       {
-        what: 'optional fields that are set to their default',
+        what: 'optional fields set to their default',
         rule: presence,
         send: whole,
         calls: 'AnswerWhole',
@@ -61,7 +61,7 @@ export const answerGroups: readonly Group[] = [
         answers: { ...empty, maybe_text: '', maybe_number: 0 },
       },
       {
-        what: 'names as in the contract',
+        what: 'proto field names',
         rule: names,
         send: whole,
         calls: 'AnswerWhole',
@@ -77,7 +77,7 @@ export const answerGroups: readonly Group[] = [
         answers: { ...empty, int64_value: '-9223372036854775808', longs: ['1'] },
       },
       {
-        what: 'values that are no numbers',
+        what: 'NaN and the infinities',
         rule: 'proto3 JSON, double',
         send: whole,
         calls: 'AnswerWhole',
@@ -101,7 +101,7 @@ export const answerGroups: readonly Group[] = [
         answers: { ...empty, bytes_value: '+/8=' },
       },
       {
-        what: 'times with as many digits as needed',
+        what: 'timestamps with as many digits as needed',
         rule: 'proto3 JSON, Timestamp',
         send: whole,
         calls: 'AnswerWhole',
@@ -109,7 +109,7 @@ export const answerGroups: readonly Group[] = [
         answers: { ...empty, time: '2026-01-02T03:04:05.120Z', span: '3s' },
       },
       {
-        what: 'wrappers and free JSON',
+        what: 'wrappers and free-form JSON',
         rule: 'proto3 JSON, well-known types',
         send: whole,
         calls: 'AnswerWhole',
@@ -125,16 +125,22 @@ export const answerGroups: readonly Group[] = [
         answers: JSON.parse('{"__proto__":"a"}') as object,
       },
       {
-        what: 'a list alone',
+        what: 'a list field as the response',
         rule: answers,
         send: 'GET /t/answers/items',
         calls: 'AnswerItems',
         reply: { items: [{ name: 'a' }] },
         answers: [{ name: 'a', number: 0, words: [], color: 'color_unspecified' }],
       },
-      { what: 'an empty list alone', rule: answers, send: 'GET /t/answers/items', calls: 'AnswerItems', answers: [] },
       {
-        what: 'a text alone',
+        what: 'an empty list field as the response',
+        rule: answers,
+        send: 'GET /t/answers/items',
+        calls: 'AnswerItems',
+        answers: [],
+      },
+      {
+        what: 'a string field as the response',
         rule: answers,
         send: 'GET /t/answers/text',
         calls: 'AnswerText',
@@ -142,7 +148,7 @@ export const answerGroups: readonly Group[] = [
         answers: 'a',
       },
       {
-        what: 'a 64-bit integer alone',
+        what: 'a 64-bit integer field as the response',
         rule: answers,
         send: 'GET /t/answers/long',
         calls: 'AnswerLong',
@@ -150,7 +156,7 @@ export const answerGroups: readonly Group[] = [
         answers: '5',
       },
       {
-        what: 'a message alone',
+        what: 'a message field as the response',
         rule: answers,
         send: 'GET /t/answers/nested',
         calls: 'AnswerNested',
@@ -158,14 +164,14 @@ export const answerGroups: readonly Group[] = [
         answers: { name: '', number: 1, words: [], color: 'color_unspecified' },
       },
       {
-        what: 'a message alone that is not set',
+        what: 'an unset message field as the response',
         rule: answers,
         send: 'GET /t/answers/nested',
         calls: 'AnswerNested',
         answers: null,
       },
       {
-        what: 'a timestamp alone',
+        what: 'a timestamp field as the response',
         rule: answers,
         send: 'GET /t/answers/time',
         calls: 'AnswerTime',
@@ -177,10 +183,10 @@ export const answerGroups: readonly Group[] = [
   {
     title: 'Raw bytes',
     about:
-      'A `google.api.HttpBody` is the body itself with its Content-Type, in a request, in one field of it, in an answer or in one field of that. A method that streams requests may have a rule when its body is raw bytes: the first message holds the fields of path and query, every further one the next bytes.',
+      'A `google.api.HttpBody` is sent as is with its Content-Type, whether it is the request, a field of it, the response or a field of it. A method that streams requests may have a rule if its body is raw bytes: the first message has the fields from path and query, and each later one the next bytes.',
     vectors: [
       {
-        what: 'the whole request and the whole answer',
+        what: 'the whole request and the whole response',
         rule: raw,
         send: 'POST /t/raw',
         body: 'no {json}',
@@ -199,7 +205,7 @@ export const answerGroups: readonly Group[] = [
         answers: bytes('application/octet-stream', ''),
       },
       {
-        what: 'a field of the request, beside path and query',
+        what: 'a field of the request, together with path and query',
         rule: raw,
         send: 'PUT /t/raw/a?id=b',
         body: 'x\0y',
@@ -208,7 +214,7 @@ export const answerGroups: readonly Group[] = [
         with: { name: 'a', id: 'b', file: { content_type: 'application/octet-stream', data: 'eAB5' } },
       },
       {
-        what: 'a field of the answer',
+        what: 'a field of the response',
         rule: raw,
         send: 'GET /t/answers/file',
         calls: 'AnswerFile',
@@ -216,7 +222,7 @@ export const answerGroups: readonly Group[] = [
         answers: bytes('text/plain', 'hi'),
       },
       {
-        what: 'a field of the answer that is not set',
+        what: 'an unset field of the response',
         rule: raw,
         send: 'GET /t/answers/file',
         calls: 'AnswerFile',
@@ -236,21 +242,21 @@ export const answerGroups: readonly Group[] = [
         },
       },
       {
-        what: 'a stream of nothing',
+        what: 'an empty stream',
         rule: raw,
         send: 'PUT /t/stream/a',
         calls: 'StreamFile',
         with: { name: 'a', file: { content_type: 'application/json' } },
       },
       {
-        what: 'query parameters beside a whole request of bytes',
+        what: 'query parameters with a whole request of bytes',
         rule: 'http.proto, rule 2',
         send: 'POST /t/raw?data=AA',
         body: 'x',
         fails: invalid('unknown query parameter "data"'),
       },
       {
-        what: 'a parameter that is the body',
+        what: 'a parameter for the body field',
         rule: 'http.proto, rule 1',
         send: 'PUT /t/raw/a?file.data=AA',
         body: 'x',

@@ -7,10 +7,10 @@ const body = 'http.proto, body';
 const names = 'proto3 JSON, field names';
 const json = 'RFC 8259';
 const nulls = 'proto3 JSON, null';
-const unknown = 'API, unknown body fields';
+const unknown = 'Kellet, unknown fields';
 const choice = 'Kellet';
 
-/** Nested objects of `nested.child`. */
+/** Returns nested objects of `nested.child`. */
 const deep = (depth: number): string => `{"nested":${'{"child":'.repeat(depth)}{}${'}'.repeat(depth)}}`;
 
 const post = 'POST /t/whole';
@@ -21,9 +21,9 @@ const wellKnown = 'proto3 JSON, well-known types';
 /** Vectors about bodies. */
 export const bodyGroups: readonly Group[] = [
   {
-    title: 'What the body fills',
+    title: 'Body mapping',
     about:
-      'The body is every field that the path does not fill (`*`), or one field of the request, which may be a message, a list, a map or a scalar. A path variable wins over what the body says. Without a `body` in the rule there is none; `{}` is tolerated, since some clients always send it. An action that has nothing to say may leave its body out.',
+      'The body holds every field not bound by the path (`*`), or one field of the request, which may be a message, a list, a map or a scalar. A path variable takes precedence over the body. A rule without `body` accepts none, except for `{}`, which some clients always send. Actions without required content accept an empty body.',
     vectors: [
       {
         what: 'every field',
@@ -42,7 +42,7 @@ export const bodyGroups: readonly Group[] = [
         with: { nested: { name: 'a', number: 1 } },
       },
       {
-        what: 'a path variable into a message that the body leaves out',
+        what: 'a path variable into a message absent from the body',
         rule: rule1,
         send: 'PUT /t/whole/a',
         body: '{"id":"b"}',
@@ -50,7 +50,7 @@ export const bodyGroups: readonly Group[] = [
         with: { id: 'b', nested: { name: 'a' } },
       },
       {
-        what: 'a path variable into a message that is null',
+        what: 'a path variable into a null message',
         rule: nulls,
         send: 'PUT /t/whole/a',
         body: '{"nested":null}',
@@ -58,7 +58,7 @@ export const bodyGroups: readonly Group[] = [
         with: { nested: { name: 'a' } },
       },
       {
-        what: 'a path variable does not hide a body of the wrong type',
+        what: 'a path variable with a body of the wrong type',
         rule: 'proto3 JSON, message',
         send: 'PUT /t/whole/a',
         body: '{"nested":[]}',
@@ -113,7 +113,7 @@ export const bodyGroups: readonly Group[] = [
         with: { value: 'a' },
       },
       {
-        what: 'null where any JSON value may stand',
+        what: 'null in a field for any JSON value',
         rule: 'proto3 JSON, Value',
         send: 'POST /t/value',
         body: 'null',
@@ -121,26 +121,26 @@ export const bodyGroups: readonly Group[] = [
         with: { value: null },
       },
       {
-        what: 'none, for an action',
+        what: 'no body, for an action',
         rule: choice,
         send: 'POST /t/actions/a',
         calls: 'PostAction',
         with: { name: 'a' },
       },
       {
-        what: 'none where something has to be said',
+        what: 'no body with required fields',
         rule: choice,
         send: post,
         fails: invalid('a JSON body is required (name, id'),
       },
       {
-        what: 'none for one field',
+        what: 'no body for one field',
         rule: choice,
         send: 'PATCH /t/nested/a',
         fails: invalid('a JSON body is required (nested)'),
       },
       {
-        what: 'an empty object where the rule has no body',
+        what: 'an empty object on a rule without a body',
         rule: choice,
         send: 'DELETE /t/query/a',
         body: '{}',
@@ -148,42 +148,42 @@ export const bodyGroups: readonly Group[] = [
         with: { name: 'a' },
       },
       {
-        what: 'something where the rule has no body',
+        what: 'a body on a rule without one',
         rule: 'http.proto, rule 3',
         send: 'DELETE /t/query/a',
         body: '{"id":"b"}',
         fails: invalid('this route takes no body'),
       },
       {
-        what: 'a list where an object belongs',
+        what: 'a list in place of an object',
         rule: rule2,
         send: post,
         body: '[]',
         fails: invalid('the body must be a JSON object'),
       },
       {
-        what: 'null where an object belongs',
+        what: 'null in place of an object',
         rule: rule2,
         send: post,
         body: 'null',
         fails: invalid('the body must be a JSON object'),
       },
       {
-        what: 'an object where a list belongs',
+        what: 'an object in place of a list',
         rule: 'proto3 JSON, repeated',
         send: 'POST /t/items/a',
         body: '{}',
         fails: invalid('items: must be an array'),
       },
       {
-        what: 'a mistake within the field that is the body',
+        what: 'an error within the body field',
         rule: choice,
         send: 'POST /t/items/a',
         body: '[{},{"number":"x"}]',
         fails: invalid('items[1].number: expected number (int32), got "x"'),
       },
       {
-        what: 'whatever Content-Type says',
+        what: 'any Content-Type',
         rule: choice,
         send: post,
         body: '{"name":"a"}',
@@ -202,12 +202,12 @@ export const bodyGroups: readonly Group[] = [
     ],
   },
   {
-    title: 'JSON as text',
+    title: 'JSON syntax',
     about:
-      'The body is one JSON value in UTF-8. Beyond what a parser refuses: a key given twice, NUL (PostgreSQL’s text cannot hold it), a surrogate alone, and nesting deeper than 48. The message names the place.',
+      'The body is one JSON value in UTF-8. In addition to syntax errors, it must not contain duplicate keys, NUL (which PostgreSQL’s text cannot store) or lone surrogates, nor be nested deeper than 48. Errors name the position.',
     vectors: [
       {
-        what: 'white space around and within',
+        what: 'white space around and inside',
         rule: `${json}, 2`,
         send: post,
         body: ' \r\n{\t"name" : "a" }\n',
@@ -223,18 +223,18 @@ export const bodyGroups: readonly Group[] = [
         with: { name: '水💧\n/' },
       },
       {
-        what: 'UTF-8 as it is',
+        what: 'unescaped UTF-8',
         rule: `${json}, 8.1`,
         send: post,
         body: '{"name":"水💧"}',
         calls,
         with: { name: '水💧' },
       },
-      { what: 'no JSON', rule: json, send: post, body: 'name=a', fails: invalid('the body: must be valid JSON') },
-      { what: 'JSON that ends early', rule: json, send: post, body: '{"name":', fails: invalid('must be valid JSON') },
+      { what: 'not JSON', rule: json, send: post, body: 'name=a', fails: invalid('the body: must be valid JSON') },
+      { what: 'truncated JSON', rule: json, send: post, body: '{"name":', fails: invalid('must be valid JSON') },
       { what: 'two values', rule: `${json}, 2`, send: post, body: '{} {}', fails: invalid('must be valid JSON') },
       {
-        what: 'a comma too many',
+        what: 'a trailing comma',
         rule: `${json}, 4`,
         send: post,
         body: '{"name":"a",}',
@@ -242,7 +242,7 @@ export const bodyGroups: readonly Group[] = [
       },
       { what: 'a comment', rule: json, send: post, body: '{/* */}', fails: invalid('must be valid JSON') },
       {
-        what: 'quotes of another kind',
+        what: 'single quotes',
         rule: `${json}, 7`,
         send: post,
         body: "{'name':'a'}",
@@ -256,7 +256,7 @@ export const bodyGroups: readonly Group[] = [
         fails: invalid('must be valid JSON'),
       },
       {
-        what: 'a number that is none in JSON',
+        what: 'a number that JSON does not have',
         rule: `${json}, 6`,
         send: post,
         body: '{"double_value":NaN}',
@@ -277,49 +277,49 @@ export const bodyGroups: readonly Group[] = [
         fails: invalid('must be valid JSON'),
       },
       {
-        what: 'a key given twice',
+        what: 'a duplicate key',
         rule: `${json}, 4`,
         send: post,
         body: '{"name":"a","name":"b"}',
         fails: invalid('name: must not be given twice'),
       },
       {
-        what: 'the same key, once escaped',
+        what: 'a duplicate key, once escaped',
         rule: `${json}, 4`,
         send: post,
         body: '{"name":"a","n\\u0061me":"b"}',
         fails: invalid('name: must not be given twice'),
       },
       {
-        what: 'a key given twice further in',
+        what: 'a nested duplicate key',
         rule: `${json}, 4`,
         send: post,
         body: '{"items":[{},{"name":"a","name":"b"}]}',
         fails: invalid('items[1].name: must not be given twice'),
       },
       {
-        what: 'a key of a map given twice',
+        what: 'a duplicate key of a map',
         rule: `${json}, 4`,
         send: post,
         body: '{"labels":{"a b":"1","a b":"2"}}',
         fails: invalid('labels["a b"]: must not be given twice'),
       },
       {
-        what: 'a key of free JSON given twice',
+        what: 'a duplicate key in free-form JSON',
         rule: `${json}, 4`,
         send: 'POST /t/struct',
         body: '{"a":{"b":1,"b":2}}',
         fails: invalid('struct_value["a"]["b"]: must not be given twice'),
       },
       {
-        what: 'a field by both its names',
+        what: 'a field by both names',
         rule: names,
         send: post,
         body: '{"two_words":"a","twoWords":"b"}',
         fails: invalid('two_words: set multiple times'),
       },
       {
-        what: 'NUL in a text',
+        what: 'NUL in a string',
         rule: choice,
         send: post,
         body: '{"items":[{"name":"a\\u0000"}]}',
@@ -333,21 +333,21 @@ export const bodyGroups: readonly Group[] = [
         fails: invalid('labels["a\\u0000"]: must not contain NUL'),
       },
       {
-        what: 'a surrogate alone',
+        what: 'a lone surrogate',
         rule: `${json}, 8.2`,
         send: post,
         body: '{"words":["a","\\ud83d"]}',
         fails: invalid('words[1]: must be well-formed Unicode'),
       },
       {
-        what: 'bytes that are no UTF-8',
+        what: 'invalid UTF-8',
         rule: `${json}, 8.1`,
         send: post,
         body: Buffer.from('{"labels":{"a":"\xe9"}}', 'latin1'),
         fails: invalid('labels["a"]: must be valid UTF-8'),
       },
       {
-        what: 'nested as deep as allowed',
+        what: 'the maximum nesting',
         rule: choice,
         send: 'POST /t/value',
         body: `${'['.repeat(48)}${']'.repeat(48)}`,
@@ -369,14 +369,14 @@ export const bodyGroups: readonly Group[] = [
         fails: invalid('the body: must '),
       },
       {
-        what: 'more objects than make sense',
+        what: 'too many objects',
         rule: choice,
         send: post,
         body: `{"name":[${'{},'.repeat(100_000)}{}]}`,
         fails: invalid('the body: must not hold more than 100000 objects and arrays'),
       },
       {
-        what: 'larger than a mebibyte',
+        what: 'larger than one mebibyte',
         rule: choice,
         send: post,
         body: JSON.stringify({ name: 'a'.repeat(1024 * 1024) }),
@@ -387,7 +387,7 @@ export const bodyGroups: readonly Group[] = [
   {
     title: 'Fields',
     about:
-      'A field goes by its proto name or its JSON name; null leaves it unset. What the contract does not know is refused, at any depth, and the message names the place. Keys of maps are data, `__proto__` too.',
+      'Fields are named by their proto name or JSON name; null leaves them unset. Unknown fields are rejected at any depth, and the error names the position. Map keys are data, including `__proto__`.',
     vectors: [
       {
         what: 'by its JSON name',
@@ -459,7 +459,7 @@ export const bodyGroups: readonly Group[] = [
         fails: invalid('unknown field "nobody"'),
       },
       {
-        what: 'an unknown field further in',
+        what: 'a nested unknown field',
         rule: unknown,
         send: post,
         body: '{"nested":{"child":{"nobody":1}}}',
@@ -480,7 +480,7 @@ export const bodyGroups: readonly Group[] = [
         fails: invalid('by_name["a"]: unknown field "nobody"'),
       },
       {
-        what: 'a field in another case',
+        what: 'a field in the wrong case',
         rule: names,
         send: post,
         body: '{"Name":"a"}',
@@ -508,42 +508,42 @@ export const bodyGroups: readonly Group[] = [
         fails: invalid('text_choice: must not be given together with number_choice'),
       },
       {
-        what: 'a number for a text',
+        what: 'a number in place of a string',
         rule: 'proto3 JSON, string',
         send: post,
         body: '{"name":5}',
         fails: invalid('name: expected string, got 5'),
       },
       {
-        what: 'a text for a boolean',
+        what: 'a string in place of a boolean',
         rule: 'proto3 JSON, bool',
         send: post,
         body: '{"bool_value":"true"}',
         fails: invalid('bool_value: expected boolean, got "true"'),
       },
       {
-        what: 'a text for a message',
+        what: 'a string in place of a message',
         rule: 'proto3 JSON, message',
         send: post,
         body: '{"nested":"a"}',
         fails: invalid('nested: must be an object'),
       },
       {
-        what: 'a list for a message',
+        what: 'a list in place of a message',
         rule: 'proto3 JSON, message',
         send: post,
         body: '{"nested":{"child":[]}}',
         fails: invalid('nested.child: must be an object'),
       },
       {
-        what: 'a scalar for a list',
+        what: 'a scalar in place of a list',
         rule: 'proto3 JSON, repeated',
         send: post,
         body: '{"words":"a"}',
         fails: invalid('words: must be an array'),
       },
       {
-        what: 'a list for a map',
+        what: 'a list in place of a map',
         rule: 'proto3 JSON, map',
         send: post,
         body: '{"labels":[]}',
@@ -564,28 +564,28 @@ export const bodyGroups: readonly Group[] = [
         fails: invalid('labels["a"]: must not be null'),
       },
       {
-        what: 'a bad item',
+        what: 'an invalid list item',
         rule: 'proto3 JSON, repeated',
         send: post,
         body: '{"numbers":[1,"b"]}',
         fails: invalid('numbers[1]: expected number (int32), got "b"'),
       },
       {
-        what: 'a bad value of a map',
+        what: 'an invalid map value',
         rule: 'proto3 JSON, map',
         send: post,
         body: '{"readings":{"a":1,"b\\"c":"hot"}}',
         fails: invalid('readings["b\\"c"]: expected number (float64), got "hot"'),
       },
       {
-        what: 'a bad key of a map',
+        what: 'an invalid map key',
         rule: 'proto3 JSON, map',
         send: post,
         body: '{"by_number":{"x":"a"}}',
         fails: invalid('by_number["x"]: '),
       },
       {
-        what: 'keys of a map that are the same',
+        what: 'equal map keys',
         rule: 'proto3 JSON, map',
         send: post,
         body: '{"by_number":{"1":"a","01":"b"}}',
@@ -596,7 +596,7 @@ export const bodyGroups: readonly Group[] = [
   {
     title: 'Numbers, enums, bytes',
     about:
-      'A number may be a JSON number or a decimal text. A 64-bit integer that is no exact JSON number has to be a text: nothing is rounded without a word. Enums go by name or by number, and a number that nobody knows is refused as a name is; the message lists the names.',
+      'Numbers may be JSON numbers or decimal strings. A 64-bit integer that is not exact as a JSON number must be a string: nothing is rounded silently. Enums are given by name or number; unknown numbers are rejected like unknown names, and the error lists the names.',
     vectors: [
       {
         what: 'numbers as numbers',
@@ -615,7 +615,7 @@ export const bodyGroups: readonly Group[] = [
         },
       },
       {
-        what: 'numbers as text',
+        what: 'numbers as strings',
         rule: number,
         send: post,
         body: '{"int32_value":"-1","double_value":"1.5e3"}',
@@ -631,7 +631,7 @@ export const bodyGroups: readonly Group[] = [
         with: { int32_value: 1, uint32_value: 50 },
       },
       {
-        what: '64-bit integers as text',
+        what: '64-bit integers as strings',
         rule: 'proto3 JSON, int64',
         send: post,
         body: '{"int64_value":"-9223372036854775808","uint64_value":"18446744073709551615","sint64_value":"1","fixed64_value":"2","sfixed64_value":"3"}',
@@ -653,7 +653,7 @@ export const bodyGroups: readonly Group[] = [
         with: { int64_value: '9007199254740991', uint64_value: '1' },
       },
       {
-        what: 'values that are no numbers',
+        what: 'NaN and the infinities',
         rule: 'proto3 JSON, double',
         send: post,
         body: '{"double_value":"NaN","float_value":"-Infinity"}',
@@ -677,7 +677,7 @@ export const bodyGroups: readonly Group[] = [
         with: { bytes_value: '+/8=' },
       },
       {
-        what: 'a 64-bit integer that is no exact number',
+        what: 'a 64-bit integer that is not exact as a number',
         rule: choice,
         send: post,
         body: '{"int64_value":9007199254740993}',
@@ -705,14 +705,14 @@ export const bodyGroups: readonly Group[] = [
         fails: invalid('nested.number: expected number (int32): 2147483648 out of range'),
       },
       {
-        what: 'a negative number where none may be',
+        what: 'a negative number for an unsigned field',
         rule: number,
         send: post,
         body: '{"uint32_value":-1}',
         fails: invalid('uint32_value: '),
       },
       {
-        what: 'a fraction where none may be',
+        what: 'a fraction for an integer field',
         rule: number,
         send: post,
         body: '{"int32_value":1.5}',
@@ -733,70 +733,70 @@ export const bodyGroups: readonly Group[] = [
         fails: invalid('double_value: '),
       },
       {
-        what: 'an empty text for a number',
+        what: 'an empty string for a number',
         rule: number,
         send: post,
         body: '{"double_value":""}',
         fails: invalid('double_value: '),
       },
       {
-        what: 'a number that a float cannot hold',
+        what: 'a number out of range of a float',
         rule: 'proto3 JSON, float',
         send: post,
         body: '{"float_value":1e39}',
         fails: invalid('float_value: '),
       },
       {
-        what: 'a number that a double cannot hold',
+        what: 'a number out of range of a double',
         rule: 'proto3 JSON, double',
         send: post,
         body: '{"double_value":1e400}',
         fails: invalid('double_value: '),
       },
       {
-        what: 'an enum name that nobody knows',
+        what: 'an unknown enum name',
         rule: 'proto3 JSON, enum',
         send: post,
         body: '{"nested":{"color":"blue"}}',
         fails: invalid('nested.color: must be one of red, green'),
       },
       {
-        what: 'an enum name in another case',
+        what: 'an enum name in the wrong case',
         rule: 'proto3 JSON, enum',
         send: post,
         body: '{"color":"RED"}',
         fails: invalid('color: must be one of red, green'),
       },
       {
-        what: 'an enum number that nobody knows',
+        what: 'an unknown enum number',
         rule: choice,
         send: post,
         body: '{"color":9}',
         fails: invalid('color: must be one of red, green'),
       },
       {
-        what: 'an enum number as text',
+        what: 'an enum number as a string',
         rule: 'proto3 JSON, enum',
         send: post,
         body: '{"color":"1"}',
         fails: invalid('color: must be one of red, green'),
       },
       {
-        what: 'one bad enum of a list',
+        what: 'one invalid enum of a list',
         rule: 'proto3 JSON, enum',
         send: post,
         body: '{"colors":["red","blue"]}',
         fails: invalid('colors[1]: must be one of red, green'),
       },
       {
-        what: 'one bad enum of a map',
+        what: 'one invalid enum of a map',
         rule: choice,
         send: post,
         body: '{"color_by_name":{"a":"red","b":7}}',
         fails: invalid('color_by_name["b"]: must be one of red, green'),
       },
       {
-        what: 'no base64',
+        what: 'invalid base64',
         rule: 'proto3 JSON, bytes',
         send: post,
         body: '{"bytes_value":"!"}',
@@ -814,7 +814,7 @@ export const bodyGroups: readonly Group[] = [
   {
     title: 'Well-known types',
     about:
-      'Each has the form that proto3 JSON gives it. A `google.protobuf.Any` may hold every type of the contract and the well-known ones.',
+      'Each type has its proto3 JSON form. A `google.protobuf.Any` may hold every type of the contract and the well-known ones.',
     vectors: [
       {
         what: 'a timestamp',
@@ -825,7 +825,7 @@ export const bodyGroups: readonly Group[] = [
         with: { time: '2026-01-02T02:04:05.123456789Z' },
       },
       {
-        what: 'the greatest timestamp',
+        what: 'the latest timestamp',
         rule: wellKnown,
         send: post,
         body: '{"time":"9999-12-31T23:59:59.999999999Z"}',
@@ -873,7 +873,7 @@ export const bodyGroups: readonly Group[] = [
         },
       },
       {
-        what: 'wrappers that are null',
+        what: 'null wrappers',
         rule: wellKnown,
         send: post,
         body: '{"bool_wrapper":null,"int64_wrapper":null}',
@@ -888,7 +888,7 @@ export const bodyGroups: readonly Group[] = [
         with: { empty: {} },
       },
       {
-        what: 'any message',
+        what: 'a message in an Any',
         rule: 'proto3 JSON, Any',
         send: post,
         body: '{"any":{"@type":"type.googleapis.com/kellet.testing.v1.Nested","name":"a"}}',
@@ -896,7 +896,7 @@ export const bodyGroups: readonly Group[] = [
         with: { any: { '@type': 'type.googleapis.com/kellet.testing.v1.Nested', name: 'a' } },
       },
       {
-        what: 'any well-known type',
+        what: 'a well-known type in an Any',
         rule: 'proto3 JSON, Any',
         send: post,
         body: '{"any":{"@type":"type.googleapis.com/google.protobuf.Duration","value":"1s"}}',
@@ -904,7 +904,7 @@ export const bodyGroups: readonly Group[] = [
         with: { any: { '@type': 'type.googleapis.com/google.protobuf.Duration', value: '1s' } },
       },
       {
-        what: 'a day without a time',
+        what: 'a date without a time',
         rule: wellKnown,
         send: post,
         body: '{"time":"2026-01-02"}',
@@ -925,7 +925,7 @@ export const bodyGroups: readonly Group[] = [
         fails: invalid('times[1]: must be an RFC 3339 timestamp'),
       },
       {
-        what: 'a number for a timestamp',
+        what: 'a number in place of a timestamp',
         rule: wellKnown,
         send: post,
         body: '{"time":5}',
@@ -939,28 +939,28 @@ export const bodyGroups: readonly Group[] = [
         fails: invalid('span: must be a number of seconds such as "1.5s"'),
       },
       {
-        what: 'a duration that is too long',
+        what: 'a duration out of range',
         rule: wellKnown,
         send: post,
         body: '{"span":"315576000001s"}',
         fails: invalid('span: '),
       },
       {
-        what: 'a field mask in proto names',
+        what: 'a field mask with proto names',
         rule: wellKnown,
         send: post,
         body: '{"mask":"two_words"}',
         fails: invalid('mask: must be a string of comma-separated field names in lowerCamelCase'),
       },
       {
-        what: 'a list for an object',
+        what: 'a list in place of an object',
         rule: wellKnown,
         send: post,
         body: '{"struct_value":[]}',
         fails: invalid('struct_value: must be an object'),
       },
       {
-        what: 'a number too large for a double within free JSON',
+        what: 'a number too large for a double in free-form JSON',
         rule: 'struct.proto, Value.number_value',
         send: post,
         body: '{"struct_value":{"a":[1,{"b":-1e999}]}}',
@@ -981,7 +981,7 @@ export const bodyGroups: readonly Group[] = [
         fails: invalid('list[1]: must be a finite number'),
       },
       {
-        what: 'an object for a list',
+        what: 'an object in place of a list',
         rule: wellKnown,
         send: post,
         body: '{"list":{}}',
@@ -1002,7 +1002,7 @@ export const bodyGroups: readonly Group[] = [
         fails: invalid('empty: must be an empty object'),
       },
       {
-        what: 'any message of a type that nobody knows',
+        what: 'an unknown type in an Any',
         rule: 'proto3 JSON, Any',
         send: post,
         body: '{"any":{"@type":"type.googleapis.com/nobody.Knows"}}',

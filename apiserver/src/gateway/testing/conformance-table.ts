@@ -1,10 +1,10 @@
-// The conformance table: what the gateway makes of HTTP requests, each with the rule that says so. The requests are those on
-// which gateways of this kind differ or fail; docs/transcoding.md is this table as a page, conformance.test.ts runs it.
+// The conformance table: outcomes of HTTP requests at the gateway, with the rule for each. It covers requests on which
+// gateways of this kind differ or fail. docs/transcoding.md is generated from this table; conformance.test.ts runs it.
 import { answerGroups } from './answer-vectors.ts';
 import { bodyGroups } from './body-vectors.ts';
 import type { Group } from './conformance.ts';
 import { pathGroups } from './path-vectors.ts';
 import { queryGroups } from './query-vectors.ts';
 
-/** Every vector, by subject. */
+/** All vectors, by subject. */
 export const conformanceTable: readonly Group[] = [...pathGroups, ...queryGroups, ...bodyGroups, ...answerGroups];

@@ -1,5 +1,5 @@
-// For tests: a gateway as a process of its own, on the database that KELLET_TEST_SHARED_DATABASE_URL names. It sends its REST
-// address to its parent and runs until that is gone.
+// For tests: runs a gateway in a separate process, on the database in KELLET_TEST_SHARED_DATABASE_URL. Sends its REST
+// address to the parent process and exits with it.
 import { ValidateTokenResponse_Kind as Kind } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { Database } from '../../platform/database/database.ts';

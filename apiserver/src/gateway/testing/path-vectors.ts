@@ -1,4 +1,4 @@
-// Conformance: which method a request line means, and what its path variables hold.
+// Conformance: routing of request lines, and values of path variables.
 import { invalid, noRoute, type Group } from './conformance.ts';
 
 const template = 'http.proto, path template syntax';
@@ -6,15 +6,15 @@ const single = 'http.proto, variables of one segment';
 const several = 'http.proto, variables of several segments';
 const literal = 'http.proto, LITERAL';
 const verb = 'http.proto, Verb';
-const errors1 = 'SPEC, Errors, case rule 1';
+const errors1 = 'Kellet, unknown routes';
 const choice = 'Kellet';
 
 /** Vectors about paths. */
 export const pathGroups: readonly Group[] = [
   {
-    title: 'Finding the route',
+    title: 'Routing',
     about:
-      'A literal segment wins over `*`, and `*` over `**`; where the better one leads nowhere, the next is tried. Paths are compared as they are: case matters, no dot segments are removed, and an empty segment matches nothing, so a slash at the end is another path. A method that no rule names is no route, `HEAD` too: what a `GET` does, such as taking commands, must not happen for a client that throws the answer away. `OPTIONS` is answered only as a preflight, before any route is looked for.',
+      'A literal segment takes precedence over `*`, and `*` over `**`; a dead end falls back to the next best. Paths are compared unchanged: case matters, dot segments are not removed, and empty segments match nothing, so a trailing slash makes a different path. A method without a rule is not a route. This includes `HEAD`: the effects of a `GET`, such as delivering commands, must not happen for a client that discards the response. `OPTIONS` is supported only for preflights, before routing.',
     vectors: [
       { what: 'a literal path', rule: template, send: 'GET /t/shelves/top', calls: 'GetLiteral' },
       { what: 'a variable', rule: template, send: 'GET /t/shelves/red', calls: 'GetVariable', with: { name: 'red' } },
@@ -25,7 +25,7 @@ export const pathGroups: readonly Group[] = [
         calls: 'GetBelowLiteral',
       },
       {
-        what: 'back to the variable where the literal leads nowhere',
+        what: 'a fallback to the variable where the literal is a dead end',
         rule: choice,
         send: 'GET /t/shelves/top/books/second',
         calls: 'GetTwoVariables',
@@ -41,23 +41,23 @@ export const pathGroups: readonly Group[] = [
       { what: 'a path that is too short', rule: errors1, send: 'GET /t/shelves', fails: noRoute },
       { what: 'a path that is too long', rule: errors1, send: 'GET /t/shelves/red/books/b/c', fails: noRoute },
       { what: 'another method', rule: errors1, send: 'POST /t/shelves/top', body: '{}', fails: noRoute },
-      { what: 'letter case counts', rule: 'RFC 3986, 6.2.2.1', send: 'GET /T/shelves/top', fails: noRoute },
-      { what: 'a slash at the end', rule: choice, send: 'GET /t/shelves/top/', fails: noRoute },
+      { what: 'case sensitivity', rule: 'RFC 3986, 6.2.2.1', send: 'GET /T/shelves/top', fails: noRoute },
+      { what: 'a trailing slash', rule: choice, send: 'GET /t/shelves/top/', fails: noRoute },
       { what: 'an empty variable', rule: template, send: 'GET /t/shelves/', fails: noRoute },
-      { what: 'two slashes in a row', rule: choice, send: 'GET /t//shelves/top', fails: noRoute },
-      { what: 'two slashes at the beginning', rule: choice, send: 'GET //t/shelves/top', fails: noRoute },
+      { what: 'consecutive slashes', rule: choice, send: 'GET /t//shelves/top', fails: noRoute },
+      { what: 'leading double slash', rule: choice, send: 'GET //t/shelves/top', fails: noRoute },
       { what: 'the root', rule: errors1, send: 'GET /', fails: noRoute },
-      { what: 'dot segments are not removed', rule: choice, send: 'GET /t/x/../shelves/top', fails: noRoute },
+      { what: 'dot segments, which are not removed', rule: choice, send: 'GET /t/x/../shelves/top', fails: noRoute },
       {
-        what: 'a dot segment is a value like any other',
+        what: 'a dot segment as a value',
         rule: choice,
         send: 'GET /t/shelves/..',
         calls: 'GetVariable',
         with: { name: '..' },
       },
-      { what: 'HEAD where there is a GET', rule: choice, send: 'HEAD /t/shelves/top', fails: noRoute },
-      { what: 'OPTIONS that is no preflight', rule: choice, send: 'OPTIONS /t/shelves/top', fails: noRoute },
-      { what: 'OPTIONS of the server', rule: 'RFC 9110, 9.3.7', send: 'OPTIONS *', fails: noRoute },
+      { what: 'HEAD on a route with GET', rule: choice, send: 'HEAD /t/shelves/top', fails: noRoute },
+      { what: 'OPTIONS without a preflight', rule: choice, send: 'OPTIONS /t/shelves/top', fails: noRoute },
+      { what: 'OPTIONS for the server', rule: 'RFC 9110, 9.3.7', send: 'OPTIONS *', fails: noRoute },
       {
         what: 'the absolute form of the target',
         rule: 'RFC 9112, 3.2.2',
@@ -65,13 +65,13 @@ export const pathGroups: readonly Group[] = [
         calls: 'GetLiteral',
         with: { id: '1' },
       },
-      { what: 'a question mark alone', rule: 'RFC 3986, 3.4', send: 'GET /t/shelves/top?', calls: 'GetLiteral' },
+      { what: 'an empty query', rule: 'RFC 3986, 3.4', send: 'GET /t/shelves/top?', calls: 'GetLiteral' },
     ],
   },
   {
     title: 'Several segments',
     about:
-      'A variable may span several segments, and `**` takes all that are left, also none. `**` stands last, as http.proto says; variables within variables are not part of its grammar. The route table refuses such templates when the process starts.',
+      'A variable may span several segments, and `**` matches any number of remaining segments, including none. `**` must be last, as http.proto requires; nested variables are not part of its grammar. The route table rejects such templates at startup.',
     vectors: [
       {
         what: 'a variable of several segments',
@@ -81,39 +81,44 @@ export const pathGroups: readonly Group[] = [
         with: { name: 'shelves/1/books/2' },
       },
       {
-        what: 'a literal behind such a variable',
+        what: 'a literal after such a variable',
         rule: template,
         send: 'GET /t/names/shelves/1/all',
         calls: 'GetSegmentsThenLiteral',
         with: { name: 'shelves/1' },
       },
       {
-        what: 'segments that are not the variable’s',
+        what: 'segments that do not match the variable',
         rule: template,
         send: 'GET /t/names/racks/1/all',
         fails: noRoute,
       },
       {
-        what: '`**` takes one segment',
+        what: '`**` with one segment',
         rule: template,
         send: 'GET /t/files/a/b/c',
         calls: 'GetRest',
         with: { id: 'b', name: 'c' },
       },
       {
-        what: '`**` takes several segments',
+        what: '`**` with several segments',
         rule: template,
         send: 'GET /t/files/a/b/c/d/e',
         calls: 'GetRest',
         with: { id: 'b', name: 'c/d/e' },
       },
-      { what: '`**` takes none', rule: template, send: 'GET /t/files/a/b', calls: 'GetRest', with: { id: 'b' } },
-      { what: '`*` takes exactly one', rule: template, send: 'GET /t/files/a', fails: noRoute },
+      { what: '`**` with no segment', rule: template, send: 'GET /t/files/a/b', calls: 'GetRest', with: { id: 'b' } },
+      { what: '`*` with no segment', rule: template, send: 'GET /t/files/a', fails: noRoute },
       { what: '`**` without a variable', rule: template, send: 'GET /t/rest/a/b/c', calls: 'GetAnyRest' },
-      { what: '`**` without a variable, and nothing', rule: template, send: 'GET /t/rest', calls: 'GetAnyRest' },
-      { what: '`**` takes no empty segment', rule: choice, send: 'GET /t/rest/a/', fails: noRoute },
       {
-        what: 'a variable that begins with a literal',
+        what: '`**` without a variable and without segments',
+        rule: template,
+        send: 'GET /t/rest',
+        calls: 'GetAnyRest',
+      },
+      { what: '`**` with an empty segment', rule: choice, send: 'GET /t/rest/a/', fails: noRoute },
+      {
+        what: 'a variable that starts with a literal',
         rule: template,
         send: 'GET /t/prefixed/a/b/c',
         calls: 'GetRestOfPrefix',
@@ -127,7 +132,7 @@ export const pathGroups: readonly Group[] = [
         with: { name: 'a' },
       },
       {
-        what: 'no leading slash is captured',
+        what: '`**` with a leading empty segment',
         rule: 'http.proto, special notes',
         send: 'GET /t/files/a/b//c',
         fails: noRoute,
@@ -137,26 +142,26 @@ export const pathGroups: readonly Group[] = [
   {
     title: 'Custom verbs',
     about:
-      'What follows the last colon of the path is a verb when some rule has it; otherwise it belongs to the segment. A colon that is percent-encoded never begins a verb.',
+      'The text after the last colon of the path is a verb if some rule defines it; otherwise it belongs to the segment. A percent-encoded colon never starts a verb.',
     vectors: [
       {
-        what: 'a verb behind a variable',
+        what: 'a verb after a variable',
         rule: verb,
         send: 'POST /t/things/one:start',
         body: '{}',
         calls: 'StartThing',
         with: { name: 'one' },
       },
-      { what: 'a verb behind a literal', rule: verb, send: 'POST /t/things:purge', body: '{}', calls: 'PurgeThings' },
+      { what: 'a verb after a literal', rule: verb, send: 'POST /t/things:purge', body: '{}', calls: 'PurgeThings' },
       {
-        what: 'a verb behind `**`',
+        what: 'a verb after `**`',
         rule: verb,
         send: 'GET /t/files/a/b/c/d:read',
         calls: 'GetRestVerb',
         with: { id: 'b', name: 'c/d' },
       },
       {
-        what: 'only the last colon counts',
+        what: 'several colons, of which only the last counts',
         rule: verb,
         send: 'POST /t/things/a:b:start',
         body: '{}',
@@ -164,28 +169,28 @@ export const pathGroups: readonly Group[] = [
         with: { name: 'a:b' },
       },
       {
-        what: 'a verb that nobody has belongs to the segment',
+        what: 'an undefined verb, which belongs to the segment',
         rule: choice,
         send: 'GET /t/things/one:stop',
         calls: 'GetThing',
         with: { name: 'one:stop' },
       },
       {
-        what: 'a verb of another method belongs to the segment',
+        what: 'a verb of another method, which belongs to the segment',
         rule: choice,
         send: 'GET /t/things/one:start',
         calls: 'GetThing',
         with: { name: 'one:start' },
       },
       {
-        what: 'a verb in the middle belongs to its segment',
+        what: 'a verb in the middle, which belongs to its segment',
         rule: verb,
         send: 'GET /t/shelves/a:start/books/b',
         calls: 'GetTwoVariables',
         with: { name: 'a:start', nested: { name: 'b' } },
       },
       {
-        what: 'a colon at the end belongs to the segment',
+        what: 'a trailing colon, which belongs to the segment',
         rule: verb,
         send: 'GET /t/things/one:',
         calls: 'GetThing',
@@ -198,14 +203,20 @@ export const pathGroups: readonly Group[] = [
         calls: 'GetThing',
         with: { name: 'one:start' },
       },
-      { what: 'a verb and no segment', rule: template, send: 'POST /t/things/:start', body: '{}', fails: noRoute },
-      { what: 'a verb where there is none', rule: verb, send: 'POST /t/things/one:purge', body: '{}', fails: noRoute },
+      { what: 'a verb without a segment', rule: template, send: 'POST /t/things/:start', body: '{}', fails: noRoute },
+      {
+        what: 'a verb on a route without one',
+        rule: verb,
+        send: 'POST /t/things/one:purge',
+        body: '{}',
+        fails: noRoute,
+      },
     ],
   },
   {
     title: 'Percent-encoding in paths',
     about:
-      'A variable of one segment is decoded fully; one of several segments keeps `%2F`, so that it can be told from a slash. Literals are compared decoded. Malformed escapes, bytes that are no UTF-8 and characters that a URI cannot hold are 400 where a variable takes them, and no route where a literal stands. A plus is a plus.',
+      'A variable of one segment is fully decoded; one of several segments keeps `%2F`, to distinguish it from a slash. Literals are compared after decoding. Malformed escapes, invalid UTF-8 and characters that are not allowed in a URI return 400 in a variable, and match no route in a literal. A plus is not decoded.',
     vectors: [
       {
         what: 'an encoded slash in one segment',
@@ -215,7 +226,7 @@ export const pathGroups: readonly Group[] = [
         with: { name: 'a/b' },
       },
       {
-        what: 'decoded once, not twice',
+        what: 'no double decoding',
         rule: single,
         send: 'GET /t/shelves/a%252Fb',
         calls: 'GetVariable',
@@ -250,21 +261,21 @@ export const pathGroups: readonly Group[] = [
         with: { name: '水💧' },
       },
       {
-        what: 'small letters in escapes',
+        what: 'lower case in escapes',
         rule: 'RFC 3986, 2.1',
         send: 'GET /t/shelves/%e6%b0%b4',
         calls: 'GetVariable',
         with: { name: '水' },
       },
       {
-        what: '`%2F` stays in several segments, everything else is decoded',
+        what: '`%2F` in several segments, kept while everything else is decoded',
         rule: several,
         send: 'GET /t/names/shelves/a%2Fb/books/c%2fd%20e%3F',
         calls: 'GetSegments',
         with: { name: 'shelves/a%2Fb/books/c%2fd e?' },
       },
       {
-        what: '`%2F` stays in `**`',
+        what: '`%2F` in `**`, kept',
         rule: several,
         send: 'GET /t/files/%2F/%2f/%2A/%2F',
         calls: 'GetRest',
@@ -278,12 +289,17 @@ export const pathGroups: readonly Group[] = [
         calls: 'GetEncodedLiteral',
       },
       {
-        what: 'the same with small letters, and with what need not be encoded',
+        what: 'the same in lower case, and with unreserved characters encoded',
         rule: literal,
         send: 'GET /t/a%2fb/*',
         calls: 'GetEncodedLiteral',
       },
-      { what: 'an encoded slash is no slash', rule: 'RFC 3986, 2.2', send: 'GET /t%2Fshelves/top', fails: noRoute },
+      {
+        what: 'an encoded slash in place of a slash',
+        rule: 'RFC 3986, 2.2',
+        send: 'GET /t%2Fshelves/top',
+        fails: noRoute,
+      },
       {
         what: 'a malformed escape',
         rule: 'RFC 3986, 2.1',
@@ -291,13 +307,13 @@ export const pathGroups: readonly Group[] = [
         fails: invalid('name in the path is not valid percent-encoding'),
       },
       {
-        what: 'an escape that ends early',
+        what: 'a truncated escape',
         rule: 'RFC 3986, 2.1',
         send: 'GET /t/shelves/a%2',
         fails: invalid('name in the path is not valid percent-encoding'),
       },
       {
-        what: 'bytes that are no UTF-8',
+        what: 'invalid UTF-8',
         rule: 'RFC 3629',
         send: 'GET /t/shelves/%ff',
         fails: invalid('name in the path is not valid percent-encoding'),
@@ -320,9 +336,9 @@ export const pathGroups: readonly Group[] = [
         send: 'GET /t/files/a/b/c/%',
         fails: invalid('name in the path is not valid percent-encoding'),
       },
-      { what: 'a malformed escape where a literal stands', rule: errors1, send: 'GET /t/%zz/top', fails: noRoute },
+      { what: 'a malformed escape in a literal', rule: errors1, send: 'GET /t/%zz/top', fails: noRoute },
       {
-        what: 'characters that a URI cannot hold',
+        what: 'characters not allowed in a URI',
         rule: 'RFC 3986, 2',
         send: 'GET /t/shelves/水',
         fails: invalid('the request is not well-formed HTTP'),
@@ -332,8 +348,7 @@ export const pathGroups: readonly Group[] = [
   },
   {
     title: 'Types of path variables',
-    about:
-      'A variable is a scalar or an enum, in the form that proto3 JSON gives it as text; a mistake names the field.',
+    about: 'A path variable is a scalar or an enum, in its textual proto3 JSON form; errors name the field.',
     vectors: [
       {
         what: 'an integer',
@@ -412,13 +427,13 @@ export const pathGroups: readonly Group[] = [
         fails: invalid('must not be given together with'),
       },
       {
-        what: 'no integer',
+        what: 'not an integer',
         rule: 'proto3 JSON, int32',
         send: 'GET /t/typed/integer/many',
         fails: invalid('int32_value: expected number (int32), got "many"'),
       },
       {
-        what: 'an integer that is too large',
+        what: 'an integer out of range',
         rule: 'proto3 JSON, int32',
         send: 'GET /t/typed/integer/2147483648',
         fails: invalid('int32_value: '),
@@ -436,46 +451,51 @@ export const pathGroups: readonly Group[] = [
         fails: invalid('int32_value: must be a decimal number'),
       },
       {
-        what: 'a long that is too large',
+        what: 'a long out of range',
         rule: 'proto3 JSON, int64',
         send: 'GET /t/typed/long/9223372036854775808',
         fails: invalid('int64_value: '),
       },
       {
-        what: 'no boolean',
+        what: 'not a boolean',
         rule: 'proto3 JSON, bool',
         send: 'GET /t/typed/flag/yes',
         fails: invalid('bool_value: must be true or false'),
       },
       {
-        what: 'an enum value that nobody knows',
+        what: 'an unknown enum name',
         rule: 'proto3 JSON, enum',
         send: 'GET /t/typed/color/blue',
         fails: invalid('color: must be one of red, green'),
       },
       {
-        what: 'an enum number that nobody knows',
+        what: 'an unknown enum number',
         rule: choice,
         send: 'GET /t/typed/color/7',
         fails: invalid('color: must be one of red, green'),
       },
-      { what: 'no base64', rule: 'proto3 JSON, bytes', send: 'GET /t/typed/bytes/!', fails: invalid('bytes_value: ') },
+      {
+        what: 'invalid base64',
+        rule: 'proto3 JSON, bytes',
+        send: 'GET /t/typed/bytes/!',
+        fails: invalid('bytes_value: '),
+      },
     ],
   },
   {
     title: 'Bindings',
     about:
-      'A method may be reached by several rules, by HTTP methods of other names, and by any method at all (`*`), which yields to a rule that names the method.',
+      'A method may have several rules, rules with custom HTTP methods, and rules for any method (`*`), which yield to a rule for a specific method.',
     vectors: [
       {
-        what: 'the rule itself',
+        what: 'the primary rule',
         rule: 'http.proto, additional_bindings',
         send: 'GET /t/bound/a',
         calls: 'GetBound',
         with: { name: 'a' },
       },
       {
-        what: 'another binding',
+        what: 'an additional binding',
         rule: 'http.proto, additional_bindings',
         send: 'GET /t/users/u/bound/a',
         calls: 'GetBound',
@@ -490,7 +510,7 @@ export const pathGroups: readonly Group[] = [
         with: { id: 'u' },
       },
       {
-        what: 'a method of another name',
+        what: 'a custom HTTP method',
         rule: 'http.proto, custom',
         send: 'SEARCH /t/custom',
         body: '{"name":"a"}',
@@ -512,13 +532,13 @@ export const pathGroups: readonly Group[] = [
         with: { name: 'a' },
       },
       {
-        what: 'a rule that names the method, on a longer path',
+        what: 'a rule for a specific method, on a longer path',
         rule: 'http.proto, custom',
         send: 'GET /t/any/a/only',
         calls: 'GetAny',
         with: { name: 'a' },
       },
-      { what: 'no rule for that method there', rule: errors1, send: 'PUT /t/any/a/only', body: '{}', fails: noRoute },
+      { what: 'a method without a rule', rule: errors1, send: 'PUT /t/any/a/only', body: '{}', fails: noRoute },
     ],
   },
 ];

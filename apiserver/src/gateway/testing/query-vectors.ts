@@ -6,7 +6,7 @@ const rule2 = 'http.proto, rule 2';
 const rule3 = 'http.proto, rule 3';
 const notes = 'http.proto, query parameters';
 const forms = 'HTML, application/x-www-form-urlencoded';
-const unknown = 'API, unknown query fields';
+const unknown = 'Kellet, unknown fields';
 const choice = 'Kellet';
 
 /** Vectors about the query. */
@@ -14,7 +14,7 @@ export const queryGroups: readonly Group[] = [
   {
     title: 'Query parameters',
     about:
-      'Without a body every field that the path does not fill is a parameter: nested by dots, repeated for lists, by its proto name or its JSON name. What the contract does not know is refused, and so is a parameter given twice. Values are text as proto3 JSON has it; a plus is a space.',
+      'Without a body, every field not bound by the path is a parameter: nested by dots, repeated for lists, named by its proto name or its JSON name. Unknown parameters and repeated ones are rejected. Values use the textual proto3 JSON form; a plus is a space.',
     vectors: [
       { what: 'a field', rule: rule3, send: 'GET /t/query?name=a', calls: 'Query', with: { name: 'a' } },
       {
@@ -32,7 +32,7 @@ export const queryGroups: readonly Group[] = [
         with: { two_words: 'a' },
       },
       {
-        what: 'by a JSON name of its own',
+        what: 'by a custom JSON name',
         rule: 'proto3 JSON, field names',
         send: 'GET /t/query?otherName=a',
         calls: 'Query',
@@ -81,7 +81,7 @@ export const queryGroups: readonly Group[] = [
         with: { times: ['2026-01-02T03:04:05Z'] },
       },
       {
-        what: 'an optional field that is empty',
+        what: 'an empty optional field',
         rule: 'proto3, field presence',
         send: 'GET /t/query?maybe_text=&maybe_number=0',
         calls: 'Query',
@@ -103,7 +103,7 @@ export const queryGroups: readonly Group[] = [
         with: { name: 'a=b' },
       },
       {
-        what: 'a plus is a space, an encoded plus is a plus',
+        what: 'a plus as a space, and an encoded plus',
         rule: forms,
         send: 'GET /t/query?name=a+b%2Bc%20d',
         calls: 'Query',
@@ -152,27 +152,27 @@ export const queryGroups: readonly Group[] = [
         with: { bytes_value: 'AQID+w==' },
       },
       {
-        what: 'a sibling of a field that the path fills',
+        what: 'a sibling of a field bound by the path',
         rule: rule1,
         send: 'GET /t/query/a?nested.number=1&name=b',
         calls: 'QueryNamed',
         with: { nested: { name: 'a', number: 1 }, name: 'b' },
       },
       {
-        what: 'a field that the path fills',
+        what: 'a field bound by the path',
         rule: rule1,
         send: 'GET /t/query/a?nested.name=b',
         fails: invalid('unknown query parameter "nested.name"'),
       },
       {
-        what: 'beside a body of `*`',
+        what: 'a parameter with a body of `*`',
         rule: rule2,
         send: 'POST /t/whole?name=a',
         body: '{}',
         fails: invalid('unknown query parameter "name"'),
       },
       {
-        what: 'beside a body of one field',
+        what: 'a parameter with a body of one field',
         rule: rule1,
         send: 'POST /t/items/a?id=b',
         body: '[]',
@@ -180,20 +180,20 @@ export const queryGroups: readonly Group[] = [
         with: { name: 'a', id: 'b' },
       },
       {
-        what: 'the field that is the body',
+        what: 'a parameter for the body field',
         rule: rule1,
         send: 'PATCH /t/nested/a?nested.number=1',
         body: '{}',
         fails: invalid('unknown query parameter "nested.number"'),
       },
       {
-        what: 'a name that is no field',
+        what: 'an unknown name',
         rule: unknown,
         send: 'GET /t/query?nobody=a',
         fails: invalid('unknown query parameter "nobody"'),
       },
       {
-        what: 'a name in another case',
+        what: 'a name in the wrong case',
         rule: unknown,
         send: 'GET /t/query?Name=a',
         fails: invalid('unknown query parameter "Name"'),
@@ -259,7 +259,7 @@ export const queryGroups: readonly Group[] = [
         fails: invalid('query parameter "name" is given twice'),
       },
       {
-        what: 'the same by both its names',
+        what: 'the same field by both names',
         rule: choice,
         send: 'GET /t/query?two_words=a&twoWords=b',
         fails: invalid('query parameter "twoWords" is given twice'),
@@ -271,7 +271,7 @@ export const queryGroups: readonly Group[] = [
         fails: invalid('text_choice: must not be given together with number_choice'),
       },
       {
-        what: 'no number',
+        what: 'not a number',
         rule: 'proto3 JSON, int32',
         send: 'GET /t/query?int32_value=many',
         fails: invalid('int32_value: expected number (int32), got "many"'),
@@ -295,31 +295,31 @@ export const queryGroups: readonly Group[] = [
         fails: invalid('double_value: must be a decimal number'),
       },
       {
-        what: 'one bad item of a list',
+        what: 'one invalid item of a list',
         rule: 'proto3 JSON, int32',
         send: 'GET /t/query?numbers=1&numbers=b',
         fails: invalid('numbers[1]: expected number (int32), got "b"'),
       },
       {
-        what: 'one bad enum of a list',
+        what: 'one invalid enum of a list',
         rule: 'proto3 JSON, enum',
         send: 'GET /t/query?colors=red&colors=blue',
         fails: invalid('colors[1]: must be one of red, green'),
       },
       {
-        what: 'an enum number that nobody knows',
+        what: 'an unknown enum number',
         rule: choice,
         send: 'GET /t/query?color=9',
         fails: invalid('color: must be one of red, green'),
       },
       {
-        what: 'no boolean',
+        what: 'not a boolean',
         rule: 'proto3 JSON, bool',
         send: 'GET /t/query?bool_value=1',
         fails: invalid('bool_value: must be true or false'),
       },
       {
-        what: 'no timestamp',
+        what: 'not a timestamp',
         rule: 'proto3 JSON, Timestamp',
         send: 'GET /t/query?time=null',
         fails: invalid('time: must be an RFC 3339 timestamp'),
@@ -337,13 +337,13 @@ export const queryGroups: readonly Group[] = [
         fails: invalid('time: must be an RFC 3339 timestamp'),
       },
       {
-        what: 'no duration',
+        what: 'not a duration',
         rule: 'proto3 JSON, Duration',
         send: 'GET /t/query?span=1',
         fails: invalid('span: must be a number of seconds'),
       },
       {
-        what: 'bytes in which a plus became a space',
+        what: 'base64 with an unencoded plus',
         rule: 'RFC 4648, 3.3',
         send: 'GET /t/query?bytes_value=AQID+w==',
         fails: invalid('bytes_value: must be base64 without white space'),
@@ -355,13 +355,13 @@ export const queryGroups: readonly Group[] = [
         fails: invalid('the query is not valid percent-encoding'),
       },
       {
-        what: 'bytes that are no UTF-8',
+        what: 'invalid UTF-8',
         rule: 'RFC 3629',
         send: 'GET /t/query?name=%ff',
         fails: invalid('the query is not valid percent-encoding'),
       },
       {
-        what: 'characters that a URI cannot hold',
+        what: 'characters not allowed in a URI',
         rule: 'RFC 3986, 2',
         send: 'GET /t/query?name=水',
         fails: invalid('the request is not well-formed HTTP'),

@@ -1,4 +1,4 @@
-// For tests: a gateway on real sockets and a real database, before handlers in memory.
+// For tests: a gateway on real sockets and a real database, with handlers in memory.
 import { timestampFromMs } from '@bufbuild/protobuf/wkt';
 import {
   AuthService,
@@ -19,17 +19,17 @@ import { Gateway } from '../gateway.ts';
 import { Health } from '../http/health.ts';
 import { answerFor, type TestToken } from './test-tokens.ts';
 
-/** What ValidateToken answers, by token; tests change it to revoke. */
+/** Responses of ValidateToken, by token; tests change it to revoke credentials. */
 export type Tokens = Map<string, TestToken>;
 
 /** A running gateway. */
 export interface TestGateway {
   rest: string;
   grpc: string;
-  /** The dashboard's port. */
+  /** URL of the dashboard's port. */
   pages: string;
   tokens: Tokens;
-  /** How often ValidateToken was asked. */
+  /** Returns the number of ValidateToken calls. */
   validations: () => number;
   gateway: Gateway;
   health: Health;
@@ -39,7 +39,7 @@ export interface TestGateway {
   stop(): Promise<void>;
 }
 
-/** The callers that the tests know. */
+/** Returns the callers used in tests. */
 export const knownTokens = (): Tokens =>
   new Map<string, TestToken>([
     ['viewer', { valid: true, tenantId: 'acme', userId: 'u1', kind: Kind.user, scopes: ['devices:read'] }],
@@ -74,19 +74,19 @@ export const knownTokens = (): Tokens =>
     ['expired', { valid: false, reason: Reason.expired, expiresAt: timestampFromMs(1) }],
   ]);
 
-/** Starts one on free ports. `register` adds handlers; `environment` adds settings. */
+/** Starts a gateway on free ports. `register` adds handlers; `environment` adds settings. */
 export async function startTestGateway(
   register: (registry: ServiceRegistry) => void,
   options: {
     environment?: Record<string, string>;
-    /** Instead of a database of its own. */
+    /** Uses this database instead of a new one. */
     testDatabase?: Pick<TestDatabase, 'database' | 'url'>;
     isGatewayOf?: (tenantId: string, gatewayDeviceId: string, deviceId: string) => Promise<boolean>;
-    /** The handlers are called through the internal port, as those of another process (KELLET_TEST_SPLIT=1 for all tests). */
+    /** Calls the handlers through the internal port, as in another process (KELLET_TEST_SPLIT=1 for all tests). */
     split?: boolean;
-    /** Takes the lines of the access log, which is off otherwise, and those of the log. */
+    /** Collects the lines of the access log, otherwise off, and of the log. */
     lines?: string[];
-    /** The contract; absent: the public services. */
+    /** The services to expose; defaults to the public ones. */
     services?: readonly DescService[];
   } = {},
 ): Promise<TestGateway> {

@@ -1,12 +1,12 @@
-// For tests: gRPC as it is on the wire, where no gRPC library may tidy it.
+// For tests: raw gRPC frames, which no library normalises.
 import { create, toBinary, type DescMessage, type MessageInitShape } from '@bufbuild/protobuf';
 import { expect } from 'chai';
 
-/** A message with its prefix: not compressed, four bytes of length. */
+/** Frames a message: uncompressed, with four bytes of length. */
 export const frame = <S extends DescMessage>(schema: S, init: MessageInitShape<S>): Buffer =>
   framed(toBinary(schema, create(schema, init)));
 
-/** Bytes with the prefix of a message. */
+/** Frames bytes as a message. */
 export function framed(bytes: Uint8Array, isCompressed = false): Buffer {
   const prefix = Buffer.alloc(5);
   prefix.writeUInt8(isCompressed ? 1 : 0);
@@ -14,7 +14,7 @@ export function framed(bytes: Uint8Array, isCompressed = false): Buffer {
   return Buffer.concat([prefix, bytes]);
 }
 
-/** The messages of a body. */
+/** Returns the messages of a body. */
 export function frames(body: Buffer): Buffer[] {
   const found: Buffer[] = [];
   for (let at = 0; at < body.length;) {

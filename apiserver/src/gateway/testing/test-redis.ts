@@ -1,9 +1,9 @@
-// For tests: a Redis server (KELLET_TEST_REDIS_SERVER) that can be stopped, held and started again.
+// For tests: a Redis server (KELLET_TEST_REDIS_SERVER) that can be stopped, suspended and restarted.
 import { spawn, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
 import { connect, createServer, type AddressInfo } from 'node:net';
 
-/** A server of a test's own, with nothing on disk. */
+/** A separate server for one test, without persistence. */
 export class TestRedis {
   readonly port: number;
   private child: ChildProcess | undefined;
@@ -12,7 +12,7 @@ export class TestRedis {
     this.port = port;
   }
 
-  /** Starts one on a free port. */
+  /** Starts a server on a free port. */
   static async start(): Promise<TestRedis> {
     const probe = createServer().listen(0, '127.0.0.1');
     await once(probe, 'listening');
@@ -27,7 +27,7 @@ export class TestRedis {
     return `redis://127.0.0.1:${this.port}`;
   }
 
-  /** Starts it again, empty, on the same port. */
+  /** Restarts the server, empty, on the same port. */
   async start(): Promise<void> {
     const program = process.env['KELLET_TEST_REDIS_SERVER'];
     if (!program) {
@@ -42,7 +42,7 @@ export class TestRedis {
     }
   }
 
-  /** Whether somebody listens on the port. */
+  /** Reports whether something is listening on the port. */
   private async answers(): Promise<boolean> {
     const socket = connect({ host: '127.0.0.1', port: this.port });
     const isOpen = await once(socket, 'connect').then(
@@ -53,7 +53,7 @@ export class TestRedis {
     return isOpen;
   }
 
-  /** Ends it without warning. */
+  /** Kills the server. */
   async kill(): Promise<void> {
     const { child } = this;
     if (!child || child.exitCode !== null || child.signalCode !== null) return;
@@ -61,7 +61,7 @@ export class TestRedis {
     await once(child, 'exit');
   }
 
-  /** Lets it hang, with its connections open, until `proceed`. */
+  /** Suspends the server with its connections open, until `proceed`. */
   hold(): void {
     this.child!.kill('SIGSTOP');
   }

@@ -1,4 +1,4 @@
-// For tests: what stands behind a credential, written flat.
+// For tests: the data behind a credential, flattened.
 import type { DescMessage, MessageInitShape, MessageShape } from '@bufbuild/protobuf';
 import type {
   ValidateTokenResponse_GrantSchema,
@@ -7,10 +7,10 @@ import type {
 
 type Fields<D extends DescMessage> = Partial<Omit<MessageShape<D>, '$typeName' | '$unknown' | 'grant'>>;
 
-/** What ValidateToken tells the gateway of a credential. */
+/** What ValidateToken returns to the gateway for a credential. */
 export type TestToken = Fields<typeof ValidateTokenResponseSchema> & Fields<typeof ValidateTokenResponse_GrantSchema>;
 
-/** ValidateToken's answer to the gateway. */
+/** Returns ValidateToken's response to the gateway. */
 export const answerFor = (token: TestToken): MessageInitShape<typeof ValidateTokenResponseSchema> => {
   const { reason, rateLimitPerMinute, ipAllowlist, sessionId, keyId, name, credentialId, ...shown } = token;
   return { ...shown, grant: { reason, rateLimitPerMinute, ipAllowlist, sessionId, keyId, name, credentialId } };

@@ -1,4 +1,4 @@
-// Writes docs/transcoding.md from the conformance table (npm run generate), so that the page says what the tests hold.
+// Generates docs/transcoding.md from the conformance table (npm run generate), so that the page matches the tests.
 import { writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { conformanceTable } from './conformance-table.ts';
@@ -7,7 +7,7 @@ import type { RawAnswer, Vector } from './conformance.ts';
 const longest = 120;
 const shorten = (text: string): string => (text.length > longest ? `${text.slice(0, longest)}…` : text);
 
-/** Text as code in a cell of a table. */
+/** Formats text as code for a table cell. */
 function code(text: string): string {
   const visible = shorten(text)
     // eslint-disable-next-line no-control-regex -- control characters are what it looks for
@@ -45,14 +45,14 @@ function outcome(vector: Vector): string {
   return parts.join('<br>');
 }
 
-/** The page as Markdown. */
+/** Returns the page as Markdown. */
 function page(): string {
   const lines = [
-    '# From HTTP to the contract',
+    '# HTTP transcoding',
     '',
-    'What the gateway makes of a request, by example. Every row is a test: `apiserver/src/gateway/transcoding/conformance.test.ts` sends it over a socket to a gateway with the contract of `proto/testing`, and this page is written from the same table (`npm run generate`). The rules are those of `google.api.http` (the comments of `proto/vendor/google/api/http.proto`) and of the JSON form of proto3; the last column says which. Where they leave a choice, and where gateways of this kind differ, the row says what Kellet does.',
+    'This page shows by example how the gateway transcodes HTTP requests. Every row is a test: `apiserver/src/gateway/transcoding/conformance.test.ts` sends the request over a socket to a gateway that serves the contract in `proto/testing`. This page is generated from the same table (`npm run generate`). The rules are those of `google.api.http` (the comments of `proto/vendor/google/api/http.proto`) and of the JSON form of proto3; the last column names the source. Where the sources leave a choice, and where gateways of this kind differ, the row shows what Kellet does.',
     '',
-    'A row reads: what it shows, the request, then the method that is called with its request (←: what the method answers, →: the HTTP answer) or the refusal, whose message names the field.',
+    'Each row lists what it demonstrates, the request, and the outcome: either the method called and its request (←: the response of the method, →: the HTTP response), or the error, whose message names the field.',
   ];
   for (const { title, about, vectors } of conformanceTable) {
     lines.push('', `## ${title}`, '', about, '', '| what | request | outcome | rule |', '|---|---|---|---|');

@@ -1,31 +1,31 @@
-// The short way from the bytes of a JSON body to its message: a reader per message type, compiled once from the descriptor,
-// for bodies in which everything is as the contract says. It judges nothing: at the first thing out of the ordinary it gives
-// up, and the exact way (strict-json.ts, then protobuf-es) decodes the body or words the error.
+// Fast path from a JSON body to its message: one reader per message type, compiled once from the descriptor, for bodies
+// that follow the contract exactly. It reports no errors: at anything unusual it gives up, and the exact path
+// (strict-json.ts, then protobuf-es) decodes the body or words the error.
 //
-// Measured with 100 points (25 kB), CPU: 90 µs this way, of which JSON.parse takes 60; 245 µs the exact way.
+// CPU measured with 100 points (25 kB): 90 µs, of which JSON.parse takes 60; the exact path takes 245 µs.
 import { isUtf8 } from 'node:buffer';
 import { create, fromJson, ScalarType, type DescField, type DescMessage, type Message } from '@bufbuild/protobuf';
 import type { DescEnum, JsonValue } from '@bufbuild/protobuf';
 import { TimestampSchema } from '@bufbuild/protobuf/wkt';
 import { isRealDay } from './values.ts';
 
-/** Makes the local value of a field or message; throws `unusual` when it cannot. */
+/** Creates the local value of a field or message; throws `unusual` if it cannot. */
 type Reader = (json: JsonValue) => unknown;
 
 const unusual = new Error('out of the ordinary');
 
-/** Keys that the running decode has seen, of which a repeated one counts once. */
+/** Number of distinct keys seen by the current decode. */
 let keysSeen = 0;
 
 /**
- * Decodes a body as a message of the schema. Undefined: it is invalid, or merely unusual (null, escapes, JSON names, numbers
- * in text, signed integers, bytes, well-known types but Timestamp): the caller decodes it exactly. What comes back is equal to
- * what the exact way would have made.
+ * Decodes a body as a message of the schema. The result equals that of the exact path. Returns undefined if the body is
+ * invalid or merely unusual (null, escapes, JSON names, numbers as strings, signed integers, bytes, well-known types
+ * except Timestamp); the caller then decodes it exactly.
  */
 export function decodePlain(schema: DescMessage, body: Uint8Array): Message | undefined {
   if (!isUtf8(body)) return undefined;
   const text = Buffer.from(body.buffer, body.byteOffset, body.byteLength).toString('utf8');
-  // Without escapes no string can hold NUL, a lone surrogate or a quote, and equal keys are equal text.
+  // Without escapes, no string can contain NUL, a lone surrogate or a quote, and equal keys have equal text.
   if (text.includes('\\')) return undefined;
   const read = readerOf(schema);
   keysSeen = 0;
@@ -38,9 +38,9 @@ export function decodePlain(schema: DescMessage, body: Uint8Array): Message | un
 }
 
 /**
- * How often a quote is followed by a colon in a JSON text without escapes: at least the number of its keys, repetitions
- * included, so that it equals the number of keys seen only when none is repeated. NaN when a colon follows white space, because
- * that may be a key too.
+ * Counts how often a quote is followed by a colon in a JSON text without escapes: at least the number of its keys
+ * including duplicates, so that it equals the number of distinct keys only if there are none. Returns NaN if a colon
+ * follows white space, because that may be a key too.
  */
 function countKeyTokens(text: string): number {
   let count = 0;
@@ -57,7 +57,7 @@ const readers = new WeakMap<DescMessage, Reader>();
 function readerOf(schema: DescMessage): Reader {
   let reader = readers.get(schema);
   if (!reader) {
-    // A type within itself is left to the exact way, which bounds its depth.
+    // Recursive types are left to the exact path, which bounds their depth.
     readers.set(schema, refuse);
     reader = compileMessage(schema);
     readers.set(schema, reader);
@@ -80,7 +80,7 @@ const isObject = (json: JsonValue): json is Record<string, JsonValue> =>
 function compileMessage(schema: DescMessage): Reader {
   if (schema.typeName === TimestampSchema.typeName) return readTimestamp;
   if (schema.typeName.startsWith('google.')) return refuse;
-  // By proto name alone: whoever also writes the JSON name of a field may be naming it twice.
+  // Only by proto name: a body that uses a field's JSON name might contain both.
   const fields = new Map(schema.fields.map((field) => [field.name, { name: field.localName, read: compile(field) }]));
   return (json) => {
     if (!isObject(json)) throw unusual;
@@ -142,7 +142,7 @@ const readBoolean: Reader = (json) => {
   return json;
 };
 
-/** JSON.parse makes Infinity of a number that is too large. */
+/** JSON.parse turns a number that is too large into Infinity. */
 const readDouble: Reader = (json) => {
   if (typeof json !== 'number' || !Number.isFinite(json)) throw unusual;
   return json;
@@ -167,7 +167,7 @@ function listReader(read: Reader): Reader {
   };
 }
 
-/** A map of scalars is in JSON what it is in the message: nothing is copied. */
+/** A map of scalars has the same form in JSON and in the message: nothing is copied. */
 function scalarMapReader(type: ScalarType): Reader {
   const read = scalarReader(type);
   if (read === refuse) return refuse;
@@ -186,7 +186,7 @@ function mapReader(read: Reader): Reader {
     if (!isObject(json)) throw unusual;
     const entries = Object.entries(json);
     keysSeen += entries.length;
-    // Unlike an assignment, this takes the key __proto__ for data.
+    // Unlike an assignment, this treats the key __proto__ as data.
     return Object.fromEntries(entries.map(([key, value]) => [key, read(value)]));
   };
 }

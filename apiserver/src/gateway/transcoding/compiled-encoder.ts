@@ -1,23 +1,24 @@
-// The short way from a message to the text of its JSON: a writer per message type, compiled once from the descriptor, without
-// an object in between. Like the decoder beside it, it gives up at the first thing out of the ordinary, and protobuf-es then
-// writes the message or says what is wrong with it.
+// Fast path from a message to its JSON text: one writer per message type, compiled once from the descriptor, without an
+// intermediate object. Like the decoder, it gives up at anything unusual, and protobuf-es then writes the message or
+// reports the error.
 //
-// Measured with a device (17 fields, two timestamps), CPU: 1.0 µs this way, 3.9 µs the exact way.
+// CPU measured with a device (17 fields, two timestamps): 1.0 µs; the exact path takes 3.9 µs.
 import { ScalarType, type DescEnum, type DescField, type DescMessage, type Message } from '@bufbuild/protobuf';
 import { StructSchema, TimestampSchema, type Timestamp } from '@bufbuild/protobuf/wkt';
 import { BoundedMap } from '../../platform/bounded-map.ts';
 
-/** Writes a value; throws `unusual` when it cannot. */
+/** Writes a value; throws `unusual` if it cannot. */
 type Writer = (value: unknown) => string;
 
-/** Writes a field with its name, or nothing for one that is unset. */
+/** Writes a field with its name, or an empty string if it is unset. */
 type FieldWriter = (message: Record<string, unknown>) => string;
 
 const unusual = new Error('out of the ordinary');
 
 /**
- * The JSON of a message with proto names and unpopulated scalars. Undefined: it is not what the descriptor says, or has parts
- * that are left to the exact encoder (64-bit integers, bytes, oneofs, well-known types but Timestamp and Struct).
+ * Returns the JSON of a message, with proto names and scalars always present. Returns undefined if the message does not
+ * match its descriptor or has parts that are left to the exact encoder (64-bit integers, bytes, oneofs, well-known
+ * types except Timestamp and Struct).
  */
 export function encodePlain(schema: DescMessage, message: Message): string | undefined {
   try {
@@ -32,7 +33,7 @@ const writers = new WeakMap<DescMessage, Writer>();
 function writerOf(schema: DescMessage): Writer {
   let writer = writers.get(schema);
   if (!writer) {
-    // A type within itself finds its writer when it is needed.
+    // Recursive types look up their writer when it is used.
     writers.set(schema, (value) => writers.get(schema)!(value));
     writer = compileMessage(schema);
     writers.set(schema, writer);
@@ -110,7 +111,7 @@ function scalarWriter(type: ScalarType): Writer {
     case ScalarType.INT32:
     case ScalarType.UINT32:
       return (value) => {
-        // NaN and the infinities are text in JSON.
+        // NaN and the infinities are strings in JSON.
         if (typeof value !== 'number' || !Number.isFinite(value)) throw unusual;
         return String(value);
       };
@@ -119,7 +120,7 @@ function scalarWriter(type: ScalarType): Writer {
   }
 }
 
-/** What JSON must escape, and half surrogates, which JSON.stringify escapes too. */
+/** Characters that JSON must escape, and lone surrogates, which JSON.stringify escapes too. */
 // eslint-disable-next-line no-control-regex -- control characters are what it looks for
 const escaped = /[\u0000-\u001f"\\\ud800-\udfff]/;
 
@@ -161,15 +162,15 @@ function mapWriter(write: Writer): Writer {
   };
 }
 
-/** 0001-01-01 to the end of 9999: what proto JSON can say. */
+/** 0001-01-01 to the end of 9999: the range of proto JSON. */
 const firstSecond = -62_135_596_800;
 const lastSecond = 253_402_300_799;
 
-/** `"2026-01-02T` by days since 1970: making it costs more than all the rest of a timestamp. */
+/** `"2026-01-02T` by days since 1970: formatting it costs more than the rest of a timestamp. */
 const dates = new BoundedMap<number, string>(1000);
 const twoDigits = Array.from({ length: 60 }, (_, number) => String(number).padStart(2, '0'));
 
-/** RFC 3339 with no, three, six or nine digits of a second, as proto JSON has it. */
+/** Formats RFC 3339 with zero, three, six or nine fractional digits, as proto JSON does. */
 const writeTimestamp: Writer = (value) => {
   const { $typeName, seconds, nanos } = value as Timestamp;
   const unixSeconds = Number(seconds);
@@ -186,14 +187,14 @@ const writeTimestamp: Writer = (value) => {
   return date + time + '.' + String(nanos + 1_000_000_000).slice(1, 1 + length) + 'Z"';
 };
 
-/** A field of type google.protobuf.Struct holds JSON itself. */
+/** A field of type google.protobuf.Struct holds JSON values already. */
 const writeStruct: Writer = (value) => {
   if (Array.isArray(value) || typeof value !== 'object' || value === null) throw unusual;
   requireJson(value, maximumDepth);
   return JSON.stringify(value);
 };
 
-/** Far below what the exact encoder can take. */
+/** Far below the limit of the exact encoder. */
 const maximumDepth = 50;
 
 /** Throws unless JSON.stringify writes the value as the exact encoder does. */

@@ -8,7 +8,7 @@ import type { RawAnswer, Vector } from '../testing/conformance.ts';
 import { conformanceTable } from '../testing/conformance-table.ts';
 import { startTestGateway, type TestGateway } from '../testing/test-gateway.ts';
 
-/** An HTTP answer as it came. */
+/** An HTTP response as received. */
 interface Answer {
   status: number;
   headers: Map<string, string>;
@@ -47,7 +47,7 @@ describe('conformance', () => {
     reply = undefined;
   });
 
-  /** The messages of a stream of bytes as one. */
+  /** Merges the messages of a byte stream into one. */
   async function joined(requests: AsyncIterable<Message>): Promise<Message> {
     let first: Message | undefined;
     const pieces: Uint8Array[] = [];
@@ -60,7 +60,7 @@ describe('conformance', () => {
     return first!;
   }
 
-  /** Sends a request byte by byte as the vector has it: no client may tidy it. */
+  /** Sends a request byte by byte as the vector has it; an HTTP client would normalise it. */
   async function send(vector: Vector): Promise<Answer> {
     const { hostname, port } = new URL(server.rest);
     const body = Buffer.from(vector.body ?? '');

@@ -14,15 +14,15 @@ function explain(schema: DescMessage, object: JsonObject): string {
     const { path, reason } = explainFailure(schema, object, (error as Error).message, registry);
     return showProblem(schema, path, reason);
   }
-  return 'nothing is wrong';
+  return 'no error';
 }
 
 const tags = (count: number, wrong: readonly number[]) =>
   Object.fromEntries(Array.from({ length: count }, (_, index) => [`k${index}`, wrong.includes(index) ? 1 : 'x']));
 
-describe('what is wrong with the JSON of a request', () => {
+describe('the error for invalid JSON in a request', () => {
   for (const count of [1, 2, 3, 7, 64]) {
-    it(`is found at each place of ${count}, in maps, lists and lists of messages`, () => {
+    it(`names the failing item of ${count}, in maps, lists and lists of messages`, () => {
       for (let index = 0; index < count; index += 1) {
         expect(explain(CreateDeviceRequestSchema, { tags: tags(count, [index]) })).to.equal(
           `tags["k${index}"]: expected string, got 1`,
@@ -39,7 +39,7 @@ describe('what is wrong with the JSON of a request', () => {
     });
   }
 
-  it('is the first of several', () => {
+  it('names the first of several', () => {
     expect(explain(CreateDeviceRequestSchema, { tags: tags(100, [41, 42, 99]) })).to.match(/^tags\["k41"\]/);
     expect(explain(CreateDeviceRequestSchema, { group_ids: ['a', 1, 2] })).to.match(/^group_ids\[1\]/);
   });

@@ -1,4 +1,4 @@
-// What is wrong with the JSON of a request, in words of the API: which field, and what it should have been.
+// Explains why the JSON of a request is invalid: which field, and what was expected.
 import {
   fromJson,
   type DescField,
@@ -10,7 +10,7 @@ import {
 import { fieldOf, isWellKnown, type JsonPath } from './field-path.ts';
 import { enumNames } from './values.ts';
 
-/** What a well-known type looks like in JSON, where the decoder's own words would not say it. */
+/** Expected JSON of well-known types for which the decoder's own message is unclear. */
 const forms: Readonly<Record<string, string>> = {
   Timestamp: 'must be an RFC 3339 timestamp',
   Duration: 'must be a number of seconds such as "1.5s"',
@@ -21,9 +21,9 @@ const forms: Readonly<Record<string, string>> = {
 };
 
 /**
- * Explains why `object` is no message of the schema. The decoder itself names types, not fields, so the culprit is found by
- * decoding part by part: `points[2].timestamp`, expected string, got 5. `message` is what the decoder said of the whole; it
- * stays when every part is right by itself (two members of a oneof).
+ * Explains why `object` is not a valid message of the schema, for example `points[2].timestamp: expected string, got
+ * 5`. The decoder names types, not fields, so the culprit is found by decoding part by part. `message` is the decoder's
+ * error for the whole object; it is kept if every part is valid on its own (two members of a oneof).
  */
 export function explainFailure(
   schema: DescMessage,
@@ -64,8 +64,8 @@ export function explainFailure(
 }
 
 /**
- * The first item of a list or a map that cannot be decoded, or the value itself when that cannot; undefined when every item is
- * right by itself. Items are tried in halves, so that a long list costs as much as decoding it twice.
+ * Returns the first item of a list or map that cannot be decoded, or the value itself if that is at fault; undefined if
+ * every item is valid on its own. Uses bisection, so that a long list costs no more than decoding it twice.
  */
 function failingPart(
   field: DescField,
@@ -91,7 +91,9 @@ interface Part {
   readonly item: JsonValue;
 }
 
-/** The items of a list or a map, or the value itself, and how to make a value of the field of some of them. */
+/**
+ * Returns the items of a list or map, or the value itself, and a function that builds a field value from some of them.
+ */
 function partsOf(field: DescField, value: JsonValue): [Part[], (some: readonly Part[]) => JsonValue] {
   if (field.fieldKind === 'list') {
     const items = Array.isArray(value) ? value.map((item, index) => ({ path: [index], item })) : [];
@@ -119,11 +121,11 @@ function leafReason(field: DescField, value: JsonValue, message: string): string
   return reasonOf(message);
 }
 
-/** The part of the decoder's message that speaks of the value. */
+/** Returns the part of the decoder's message that describes the value. */
 const reasonOf = (message: string): string =>
   /^cannot decode \w+ \S+ from JSON:? (?:map entry ".*?": |list item #\d+: )?([^]*)$/.exec(message)?.[1] ?? message;
 
-/** An object with one key, which may be any text: `__proto__` is a key like any other. */
+/** Returns an object with one key, which may be any text: `__proto__` is an ordinary key. */
 const only = (key: string, value: JsonValue): JsonObject => Object.fromEntries([[key, value]]);
 
 const isObject = (value: JsonValue): value is JsonObject =>

@@ -1,17 +1,17 @@
-// Where something stands in a request, as error messages say it: `points[3].numeric_values["a"]`.
+// Formats positions in a request for error messages: `points[3].numeric_values["a"]`.
 import type { DescField, DescMessage } from '@bufbuild/protobuf';
 
-/** Keys and indices from the top of a JSON value to a place in it. */
+/** Keys and indices from the root of a JSON value to a position in it. */
 export type JsonPath = readonly (string | number)[];
 
-/** The field of a message that a JSON key means: by its proto name or its JSON name. */
+/** Returns the field for a JSON key, by its proto name or its JSON name. */
 export const fieldOf = (schema: DescMessage, key: string): DescField | undefined =>
   schema.fields.find((field) => field.name === key || field.jsonName === key);
 
-/** Whether the type has a JSON form of its own in proto3, so that the keys below it are no fields. */
+/** Reports whether the type has its own JSON form in proto3, so that the keys below it are not fields. */
 export const isWellKnown = (schema: DescMessage): boolean => schema.typeName.startsWith('google.protobuf.');
 
-/** Shows a path: fields after dots, keys of maps and of free JSON in brackets. Empty for the top. */
+/** Formats a path: fields after dots, map keys and keys of free-form JSON in brackets. Empty for the root. */
 export function showPath(schema: DescMessage, path: JsonPath): string {
   let text = '';
   let message: DescMessage | undefined = schema;
@@ -27,13 +27,13 @@ export function showPath(schema: DescMessage, path: JsonPath): string {
     } else {
       text += `[${JSON.stringify(part)}]`;
     }
-    // An item of a list or a map: from here on its own fields count.
+    // An item of a list or map: from here on its own fields apply.
     if (field?.fieldKind === 'map' || field?.fieldKind === 'list') field = undefined;
   }
   return text;
 }
 
-/** `<path>: <reason>`, or what is wrong with the body as a whole. */
+/** Returns `<path>: <reason>`, or `the body: <reason>` for the root. */
 export function showProblem(schema: DescMessage, path: JsonPath, reason: string): string {
   const place = showPath(schema, path);
   return `${place === '' ? 'the body' : place}: ${reason}`;

@@ -1,4 +1,4 @@
-// The contract's lists, read from the descriptors: a new one cannot forget to page (SPEC, Pagination).
+// Checks from the descriptors that every list in the contract is paged.
 import type { DescField, DescMethod } from '@bufbuild/protobuf';
 import { ScalarType } from '@bufbuild/protobuf';
 import { expect } from 'chai';
@@ -10,15 +10,15 @@ const scalarOf = (fields: readonly DescField[], name: string): ScalarType | unde
   return field?.fieldKind === 'scalar' ? field.scalar : undefined;
 };
 
-/** Lists that are bounded otherwise, and by what. */
+/** Lists bounded in another way, and by what. */
 const bounded = new Map([
-  ['ListPendingRpcs', 'what waits for one device'],
-  ['ListProofs', 'limit and offset (SPEC, Verification)'],
+  ['ListPendingRpcs', 'the commands waiting for one device'],
+  ['ListProofs', 'limit and offset'],
 ]);
 
 describe('the lists of the contract', () => {
   for (const method of methods.filter(({ name }) => name.startsWith('List'))) {
-    it(`${method.parent.name}.${method.name} pages, or says why not`, () => {
+    it(`${method.parent.name}.${method.name} is paged or a documented exception`, () => {
       const isPaged = scalarOf(method.output.fields, 'next_page_token') === ScalarType.STRING;
       expect(isPaged, 'next_page_token').to.equal(!bounded.has(method.name));
     });
@@ -27,7 +27,7 @@ describe('the lists of the contract', () => {
   for (const method of methods.filter(({ input, output }) =>
     [...input.fields, ...output.fields].some(({ name }) => /^(next_)?page_(token|size)$/.test(name)),
   )) {
-    it(`${method.parent.name}.${method.name} has all of page_size, page_token, next_page_token and a list`, () => {
+    it(`${method.parent.name}.${method.name} has page_size, page_token, next_page_token and a list`, () => {
       expect(scalarOf(method.input.fields, 'page_size')).to.equal(ScalarType.INT32);
       expect(scalarOf(method.input.fields, 'page_token')).to.equal(ScalarType.STRING);
       expect(scalarOf(method.output.fields, 'next_page_token')).to.equal(ScalarType.STRING);

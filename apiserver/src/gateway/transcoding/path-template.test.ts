@@ -33,10 +33,10 @@ describe('path templates', () => {
     ['/v1:', 'expected a verb'],
     ['/v1/devices?x', 'unexpected text'],
   ]) {
-    it(`refuses ${template}`, () => expect(() => parseTemplate(template!)).to.throw(why));
+    it(`rejects ${template}`, () => expect(() => parseTemplate(template!)).to.throw(why));
   }
 
-  // The captured segments follow the template's own; google/api/http.proto on percent-decoding.
+  // Captured segments follow the template's own; percent-decoding follows google/api/http.proto.
   for (const [template, path, want] of [
     ['/v1/{id}', 'v1/a%2Fb', 'a/b'],
     ['/v1/{id}', 'v1/%E6%B0%B4', '水'],

@@ -1,28 +1,31 @@
-// The path templates of google.api.http: parsing, and what a variable captures.
-// Grammar: "/" Segments [":" LITERAL], Segments of `*`, `**`, LITERAL or `{field.path[=Segments]}` (google/api/http.proto).
+// Path templates of google.api.http: parsing, and the values of variables. Grammar: "/" Segments [":" LITERAL],
+// Segments of `*`, `**`, LITERAL or `{field.path[=Segments]}` (google/api/http.proto).
 
-/** One segment of a pattern: exactly one path segment, the rest of the path, or this text. */
+/** A segment of a pattern: exactly one path segment, the rest of the path, or this text. */
 export type Segment = { kind: 'any' } | { kind: 'rest' } | { kind: 'literal'; text: string };
 
-/** A part of the path that a request field receives. */
+/** A part of the path bound to a request field. */
 export interface Variable {
   /** Names from the request message to a scalar field. */
   readonly fieldPath: readonly string[];
-  /** First segment captured. */
+  /** First captured segment. */
   readonly start: number;
-  /** Segment after the last captured; -1: to the end of the path. */
+  /** Segment after the last captured one; -1 means up to the end of the path. */
   readonly end: number;
 }
 
 /** A parsed template. */
 export interface Template {
   readonly segments: readonly Segment[];
-  /** The text after the last colon; empty when there is none. */
+  /** The text after the last colon; empty if there is none. */
   readonly verb: string;
   readonly variables: readonly Variable[];
 }
 
-/** Parses a template. Throws an Error that says where it is wrong: templates are ours, so that is a mistake in the contract. */
+/**
+ * Parses a template. Throws an Error with the position: templates are part of the contract, so a malformed one is a
+ * bug.
+ */
 export function parseTemplate(text: string): Template {
   const segments: Segment[] = [];
   const variables: Variable[] = [];
@@ -79,8 +82,8 @@ export function parseTemplate(text: string): Template {
 }
 
 /**
- * The value of a variable from raw path segments: one segment is decoded fully; several keep their slashes, so an encoded
- * slash stays `%2F` to tell it apart. Answers undefined when the percent-encoding is malformed.
+ * Returns the value of a variable from raw path segments. A single segment is fully decoded; several keep their
+ * slashes, and encoded slashes remain `%2F` to tell them apart. Returns undefined if the percent-encoding is malformed.
  */
 export function capture(variable: Variable, segments: readonly string[]): string | undefined {
   const end = variable.end < 0 ? segments.length : variable.end;

@@ -1,4 +1,4 @@
-// The short way of transcoding against the exact one: whatever comes in, both must agree to the letter.
+// Compares the fast path of transcoding with the exact one: for any input, both must agree exactly.
 import { create, ScalarType, toBinary, type DescField, type DescMessage, type Message } from '@bufbuild/protobuf';
 import { expect } from 'chai';
 import { decodePlain } from './compiled-decoder.ts';
@@ -10,7 +10,7 @@ import { decodeExactly, decodeRequest, encodeExactly, encodeResponse } from './t
 
 const routes = new RouteTable(publicServices).routes;
 
-/** A repeatable source of chance (mulberry32), from 0 to 1. */
+/** Returns a repeatable random source (mulberry32), from 0 to 1. */
 function chance(seed: number): () => number {
   let state = seed;
   return () => {
@@ -59,7 +59,10 @@ const anything: readonly unknown[] = [
   { a: 1 },
 ];
 
-/** JSON for a field: mostly right, sometimes anything. Text, so that it can say what JSON.stringify cannot. */
+/**
+ * Generates JSON for a field: mostly valid, sometimes anything. Text, so that it can contain what JSON.stringify cannot
+ * produce.
+ */
 function jsonOf(random: () => number, field: DescField, depth: number): string {
   if (random() < 0.03) return stringify(pick(random, anything));
   if (field.fieldKind === 'list') return `[${repeat(random, () => itemOf(random, field, depth)).join(',')}]`;
@@ -69,7 +72,7 @@ function jsonOf(random: () => number, field: DescField, depth: number): string {
   return itemOf(random, field, depth);
 }
 
-/** JSON.stringify, and a number beyond the range as 1e999. */
+/** JSON.stringify, with numbers out of range as 1e999. */
 const stringify = (value: unknown): string =>
   value === Infinity ? '1e999' : Object.is(value, -0) ? '-0' : JSON.stringify(value);
 
@@ -108,14 +111,14 @@ function messageJson(random: () => number, schema: DescMessage, depth = 0): stri
   return `{${members.join(random() < 0.2 ? ', ' : ',')}}`;
 }
 
-/** Sometimes spoils a text in one place. */
+/** Sometimes corrupts a text in one place. */
 function spoil(random: () => number, text: string): Buffer {
   const bytes = Buffer.from(text);
   if (random() < 0.05 && bytes.length > 0) bytes[Math.floor(random() * bytes.length)] = Math.floor(random() * 256);
   return random() < 0.02 ? bytes.subarray(0, Math.floor(random() * bytes.length)) : bytes;
 }
 
-/** A message, or the error, in a form that can be compared: every difference that a handler could see. */
+/** Returns a message or error in a comparable form with every difference that a handler could see. */
 function outcome(decode: () => Message): unknown {
   try {
     return decode();
@@ -124,8 +127,8 @@ function outcome(decode: () => Message): unknown {
   }
 }
 
-describe('the short way of requests', () => {
-  it('agrees with the exact one on every route, whatever comes in', () => {
+describe('the fast path of requests', () => {
+  it('agrees with the exact one on every route, for any input', () => {
     const random = chance(1);
     let short = 0;
     let total = 0;
@@ -154,18 +157,18 @@ describe('the short way of requests', () => {
         const plain = decodePlainRequest(match, request);
         if (!plain) continue;
         short += 1;
-        // Deep equality does not tell maps with a key __proto__ apart.
+        // Deep equality does not distinguish maps with a key __proto__.
         expect(Buffer.from(toBinary(input, plain)).equals(toBinary(input, exact as Message)), what).to.equal(true);
       }
     }
-    // The generator makes enough that is plainly right, and enough that is not.
+    // The generator produces enough valid and enough invalid input.
     expect(short / total).to.be.within(0.2, 0.8);
   });
 
   const schema = routes.find((route) => route.method.name === 'Ingest')!.method.input;
   const isShort = (text: string) => decodePlain(schema, Buffer.from(text)) !== undefined;
 
-  it('is taken by telemetry as devices send it', () => {
+  it('handles telemetry as devices send it', () => {
     expect(
       isShort('{"points":[{"device_id":"d","timestamp":"t","numeric_values":{"a":1},"string_values":{}}]}'),
     ).to.equal(true);
@@ -175,21 +178,21 @@ describe('the short way of requests', () => {
 
   for (const [what, text] of [
     ['a repeated key', '{"points":[],"points":[]}'],
-    ['a repeated key further in', '{"points":[{"numeric_values":{"a":1,"a":1}}]}'],
+    ['a repeated nested key', '{"points":[{"numeric_values":{"a":1,"a":1}}]}'],
     ['a repeated key before white space', '{"points":[{"numeric_values":{"a" :1,"a":1}}]}'],
     ['a repeated key __proto__', '{"points":[{"numeric_values":{"__proto__":1,"__proto__":1}}]}'],
-    ['a repeated key made up for by text', '{"points":[{"string_values":{"a":":","a":""}}]}'],
+    ['a repeated key offset by text', '{"points":[{"string_values":{"a":":","a":""}}]}'],
     ['an escape', '{"points":[{"device_id":"\\u0000"}]}'],
     ['infinity', '{"points":[{"numeric_values":{"a":1e999}}]}'],
     ['null', '{"points":null}'],
-    ['more after the value', '{"points":[]} {}'],
+    ['trailing text after the value', '{"points":[]} {}'],
   ] as const) {
     it(`leaves ${what} to the exact one`, () => expect(isShort(text)).to.equal(false));
   }
 });
 
-describe('the short way of answers', () => {
-  /** A value for a field, as handlers make them: mostly right. */
+describe('the fast path of responses', () => {
+  /** Generates a value for a field as handlers do: mostly valid. */
   function valueOf(random: () => number, field: DescField, depth: number): unknown {
     if (random() < 0.01) return pick(random, [null, 'x', 5, true, {}, []]);
     if (field.fieldKind === 'list')
@@ -228,7 +231,7 @@ describe('the short way of answers', () => {
     return message;
   }
 
-  it('agrees with the exact one on every route, whatever a handler answers', () => {
+  it('agrees with the exact one on every route, for any response', () => {
     const random = chance(2);
     let short = 0;
     let total = 0;

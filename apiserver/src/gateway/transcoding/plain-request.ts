@@ -1,4 +1,4 @@
-// The requests that go the short way: no query, a body that compiled-decoder.ts takes, and strings in the path.
+// Requests that take the fast path: no query, a body that compiled-decoder.ts accepts, and strings in the path.
 import { create, ScalarType, type DescField, type Message } from '@bufbuild/protobuf';
 import { HttpBodySchema } from '@kellet/proto/es/google/api/httpbody_pb';
 import { decodePlain } from './compiled-decoder.ts';
@@ -6,7 +6,7 @@ import type { Match, Route } from './routes.ts';
 import type { RestRequest } from './transcode.ts';
 import { hasUpdateMask } from './update-mask.ts';
 
-/** The message of a request, equal to what the exact way makes of it; undefined: only the exact way can tell. */
+/** Returns the message of a request, equal to that of the exact path, or undefined if only the exact path can tell. */
 export function decodePlainRequest({ route, variables }: Match, { query, body }: RestRequest): Message | undefined {
   const plan = planOf(route);
   if (!plan.isPlain || query !== '' || body.length > 0 !== plan.takesBody) return undefined;
@@ -30,13 +30,13 @@ export function decodePlainRequest({ route, variables }: Match, { query, body }:
   return message;
 }
 
-/** What decoding needs to know of a route. */
+/** What decoding needs to know about a route. */
 interface Plan {
-  /** Whether a request of this route can go the short way at all. */
+  /** Whether requests of this route can take the fast path at all. */
   readonly isPlain: boolean;
   readonly takesBody: boolean;
   readonly bodyField: (DescField & { fieldKind: 'message' }) | undefined;
-  /** Fields that path variables fill, when each is a string of the request itself. */
+  /** Fields bound by path variables, if each is a string field of the request itself. */
   readonly strings: readonly { readonly localName: string; readonly path: string }[];
 }
 

@@ -1,17 +1,17 @@
-// Query parameters into the JSON of a request: nested by dots, repeated for lists, each a scalar in text.
+// Converts query parameters to the JSON of a request: nested by dots, repeated for lists, each a scalar as text.
 import { ScalarType, type DescField, type DescMessage, type JsonObject, type JsonValue } from '@bufbuild/protobuf';
 import { invalidArgument } from '../../platform/errors.ts';
 import { fieldOf, isWellKnown } from './field-path.ts';
 import { textProblem } from './strict-json.ts';
 import { valueProblem } from './values.ts';
 
-/** Messages whose JSON is one string, which a query parameter can hold. */
+/** Messages with a string as JSON form, which query parameters can hold. */
 const textMessages = new Set(['google.protobuf.Timestamp', 'google.protobuf.Duration', 'google.protobuf.FieldMask']);
 const wrapper = /^google\.protobuf\.(Bool|String|Bytes|Double|Float|U?Int(32|64))Value$/;
 
 /**
- * Adds the parameters of a raw query string to `target`, the request in proto JSON. `isBound` says of a field path whether the
- * path or the body fills it, so that a parameter may not name it. Throws INVALID_ARGUMENT naming the parameter.
+ * Adds the parameters of a raw query string to `target`, the request as proto JSON. `isBound` reports whether the path
+ * or the body binds a field path, so that parameters may not name it. Throws INVALID_ARGUMENT, naming the parameter.
  */
 export function addQuery(
   message: DescMessage,
@@ -28,7 +28,7 @@ export function addQuery(
   }
 }
 
-/** Percent-decodes as HTML forms write it: a plus is a space. */
+/** Decodes percent-encoding as in HTML forms: a plus is a space. */
 function decode(text: string): string {
   try {
     return decodeURIComponent(text.replaceAll('+', ' '));
@@ -74,8 +74,8 @@ function setLeaf(field: DescField, name: string, value: string, object: JsonObje
 }
 
 /**
- * Text of the query or the path as the JSON value that the decoder takes for the field, or for an item of it: numbers and
- * bytes are legal as text, booleans are not. Throws INVALID_ARGUMENT naming `name`.
+ * Converts text from the query or path to the JSON value that the decoder expects for the field or an item of it:
+ * numbers and bytes may be text, booleans may not. Throws INVALID_ARGUMENT, naming `name`.
  */
 export function fieldFromText(field: DescField, name: string, text: string): JsonValue {
   const value = jsonOf(field, name, text);

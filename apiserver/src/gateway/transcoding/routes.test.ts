@@ -19,7 +19,7 @@ describe('route table of the contract', () => {
     ['PATCH', '/api/v1/devices/d1', 'UpdateDevice device_id=d1'],
     ['GET', '/api/v1/devices/d1/rpc', 'ListRpcs device_id=d1'],
     ['GET', '/api/v1/devices/d1/rpc/pending', 'ListPendingRpcs device_id=d1'],
-    // A literal wins over a variable, and a dead end falls back to the variable.
+    // A literal takes precedence over a variable, and a dead end falls back to the variable.
     ['GET', '/api/v1/devices/rpc/c1', 'GetRpc correlation_id=c1'],
     ['GET', '/api/v1/devices/rpc/rpc/pending', 'ListPendingRpcs device_id=rpc'],
     ['GET', '/api/v1/devices/rpc/attributes', 'GetRpc correlation_id=attributes'],
@@ -37,7 +37,7 @@ describe('route table of the contract', () => {
     ['GET', '/api/v1/devic%65s/d1', 'GetDevice device_id=d1'],
     ['GET', '/api/v1/devices/%zz', 'GetDevice device_id=undefined'],
     ['GET', '/api/v1/devices/a:b', 'GetDevice device_id=a:b'],
-    // What does not match: another method, a trailing slash, an empty segment, another case, no prefix.
+    // No match: another method, a trailing slash, an empty segment, another case, no prefix.
     ['PUT', '/api/v1/devices/d1', undefined],
     ['get', '/api/v1/devices/d1', undefined],
     ['GET', '/api/v1/devices/', undefined],
@@ -53,7 +53,7 @@ describe('route table of the contract', () => {
     it(`${verb} ${path} → ${want}`, () => expect(found(verb, path)).to.equal(want));
   }
 
-  it('opens methods to Kubernetes identities by permissions that RBAC can name', () => {
+  it('grants Kubernetes identities access by permissions that exist in RBAC', () => {
     const methods = publicServices.flatMap((service) => service.methods);
     const open = methods.filter((method) => accessOf(method).kubernetesPermission !== '');
     expect(open).to.have.length.above(20);
@@ -61,13 +61,13 @@ describe('route table of the contract', () => {
       const { kubernetesPermission, scope } = accessOf(method);
       const permission = parsePermission(kubernetesPermission);
       expect(permission, method.name).not.to.equal(undefined);
-      // What reads by the contract reads by RBAC, and the reverse: nobody gets write access under a harmless verb.
+      // Reading methods must have reading verbs and vice versa: a harmless verb must never grant write access.
       const isReading = permission!.verb === 'get' || permission!.verb === 'list';
       expect(scope.endsWith(':write'), method.name).to.equal(!isReading);
     }
   });
 
-  it('says of every public method who may call it, under /api/v1', () => {
+  it('defines the callers of every public method, under /api/v1', () => {
     for (const service of publicServices) {
       for (const method of service.methods) expect(accessOf(method).callers, method.name).to.have.length.above(0);
     }
@@ -80,7 +80,7 @@ describe('route table of the contract', () => {
     }
   });
 
-  it('needs no credential for exactly the routes that API.md names', () => {
+  it('requires no credential for exactly the public routes', () => {
     const open = publicServices
       .flatMap((service) => service.methods)
       .filter((method) => accessOf(method).callers.includes(Access_Caller.PUBLIC))

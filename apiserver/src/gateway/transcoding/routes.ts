@@ -1,4 +1,4 @@
-// The route table, read from the descriptors: which method a verb and a path mean, and what the contract says of it.
+// The route table, derived from the descriptors: maps a verb and a path to a method and its options.
 import {
   createRegistry,
   getOption,
@@ -15,30 +15,30 @@ import { HttpBodySchema } from '@kellet/proto/es/google/api/httpbody_pb';
 import { access, type Access } from '@kellet/proto/es/kellet/v1/options_pb';
 import { capture, parseTemplate, type Template } from './path-template.ts';
 
-/** One way to reach a method over REST. */
+/** A REST route of a method. */
 export interface Route {
   readonly method: DescMethod;
   readonly access: Access;
-  /** HTTP method in capitals. */
+  /** HTTP method in upper case. */
   readonly verb: string;
-  /** The path template as the contract writes it. */
+  /** The path template as written in the contract. */
   readonly path: string;
   readonly template: Template;
-  /** The request field that the body fills, `*` for every field not in the path, or empty for no body. */
+  /** The request field bound to the body, `*` for every field not in the path, or empty for no body. */
   readonly body: string;
-  /** The response field that becomes the whole answer; empty: all of it. */
+  /** The response field that becomes the whole response; empty means all of it. */
   readonly responseBody: string;
   /** The types that a google.protobuf.Any may hold: all of the contract. */
   readonly types: Registry;
 }
 
-/** A route and what its path variables captured, by field path; undefined for malformed percent-encoding. */
+/** A route and the values of its path variables by field path; undefined for malformed percent-encoding. */
 export interface Match {
   readonly route: Route;
   readonly variables: ReadonlyMap<string, string | undefined>;
 }
 
-/** What the contract says of who may call; a method that does not say it is callable by nobody. */
+/** Returns the access rules of a method. Throws if it has none. */
 export function accessOf(method: DescMethod): Access {
   if (!hasOption(method, access)) throw new Error(`${method.parent.typeName}.${method.name} has no kellet.v1.access`);
   return getOption(method, access);
@@ -47,7 +47,7 @@ export function accessOf(method: DescMethod): Access {
 interface Node {
   readonly literals: Map<string, Node>;
   any: Node | undefined;
-  /** Routes that end here, by HTTP method and verb; those of `**` stand in `rest`. */
+  /** Routes that end here, by HTTP method and verb; those of `**` are in `rest`. */
   readonly ends: Map<string, Route>;
   readonly rest: Map<string, Route>;
 }
@@ -55,13 +55,16 @@ interface Node {
 const newNode = (): Node => ({ literals: new Map(), any: undefined, ends: new Map(), rest: new Map() });
 const endKey = (verb: string, customVerb: string): string => (customVerb ? `${verb}:${customVerb}` : verb);
 
-/** A trie over path segments. A literal wins over `*`, and `*` over `**`; a dead end falls back to the next best. */
+/**
+ * A trie over path segments. A literal takes precedence over `*`, and `*` over `**`; a dead end falls back to the next
+ * best.
+ */
 export class RouteTable {
   readonly routes: readonly Route[];
   private readonly root = newNode();
   private readonly customVerbs = new Set<string>();
 
-  /** Reads every method of the services that carries an HTTP rule. Throws when two rules mean the same route. */
+  /** Reads every method that has an HTTP rule. Throws if two rules have the same route. */
   constructor(services: readonly DescService[]) {
     const types = createRegistry(...withDependencies(services.map((service) => service.file)));
     this.routes = services.flatMap((service) => service.methods).flatMap((method) => routesOf(method, types));
@@ -95,8 +98,8 @@ export class RouteTable {
   }
 
   /**
-   * The route of an HTTP method and a raw path (no query), or undefined: the caller answers `route not found`. An empty segment
-   * matches nothing, so neither do two slashes in a row or one at the end.
+   * Returns the route for an HTTP method and a raw path (without query), or undefined. Empty segments match nothing,
+   * nor do consecutive or trailing slashes.
    */
   match(verb: string, path: string): Match | undefined {
     if (!path.startsWith('/') || path.includes('//') || (path.length > 1 && path.endsWith('/'))) return undefined;
@@ -129,7 +132,10 @@ export class RouteTable {
   }
 }
 
-/** The route of an HTTP method among those that end at a node; `*` stands for every method that has no rule of its own. */
+/**
+ * Returns the route for an HTTP method among those that end at a node; `*` stands for every method without its own
+ * rule.
+ */
 const endOf = (ends: ReadonlyMap<string, Route>, verb: string, customVerb: string): Route | undefined =>
   ends.size === 0 ? undefined : (ends.get(endKey(verb, customVerb)) ?? ends.get(endKey('*', customVerb)));
 
@@ -141,7 +147,7 @@ function bind(route: Route, segments: readonly string[]): Match {
   return { route, variables };
 }
 
-/** Percent-decoded, for comparing literals (google/api/http.proto); as it is when that cannot be done. */
+/** Percent-decodes text for comparison with literals (google/api/http.proto); returns malformed text unchanged. */
 function decoded(text: string): string {
   if (!text.includes('%')) return text;
   try {
@@ -151,7 +157,7 @@ function decoded(text: string): string {
   }
 }
 
-/** Files with everything they import. */
+/** Returns files with all their imports. */
 function withDependencies(files: readonly DescFile[], all = new Set<DescFile>()): DescFile[] {
   for (const file of files) {
     if (all.has(file)) continue;
@@ -166,16 +172,16 @@ function routesOf(method: DescMethod, types: Registry): Route[] {
   const rule = getOption(method, http);
   const routes = [rule, ...rule.additionalBindings].map((binding) => toRoute(method, binding, types));
   const isPossible = method.methodKind === 'client_streaming' ? routes.every(rawBody) : method.methodKind === 'unary';
-  if (!isPossible) throw new Error(`${method.name} streams messages: an HTTP rule can stream bytes alone`);
+  if (!isPossible) throw new Error(`${method.name} streams messages: HTTP rules can only stream bytes`);
   return routes;
 }
 
-/** Where a route puts the bytes of its body: into a field, or (absent) they are the whole request. */
+/** Where a route puts the bytes of its body: a field, or the whole request if absent. */
 export interface RawBody {
   readonly field?: DescField;
 }
 
-/** Where the body's bytes go as they are, when the route's body is a google.api.HttpBody; undefined: the body is JSON. */
+/** Returns where the raw body goes if the route's body is a google.api.HttpBody; undefined means the body is JSON. */
 export function rawBody(route: Route): RawBody | undefined {
   const { input } = route.method;
   if (route.body === '*') return input.typeName === HttpBodySchema.typeName ? {} : undefined;
@@ -206,7 +212,7 @@ function toRoute(method: DescMethod, rule: HttpRule, types: Registry): Route {
 
 function requireField(fields: readonly DescField[], name: string, method: DescMethod): DescField {
   const field = fields.find((candidate) => candidate.name === name);
-  if (!field) throw new Error(`${method.name}: its HTTP rule names ${name}, which is no field`);
+  if (!field) throw new Error(`${method.name}: its HTTP rule names ${name}, which is not a field`);
   return field;
 }
 

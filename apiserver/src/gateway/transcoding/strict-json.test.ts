@@ -47,18 +47,18 @@ describe('strict JSON', () => {
     [`${'['.repeat(49)}${']'.repeat(49)}`, 'nested deeper'],
     [`${'{"a":'.repeat(100_000)}1${'}'.repeat(100_000)}`, 'nested deeper'],
   ] as const) {
-    it(`refuses ${JSON.stringify(text.slice(0, 50))}`, () => expect(() => parse(text)).to.throw(why));
+    it(`rejects ${JSON.stringify(text.slice(0, 50))}`, () => expect(() => parse(text)).to.throw(why));
   }
 
-  it('refuses what is not UTF-8', () => {
+  it('rejects invalid UTF-8', () => {
     expect(() => parseStrictJson(Buffer.from([0x7b, 0x22, 0xff, 0x22, 0x3a, 0x31, 0x7d]))).to.throw('UTF-8');
     expect(() => parseStrictJson(Buffer.from('{"a":"\xe9"}', 'latin1'))).to.throw('UTF-8');
-    // Found by `make fuzz`: no JSON either.
+    // Found by `make fuzz`: not JSON either.
     expect(() => parseStrictJson(Buffer.from('{"a\x10b":"\xf4"}', 'latin1'))).to.throw('UTF-8');
     expect(() => parseStrictJson(Buffer.from('{\0"\0a\xf7', 'latin1'))).to.throw('UTF-8');
   });
 
-  it('finds what is not UTF-8 in one pass, however many replacement characters stand before it', () => {
+  it('locates invalid UTF-8 in one pass, however many replacement characters precede it', () => {
     const body = Buffer.concat([
       Buffer.from(`{"a":"${'\ufffd'.repeat(340_000)}`),
       Buffer.from([0xff]),
@@ -77,14 +77,10 @@ describe('strict JSON', () => {
     ['NUL in a value', '{"a":[{"b":"x"},{"b":"\\u0000"}]}', ['a', 1, 'b']],
     ['NUL in an item', '{"a":["x","\\u0000"]}', ['a', 1]],
     ['NUL in a key', '{"a":{"\\u0000":1}}', ['a', '\0']],
-    ['what stands after a nested value', '{"a":{"b":[1,{}]},"c":"\\u0000"}', ['c']],
-    [
-      'bytes that are no UTF-8',
-      Buffer.from('{"a":{"\u6c34":1,"b":["\ufffd","\xe9"]}}'.replace('\xe9', '?')),
-      ['a', 'b', 1],
-    ],
+    ['the key after a nested value', '{"a":{"b":[1,{}]},"c":"\\u0000"}', ['c']],
+    ['invalid UTF-8', Buffer.from('{"a":{"\u6c34":1,"b":["\ufffd","\xe9"]}}'.replace('\xe9', '?')), ['a', 'b', 1]],
   ] as const) {
-    it(`says where it found ${what}`, () => {
+    it(`reports the position of ${what}`, () => {
       const bytes = Buffer.from(body);
       if (typeof body !== 'string') bytes[bytes.lastIndexOf('?')] = 0xff;
       expect(() => parseStrictJson(bytes))
@@ -101,7 +97,7 @@ describe('the number of objects and arrays in a body', () => {
     ['brackets in a string', `["${'[{'.repeat(maximumNodes)}"]`, false],
     ['brackets after an escaped quote', `["\\"${'[{'.repeat(maximumNodes)}"]`, false],
     ['brackets after an escaped backslash', `["\\\\",${'[],'.repeat(maximumNodes)}[]]`, true],
-    ['nothing but openings', '['.repeat(maximumNodes + 1), true],
+    ['only opening brackets', '['.repeat(maximumNodes + 1), true],
   ] as const) {
     it(what, () => expect(hasTooManyNodes(Buffer.from(text))).to.equal(isTooMany));
   }

@@ -16,7 +16,7 @@ function decode(verb: string, url: string, body: string | Uint8Array = '', conte
   return decodeRequest(match, { query, body: Buffer.from(body), contentType });
 }
 
-/** A decoded request in proto JSON, as short as it gets. */
+/** A decoded request as minimal proto JSON. */
 function decoded(verb: string, url: string, body?: string): unknown {
   const match = table.match(verb, `/api/v1/${url.split('?')[0]}`)!;
   return toJson(match.route.method.input, decode(verb, url, body), { useProtoFieldName: true });
@@ -40,7 +40,7 @@ describe('transcoding of requests', () => {
     ['an enum by name', 'GET', 'devices?status=online', '', { status: 'online' }],
     ['an enum by number', 'GET', 'devices?status=2', '', { status: 'offline' }],
     ['a boolean', 'GET', 'verify/hash/00?include_bundle=true', '', { data_hash_hex: '00', include_bundle: true }],
-    ['a parameter without value', 'GET', 'devices?q', '', {}],
+    ['a parameter without a value', 'GET', 'devices?q', '', {}],
     ['empty parameters', 'GET', 'devices?&&q=x&', '', { q: 'x' }],
     [
       'a timestamp parameter',
@@ -78,7 +78,7 @@ describe('transcoding of requests', () => {
     ],
     ['null as unset', 'POST', 'ota/rollouts/r1/resume', '{"canary_percent":null}', { rollout_id: 'r1' }],
     [
-      'nested messages, maps and free JSON',
+      'nested messages, maps and free-form JSON',
       'POST',
       'profiles',
       '{"name":"p","default_tags":{"__proto__":"x"},"telemetry_schema":{"keys":{"t":{"type":"number","min":0}}}}',
@@ -131,20 +131,20 @@ describe('transcoding of requests', () => {
     ['a tenant in the body', 'POST', 'provision', '{"tenant_id":"acme"}', 'unknown field "tenant_id"'],
     ['an unknown parameter', 'GET', 'devices?pagesize=7', '', 'unknown query parameter "pagesize"'],
     ['a parameter beside a body', 'POST', 'auth/login?email=a', '{"password":"x"}', 'unknown query parameter "email"'],
-    ['a parameter that the path fills', 'GET', 'devices/d1?device_id=d2', '', 'unknown query parameter "device_id"'],
+    ['a parameter bound by the path', 'GET', 'devices/d1?device_id=d2', '', 'unknown query parameter "device_id"'],
     ['a parameter given twice', 'GET', 'devices?q=a&q=b', '', 'query parameter "q" is given twice'],
-    ['a parameter that is no number', 'GET', 'devices?page_size=many', '', 'page_size: '],
+    ['a parameter that is not a number', 'GET', 'devices?page_size=many', '', 'page_size: '],
     ['a parameter with a fraction', 'GET', 'devices?page_size=1.5', '', 'page_size: '],
     ['a parameter out of range', 'GET', 'devices?page_size=2147483648', '', 'page_size: '],
     [
-      'a parameter that is no boolean',
+      'a parameter that is not a boolean',
       'GET',
       'verify/hash/00?include_bundle=1',
       '',
       'include_bundle: must be true or false',
     ],
-    ['a parameter that is no enum value', 'GET', 'devices?status=Online', '', 'status: '],
-    ['a parameter that is no time', 'GET', 'telemetry/d1?start=yesterday', '', 'start: '],
+    ['an unknown enum value in a parameter', 'GET', 'devices?status=Online', '', 'status: '],
+    ['an invalid time in a parameter', 'GET', 'telemetry/d1?start=yesterday', '', 'start: '],
     ['a nested parameter of a scalar', 'GET', 'devices?q.x=1', '', 'unknown query parameter "q.x"'],
     ['bad percent-encoding in the query', 'GET', 'devices?q=%zz', '', 'percent-encoding'],
     ['bad percent-encoding in the path', 'GET', 'devices/%zz', '', 'device_id in the path'],
@@ -155,10 +155,10 @@ describe('transcoding of requests', () => {
     ['no body for an update', 'PATCH', 'devices/d1', '', 'a JSON body is required'],
     ['an array as a body', 'POST', 'auth/login', '[]', 'the body must be a JSON object'],
     ['null as a body', 'POST', 'auth/login', 'null', 'the body must be a JSON object'],
-    ['a body where none is taken', 'DELETE', 'devices/d1', '{"a":1}', 'this route takes no body'],
+    ['a body on a route without one', 'DELETE', 'devices/d1', '{"a":1}', 'this route takes no body'],
     ['a wrong type', 'POST', 'auth/login', '{"email":5}', 'email: '],
     [
-      'a number as text in a double',
+      'a number as a string in a double',
       'POST',
       'telemetry',
       '{"points":[{"numeric_values":{"t":"hot"}}]}',
@@ -168,20 +168,26 @@ describe('transcoding of requests', () => {
     ['a negative count', 'POST', 'ota/rollouts', '{"canary_percent":-1}', 'canary_percent: '],
     ['an unknown enum value', 'POST', 'ota/packages', '{"type":"firmware"}', 'type: must be one of fw, sw'],
     [
-      'an unknown enum value further in',
+      'an unknown nested enum value',
       'POST',
       'profiles',
       '{"telemetry_schema":{"keys":{"t":{"type":"blob"}}}}',
       'telemetry_schema.keys["t"].type: must be one of number, string',
     ],
     [
-      'a wrong type in the second of a list',
+      'a wrong type in the second item of a list',
       'POST',
       'telemetry',
       '{"points":[{},{"timestamp":5}]}',
       'points[1].timestamp: expected string, got 5',
     ],
-    ['an array for free JSON', 'POST', 'devices/d1/rpc', '{"method":"x","params":[]}', 'params: must be an object'],
+    [
+      'an array for free-form JSON',
+      'POST',
+      'devices/d1/rpc',
+      '{"method":"x","params":[]}',
+      'params: must be an object',
+    ],
     ['an array for a message', 'POST', 'profiles', '{"anchoring_policy":[]}', 'anchoring_policy: must be an object'],
     ['a bad timestamp', 'POST', 'entity-views', '{"start_time":"noon"}', 'start_time: '],
     [
@@ -192,7 +198,7 @@ describe('transcoding of requests', () => {
       'device_id: must not be given together with asset_id',
     ],
     [
-      'a field by both its names',
+      'a field by both names',
       'POST',
       'provision',
       '{"device_name":"a","deviceName":"b"}',
@@ -200,7 +206,7 @@ describe('transcoding of requests', () => {
     ],
     ['a duplicate key', 'POST', 'auth/login', '{"email":"a","email":"b"}', 'email: must not be given twice'],
   ] as const) {
-    it(`refuses ${what}`, () => {
+    it(`rejects ${what}`, () => {
       expect(() => decode(verb, url, body))
         .to.throw(KelletError)
         .that.satisfies((error: KelletError) => {
@@ -211,7 +217,7 @@ describe('transcoding of requests', () => {
     });
   }
 
-  it('takes raw bytes where the contract has an HttpBody', () => {
+  it('accepts raw bytes where the contract has an HttpBody', () => {
     const bytes = Buffer.from([0, 255, 1]);
     const request = decode('PUT', 'ota/packages/p1/artifact?offset=65536', bytes, 'application/octet-stream');
     expect(request).to.deep.include({ packageId: 'p1', offset: 65536 });
@@ -221,24 +227,28 @@ describe('transcoding of requests', () => {
   });
 });
 
-describe('what an update over REST changes', () => {
+describe('the fields that an update over REST changes', () => {
   const paths = (body: string) =>
     (decode('PATCH', 'profiles/p1', body) as unknown as { updateMask: { paths: string[] } }).updateMask.paths;
 
   for (const [what, body, want] of [
     ['the keys of the body', '{"name":"n","default_tags":{}}', ['name', 'default_tags']],
-    ['by their JSON names too', '{"defaultTags":{}}', ['default_tags']],
-    ['a key that is null', '{"type":null}', ['type']],
+    ['the keys by their JSON names', '{"defaultTags":{}}', ['default_tags']],
+    ['a key with null', '{"type":null}', ['type']],
     ['nothing', '{}', []],
     ['not the path variable', '{"profile_id":"p2","name":"n"}', ['name']],
-    ['what the mask says, when there is one', '{"name":"n","type":"t","update_mask":"name"}', ['name']],
-    ['a mask of several', '{"update_mask":"default_tags,ota_policy.window"}', ['default_tags', 'ota_policy.window']],
-    ['a mask in JSON names', '{"updateMask":"defaultTags"}', ['default_tags']],
+    ['the paths of the mask, if there is one', '{"name":"n","type":"t","update_mask":"name"}', ['name']],
+    [
+      'the paths of a mask of several',
+      '{"update_mask":"default_tags,ota_policy.window"}',
+      ['default_tags', 'ota_policy.window'],
+    ],
+    ['the paths of a mask in JSON names', '{"updateMask":"defaultTags"}', ['default_tags']],
   ] as const) {
     it(what, () => expect(paths(body)).to.deep.equal(want));
   }
 
-  it('refuses a mask that names no field', () => {
+  it('rejects a mask that names an unknown field', () => {
     expect(() => paths('{"update_mask":"nome"}')).to.throw('unknown field "nome"');
     expect(() => paths('{"update_mask":["name"]}')).to.throw('update_mask must be a string');
     expect(() => paths('{"nome":"x"}')).to.throw('unknown field "nome"');
@@ -248,7 +258,7 @@ describe('what an update over REST changes', () => {
 describe('transcoding of responses', () => {
   const route = (verb: string, path: string) => table.match(verb, `/api/v1/${path}`)!.route;
 
-  it('uses proto names, shows unpopulated scalars, leaves out what is optional and unset', () => {
+  it('uses proto names, includes unpopulated scalars, omits unset optional fields', () => {
     const { body, contentType } = encodeResponse(
       route('GET', 'devices/d1'),
       create(DeviceSchema, { deviceId: 'd1', createdAt: { seconds: 1_767_323_045n } }),
@@ -270,12 +280,12 @@ describe('transcoding of responses', () => {
     });
   });
 
-  it('answers {} for a delete', () => {
+  it('returns {} for a delete', () => {
     const deletion = route('DELETE', 'devices/d1');
     expect(encodeResponse(deletion, create(deletion.method.output)).body).to.equal('{}');
   });
 
-  it('answers an HttpBody as its bytes', () => {
+  it('returns an HttpBody as its bytes', () => {
     const output = { ...route('GET', 'devices/d1') };
     const method = { ...output.method, output: HttpBodySchema };
     const data = Buffer.from('raw');

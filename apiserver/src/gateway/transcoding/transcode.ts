@@ -1,5 +1,5 @@
-// REST to protobuf and back: path, query and body become one object with proto names, then one message, by one decoder, so
-// that every check of proto3 JSON is the same wherever a value stood.
+// Converts REST to protobuf and back. Path, query and body become one object with proto names, which one decoder turns
+// into a message, so that all checks of proto3 JSON apply wherever a value came from.
 import {
   create,
   fromJson,
@@ -25,16 +25,16 @@ import { hasTooManyNodes, JsonProblem, maximumNodes, parseStrictJson, textProble
 import { hasUpdateMask, takeMask } from './update-mask.ts';
 import { findValueProblem, mayHoldNumberText } from './values.ts';
 
-/** The parts of an HTTP request that hold the message. */
+/** The parts of an HTTP request that carry the message. */
 export interface RestRequest {
   /** Raw, without the question mark. */
   readonly query: string;
   readonly body: Uint8Array;
-  /** The header Content-Type; only google.api.HttpBody keeps it. */
+  /** The Content-Type header, kept only by google.api.HttpBody. */
   readonly contentType: string;
 }
 
-/** An HTTP answer: 200, unless it says otherwise. */
+/** An HTTP response; the status defaults to 200. */
 export interface RestResponse {
   readonly status?: number;
   readonly headers?: readonly (readonly [string, string])[];
@@ -52,7 +52,7 @@ export function decodeRequest(match: Match, request: RestRequest): Message {
   return decodePlainRequest(match, request) ?? decodeExactly(match, request);
 }
 
-/** The exact way, on which the short one falls back: every rule of proto3 JSON, and every error. */
+/** The exact path, used when the fast one gives up: applies every rule of proto3 JSON and reports every error. */
 export function decodeExactly(match: Match, request: RestRequest): Message {
   const { route, variables } = match;
   const input = route.method.input;
@@ -75,14 +75,17 @@ export function decodeExactly(match: Match, request: RestRequest): Message {
   return raw ? withBytes(raw, message, { contentType: request.contentType, data: request.body }) : message;
 }
 
-/** Whether the path or the body fills a field, so that no query parameter may (google/api/http.proto, rules 1 and 2). */
+/**
+ * Reports whether the path or the body binds a field, so that no query parameter may (google/api/http.proto, rules 1
+ * and 2).
+ */
 function isBound(route: Route, fieldPath: readonly string[]): boolean {
   if (route.body === '*' || fieldPath[0] === route.body) return true;
   const name = fieldPath.join('.');
   return route.template.variables.some((variable) => variable.fieldPath.join('.') === name);
 }
 
-/** Puts raw bytes where the route takes them. */
+/** Sets raw bytes where the route expects them. */
 function withBytes(raw: RawBody, message: Message, body: { contentType: string; data: Uint8Array }): Message {
   const bytes = create(HttpBodySchema, body);
   if (!raw.field) return bytes;
@@ -90,8 +93,8 @@ function withBytes(raw: RawBody, message: Message, body: { contentType: string; 
 }
 
 /**
- * The messages of a request whose body is streamed (google.api.HttpBody): `first` is the request as it decodes without its
- * body, every other carries the next bytes alone.
+ * Yields the messages of a request with a streamed body (google.api.HttpBody): `first` is the request decoded without
+ * its body; later ones carry only the next bytes.
  */
 export async function* bodyMessages(
   route: Route,
@@ -103,7 +106,7 @@ export async function* bodyMessages(
   for await (const data of body) yield withBytes(raw, create(route.method.input), { contentType: '', data });
 }
 
-/** Encodes a response: proto names, unpopulated scalars shown; google.api.HttpBody as its own bytes. */
+/** Encodes a response: proto names, scalars always present; google.api.HttpBody as its raw bytes. */
 export function encodeResponse(route: Route, message: Message): RestResponse {
   const { output } = route.method;
   if (output.typeName === HttpBodySchema.typeName) return bytesOf(message as HttpBody);
@@ -118,7 +121,7 @@ export function encodeResponse(route: Route, message: Message): RestResponse {
   return { contentType: 'application/json', body: encodeExactly(route, message) };
 }
 
-/** The exact way, on which the short one (compiled-encoder.ts) falls back. */
+/** The exact path, used when the fast one (compiled-encoder.ts) gives up. */
 export function encodeExactly({ method, responseBody, types }: Route, message: Message): string {
   const json = toJson(method.output, message, { useProtoFieldName: true, alwaysEmitImplicit: true, registry: types });
   return JSON.stringify(responseBody ? ((json as JsonObject)[responseBody] ?? null) : json);
@@ -130,8 +133,8 @@ const bytesOf = (body: HttpBody | undefined): RestResponse => ({
 });
 
 /**
- * Whether a route works without a body although it takes one: an action such as pause, whose every field is in the path or
- * optional. A request that has to say something must say it.
+ * Reports whether a route accepts an empty body: actions such as pause, where every field is in the path or optional.
+ * Requests with required content need a body.
  */
 export function bodyMayBeEmpty(route: Route): boolean {
   if (route.body === '') return true;
@@ -145,7 +148,7 @@ function isLeftOutEasily(field: DescField): boolean {
   return (field.fieldKind === 'scalar' || field.fieldKind === 'enum') && field.proto.proto3Optional;
 }
 
-/** Decodes the JSON of a request. Throws INVALID_ARGUMENT in words of the API, naming the field. */
+/** Decodes the JSON of a request. Throws INVALID_ARGUMENT, naming the field. */
 function decodeJson(route: Route, object: JsonObject): Message {
   const { method, types: registry } = route;
   try {
@@ -163,7 +166,7 @@ function bodyObject(route: Route, body: Uint8Array): JsonObject {
   }
   const value = parseBody(route, body);
   if (route.body === '') {
-    // Some clients send {} with every request; anything in it would be lost without a word.
+    // Some clients send {} with every request; any other content would be lost silently.
     if (isObject(value) && Object.keys(value).length === 0) return {};
     throw invalidArgument('this route takes no body');
   }
@@ -188,7 +191,7 @@ function describeBody(method: DescMethod, body: string): string {
   return names.slice(0, 8).join(', ');
 }
 
-/** A path variable wins over whatever the body says of the same field (google/api/http.proto). */
+/** A path variable takes precedence over the body (google/api/http.proto). */
 function setPath(
   input: DescMessage,
   object: JsonObject,
@@ -210,7 +213,7 @@ function setPath(
     } else if (field.fieldKind === 'message') {
       const inner = given ?? {};
       target[field.name] = inner;
-      // Anything but an object is the decoder's to refuse.
+      // Anything but an object is rejected by the decoder.
       if (!isObject(inner)) return;
       target = inner;
       schema = field.message;

@@ -1,18 +1,18 @@
-// What an update changes: on REST the keys of the body, on gRPC the request's update_mask (DECISIONS 26).
+// Determines the fields that an update changes: over REST the keys of the body, over gRPC the request's update_mask.
 import type { DescMessage, JsonObject } from '@bufbuild/protobuf';
 import { invalidArgument } from '../../platform/errors.ts';
 
 const maskType = 'google.protobuf.FieldMask';
 
-/** Whether requests of this type are updates: they have a field `update_mask`. */
+/** Reports whether requests of this type are updates, which have a field `update_mask`. */
 export function hasUpdateMask(message: DescMessage): boolean {
   const field = message.fields.find((candidate) => candidate.name === 'update_mask');
   return field?.fieldKind === 'message' && field.message.typeName === maskType;
 }
 
 /**
- * Takes the mask out of a REST body: the paths of its `update_mask` (a string, comma-separated, proto or JSON names), or its
- * keys when it has none. Returns proto names. Throws INVALID_ARGUMENT for a path that is no field.
+ * Removes the mask from a REST body and returns it: the paths of its `update_mask` (a comma-separated string, proto or
+ * JSON names), or its keys if it has none. Returns proto names. Throws INVALID_ARGUMENT for an unknown field.
  */
 export function takeMask(message: DescMessage, body: JsonObject): string[] {
   const given = body['update_mask'] ?? body['updateMask'];
@@ -26,7 +26,7 @@ export function takeMask(message: DescMessage, body: JsonObject): string[] {
   );
 }
 
-/** Checks that each path begins with a field of the request that an update can name, and returns proto names. */
+/** Checks that each path starts with a field that updates can name, and returns proto names. */
 export function checkMask(message: DescMessage, paths: readonly string[]): string[] {
   return paths.map((path) => {
     const [first = '', ...rest] = path.split('.');

@@ -1,9 +1,9 @@
-// What the message decoder lets pass and the contract does not: numbers that are not what was written, days that do not exist,
-// enum values that nobody knows. Every check is of one JSON value against one field.
+// Rejects values that the message decoder accepts but the contract forbids: inexact numbers, dates that do not exist,
+// unknown enum values. Each check concerns one JSON value and one field.
 import { ScalarType, type DescField, type DescMessage, type JsonObject, type JsonValue } from '@bufbuild/protobuf';
 import { fieldOf, isWellKnown, type JsonPath } from './field-path.ts';
 
-/** Free JSON: whatever stands in it, JSON.parse has made. */
+/** Free-form JSON, which may contain anything that JSON.parse returns. */
 const freeTypes = new Set(['google.protobuf.Struct', 'google.protobuf.Value', 'google.protobuf.ListValue']);
 
 const longTypes = new Set([
@@ -14,7 +14,7 @@ const longTypes = new Set([
   ScalarType.SFIXED64,
 ]);
 
-/** The scalar type of a field's values, also of a wrapper's. */
+/** Returns the scalar type of a field's values, including those of wrappers. */
 function scalarOf(field: DescField): ScalarType | undefined {
   if (field.scalar !== undefined) return field.scalar;
   const { message } = field;
@@ -23,7 +23,10 @@ function scalarOf(field: DescField): ScalarType | undefined {
     : undefined;
 }
 
-/** What is wrong with one value of a field (an item, for a list or a map) although the decoder may take it, or undefined. */
+/**
+ * Describes what is wrong with one value of a field (or an item of a list or map) that the decoder may accept;
+ * undefined if it is valid.
+ */
 export function valueProblem(field: DescField, value: JsonValue): string | undefined {
   if (field.enum) {
     const isUnknown = typeof value === 'number' && field.enum.value[value] === undefined;
@@ -38,21 +41,21 @@ export function valueProblem(field: DescField, value: JsonValue): string | undef
     return typeof value === 'string' && /\s/.test(value) ? 'must be base64 without white space' : undefined;
   }
   if (typeof value === 'string') {
-    // Number() reads hexadecimal, octal and binary; proto3 JSON knows decimal alone.
+    // Number() accepts hexadecimal, octal and binary; proto3 JSON only decimal.
     return /^0[xob]/i.test(value) ? 'must be a decimal number' : undefined;
   }
   const isInexact = typeof value === 'number' && longTypes.has(scalar) && !Number.isSafeInteger(value);
   return isInexact && Number.isInteger(value) ? 'must be a string: as a JSON number it is not exact' : undefined;
 }
 
-/** The allowed names of an enum, as an error says them. The zero value stands for none. */
+/** Lists the names of an enum for an error. The zero value means unset and is omitted. */
 export function enumNames(field: DescField): string {
   const values = field.enum!.values;
   const named = values.filter(({ number }) => number !== 0);
   return `must be one of ${(named.length > 0 ? named : values).map(({ name }) => name).join(', ')}`;
 }
 
-/** Whether the day of an RFC 3339 timestamp is in its month; other mistakes are the decoder's to find. */
+/** Reports whether the day of an RFC 3339 timestamp exists in its month; the decoder finds other errors. */
 export function isRealDay(text: string): boolean {
   const [, year, month, day] = /^(\d{4})-(\d\d)-(\d\d)/.exec(text) ?? [];
   if (day === undefined) return true;
@@ -61,7 +64,7 @@ export function isRealDay(text: string): boolean {
   return date.getUTCDate() === Number(day);
 }
 
-/** Whether values of this type have to be looked at: of the telemetry of a fleet none has, unless a number is a string. */
+/** Whether values of a type need checks. Telemetry needs none unless a number is given as a string. */
 const careful = new WeakMap<DescMessage, boolean>();
 
 function needsCare(schema: DescMessage, onTheWay: ReadonlySet<DescMessage> = new Set()): boolean {
@@ -84,7 +87,10 @@ function needsCare(schema: DescMessage, onTheWay: ReadonlySet<DescMessage> = new
   return result;
 }
 
-/** The first value in a request that is not what it says, and where it stands. `mayHoldNumberText`: some number is a string. */
+/**
+ * Returns the first invalid value in a request, and its position. `mayHoldNumberText` means that some number may be a
+ * string.
+ */
 export function findValueProblem(
   schema: DescMessage,
   object: JsonObject,
@@ -129,7 +135,10 @@ function leafProblem(
   return reason === undefined ? undefined : { path, reason };
 }
 
-/** Where free JSON holds a number too large for a double: JSON.parse makes Infinity of it, and JSON.stringify then null. */
+/**
+ * Returns the position of a number too large for a double in free-form JSON: JSON.parse turns it into Infinity, and
+ * JSON.stringify that into null.
+ */
 function infinitePath(value: JsonValue): JsonPath | undefined {
   if (typeof value === 'number') return Number.isFinite(value) ? undefined : [];
   if (typeof value !== 'object' || value === null) return undefined;
@@ -146,11 +155,14 @@ function infinitePath(value: JsonValue): JsonPath | undefined {
 const isObject = (value: JsonValue): value is JsonObject =>
   typeof value === 'object' && value !== null && !Array.isArray(value);
 
-/** Whether a body holds a string that begins like a number in another base: one search, which almost never finds anything. */
+/**
+ * Reports whether a body may contain a string that starts like a number in another base: a single search, which almost
+ * never finds anything.
+ */
 export function mayHoldNumberText(body: Uint8Array): boolean {
   const buffer = Buffer.from(body.buffer, body.byteOffset, body.byteLength);
   for (let at = buffer.indexOf('"0'); at >= 0; at = buffer.indexOf('"0', at + 2)) {
-    // x, o, b in either case.
+    // x, o or b in either case.
     if ('xobXOB'.includes(String.fromCharCode(buffer[at + 2]!))) return true;
   }
   return false;

@@ -7,19 +7,19 @@ import { wireProblem } from './wire-problem.ts';
 type Fields = MessageInitShape<typeof EverythingSchema>;
 const field = EverythingSchema.field;
 const bytesOf = (fields: Fields) => toBinary(EverythingSchema, create(EverythingSchema, fields));
-/** What no library writes: tags and bytes one by one. */
+/** Encodes tags and bytes that no library would write. */
 const written = (write: (writer: BinaryWriter) => BinaryWriter) => write(new BinaryWriter()).finish();
 const hex = (text: string) => Buffer.from(text.replaceAll(' ', ''), 'hex');
-/** A field that holds these bytes: a message, or a text. */
+/** Encodes a field with these bytes: a message or a string. */
 const holding = ({ number }: { number: number }, ...bytes: Uint8Array[]) =>
   written((writer) => bytes.reduce((each, inner) => each.tag(number, WireType.LengthDelimited).bytes(inner), writer));
-/** `nested` with this many children within one another. */
+/** Encodes `nested` to this depth. */
 const nested = (depth: number) => {
   let inner: Uint8Array = new Uint8Array(0);
   for (let level = 1; level < depth; level += 1) inner = holding({ number: 3 }, inner);
   return holding(field.nested, inner);
 };
-/** An entry of google.protobuf.Struct. */
+/** Encodes an entry of google.protobuf.Struct. */
 const entry = (key: string, value: Uint8Array) =>
   holding({ number: 1 }, Buffer.concat([holding({ number: 1 }, Buffer.from(key)), holding({ number: 2 }, value)]));
 
@@ -67,15 +67,15 @@ const whole = {
   bytesWrapper: hex('00'),
 } satisfies Fields;
 
-describe('what is wrong with a message in its binary form', () => {
+describe('the error for an invalid binary message', () => {
   for (const [what, bytes] of [
     ['nothing', new Uint8Array(0)],
     ['every field', bytesOf(whole)],
-    ['fields that nobody knows', hex('a8 46 01  aa 46 02 61 00  ab 46 08 01 ac 46')],
-    ['a list of numbers one by one', hex('f8 01 01 f8 01 02')],
+    ['unknown fields', hex('a8 46 01  aa 46 02 61 00  ab 46 08 01 ac 46')],
+    ['an unpacked list of numbers', hex('f8 01 01 f8 01 02')],
     ['messages nested 100 deep', nested(99)],
-    ['an entry of a map without a value', holding(field.labels, hex('0a 01 61'))],
-    ['an entry of a map, value first', holding(field.labels, hex('12 01 62 0a 01 61'))],
+    ['a map entry without a value', holding(field.labels, hex('0a 01 61'))],
+    ['a map entry, value first', holding(field.labels, hex('12 01 62 0a 01 61'))],
   ] as const) {
     it(`takes ${what}`, () => {
       expect(() => fromBinary(EverythingSchema, bytes)).not.to.throw();
@@ -86,26 +86,26 @@ describe('what is wrong with a message in its binary form', () => {
   const timestamp = 'must be an RFC 3339 timestamp: of the years 1 to 9999, with nanos from 0 to 999999999';
   const duration = 'must be at most 315576000000 seconds, either way, with nanos below a second and of the same sign';
   for (const [bytes, problem] of [
-    [hex('ff'), 'the message: is cut off'],
-    [hex('0a ff ff'), 'name: is cut off'],
-    [hex('0a 02 61'), 'name: is cut off'],
+    [hex('ff'), 'the message: is truncated'],
+    [hex('0a ff ff'), 'name: is truncated'],
+    [hex('0a 02 61'), 'name: is truncated'],
     [hex('00'), 'the message: cannot be decoded'],
-    [hex('0c'), 'name: is not of the type that the contract has'],
-    [hex('08 01'), 'name: is not of the type that the contract has'],
-    [hex('aa 02 02 08'), 'the message: is cut off'],
-    [hex('50 01'), 'double_value: is not of the type that the contract has'],
-    [hex('51 00 00'), 'double_value: is cut off'],
-    // Within a message, what its own length does not hold.
-    [holding(field.nested, hex('0a 05 61')), 'nested.name: is cut off'],
-    [Buffer.concat([holding(field.nested, hex('0a 01')), hex('61')]), 'nested.name: is cut off'],
-    [Buffer.concat([holding(field.nested, hex('10')), hex('01')]), 'nested.number: is cut off'],
-    [holding(field.numbers, hex('01 80')), 'numbers[1]: is cut off'],
+    [hex('0c'), 'name: has the wrong wire type'],
+    [hex('08 01'), 'name: has the wrong wire type'],
+    [hex('aa 02 02 08'), 'the message: is truncated'],
+    [hex('50 01'), 'double_value: has the wrong wire type'],
+    [hex('51 00 00'), 'double_value: is truncated'],
+    // A nested message whose field exceeds its length.
+    [holding(field.nested, hex('0a 05 61')), 'nested.name: is truncated'],
+    [Buffer.concat([holding(field.nested, hex('0a 01')), hex('61')]), 'nested.name: is truncated'],
+    [Buffer.concat([holding(field.nested, hex('10')), hex('01')]), 'nested.number: is truncated'],
+    [holding(field.numbers, hex('01 80')), 'numbers[1]: is truncated'],
     [holding(field.name, hex('61 ff')), 'name: must be valid UTF-8'],
     [holding(field.name, hex('ed a0 80')), 'name: must be valid UTF-8'],
     [holding(field.words, hex('61'), hex('c0 80')), 'words[1]: must be valid UTF-8'],
     [holding(field.labels, hex('0a 01 ff 12 01 61')), 'labels["\ufffd"]: must be valid UTF-8'],
     [holding(field.labels, hex('0a 01 61 12 01 ff')), 'labels["a"]: must be valid UTF-8'],
-    [holding(field.labels, hex('0a 01 61'), hex('08 01')), 'labels[""]: is not of the type that the contract has'],
+    [holding(field.labels, hex('0a 01 61'), hex('08 01')), 'labels[""]: has the wrong wire type'],
     [bytesOf({ name: 'a\0' }), 'name: must not contain NUL'],
     [bytesOf({ nested: { child: { words: ['', '\0'] } } }), 'nested.child.words[1]: must not contain NUL'],
     [bytesOf({ items: [{}, { child: { name: '\0' } }] }), 'items[1].child.name: must not contain NUL'],
@@ -122,7 +122,7 @@ describe('what is wrong with a message in its binary form', () => {
     [bytesOf({ time: { seconds: 0n, nanos: 1_000_000_000 } }), `time: ${timestamp}`],
     [bytesOf({ time: { seconds: -62_135_596_801n } }), `time: ${timestamp}`],
     [bytesOf({ times: [{}, { seconds: 253_402_300_800n }] }), `times[1]: ${timestamp}`],
-    [holding(field.time, hex('0a 01 00')), 'time: is not of the type that the contract has'],
+    [holding(field.time, hex('0a 01 00')), 'time: has the wrong wire type'],
     [bytesOf({ span: { seconds: 315_576_000_001n } }), `span: ${duration}`],
     [bytesOf({ span: { seconds: -315_576_000_001n } }), `span: ${duration}`],
     [bytesOf({ span: { seconds: 1n, nanos: -1 } }), `span: ${duration}`],
@@ -137,14 +137,14 @@ describe('what is wrong with a message in its binary form', () => {
     [holding(field.structValue, holding({ number: 1 }, hex('0a 01 61'))), 'struct_value["a"]: must have a value'],
     [nested(100), `nested: must not be nested deeper than 100`],
     [nested(20_000), `nested: must not be nested deeper than 100`],
-    // Groups of a field that nobody knows, without an end.
+    // Unterminated groups of an unknown field.
     [Buffer.from('ab46'.repeat(20_000), 'hex'), 'the message: cannot be decoded'],
   ] as const) {
     const shown = Buffer.from(bytes.subarray(0, 24)).toString('hex');
-    it(`finds in ${shown}: ${problem}`, () => expect(wireProblem(EverythingSchema, bytes)).to.equal(problem));
+    it(`reports ${problem} in ${shown}`, () => expect(wireProblem(EverythingSchema, bytes)).to.equal(problem));
   }
 
-  it('finds nothing wrong with what the decoder takes, and something with every piece of a message', () => {
+  it('accepts what the decoder accepts, and rejects every truncation of a message', () => {
     const bytes = bytesOf(whole);
     for (let length = 0; length < bytes.length; length += 1) {
       const piece = bytes.subarray(0, length);

@@ -1,15 +1,15 @@
-// What is wrong with a message in its binary form: bytes that are none, and what protobuf lets pass and the contract does not.
-// One walk over the bytes, before they are decoded: only they tell where something stands that cannot be decoded at all.
+// Validates binary messages: malformed bytes, and values that protobuf accepts but the contract forbids. Walks the
+// bytes before decoding, because only they give the position of what cannot be decoded.
 import { isUtf8 } from 'node:buffer';
 import { ScalarType, type DescField, type DescMessage } from '@bufbuild/protobuf';
 import { BinaryReader, WireType } from '@bufbuild/protobuf/wire';
 import { isWellKnown, showPath } from './field-path.ts';
 import { enumNames } from './values.ts';
 
-/** Messages within one another, as many as the decoder takes. */
+/** Maximum nesting of messages, as in the decoder. */
 const maximumDepth = 100;
 
-/** google.protobuf.Timestamp and Duration: seconds of the years 1 to 9999, and of 10,000 years. */
+/** Ranges of google.protobuf.Timestamp (years 1 to 9999) and Duration (10,000 years), in seconds. */
 const firstSecond = -62_135_596_800n;
 const lastSecond = 253_402_300_799n;
 const longestDuration = 315_576_000_000n;
@@ -28,7 +28,7 @@ const wireTypes: ReadonlyMap<ScalarType, WireType> = new Map([
   [ScalarType.SFIXED32, WireType.Bit32],
 ]);
 
-/** How one value of a field (an item of a list, the value of a map's entry) is written. */
+/** Returns the wire type of one value of a field (an item of a list, the value of a map entry). */
 function wireTypeOf(field: DescField): WireType {
   if (field.message) return WireType.LengthDelimited;
   return (field.scalar !== undefined && wireTypes.get(field.scalar)) || WireType.Varint;
@@ -41,7 +41,7 @@ interface Known {
 
 const known = new WeakMap<DescMessage, ReadonlyMap<number, Known>>();
 
-/** The fields of a message by their number. */
+/** Returns the fields of a message by number. */
 function fieldsOf(schema: DescMessage): ReadonlyMap<number, Known> {
   let fields = known.get(schema);
   if (!fields) {
@@ -56,13 +56,13 @@ interface Span {
   readonly end: number;
 }
 
-/** Something is wrong at the place where the walk is. */
+/** An error at the current position of the walk. */
 class Problem extends Error {}
 
-const cutOff = (): Problem => new Problem('is cut off');
-const ofAnotherType = (): Problem => new Problem('is not of the type that the contract has');
+const cutOff = (): Problem => new Problem('is truncated');
+const ofAnotherType = (): Problem => new Problem('has the wrong wire type');
 
-/** `<field>: <what is wrong with it>` for the first thing that is wrong with a message, or undefined. */
+/** Returns `<field>: <reason>` for the first error in a message, or undefined. */
 export function wireProblem(schema: DescMessage, bytes: Uint8Array): string | undefined {
   const walk = new Walk(bytes);
   try {
@@ -75,7 +75,7 @@ export function wireProblem(schema: DescMessage, bytes: Uint8Array): string | un
   }
 }
 
-/** What the reader itself refuses is of bytes that no writer of protobuf makes. */
+/** Errors of the reader itself mean bytes that no protobuf writer produces. */
 function reasonOf(error: unknown): string {
   if (error instanceof Problem) return error.message;
   return error instanceof RangeError ? cutOff().message : 'cannot be decoded';
@@ -84,7 +84,7 @@ function reasonOf(error: unknown): string {
 class Walk {
   private readonly bytes: Uint8Array;
   private readonly reader: BinaryReader;
-  /** Where the walk is; the key of a map is where its text stands. Stays as it is when a problem is thrown. */
+  /** Current position; a map key is represented by the location of its text. Left in place when a problem is thrown. */
   private readonly path: (string | number | Span)[] = [];
 
   constructor(bytes: Uint8Array) {
@@ -96,7 +96,7 @@ class Walk {
     return this.path.map((part) => (typeof part === 'object' ? this.textOf(part) : part));
   }
 
-  /** The fields of a message up to `end`. */
+  /** Walks the fields of a message up to `end`. */
   message(schema: DescMessage, end: number, depth: number): void {
     if (depth > maximumDepth) {
       this.path.length = 1;
@@ -107,7 +107,7 @@ class Walk {
     if (typeName === 'google.protobuf.Duration') return this.duration(end);
     const { reader, path } = this;
     const fields = fieldsOf(schema);
-    // In JSON these have no fields of their own.
+    // These have no named fields in JSON.
     const hasNames = !isWellKnown(schema);
     let lengths: Map<DescField, number> | undefined;
     let isEmpty = true;
@@ -134,7 +134,7 @@ class Walk {
     if (isEmpty && typeName === valueType) throw new Problem('must have a value');
   }
 
-  /** One item of a list, or several that are packed; `index` is the first one's, the answer the next one's. */
+  /** Walks one item of a list, or several packed ones. `index` is that of the first item; returns the next one. */
   private items(entry: Known, index: number, wireType: WireType, end: number, depth: number): number {
     const isPacked = wireType === WireType.LengthDelimited && entry.wireType !== wireType;
     const last = isPacked ? this.end(wireType, end) : this.reader.pos + 1;
@@ -147,7 +147,7 @@ class Walk {
     return index;
   }
 
-  /** One entry of a map, up to `end`. */
+  /** Walks one map entry up to `end`. */
   private entry(entry: Known, end: number, depth: number): void {
     const { reader, path } = this;
     const field = entry.field as DescField & { fieldKind: 'map' };
@@ -171,7 +171,7 @@ class Walk {
     if (isNamed) path.pop();
   }
 
-  /** One value of a field. */
+  /** Walks one value of a field. */
   private value({ field, wireType: expected }: Known, wireType: WireType, end: number, depth: number): void {
     const { reader } = this;
     if (wireType !== expected) throw ofAnotherType();
@@ -185,7 +185,7 @@ class Walk {
     } else {
       const at = reader.pos;
       this.skip(wireType, field.number, end);
-      // JSON has no such number, so what free JSON is made of has none.
+      // JSON has no NaN or infinities, so free-form JSON may not contain them.
       const isFinite = field.parent.typeName !== valueType || wireType !== WireType.Bit64 || this.isFiniteAt(at);
       if (!isFinite) throw new Problem('must be a finite number');
     }
@@ -201,7 +201,7 @@ class Walk {
     return Number.isFinite(new DataView(buffer, byteOffset + at, 8).getFloat64(0, true));
   }
 
-  /** Where something of a length ends. */
+  /** Returns the end of a length-delimited value. */
   private end(wireType: WireType, outer: number): number {
     if (wireType !== WireType.LengthDelimited) throw ofAnotherType();
     const length = this.reader.uint32();
@@ -219,7 +219,7 @@ class Walk {
     if (reader.pos > end) throw cutOff();
   }
 
-  /** A text up to `end`: UTF-8 without NUL, which PostgreSQL cannot hold. */
+  /** Checks a string up to `end`: UTF-8 without NUL, which PostgreSQL cannot store. */
   private text(end: number): void {
     const { bytes, reader } = this;
     let all = 0;

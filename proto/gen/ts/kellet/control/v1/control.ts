@@ -26,7 +26,7 @@ export const protobufPackage = "kellet.control.v1";
 
 export const protobufFileName = "kellet/control/v1/control.proto";
 
-/** What the operator may ask of the data plane, and nothing else. Internal: never exposed by the gateway. */
+/** Calls by which the operator manages the data plane. Internal: never exposed by the gateway. */
 
 /** Kind of resource. */
 export const Kind = {
@@ -53,18 +53,21 @@ export namespace Kind {
 
 /** ObjectMeta identifies a custom resource. */
 export interface ObjectMeta {
-  /** Tenant of the namespace (its label), or the resource's own name for a Tenant. */
+  /** Tenant of the namespace (from its label), or the resource's own name for a Tenant. */
   tenant_id: string;
   /** Empty for a Tenant. */
   namespace: string;
   name: string;
   uid: string;
   generation: bigint;
-  /** The name that a REST caller gave (annotation kellet.dev/display-name); empty: the name. */
+  /** Display name given by a REST caller (annotation kellet.dev/display-name); empty means the name. */
   display_name: string;
-  /** Id of the REST creation (annotation kellet.dev/intent) that wrote the resource; empty when a person or Git did. */
+  /**
+   * Id of the REST request (annotation kellet.dev/intent) that created the resource; empty if it came from a user or
+   * Git.
+   */
   intent_id: string;
-  /** Versions of the same uid are ordered by it, as decimal numbers; another form orders nothing. */
+  /** Orders versions of the same uid, as a decimal number; any other form is unordered. */
   resource_version: string;
 }
 
@@ -78,9 +81,9 @@ export interface ApplyRequest {
 }
 
 export interface ApplyResponse {
-  /** The id in the data plane (profile_id, template_id, package_id, rollout_id, tenant_id). */
+  /** Id in the data plane (profile_id, template_id, package_id, rollout_id, tenant_id). */
   id: string;
-  /** Set when the manifest cannot be honoured as it is. */
+  /** Set when the manifest cannot be applied as it is. */
   refusal: Refusal | undefined;
   tenant?: TenantObserved | undefined;
   device_profile?: DeviceProfileObserved | undefined;
@@ -89,49 +92,49 @@ export interface ApplyResponse {
   ota_rollout?:
     | OtaRolloutObserved
     | undefined;
-  /** Of the working copy after the call, as ListWorkingCopies tells it; 0: there is none to be compared. */
+  /** Digest of the working copy after the call, as in ListWorkingCopies; 0 means there is nothing to compare. */
   digest: bigint;
 }
 
-/** Refusal says why a manifest is not honoured. */
+/** Refusal tells why a manifest is not applied. */
 export interface Refusal {
   /**
-   * Machine-readable reason in CamelCase, fit for a condition: ReferenceNotFound, ReferenceNotReady, InvalidSpec,
+   * Machine-readable reason in CamelCase, suitable for a condition: ReferenceNotFound, ReferenceNotReady, InvalidSpec,
    * ChecksumMismatch, FetchFailed, SignatureRequired, SignatureInvalid, RolloutInProgress, Immutable, InUse,
    * IntentCancelled, TenantUnknown, Terminated.
    */
   reason: string;
-  /** For people: what is wrong and where. */
+  /** Human-readable description of the problem. */
   message: string;
 }
 
 export interface RemoveRequest {
   meta: ObjectMeta | undefined;
   kind: Kind;
-  /** The namespace is terminating: never refuse; cancel what runs and detach the rows. */
+  /** The namespace is terminating: never refuse; cancel running work and detach the rows. */
   detach: boolean;
 }
 
 export interface RemoveResponse {
-  /** Empty when the working copy is gone (or was never there). */
+  /** Empty when the working copy is gone or never existed. */
   refusal: Refusal | undefined;
 }
 
 export interface ListWorkingCopiesRequest {
 }
 
-/** At most 1000 working copies. */
+/** A page of at most 1000 working copies. */
 export interface ListWorkingCopiesResponse {
   working_copies: WorkingCopy[];
 }
 
-/** WorkingCopy is what the data plane holds of one resource. */
+/** WorkingCopy is the data plane's state of one resource. */
 export interface WorkingCopy {
   kind: Kind;
   tenant_id: string;
   namespace: string;
   name: string;
-  /** Of everything in it that follows from the manifest: the same as long as nobody writes it. */
+  /** Digest of everything derived from the manifest; unchanged unless the data changes. */
   digest: bigint;
 }
 
@@ -149,9 +152,9 @@ export interface WatchResponse {
 
 export interface TenantSpec {
   name: string;
-  /** The namespace that belongs to the tenant. */
+  /** Namespace of the tenant. */
   namespace: string;
-  /** 0: the platform's default. */
+  /** 0 means the platform's default. */
   rate_limit_per_minute: number;
   quotas: Quotas | undefined;
   ip_allowlist: string[];
@@ -159,10 +162,10 @@ export interface TenantSpec {
   defaults:
     | TenantDefaults
     | undefined;
-  /** PEM, Ed25519. */
+  /** Ed25519 public keys as PEM. */
   trusted_signing_keys: string[];
   admin_email: string;
-  /** Sets the administrator's password when the account is made; an account that exists keeps its own. */
+  /** Initial password of the administrator account; an existing account keeps its own. */
   admin_password: string;
 }
 
@@ -180,9 +183,9 @@ export interface TenantDefaults {
   ota_policy:
     | OtaPolicy
     | undefined;
-  /** 0: the platform's default (300). */
+  /** 0 means the platform's default (300). */
   offline_after_seconds: number;
-  /** merkle, per_event or chain; empty: merkle. */
+  /** merkle, per_event or chain; empty means merkle. */
   anchoring_mode: string;
 }
 
@@ -198,13 +201,13 @@ export interface TenantObserved {
 export interface DeviceProfileSpec {
   type: string;
   default_tags: Map<string, string>;
-  /** merkle, per_event or chain; empty: the tenant's default. */
+  /** merkle, per_event or chain; empty means the tenant's default. */
   anchoring_mode: string;
   telemetry_schema: TelemetrySchema | undefined;
   ota_policy:
     | OtaPolicy
     | undefined;
-  /** 0: the tenant's default. */
+  /** 0 means the tenant's default. */
   offline_after_seconds: number;
 }
 
@@ -215,7 +218,7 @@ export interface DeviceProfileSpec_DefaultTagsEntry {
 
 export interface TelemetrySchema {
   keys: Map<string, TelemetryKey>;
-  /** Points with keys that are not listed are rejected. */
+  /** Whether points with keys missing from the schema are rejected. */
   reject_additional_keys: boolean;
 }
 
@@ -232,14 +235,14 @@ export interface TelemetryKey {
   max?: number | undefined;
   unit: string;
   enum: string[];
-  /** 0: the platform's limit. */
+  /** 0 means the platform's limit. */
   max_length: number;
 }
 
 export interface OtaPolicy {
-  /** 0: the platform's default. */
+  /** 0 means the platform's default. */
   device_timeout_seconds: number;
-  /** 0: the platform's default. */
+  /** 0 means the platform's default. */
   max_attempts: number;
   window: Window | undefined;
   require_signature: boolean;
@@ -250,9 +253,9 @@ export interface Window {
   /** HH:MM */
   start: string;
   end: string;
-  /** mon … sun; empty: every day. */
+  /** mon to sun; empty means every day. */
   days: string[];
-  /** IANA name; empty: UTC. */
+  /** IANA name; empty means UTC. */
   time_zone: string;
 }
 
@@ -265,15 +268,15 @@ export interface ProvisioningTemplateSpec {
   profile_name: string;
   hardware_id_pattern: string;
   one_time: boolean;
-  /** 0: no expiry. Counted from the first time this key is seen. */
+  /** 0 means no expiry. Counted from the first time this key is seen. */
   expires_in_seconds: number;
-  /** api_key, psk or certificate; empty: api_key. */
+  /** api_key, psk or certificate; empty means api_key. */
   credential_type: string;
   default_groups: string[];
-  /** SHA-256 of the key, 64 hex digits; empty: the key in force stays. */
+  /** SHA-256 of the key, 64 hex digits; empty keeps the current key. */
   key_sha256: string;
   suspended: boolean;
-  /** SHA-256 of kellet-provision-key:<tenant>:<key>, 64 hex digits; required the first time that the tenant uses key_sha256. */
+  /** SHA-256 of kellet-provision-key:<tenant>:<key>, 64 hex digits; required the first time the tenant uses key_sha256. */
   key_binding: string;
 }
 
@@ -304,11 +307,11 @@ export interface Compatibility {
 }
 
 export interface OtaPackageObserved {
-  /** uploading (being fetched and checked), available, rejected or deprecated. */
+  /** uploading (being fetched and verified), available, rejected or deprecated. */
   status: string;
   checksum_verified: boolean;
   signature_verified: boolean;
-  /** Why it was rejected, or what the last failed fetch said. */
+  /** Why it was rejected, or the error of the last failed fetch. */
   message: string;
 }
 
@@ -318,19 +321,19 @@ export interface OtaRolloutSpec {
   rollback_package_name: string;
   canary_percent: number;
   failure_threshold_percent: number;
-  /** 0: 1. */
+  /** 0 means 1. */
   min_failures: number;
   steps: RolloutStep[];
-  /** 0: the profile's. */
+  /** 0 means the profile's. */
   device_timeout_seconds: number;
-  /** 0: unlimited. */
+  /** 0 means unlimited. */
   max_per_minute: number;
-  /** 0: the profile's. */
+  /** 0 means the profile's. */
   max_attempts: number;
   window:
     | Window
     | undefined;
-  /** spec.paused: held from Git. */
+  /** spec.paused: paused in Git. */
   paused: boolean;
   /** spec.desiredState: RolledBack. */
   rolled_back: boolean;
@@ -360,7 +363,7 @@ export interface PauseCondition {
   by: string;
 }
 
-/** OtaRolloutObserved is everything the operator decides on and shows. */
+/** OtaRolloutObserved is the state that the operator decides on and displays. */
 export interface OtaRolloutObserved {
   /** active, paused, rolling_back or completed. */
   phase: string;
@@ -370,64 +373,67 @@ export interface OtaRolloutObserved {
   counts:
     | RolloutCounts
     | undefined;
-  /** Failure share of the scheduled devices, percent, two decimals. */
+  /** Share of failed devices among those scheduled, in percent with two decimals. */
   failure_percent: number;
   /** max(spec, expanded to, already scheduled). */
   effective_percent: number;
   pause_conditions: PauseCondition[];
-  /** What a raise or a resume asked for; 0: nothing. */
+  /** Target of a manual raise or resume; 0 means none. */
   expanded_to_percent: number;
   acknowledged_failures: number;
   rollback_requested_at: Timestamp | undefined;
   rollback_requested_by: string;
-  /** Raised by every change; AdvanceRollout carries it back. */
+  /** Incremented by every change; AdvanceRollout passes it back. */
   revision: bigint;
-  /** Devices that the effective percentage covers; when counts.scheduled is less, scheduling is not finished. */
+  /**
+   * Number of devices covered by the effective percentage; while counts.scheduled is smaller, scheduling is not
+   * finished.
+   */
   covered: number;
-  /** Index into steps of the last step begun; -1: still in the canary stage. */
+  /** Index into steps of the last step started; -1 means still in the canary stage. */
   step_index: number;
-  /** Every device of the current stage has reported, timed out or was skipped. */
+  /** Whether every device of the current stage has reported, timed out or been skipped. */
   stage_finished: boolean;
-  /** The last terminal report of the current stage. */
+  /** Time of the last terminal report of the current stage. */
   last_terminal_at:
     | Timestamp
     | undefined;
-  /** The approval of the next step has been given. */
+  /** Whether the next step has been approved. */
   next_step_approved: boolean;
-  /** Reached devices that have neither reported nor timed out since the rollback began. */
+  /** Devices sent the update that have neither reported nor timed out since the rollback began. */
   rollback_pending: number;
-  /** The data plane's clock: the operator computes soak and windows against it. */
+  /** The data plane's clock, against which the operator computes soak times and windows. */
   now:
     | Timestamp
     | undefined;
-  /** When the earliest running device times out; the operator asks again then. */
+  /** When the next running device times out; the operator checks again then. */
   next_timeout_at: Timestamp | undefined;
   created_at:
     | Timestamp
     | undefined;
   /**
-   * A device that the covered share contains may not be scheduled yet, although counts.scheduled is not less than covered;
-   * schedule_devices finds out.
+   * A device within the covered share may be unscheduled even though counts.scheduled is not less than covered;
+   * schedule_devices resolves it.
    */
   scheduling_due: boolean;
-  /** Devices of the stage with which the rollout began, also those of it that are still to be scheduled. */
+  /** Devices of the initial stage, including those not scheduled yet. */
   scheduled_initially: number;
 }
 
 export interface AdvanceRolloutRequest {
   tenant_id: string;
   rollout_id: string;
-  /** OtaRolloutObserved.revision on which the operator decided; a newer one makes the call change nothing. */
+  /** OtaRolloutObserved.revision on which the operator decided; the call changes nothing if it is stale. */
   revision: bigint;
-  /** Schedule devices up to the effective percentage, at most 500 a call. */
+  /** Schedule devices up to the effective percentage, at most 500 per call. */
   schedule_devices?:
     | ScheduleDevices
     | undefined;
-  /** Begin the step with this index. */
+  /** Start the step with this index. */
   begin_step?:
     | BeginStep
     | undefined;
-  /** Wait for approval of the step with this index: pauses with StepApproval. */
+  /** Pause for approval of the step with this index (StepApproval). */
   request_approval?:
     | RequestApproval
     | undefined;
@@ -435,11 +441,11 @@ export interface AdvanceRolloutRequest {
   complete?:
     | CompleteRollout
     | undefined;
-  /** Every reached device has reported or timed out after the rollback. */
+  /** Every device sent the update has reported or timed out after the rollback. */
   finish_rollback?:
     | FinishRollback
     | undefined;
-  /** Count devices whose deadline has passed as timed out (or send again while attempts are left). */
+  /** Mark devices whose deadline has passed as timed out, or resend while attempts remain. */
   expire_devices?: ExpireDevices | undefined;
 }
 
@@ -464,7 +470,7 @@ export interface ExpireDevices {
 }
 
 export interface AdvanceRolloutResponse {
-  /** False when the revision had moved or the rollout was paused meanwhile. */
+  /** False if the revision had changed or the rollout was paused in the meantime. */
   applied: boolean;
   observed: OtaRolloutObserved | undefined;
 }
@@ -4685,15 +4691,16 @@ export const AdvanceRolloutResponse: MessageFns<AdvanceRolloutResponse> = {
 };
 
 /**
- * ControlService turns custom resources into the data plane's working copy and drives rollouts. Every call is idempotent:
- * the operator may repeat any of them after a crash. Authenticated by a shared secret in the metadata `authorization`.
+ * ControlService applies custom resources to the data plane and drives rollouts. Every call is idempotent: the operator
+ * may repeat any of them after a crash. Authenticated by a shared secret in the metadata `authorization`.
  */
 export type ControlServiceService = typeof ControlServiceService;
 export const ControlServiceService = {
   /**
-   * Apply makes the working copy of one resource agree with its manifest and answers what was observed. The gateway calls
-   * the same method after it wrote a custom resource on behalf of a REST caller. A manifest that cannot be honoured is an
-   * answer with a refusal, not an error: errors mean "try again". ABORTED: a newer version of the resource has been applied.
+   * Apply brings the working copy of one resource in line with its manifest and returns the observed state. The gateway
+   * calls it too, after writing a custom resource on behalf of a REST caller. A manifest that cannot be applied returns
+   * a response with a refusal, not an error: errors mean "retry". Returns ABORTED if a newer version of the resource
+   * has been applied.
    */
   apply: {
     path: "/kellet.control.v1.ControlService/Apply" as const,
@@ -4704,7 +4711,7 @@ export const ControlServiceService = {
     responseSerialize: (value: ApplyResponse): Buffer => Buffer.from(ApplyResponse.encode(value).finish()),
     responseDeserialize: (value: Buffer): ApplyResponse => ApplyResponse.decode(value),
   },
-  /** Remove takes the working copy of a deleted resource away, or says what still uses it. */
+  /** Remove deletes the working copy of a deleted resource, or reports what still uses it. */
   remove: {
     path: "/kellet.control.v1.ControlService/Remove" as const,
     requestStream: false as const,
@@ -4715,8 +4722,8 @@ export const ControlServiceService = {
     responseDeserialize: (value: Buffer): RemoveResponse => RemoveResponse.decode(value),
   },
   /**
-   * AdvanceRollout carries out one decision of the operator about a rollout, if the rollout is still in the revision on
-   * which the operator decided and nothing has paused it since; otherwise it changes nothing. It answers the state after.
+   * AdvanceRollout carries out one decision of the operator about a rollout and returns the state afterwards. It
+   * changes nothing if the rollout's revision has changed since the operator decided, or if it has been paused.
    */
   advanceRollout: {
     path: "/kellet.control.v1.ControlService/AdvanceRollout" as const,
@@ -4730,8 +4737,8 @@ export const ControlServiceService = {
     responseDeserialize: (value: Buffer): AdvanceRolloutResponse => AdvanceRolloutResponse.decode(value),
   },
   /**
-   * ListWorkingCopies streams every working copy that has not ended, once. The operator compares them with what it applied,
-   * applies again what differs or is missing, and removes what no resource stands for.
+   * ListWorkingCopies streams every working copy that has not ended, once. The operator compares them with what it
+   * applied, reapplies those that differ or are missing, and removes those without a resource.
    */
   listWorkingCopies: {
     path: "/kellet.control.v1.ControlService/ListWorkingCopies" as const,
@@ -4745,8 +4752,9 @@ export const ControlServiceService = {
     responseDeserialize: (value: Buffer): ListWorkingCopiesResponse => ListWorkingCopiesResponse.decode(value),
   },
   /**
-   * Watch streams the keys of resources whose observed state changed in the data plane. It first sends `synced: true`; what
-   * happened before that the operator learns by applying everything once. A key may come more often than it changed.
+   * Watch streams the keys of resources whose observed state changed in the data plane. It first sends `synced: true`;
+   * the operator learns about earlier changes by applying everything once. A key may be sent more often than it
+   * changed.
    */
   watch: {
     path: "/kellet.control.v1.ControlService/Watch" as const,
@@ -4761,35 +4769,38 @@ export const ControlServiceService = {
 
 export interface ControlServiceServer extends UntypedServiceImplementation {
   /**
-   * Apply makes the working copy of one resource agree with its manifest and answers what was observed. The gateway calls
-   * the same method after it wrote a custom resource on behalf of a REST caller. A manifest that cannot be honoured is an
-   * answer with a refusal, not an error: errors mean "try again". ABORTED: a newer version of the resource has been applied.
+   * Apply brings the working copy of one resource in line with its manifest and returns the observed state. The gateway
+   * calls it too, after writing a custom resource on behalf of a REST caller. A manifest that cannot be applied returns
+   * a response with a refusal, not an error: errors mean "retry". Returns ABORTED if a newer version of the resource
+   * has been applied.
    */
   apply: handleUnaryCall<ApplyRequest, ApplyResponse>;
-  /** Remove takes the working copy of a deleted resource away, or says what still uses it. */
+  /** Remove deletes the working copy of a deleted resource, or reports what still uses it. */
   remove: handleUnaryCall<RemoveRequest, RemoveResponse>;
   /**
-   * AdvanceRollout carries out one decision of the operator about a rollout, if the rollout is still in the revision on
-   * which the operator decided and nothing has paused it since; otherwise it changes nothing. It answers the state after.
+   * AdvanceRollout carries out one decision of the operator about a rollout and returns the state afterwards. It
+   * changes nothing if the rollout's revision has changed since the operator decided, or if it has been paused.
    */
   advanceRollout: handleUnaryCall<AdvanceRolloutRequest, AdvanceRolloutResponse>;
   /**
-   * ListWorkingCopies streams every working copy that has not ended, once. The operator compares them with what it applied,
-   * applies again what differs or is missing, and removes what no resource stands for.
+   * ListWorkingCopies streams every working copy that has not ended, once. The operator compares them with what it
+   * applied, reapplies those that differ or are missing, and removes those without a resource.
    */
   listWorkingCopies: handleServerStreamingCall<ListWorkingCopiesRequest, ListWorkingCopiesResponse>;
   /**
-   * Watch streams the keys of resources whose observed state changed in the data plane. It first sends `synced: true`; what
-   * happened before that the operator learns by applying everything once. A key may come more often than it changed.
+   * Watch streams the keys of resources whose observed state changed in the data plane. It first sends `synced: true`;
+   * the operator learns about earlier changes by applying everything once. A key may be sent more often than it
+   * changed.
    */
   watch: handleServerStreamingCall<WatchRequest, WatchResponse>;
 }
 
 export interface ControlServiceClient extends Client {
   /**
-   * Apply makes the working copy of one resource agree with its manifest and answers what was observed. The gateway calls
-   * the same method after it wrote a custom resource on behalf of a REST caller. A manifest that cannot be honoured is an
-   * answer with a refusal, not an error: errors mean "try again". ABORTED: a newer version of the resource has been applied.
+   * Apply brings the working copy of one resource in line with its manifest and returns the observed state. The gateway
+   * calls it too, after writing a custom resource on behalf of a REST caller. A manifest that cannot be applied returns
+   * a response with a refusal, not an error: errors mean "retry". Returns ABORTED if a newer version of the resource
+   * has been applied.
    */
   apply(
     request: ApplyRequest,
@@ -4806,7 +4817,7 @@ export interface ControlServiceClient extends Client {
     options: Partial<CallOptions>,
     callback: (error: ServiceError | null, response: ApplyResponse) => void,
   ): ClientUnaryCall;
-  /** Remove takes the working copy of a deleted resource away, or says what still uses it. */
+  /** Remove deletes the working copy of a deleted resource, or reports what still uses it. */
   remove(
     request: RemoveRequest,
     callback: (error: ServiceError | null, response: RemoveResponse) => void,
@@ -4823,8 +4834,8 @@ export interface ControlServiceClient extends Client {
     callback: (error: ServiceError | null, response: RemoveResponse) => void,
   ): ClientUnaryCall;
   /**
-   * AdvanceRollout carries out one decision of the operator about a rollout, if the rollout is still in the revision on
-   * which the operator decided and nothing has paused it since; otherwise it changes nothing. It answers the state after.
+   * AdvanceRollout carries out one decision of the operator about a rollout and returns the state afterwards. It
+   * changes nothing if the rollout's revision has changed since the operator decided, or if it has been paused.
    */
   advanceRollout(
     request: AdvanceRolloutRequest,
@@ -4842,8 +4853,8 @@ export interface ControlServiceClient extends Client {
     callback: (error: ServiceError | null, response: AdvanceRolloutResponse) => void,
   ): ClientUnaryCall;
   /**
-   * ListWorkingCopies streams every working copy that has not ended, once. The operator compares them with what it applied,
-   * applies again what differs or is missing, and removes what no resource stands for.
+   * ListWorkingCopies streams every working copy that has not ended, once. The operator compares them with what it
+   * applied, reapplies those that differ or are missing, and removes those without a resource.
    */
   listWorkingCopies(
     request: ListWorkingCopiesRequest,
@@ -4855,8 +4866,9 @@ export interface ControlServiceClient extends Client {
     options?: Partial<CallOptions>,
   ): ClientReadableStream<ListWorkingCopiesResponse>;
   /**
-   * Watch streams the keys of resources whose observed state changed in the data plane. It first sends `synced: true`; what
-   * happened before that the operator learns by applying everything once. A key may come more often than it changed.
+   * Watch streams the keys of resources whose observed state changed in the data plane. It first sends `synced: true`;
+   * the operator learns about earlier changes by applying everything once. A key may be sent more often than it
+   * changed.
    */
   watch(request: WatchRequest, options?: Partial<CallOptions>): ClientReadableStream<WatchResponse>;
   watch(
