@@ -183,7 +183,7 @@ describe('kellet-verify with arbitrary input', function () {
     { name: 'an endless headers file', code: 2, says: /line 1 is not/, args: () => ['bundle.json', '--headers', '/dev/zero'] },
     { name: 'random bytes as headers file', code: 2, says: /line 1 is not/, args: () => ['bundle.json', '--headers', '/dev/urandom'] },
     { name: 'an empty line after the headers', code: 2, says: /line 2 is not/, args: () => ['bundle.json', '--headers', file('empty-line.txt', `${headerLine}\n`)] },
-    { name: 'a checkpoint of many digits', code: 2, says: /a checkpoint is/, args: () => ['bundle.json', '--checkpoint', `${'9'.repeat(400)}:00`] },
+    { name: 'a checkpoint of many digits', code: 2, says: /a checkpoint must be/, args: () => ['bundle.json', '--checkpoint', `${'9'.repeat(400)}:00`] },
     { name: 'an invalid URL as header source', code: 3, says: /unusable/, args: () => ['bundle.json', '--headers-url', 'nonsense'] },
     { name: 'an empty argument', code: 2, says: /ENOENT/, args: () => [''] },
   ];

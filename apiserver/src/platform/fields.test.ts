@@ -33,7 +33,7 @@ describe('freeJsonField', () => {
   }
 
   const refused: [string, JsonObject, string][] = [
-    ['NaN', { a: NaN }, 'NaN'],
+    ['NaN', { a: NaN }, 'metadata: numbers must be finite'],
     ['an infinite number', { a: [{ b: -Infinity }] }, 'metadata: numbers must be finite'],
     ['NUL in a text', { a: ['x\0'] }, 'metadata must not contain NUL'],
     ['NUL in a key', { a: { '\0': 1 } }, 'metadata must not contain NUL'],

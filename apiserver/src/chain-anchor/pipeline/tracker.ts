@@ -172,7 +172,7 @@ function judge(made: ChainTransaction, report: StatusReport, isCurrent: boolean)
   return judgeReport({ status: made.status, provenBlockHash: made.blockHash ?? undefined }, report, isCurrent);
 }
 
-/** Describes a status to those who wait for the batch; empty if there is no trouble. */
+/** Describes trouble with a transaction for users waiting for its batch; empty if there is none. */
 function troubleOf({ status, extraInfo }: StatusReport): string {
   const detail = extraInfo === '' ? '' : `: ${extraInfo}`;
   switch (status) {

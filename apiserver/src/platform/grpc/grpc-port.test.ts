@@ -98,7 +98,7 @@ describe('gRPC port', () => {
   describe('closes connections', () => {
     for (const [what, bytes] of [
       ['that send nothing', ''],
-      ['that send too little', 'that send too little'],
+      ['that send too little', 'PRI * HTTP/2.0\r\n'],
     ] as const) {
       it(what, async () => {
         await begin({ prefaceTimeout: 100 });

@@ -12,7 +12,7 @@ interface Pair {
   silence: Silence | undefined;
 }
 
-/** Forwards connections to a server until told otherwise. */
+/** Forwards connections to a server until cut or silenced. */
 export class TcpProxy {
   private readonly server: Server;
   private readonly pairs = new Set<Pair>();
