@@ -27,13 +27,13 @@ const proven = concatBytes(raw, Uint8Array.of(1, 0));
 const unproven = concatBytes(child, Uint8Array.of(0));
 const otherBump = serialiseBump(buildBump(100, txids, 0));
 
-/** A BEEF of these BUMPs and these transactions, each with what follows it. */
+/** Returns a BEEF of these BUMPs and these transactions, each including what follows it. */
 function assemble(bumps: Uint8Array[], transactions: Uint8Array[]): Uint8Array {
   return concatBytes(version, encodeVarint(bumps.length), ...bumps, encodeVarint(transactions.length), ...transactions);
 }
 
 describe('beef', () => {
-  it('builds one transaction with its BUMP, which @bsv/sdk calls valid', () => {
+  it('builds one transaction with its BUMP, valid according to @bsv/sdk', () => {
     const theirs = SdkBeef.fromBinary([...beef]);
     expect(theirs.isValid()).to.be.true;
     expect(theirs.txs.map((tx) => tx.txid)).to.deep.equal([txidOf(raw)]);
@@ -44,12 +44,12 @@ describe('beef', () => {
     expect(toHex(serialiseBump(parsed.bumps[0]!))).to.equal(toHex(serialiseBump(bump)));
   });
 
-  it('reads a child after its parent', () => {
+  it('parses a child after its parent', () => {
     const parsed = parseBeef(assemble([serialiseBump(bump)], [proven, unproven]));
     expect(parsed.transactions.map((transaction) => transaction.bumpIndex)).to.deep.equal([0, undefined]);
   });
 
-  it('reads the BEEF in the tests of the SDK that the SDK itself would write, and refuses its faulty ones', () => {
+  it("parses the BEEF in the SDK's tests that the SDK itself would write and rejects its faulty ones", () => {
     let read = 0;
     for (const file of ['Beef.test.ts', 'Transaction.test.ts']) {
       const url = new URL(`../../src/transaction/__tests/${file}`, import.meta.resolve('@bsv/sdk'));
@@ -72,22 +72,25 @@ describe('beef', () => {
     ['no transaction', assemble([], []), /no transaction/],
     ['a transaction with neither BUMP nor parents', assemble([], [concatBytes(raw, Uint8Array.of(0))]), /neither/],
     ['a child before its parent', assemble([serialiseBump(bump)], [unproven, proven]), /neither/],
-    ['a BUMP that is not there', assemble([serialiseBump(bump)], [concatBytes(raw, Uint8Array.of(1, 1))]), /not there/],
+    ['a missing BUMP', assemble([serialiseBump(bump)], [concatBytes(raw, Uint8Array.of(1, 1))]), /does not exist/],
     [
       'a BUMP of other transactions',
       assemble([serialiseBump(buildBump(100, [txids[0]!, txids[2]!], 0))], [proven]),
       /not in BUMP 0/,
     ],
-    ['a BUMP that nothing uses', assemble([serialiseBump(bump), otherBump], [proven]), /no transaction uses/],
-    ['the same transaction twice', assemble([serialiseBump(bump)], [proven, proven]), /twice/],
+    ['an unused BUMP', assemble([serialiseBump(bump), otherBump], [proven]), /no transaction uses/],
+    ['the same transaction twice', assemble([serialiseBump(bump)], [proven, proven]), /repeated/],
     ['an unknown flag', assemble([serialiseBump(bump)], [concatBytes(raw, Uint8Array.of(2, 0))]), /flag 2/],
   ];
   for (const [name, bytes, says] of broken) {
-    it(`refuses ${name}`, () => expect(() => parseBeef(bytes)).to.throw(MalformedError, says));
+    it(`rejects ${name}`, () => expect(() => parseBeef(bytes)).to.throw(MalformedError, says));
   }
 });
 
-/** Whether the SDK calls it valid and writes it the same way: its reader takes repeated and ill-ordered transactions. */
+/**
+ * Reports whether the SDK considers it valid and serialises it the same way: its parser accepts repeated and misordered
+ * transactions.
+ */
 function isSdkBeef(hex: string): boolean {
   const beef = SdkBeef.fromString(hex);
   return beef.isValid() && beef.toHex() === hex;

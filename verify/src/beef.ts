@@ -1,4 +1,4 @@
-// BEEF (BRC-62, version 1): a transaction with the BUMP that proves it; strict parsing.
+// BEEF (BRC-62, version 1): a transaction with the BUMP that proves it, parsed strictly.
 import { ByteReader, concatBytes, encodeVarint, equalBytes, toHex } from './bytes.ts';
 import { bumpRootFor, readBump, serialiseBump } from './bump.ts';
 import type { Bump } from './bump.ts';
@@ -14,7 +14,7 @@ export interface BeefTransaction {
   transaction: Transaction;
   /** Natural byte order. */
   txid: Uint8Array;
-  /** Which of the BUMPs proves it; absent where its ancestors do. */
+  /** Index of the BUMP that proves it; absent if its ancestors are proven instead. */
   bumpIndex?: number;
 }
 
@@ -23,7 +23,7 @@ export interface Beef {
   transactions: BeefTransaction[];
 }
 
-/** The BEEF of one mined transaction: its raw bytes and its BUMP. */
+/** Returns the BEEF of one mined transaction from its raw bytes and its BUMP. */
 export function buildBeef(rawTransaction: Uint8Array, bump: Bump): Uint8Array {
   return concatBytes(
     VERSION,
@@ -37,11 +37,11 @@ export function buildBeef(rawTransaction: Uint8Array, bump: Bump): Uint8Array {
 }
 
 /**
- * Parses a BEEF whole.
+ * Parses a complete BEEF.
  * @throws {MalformedError} for another version, trailing or missing bytes, no transaction, a repeated transaction, a
- *   BUMP that proves none of them, a transaction that is not in the BUMP it names, or one that has neither a BUMP nor
- *   all of its parents before it
- * @throws {RefutedError} for a BUMP with a node that differs from what the nodes below it hash to
+ * BUMP that proves none of them, a transaction that is not in the BUMP it refers to, or one that has neither a BUMP nor
+ * all of its parents before it
+ * @throws {RefutedError} for a BUMP with a node that differs from the hash of the nodes below it
  */
 export function parseBeef(raw: Uint8Array): Beef {
   const reader = new ByteReader(raw);
@@ -64,11 +64,12 @@ export function parseBeef(raw: Uint8Array): Beef {
       }
     } else {
       const bump = bumps[bumpIndex];
-      if (bump === undefined) throw new MalformedError(`transaction ${i} names BUMP ${bumpIndex}, which is not there`);
+      if (bump === undefined)
+        throw new MalformedError(`transaction ${i} refers to BUMP ${bumpIndex}, which does not exist`);
       proveIn(bump, txid, i, bumpIndex);
       used.add(bumpIndex);
     }
-    if (known.has(toHex(txid))) throw new MalformedError(`transaction ${i} is there twice`);
+    if (known.has(toHex(txid))) throw new MalformedError(`transaction ${i} is repeated`);
     known.add(toHex(txid));
     transactions.push({ raw: bytes, transaction, txid, ...(bumpIndex === undefined ? {} : { bumpIndex }) });
   }

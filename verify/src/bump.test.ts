@@ -9,14 +9,14 @@ import { MalformedError, RefutedError } from './errors.ts';
 import { merkleLevels, merkleRoot } from './merkle.ts';
 import { sha256d } from './sha256.ts';
 
-/** The BUMPs that the SDK ships beside its own tests. */
+/** Returns the BUMPs in the SDK's own tests. */
 function sdkVectors(name: string): string[] {
   const file = new URL(`../../src/transaction/__tests/${name}`, import.meta.resolve('@bsv/sdk'));
   const source = readFileSync(file, 'utf8');
   return [...source.matchAll(/bump: '([0-9a-f]+)'/g)].map((match) => match[1]!);
 }
 
-/** Whether parsing throws one of the two documented errors; any other error passes through. */
+/** Reports whether parsing throws one of the two documented errors; any other error passes through. */
 function isRefused(raw: Uint8Array): boolean {
   try {
     parseBump(raw);
@@ -27,7 +27,10 @@ function isRefused(raw: Uint8Array): boolean {
   }
 }
 
-/** The BUMP of several transactions of a block with every node of their ways to the root, computable ones too. */
+/**
+ * Returns the BUMP of several transactions of a block with every node of their paths to the root, including computable
+ * ones.
+ */
 function buildVerboseBump(block: readonly Uint8Array[], wanted: readonly number[]): Bump {
   const tree = merkleLevels(block);
   const levels = tree.slice(0, -1).map((nodes, level) => {
@@ -45,7 +48,7 @@ const parseAgain = (bump: Bump) => serialiseBump(parseBump(serialiseBump(bump)))
 
 const txids = Array.from({ length: 13 }, (_, i) => sha256d(Uint8Array.of(i)));
 
-/** A change to a sound BUMP of transaction 5 of 13, and what the parser says of it. */
+/** Changes to a sound BUMP of transaction 5 of 13, and the parser's message for each. */
 const faults: { fault: string; change: (bump: Bump) => void; says: RegExp }[] = [
   {
     fault: 'a node that belongs to no transaction',
@@ -77,7 +80,7 @@ const faults: { fault: string; change: (bump: Bump) => void; says: RegExp }[] = 
 ];
 
 describe('bump', () => {
-  it('builds what @bsv/sdk reads to the same root, for every place in blocks of 1 to 40 transactions', () => {
+  it('builds what @bsv/sdk resolves to the same root, for every position in blocks of 1 to 40 transactions', () => {
     for (let count = 1; count <= 40; count++) {
       const block = Array.from({ length: count }, (_, i) => sha256d(Uint8Array.of(i, count)));
       const root = toDisplayHex(merkleRoot(block));
@@ -93,7 +96,7 @@ describe('bump', () => {
     }
   });
 
-  it('reads the sound BUMPs of the SDK, byte for byte and to the same root', () => {
+  it("parses the SDK's sound BUMPs to the same bytes and root", () => {
     const vectors = sdkVectors('bump.valid.vectors.ts');
     expect(vectors).to.have.length.greaterThan(1);
     for (const hex of vectors) {
@@ -103,13 +106,13 @@ describe('bump', () => {
     }
   });
 
-  it('refuses every faulty BUMP of the SDK', () => {
+  it('rejects every faulty BUMP of the SDK', () => {
     const vectors = sdkVectors('bump.invalid.vectors.ts');
     expect(vectors).to.have.length.greaterThan(5);
     for (const hex of vectors) expect(isRefused(fromHex(hex))).to.equal(true, hex);
   });
 
-  it('reads the example of BRC-74, which gives two nodes that could be computed', () => {
+  it('parses the example of BRC-74, which includes two computable nodes', () => {
     const source = readFileSync(
       new URL('../../src/transaction/__tests/MerklePath.test.ts', import.meta.resolve('@bsv/sdk')),
       'utf8',
@@ -127,7 +130,7 @@ describe('bump', () => {
     }
   });
 
-  it('accepts any nodes that could be computed, for any transactions of blocks of 2 to 40, when they are equal', () => {
+  it('accepts any correct computable nodes, for any transactions of blocks of 2 to 40', () => {
     for (let count = 2; count <= 40; count++) {
       const block = Array.from({ length: count }, (_, i) => sha256d(Uint8Array.of(i, count)));
       const root = toHex(merkleRoot(block));
@@ -139,7 +142,7 @@ describe('bump', () => {
     }
   });
 
-  it('refutes a node that differs from what the nodes below it hash to, at every level', () => {
+  it('refutes a node that differs from the hash of the nodes below it, at every level', () => {
     for (const wanted of [[5], [3, 12], [12]]) {
       for (let level = 1; level < 4; level++) {
         const places = buildVerboseBump(txids, wanted).levels[level]!;
@@ -153,13 +156,13 @@ describe('bump', () => {
     }
   });
 
-  it('refuses a copy where the node is computed', () => {
+  it('rejects a copy where the node is computed', () => {
     const bump = buildVerboseBump(txids, [2, 7]);
     delete bump.levels[1]!.find(({ offset }) => offset === 3)!.hash;
     expect(() => parseBump(serialiseBump(bump))).to.throw(MalformedError, /copy/);
   });
 
-  it('throws nothing but its two errors for mutated bytes, and never finds the root for another transaction', () => {
+  it('throws only its two errors for mutated bytes and never finds the root for another transaction', () => {
     const random = seeded(7);
     const sound = [[12], [3, 6], [0, 5, 12]].map((wanted) => serialiseBump(buildVerboseBump(txids, wanted)));
     const root = toHex(merkleRoot(txids));
@@ -192,14 +195,14 @@ describe('bump', () => {
   });
 
   for (const { fault, change, says } of faults) {
-    it(`refuses ${fault}`, () => {
+    it(`rejects ${fault}`, () => {
       const bump = buildBump(9, txids, 5);
       change(bump);
       expect(() => parseBump(serialiseBump(bump))).to.throw(MalformedError, says);
     });
   }
 
-  it('refuses trailing bytes, missing bytes, long varints, unknown flags and tree heights', () => {
+  it('rejects trailing bytes, missing bytes, long varints, unknown flags and tree heights', () => {
     const raw = serialiseBump(buildBump(9, txids, 5));
     const height = Uint8Array.of(0xfd, 9, 0);
     for (const broken of [
@@ -215,8 +218,8 @@ describe('bump', () => {
     }
   });
 
-  it('never computes the same root from a BUMP with one bit changed, unless only the mark of a leaf changed', () => {
-    const raw = serialiseBump(buildBump(9, txids, 12)); // the last of 13: two copies on its way
+  it('never computes the same root from a BUMP with one bit changed, unless only the flag of a leaf changed', () => {
+    const raw = serialiseBump(buildBump(9, txids, 12)); // the last of 13: two copies on its path
     const root = toHex(merkleRoot(txids));
     let marks = 0;
     for (let bit = 8; bit < raw.length * 8; bit++) {
@@ -236,8 +239,8 @@ describe('bump', () => {
     expect(() => bumpRootFor(buildBump(9, txids, 5), reversed(txids[5]!))).to.throw(RefutedError);
   });
 
-  it('reads BUMPs as a processor sends them', () => {
-    // Recorded from ARC 1.5.11 against a Bitcoin SV node on regtest: the second of two transactions of block 221.
+  it('parses BUMPs as a processor sends them', () => {
+    // Recorded from ARC 1.5.11 with a Bitcoin SV node on regtest: the second of two transactions of block 221.
     const bump = parseBump(
       fromHex(
         'dd0102000052961622b0ff16cd25206fd25bec619d542ae21bb2332a3d61489d0347b2438601' +

@@ -1,20 +1,20 @@
-// BUMP, the Merkle path of transactions in a block (BRC-74): building, strict parsing, and its root.
+// BUMP, the Merkle path of transactions in a block (BRC-74): construction, strict parsing and root.
 import { ByteReader, encodeVarint, equalBytes, joinBytes, toDisplayHex } from './bytes.ts';
 import { MalformedError, RefutedError } from './errors.ts';
 import { hashPair, merkleLevels, merklePath } from './merkle.ts';
 
-/** A node of the block's tree: its hash in natural order, or a copy of the node before it. */
+/** A node of the block's tree: its hash in natural order, or a copy of the previous node. */
 export interface BumpNode {
   offset: number;
-  /** Absent where the node is a copy of its left neighbour. */
+  /** Absent if the node is a copy of its left neighbour. */
   hash?: Uint8Array;
-  /** Marked as a transaction id that the proof is for. */
+  /** Whether the node is flagged as a transaction id that is proven. */
   isTxid: boolean;
 }
 
 export interface Bump {
   blockHeight: number;
-  /** Level 0 are transaction ids. */
+  /** Level 0 contains the transaction ids. */
   levels: BumpNode[][];
 }
 
@@ -22,10 +22,10 @@ const FLAG_HASH = 0;
 const FLAG_DUPLICATE = 1;
 const FLAG_TXID = 2;
 
-/** Deeper than any block: 2^32 transactions. Offsets stay safe integers. */
+/** Deeper than any block: 2^32 transactions. Offsets remain safe integers. */
 const MAXIMUM_TREE_HEIGHT = 32;
 
-/** The BUMP of transaction `index` in a block with these `txids` (natural order, in block order). */
+/** Returns the BUMP of transaction `index` in a block with these `txids` (natural order, in block order). */
 export function buildBump(blockHeight: number, txids: readonly Uint8Array[], index: number): Bump {
   const tree = merkleLevels(txids);
   const path = merklePath(tree, index);
@@ -42,7 +42,7 @@ export function buildBump(blockHeight: number, txids: readonly Uint8Array[], ind
   return { blockHeight, levels };
 }
 
-/** The BUMP as bytes. */
+/** Serialises a BUMP. */
 export function serialiseBump(bump: Bump): Uint8Array {
   return joinBytes([
     encodeVarint(bump.blockHeight),
@@ -59,11 +59,11 @@ export function serialiseBump(bump: Bump): Uint8Array {
 }
 
 /**
- * Parses a BUMP whole; it may prove several transactions.
- * @throws {MalformedError} for trailing or missing bytes, numbers not in their shortest form, unknown flags, nodes
- *   repeated or beyond the tree, a copy that copies nothing, and for any node that is missing or on no transaction's way
- *   to the root
- * @throws {RefutedError} for a node that differs from what the nodes below it hash to
+ * Parses a complete BUMP, which may prove several transactions.
+ * @throws {MalformedError} for trailing or missing bytes, numbers not in their shortest form, unknown flags, nodes that
+ * are repeated or outside the tree, a copy without an original, and any node that is missing or on no transaction's
+ * path to the root
+ * @throws {RefutedError} for a node that differs from the hash of the nodes below it
  */
 export function parseBump(raw: Uint8Array): Bump {
   const reader = new ByteReader(raw);
@@ -72,7 +72,7 @@ export function parseBump(raw: Uint8Array): Bump {
   return bump;
 }
 
-/** Reads one BUMP where more may follow, as in BEEF; otherwise as `parseBump`. */
+/** Reads one BUMP that may be followed by other data, as in BEEF; otherwise like `parseBump`. */
 export function readBump(reader: ByteReader): Bump {
   const blockHeight = reader.varint();
   if (blockHeight > 0xffff_ffff) throw new MalformedError(`block height ${blockHeight}`);
@@ -107,10 +107,10 @@ function readLevel(reader: ByteReader, level: number, treeHeight: number): BumpN
 }
 
 /**
- * The root that the nodes of a BUMP hash up to, natural order. A pair above level 0 has at least one node that is
- * computed from below. A node may be given as well as computed, as encoders do that merge several paths: the two must be
- * equal. So every transaction id in the BUMP has this one root.
- * @throws {MalformedError | RefutedError} as `parseBump`
+ * Returns the root that the nodes of a BUMP hash to, in natural order. A pair above level 0 has at least one node
+ * computed from below. A node may be both given and computed, as by encoders that merge several paths; the two must
+ * then be equal. So every transaction id in the BUMP has this root.
+ * @throws {MalformedError | RefutedError} like `parseBump`
  */
 export function computeBumpRoot(bump: Bump): Uint8Array {
   const first = bump.levels[0]!;
@@ -158,10 +158,10 @@ function hashLevel(level: number, given: BumpNode[], computed: Map<number, Uint8
   return parents;
 }
 
-/** Compares a node that is given with the hash that the nodes below it have. */
+/** Compares a given node with the hash of the nodes below it. */
 function checkComputed(level: number, node: BumpNode, hash: Uint8Array): void {
   const place = `offset ${node.offset} at level ${level}`;
-  if (node.hash === undefined) throw new MalformedError(`${place} is a copy, but has nodes of its own below it`);
+  if (node.hash === undefined) throw new MalformedError(`${place} is a copy, but there are nodes below it`);
   if (!equalBytes(node.hash, hash)) {
     throw new RefutedError(
       `${place} is ${toDisplayHex(node.hash)}, but the nodes below it hash to ${toDisplayHex(hash)}`,
@@ -174,8 +174,8 @@ function sibling(offset: number): number {
 }
 
 /**
- * The root under which a BUMP proves `txid` (natural order).
- * @throws {RefutedError} when the transaction id is not at its level 0
+ * Returns the root under which a BUMP proves `txid` (natural order).
+ * @throws {RefutedError} if the transaction id is not at level 0
  */
 export function bumpRootFor(bump: Bump, txid: Uint8Array): Uint8Array {
   if (!bump.levels[0]!.some((node) => node.hash !== undefined && equalBytes(node.hash, txid))) {

@@ -1,21 +1,21 @@
-// The proof bundle as a document: its published JSON Schema, its type, and reading it from text or from a response.
+// The proof bundle as a document: its published JSON Schema, its type, and parsing from text or a response.
 import schema from '../schema/proof-bundle-1.0.json' with { type: 'json' };
 import { MalformedError } from './errors.ts';
 import { violation } from './json-schema.ts';
 import type { Schema } from './json-schema.ts';
 
-/** The published schema (draft 2020-12), as `GET /api/v1/verify/schema` answers it. */
+/** The published schema (draft 2020-12), as returned by `GET /api/v1/verify/schema`. */
 export const PROOF_BUNDLE_SCHEMA: Schema = schema;
 
-/** The version this library makes sense of. */
+/** The schema version this library supports. */
 export const BUNDLE_SCHEMA_VERSION = '1.0';
 
-/** The most headers that a bundle shows. */
+/** Maximum number of headers in a bundle. */
 export const MAXIMUM_BUNDLE_HEADERS = schema.properties.block_header_chain.maxItems;
 
 export type AnchorMode = 'merkle' | 'per_event' | 'chain';
 
-/** A proof bundle; the schema says what each field holds. */
+/** A proof bundle; the schema describes each field. */
 export interface ProofBundle {
   schema_version: typeof BUNDLE_SCHEMA_VERSION;
   canonical_hash_inputs: { version: 1; tenant_id: string; device_id: string; timestamp: number; payload: string };
@@ -34,7 +34,7 @@ export interface ProofBundle {
   verification_steps: string[];
 }
 
-/** For `verification_steps`: the procedure in words. */
+/** The value of `verification_steps`: the procedure in words. */
 export const VERIFICATION_STEPS: readonly string[] = [
   'Leaf: SHA256d of 0x01, the lengths (2 bytes) and bytes of tenant_id and device_id, the timestamp (8 bytes) and the payload must be data_hash.',
   'Path: hashing data_hash with each step of merkle_path, on the side it names, must give merkle_root; the path must be that of leaf leaf_index among count leaves.',
@@ -45,15 +45,15 @@ export const VERIFICATION_STEPS: readonly string[] = [
   'Pin: a header of the chain must be one that you trust: a checkpoint, a headers file or a header source of your own.',
 ];
 
-/** A bundle, and the verify/hash response around it where there was one. */
+/** A bundle, and the surrounding verify/hash response if there was one. */
 export interface BundleDocument {
   bundle: ProofBundle;
   record?: Readonly<Record<string, unknown>>;
 }
 
 /**
- * Takes a parsed JSON value as a bundle, or as a whole response of verify/hash that has one in its field `bundle`.
- * @throws {MalformedError} when it is neither, with the place in the document and in the schema
+ * Reads a parsed JSON value as a bundle, or as a verify/hash response with one in its field `bundle`.
+ * @throws {MalformedError} if it is neither, with the location in the document and in the schema
  */
 export function readBundleDocument(value: unknown): BundleDocument {
   if (typeof value !== 'object' || value === null || Array.isArray(value)) {
@@ -62,7 +62,9 @@ export function readBundleDocument(value: unknown): BundleDocument {
   const document = value as Readonly<Record<string, unknown>>;
   if (Object.hasOwn(document, 'schema_version')) return { bundle: readBundle(document) };
   if (Object.hasOwn(document, 'bundle')) return { bundle: readBundle(document['bundle']), record: document };
-  const hint = Object.hasOwn(document, 'beef_hex') ? '; this is a proof record: ask with include_bundle=true' : '';
+  const hint = Object.hasOwn(document, 'beef_hex')
+    ? '; this is a proof record: request it with include_bundle=true'
+    : '';
   throw new MalformedError(
     `expected a proof bundle (it has schema_version), or a response of verify/hash with the field bundle${hint}`,
   );

@@ -1,4 +1,4 @@
-// The steps of verifying a bundle. Each throws RefutedError, or MalformedError for bytes that are not what they should be.
+// The steps of verifying a bundle. Each throws RefutedError, or MalformedError for malformed bytes.
 import { parseBeef } from './beef.ts';
 import { bumpRootFor, parseBump, serialiseBump } from './bump.ts';
 import { equalBytes, fromDisplayHex, fromHex, toDisplayHex, toHex } from './bytes.ts';
@@ -16,7 +16,7 @@ import { parseTransaction, transactionId } from './transaction.ts';
 import type { Transaction } from './transaction.ts';
 import type { Statement } from './verdict.ts';
 
-/** The leaf hash of the inputs is data_hash. */
+/** Checks that the inputs hash to data_hash and returns the leaf hash. */
 export function checkLeaf(bundle: ProofBundle): Uint8Array {
   const inputs = bundle.canonical_hash_inputs;
   parsePayload(inputs.payload);
@@ -32,7 +32,7 @@ export function checkLeaf(bundle: ProofBundle): Uint8Array {
   return leaf;
 }
 
-/** The path leads to merkle_root, and is that of the leaf in a batch of this mode and count. */
+/** Checks that the path leads to merkle_root and is that of the leaf in a batch of this mode and count. */
 export function checkPath(bundle: ProofBundle, leaf: Uint8Array): void {
   const path = bundle.merkle_path.map((step) => ({ hash: fromHex(step.hash), isRight: step.is_right }));
   const { anchor_mode: mode, count, leaf_index: index } = bundle;
@@ -42,25 +42,26 @@ export function checkPath(bundle: ProofBundle, leaf: Uint8Array): void {
   if (root !== bundle.merkle_root) throw new RefutedError(`the path leads to ${root}, not to merkle_root`);
 }
 
-/** raw_tx has the id txid, and beef_hex holds exactly it and bump_hex. */
+/** Checks that raw_tx has the id txid and that beef_hex contains exactly it and bump_hex. */
 export function checkTransaction(bundle: ProofBundle): Transaction {
   const raw = fromHex(bundle.raw_tx);
   const transaction = parseTransaction(raw);
   const txid = toDisplayHex(transactionId(raw));
   if (txid !== bundle.txid) throw new RefutedError(`raw_tx hashes to ${txid}, not to txid ${bundle.txid}`);
-  // The BEEF states nothing of its own, so it is compared whole; parsing it says what is wrong with a broken one.
+  // The BEEF carries no information of its own, so it is compared as a whole; parsing it gives a specific error for a
+  // broken one.
   const beef = parseBeef(fromHex(bundle.beef_hex));
   const [only] = beef.transactions;
   if (beef.transactions.length !== 1 || toHex(only!.raw) !== bundle.raw_tx) {
-    throw new RefutedError('beef_hex does not hold exactly raw_tx');
+    throw new RefutedError('beef_hex does not contain exactly raw_tx');
   }
   if (beef.bumps.length !== 1 || toHex(serialiseBump(beef.bumps[0]!)) !== bundle.bump_hex) {
-    throw new RefutedError('beef_hex does not hold exactly bump_hex');
+    throw new RefutedError('beef_hex does not contain exactly bump_hex');
   }
   return transaction;
 }
 
-/** The transaction commits to this root and count. */
+/** Checks that the transaction commits to this root and count. */
 export function checkCommitment(bundle: ProofBundle, transaction: Transaction): Commitment {
   const commitment = findCommitment(transaction);
   const root = toHex(commitment.merkleRoot);
@@ -70,7 +71,7 @@ export function checkCommitment(bundle: ProofBundle, transaction: Transaction): 
   return commitment;
 }
 
-/** bump_hex holds txid, in the block of the first header; the result is the root it leads to. */
+/** Checks that bump_hex contains txid and is for the block of the first header; returns the root it leads to. */
 export function checkBump(bundle: ProofBundle): Uint8Array {
   const bump = parseBump(fromHex(bundle.bump_hex));
   const { height } = bundle.block_header_chain[0]!;
@@ -80,7 +81,7 @@ export function checkBump(bundle: ProofBundle): Uint8Array {
   return bumpRootFor(bump, fromDisplayHex(bundle.txid));
 }
 
-/** The headers form a chain that starts with the block whose Merkle root is `blockRoot`. */
+/** Checks that the headers form a chain that starts with the block whose Merkle root is `blockRoot`. */
 export function checkHeaders(bundle: ProofBundle, blockRoot: Uint8Array): HeaderChain {
   const chain = checkHeaderChain(
     bundle.block_header_chain.map(({ height, header }) => ({ height, raw: fromHex(header) })),
@@ -96,7 +97,7 @@ export function checkHeaders(bundle: ProofBundle, blockRoot: Uint8Array): Header
   return chain;
 }
 
-/** What is proven once all of the above hold. */
+/** Returns what is proven once all checks above have passed. */
 export function stateOf(bundle: ProofBundle, commitment: Commitment, chain: HeaderChain): Statement {
   const inputs = bundle.canonical_hash_inputs;
   const block = chain.headers[0]!;
@@ -123,7 +124,9 @@ export function stateOf(bundle: ProofBundle, commitment: Commitment, chain: Head
   };
 }
 
-/** The first pin among the headers; throws when any pin contradicts them or the block before them. */
+/**
+ * Returns the first pin among the headers, or undefined. Throws if any pin contradicts them or the block before them.
+ */
 export function findPin(chain: HeaderChain, pins: readonly Pin[]): Pin | undefined {
   const { height: first, header } = chain.headers[0]!;
   const known = new Map(chain.headers.map((block) => [block.height, toDisplayHex(block.hash)]));

@@ -15,13 +15,13 @@ import type { StepName, Verdict } from './verdict.ts';
 
 const bundle = soundBundle();
 
-/** Pins of a bundle's own headers from the `first`-th on. */
+/** Returns pins of a bundle's own headers, starting with the `first`-th. */
 function pinsOf(source: ProofBundle, first = 0): Pin[] {
   const headers = source.block_header_chain.map(({ height, header }) => ({ height, raw: fromHex(header) }));
   return pinsOfHeaders(headers.slice(first), 'headers file');
 }
 
-/** A copy of the sound bundle with a change. */
+/** Returns a modified copy of the sound bundle. */
 function changed(change: (copy: ProofBundle) => void, from: ProofBundle = bundle): ProofBundle {
   const copy = structuredClone(from);
   change(copy);
@@ -45,7 +45,7 @@ describe('bundle: sound ones', () => {
     { headers: 1, transactions: 1, blockHeight: 0 },
     { headers: 144 },
   ] as const) {
-    it(`proves ${JSON.stringify(options)} with a pin, and calls it mined without`, () => {
+    it(`proves ${JSON.stringify(options)} with a pin and reports it as mined without one`, () => {
       const sound = soundBundle(options);
       const proven = verifyBundleText(JSON.stringify(sound), { pins: pinsOf(sound) });
       expect(proven.reason).to.equal(undefined);
@@ -58,7 +58,7 @@ describe('bundle: sound ones', () => {
     });
   }
 
-  it('shows a claimed depth beyond the headers apart from the proven one', () => {
+  it('reports a claimed depth beyond the headers separately from the proven one', () => {
     const verdict = verifyBundle(changed((copy) => (copy.confirmation_depth = 900)));
     expect(verdict.statement).to.include({ claimed_depth: 900, proven_depth: 3 });
   });
@@ -89,7 +89,7 @@ describe('bundle: refusals name the step', () => {
       says: /steps/,
       change: (b) => b.merkle_path.push(b.merkle_path[0]!),
     },
-    { fault: 'a turned direction', step: 'merkle_path', says: /direction/, change: (b) => turn(b, 0) },
+    { fault: 'a flipped direction', step: 'merkle_path', says: /direction/, change: (b) => turn(b, 0) },
     { fault: 'an index outside', step: 'merkle_path', says: /does not exist/, change: (b) => (b.leaf_index = 11) },
     { fault: 'another index', step: 'merkle_path', says: /direction/, change: (b) => (b.leaf_index = 8) },
     { fault: 'another mode', step: 'merkle_path', says: /per_event/, change: (b) => (b.anchor_mode = 'per_event') },
@@ -114,7 +114,7 @@ describe('bundle: refusals name the step', () => {
       says: /raw_tx/,
       change: (b) => (b.beef_hex = soundBundle({ points: 7 }).beef_hex),
     },
-    { fault: 'a BEEF that is none', step: 'transaction', says: /BEEF/, change: (b) => (b.beef_hex = '00'.repeat(99)) },
+    { fault: 'an invalid BEEF', step: 'transaction', says: /BEEF/, change: (b) => (b.beef_hex = '00'.repeat(99)) },
     { fault: 'another count', step: 'commitment', says: /11 leaves/, change: (b) => (b.count = 12) },
     {
       fault: 'the next block',
@@ -148,7 +148,7 @@ describe('bundle: refusals name the step', () => {
     });
   }
 
-  it('commitment: a root of another batch under a transaction of its own', () => {
+  it('commitment: a root of another batch in its own transaction', () => {
     const other = soundBundle({ points: 7 });
     const verdict = verifyBundle(
       changed((copy) =>
@@ -163,7 +163,7 @@ describe('bundle: refusals name the step', () => {
     expect(failedStep(verdict)).to.equal('commitment');
   });
 
-  it('bump: a path of another transaction in a BEEF of the right one is refused where the BEEF is read', () => {
+  it('bump: rejects a path of another transaction in a BEEF of the right one when parsing the BEEF', () => {
     const txids = [sha256d(Uint8Array.of(1)), sha256d(Uint8Array.of(2))];
     const bump = toHex(serialiseBump(buildBump(871_203, txids, 0)));
     const swap = (hex: string) => hex.replace(bundle.bump_hex, bump);
@@ -188,7 +188,7 @@ describe('bundle: pins', () => {
     ['another hash for the block', [wrong(own[1]!)], 'refuted'],
     ['another hash for a later block', [wrong(own[3]!)], 'refuted'],
     ['another hash for the block before', [wrong(before)], 'refuted'],
-    ['one that agrees and one that does not', [own[1]!, wrong(own[2]!)], 'refuted'],
+    ['one that agrees and one that contradicts', [own[1]!, wrong(own[2]!)], 'refuted'],
   ];
   for (const [name, pins, verdict] of cases) {
     it(`${name}: ${verdict}`, () => {
@@ -198,7 +198,7 @@ describe('bundle: pins', () => {
     });
   }
 
-  it('a trusted header that follows the last one shown pins it by the hash it names', () => {
+  it('a trusted header that follows the last one shown pins it by its previous hash', () => {
     const longer = soundBundle({ headers: 4 });
     const cut = changed((copy) => copy.block_header_chain.pop(), longer);
     expect(verifyBundle(cut, { pins: pinsOf(longer, 3) }).verdict).to.equal('proven');
@@ -221,7 +221,7 @@ describe('bundle: documents', () => {
       /\/merkle_path\/2 .*#\/properties\/merkle_path\/items\/additionalProperties/,
     ],
     ['another schema version', { ...bundle, schema_version: '1.1' }, /must be "1.0"/],
-    ['hex in capitals', { ...bundle, txid: bundle.txid.toUpperCase() }, /\/txid must match .*#\/\$defs\/hash\/pattern/],
+    ['upper-case hex', { ...bundle, txid: bundle.txid.toUpperCase() }, /\/txid must match .*#\/\$defs\/hash\/pattern/],
     ['half a byte', { ...bundle, raw_tx: `${bundle.raw_tx}0` }, /\/raw_tx must match/],
     ['a fraction', { ...bundle, count: 10.5 }, /\/count must be of type integer/],
     ['text for a number', { ...bundle, count: '11' }, /\/count must be of type integer/],
@@ -229,7 +229,7 @@ describe('bundle: documents', () => {
     ['an unknown mode', { ...bundle, anchor_mode: 'tree' }, /\/anchor_mode must be one of/],
   ];
   for (const [name, value, says] of malformed) {
-    it(`calls ${name} malformed`, () => {
+    it(`reports ${name} as malformed`, () => {
       const verdict = verifyBundle(value);
       expect(verdict.verdict).to.equal('malformed');
       expect(failedStep(verdict)).to.equal('schema');
@@ -237,7 +237,7 @@ describe('bundle: documents', () => {
     });
   }
 
-  it('calls a repeated field malformed, also deep inside and however it is escaped', () => {
+  it('reports a repeated field as malformed, also nested and however it is escaped', () => {
     const text = JSON.stringify(bundle);
     for (const [from, to] of [
       ['"count":11', '"count":10,"count":11'],
@@ -247,7 +247,7 @@ describe('bundle: documents', () => {
       expect(text).to.include(from);
       const verdict = verifyBundleText(text.replace(from, to));
       expect(verdict.verdict).to.equal('malformed');
-      expect(verdict.reason).to.match(/stands twice/);
+      expect(verdict.reason).to.match(/appears twice/);
     }
     expect(verifyBundleText(`${text},`).reason).to.match(/not JSON/);
     expect(verifyBundleText('').reason).to.match(/not JSON/);
@@ -267,7 +267,7 @@ describe('bundle: documents', () => {
     bundle,
   };
 
-  it('takes the whole response of verify/hash', () => {
+  it('accepts the whole verify/hash response', () => {
     const verdict = verifyBundle(response, { pins: pinsOf(bundle) });
     expect(verdict.verdict).to.equal('proven');
     expect(verdict.steps.map(({ step }) => step)).to.include('record');
@@ -294,7 +294,7 @@ describe('bundle: mutations', function () {
   this.timeout(120_000);
   const validate = new Ajv2020({ allErrors: false }).compile(PROOF_BUNDLE_SCHEMA);
 
-  it('publishes a schema that a validator of draft 2020-12 takes strictly, and that the sound bundles meet', () => {
+  it('publishes a schema that a draft 2020-12 validator accepts in strict mode and the sound bundles match', () => {
     for (const mode of ['merkle', 'per_event', 'chain'] satisfies AnchorMode[]) {
       expect(validate(soundBundle({ mode })), JSON.stringify(validate.errors)).to.be.true;
     }
@@ -312,7 +312,7 @@ describe('bundle: mutations', function () {
         counts[verdict.verdict]++;
         expect(verdict.statement ?? {}, mutant).to.not.deep.equal(statement);
         if (verdict.verdict === 'proven') {
-          // All that may change under pinned headers is how deep the maker claims the block to be.
+          // With pinned headers, only the depth claimed by the bundle's maker may change.
           expect({ ...verdict.statement, claimed_depth: 3 }, mutant).to.deep.equal(statement);
         }
         const value = parsed(mutant);
@@ -327,7 +327,7 @@ describe('bundle: mutations', function () {
   }
 });
 
-/** Every text that differs from `text` by one character changed, dropped or repeated. */
+/** Yields every text that differs from `text` by one character changed, dropped or repeated. */
 function* mutantsOf(text: string): Generator<string> {
   for (let i = 0; i < text.length; i++) {
     const character = text[i]!;

@@ -17,15 +17,17 @@ import type { Pin } from './pins.ts';
 import { checkRecord } from './record.ts';
 import type { Step, StepName, Verdict } from './verdict.ts';
 
-/** The most characters of a reason. */
+/** Maximum length of a reason in characters. */
 const MAXIMUM_DETAIL = 1000;
 
 export interface VerifyOptions {
-  /** Blocks that the reader trusts. One that contradicts the bundle refutes it; at least one must be among its headers. */
+  /**
+   * Blocks that the reader trusts. One that contradicts the bundle refutes it; at least one must be among its headers.
+   */
   pins?: readonly Pin[];
 }
 
-/** As `verifyBundle`, from JSON text; a name that stands twice in one object is malformed. */
+/** Like `verifyBundle`, from JSON text; a repeated name in an object is malformed. */
 export function verifyBundleText(text: string, options: VerifyOptions = {}): Verdict {
   let value: unknown;
   try {
@@ -36,7 +38,10 @@ export function verifyBundleText(text: string, options: VerifyOptions = {}): Ver
   return verifyBundle(value, options);
 }
 
-/** Verifies a parsed bundle, or a whole response of verify/hash around one. Never throws for what the document holds. */
+/**
+ * Verifies a parsed bundle, or a verify/hash response that contains one. Never throws because of the document's
+ * content.
+ */
 export function verifyBundle(value: unknown, options: VerifyOptions = {}): Verdict {
   const log = new StepLog();
   let document: BundleDocument;
@@ -84,20 +89,20 @@ function takeSteps({ bundle, record }: BundleDocument, pins: readonly Pin[], log
   if (record !== undefined) {
     log.begin('record');
     checkRecord(record, bundle, statement);
-    log.pass('the response around the bundle says the same');
+    log.pass('the surrounding response agrees');
   }
 
   log.begin('pin');
   const pin = findPin(chain, pins);
   if (pin === undefined) {
-    const reason = 'no trusted block among the headers; proof of work alone does not say which chain they are of';
+    const reason = 'no trusted block among the headers; proof of work alone does not identify the chain';
     return { verdict: 'mined', reason: `pin: ${reason}`, steps: log.missing(reason), statement };
   }
-  log.pass(`block ${pin.height} is that of the ${pin.source}`);
+  log.pass(`block ${pin.height} matches the ${pin.source}`);
   return { verdict: 'proven', steps: log.steps, statement };
 }
 
-/** The steps so far, and the one that is being taken: it is the one that a refusal names. */
+/** The steps so far and the current one, which a refusal names. */
 class StepLog {
   readonly steps: Step[] = [];
   #current: StepName = 'schema';
@@ -115,7 +120,7 @@ class StepLog {
   }
 
   refuse(verdict: 'refuted' | 'malformed', detail: string): Verdict {
-    // What is refused may be of any length, and a part of it in the message.
+    // Invalid input may be of any length, and messages may quote it.
     const short = detail.length > MAXIMUM_DETAIL ? `${detail.slice(0, MAXIMUM_DETAIL)}…` : detail;
     return { verdict, reason: `${this.#current}: ${short}`, steps: this.missing(short) };
   }

@@ -1,10 +1,10 @@
-// Bytes: hex, order, and a reader that refuses what another encoder would have written differently.
+// Byte utilities: hex, byte order, and a reader that rejects non-canonical encodings.
 import { bytesToHex, concatBytes, hexToBytes } from '@noble/hashes/utils.js';
 import { MalformedError } from './errors.ts';
 
 export { concatBytes };
 
-/** Joins any number of byte strings; `concatBytes` takes no more of them than a call has arguments. */
+/** Joins any number of byte strings; `concatBytes` is limited to the number of arguments of a call. */
 export function joinBytes(parts: readonly Uint8Array[]): Uint8Array {
   const joined = new Uint8Array(parts.reduce((sum, part) => sum + part.length, 0));
   let at = 0;
@@ -15,14 +15,14 @@ export function joinBytes(parts: readonly Uint8Array[]): Uint8Array {
   return joined;
 }
 
-/** Bytes as lower-case hex. */
+/** Encodes bytes as lower-case hex. */
 export function toHex(bytes: Uint8Array): string {
   return bytesToHex(bytes);
 }
 
 /**
- * Hex (either case, no prefix) as bytes.
- * @throws {MalformedError} when the text is not whole bytes of hex
+ * Decodes hex (either case, no prefix).
+ * @throws {MalformedError} if the text is not whole bytes of hex
  */
 export function fromHex(hex: string): Uint8Array {
   try {
@@ -32,19 +32,21 @@ export function fromHex(hex: string): Uint8Array {
   }
 }
 
-/** A copy in opposite order: between the natural order of a hash and its display as txid or block hash. */
+/**
+ * Returns a copy in reverse order: converts between the natural order of a hash and its display as txid or block hash.
+ */
 export function reversed(bytes: Uint8Array): Uint8Array {
   return Uint8Array.from(bytes).reverse();
 }
 
-/** A txid or block hash (natural order) as it is displayed: reversed, in hex. */
+/** Formats a txid or block hash (natural order) for display: reversed, in hex. */
 export function toDisplayHex(hash: Uint8Array): string {
   return toHex(reversed(hash));
 }
 
 /**
- * A displayed txid or block hash as bytes in natural order.
- * @throws {MalformedError} when the text is not 32 bytes of hex
+ * Parses a displayed txid or block hash into natural order.
+ * @throws {MalformedError} if the text is not 32 bytes of hex
  */
 export function fromDisplayHex(hex: string): Uint8Array {
   const bytes = fromHex(hex);
@@ -52,14 +54,14 @@ export function fromDisplayHex(hex: string): Uint8Array {
   return bytes.reverse();
 }
 
-/** Whether two byte strings are equal; nothing here is secret, so not in constant time. */
+/** Reports whether two byte strings are equal. Not in constant time: nothing here is secret. */
 export function equalBytes(a: Uint8Array, b: Uint8Array): boolean {
   if (a.length !== b.length) return false;
   for (let i = 0; i < a.length; i++) if (a[i] !== b[i]) return false;
   return true;
 }
 
-/** Bitcoin's variable-length integer in its shortest form. `value` is a safe integer ≥ 0. */
+/** Encodes Bitcoin's variable-length integer in its shortest form. `value` is a safe integer ≥ 0. */
 export function encodeVarint(value: number): Uint8Array {
   if (!Number.isSafeInteger(value) || value < 0) throw new RangeError(`not an unsigned safe integer: ${value}`);
   const buffer = new Uint8Array(9);
@@ -83,21 +85,21 @@ export function encodeVarint(value: number): Uint8Array {
   return buffer;
 }
 
-/** An unsigned 32-bit integer, little-endian. */
+/** Encodes an unsigned 32-bit integer, little-endian. */
 export function encodeUint32(value: number): Uint8Array {
   const buffer = new Uint8Array(4);
   new DataView(buffer.buffer).setUint32(0, value, true);
   return buffer;
 }
 
-/** An unsigned 64-bit integer, little-endian. */
+/** Encodes an unsigned 64-bit integer, little-endian. */
 export function encodeUint64(value: bigint): Uint8Array {
   const buffer = new Uint8Array(8);
   new DataView(buffer.buffer).setBigUint64(0, value, true);
   return buffer;
 }
 
-/** Reads Bitcoin's wire formats from the front; every method throws MalformedError where the bytes do not suffice. */
+/** Reads Bitcoin's wire formats sequentially; every method throws MalformedError if there are too few bytes. */
 export class ByteReader {
   readonly #bytes: Uint8Array;
   readonly #view: DataView;
@@ -108,12 +110,12 @@ export class ByteReader {
     this.#view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
   }
 
-  /** How many bytes have been read. */
+  /** Number of bytes read. */
   get position(): number {
     return this.#position;
   }
 
-  /** How many bytes are left. */
+  /** Number of bytes left. */
   get remaining(): number {
     return this.#bytes.length - this.#position;
   }
@@ -127,7 +129,7 @@ export class ByteReader {
     return start;
   }
 
-  /** The next `length` bytes, copied. */
+  /** Returns a copy of the next `length` bytes. */
   bytes(length: number): Uint8Array {
     const start = this.#advance(length);
     return this.#bytes.slice(start, start + length);
@@ -145,7 +147,7 @@ export class ByteReader {
     return this.#view.getBigUint64(this.#advance(8), true);
   }
 
-  /** A variable-length integer; only its shortest form is taken, and only up to 2^53 − 1. */
+  /** Reads a variable-length integer; accepts only its shortest form and values up to 2^53 − 1. */
   varint(): number {
     const at = this.#position;
     const first = this.uint8();
@@ -169,8 +171,8 @@ export class ByteReader {
   }
 
   /**
-   * How many items follow, each of at least `itemBytes` bytes; refused when they cannot fit into what is left, so that
-   * a short input never makes a long list.
+   * Reads the number of items that follow, each of at least `itemBytes` bytes. Rejects a count that cannot fit into the
+   * remaining bytes, so that a short input never allocates a long list.
    */
   count(itemBytes: number): number {
     const at = this.#position;
@@ -181,7 +183,7 @@ export class ByteReader {
     return count;
   }
 
-  /** Ends the reading: refuses trailing bytes. */
+  /** Ends reading; rejects trailing bytes. */
   end(): void {
     if (this.remaining > 0) {
       throw new MalformedError(`${this.remaining} trailing bytes after byte ${this.#position}`);

@@ -7,7 +7,7 @@ import { sha256d } from './sha256.ts';
 
 const leavesOf = (count: number) => Array.from({ length: count }, (_, i) => sha256d(Uint8Array.of(i, count)));
 
-/** A batch tree of `count` heads of which `head` is the last. */
+/** Returns a batch tree of `count` heads of which `head` is the last. */
 function batchOf(head: Uint8Array, count: number) {
   const levels = merkleLevels([...leavesOf(count - 1), head]);
   return { root: levels.at(-1)![0]!, path: merklePath(levels, count - 1) };
@@ -45,10 +45,10 @@ describe('chain mode', () => {
     ['a segment above 64', [leaves[2]!, [inside[0]!, ...Array.from({ length: 64 }, () => inside[1]!), ...path], 4, 3]],
   ];
   for (const [name, given] of faults) {
-    it(`refuses ${name}`, () => expect(() => checkChainPath(...given)).to.throw(RefutedError));
+    it(`rejects ${name}`, () => expect(() => checkChainPath(...given)).to.throw(RefutedError));
   }
 
-  it('makes no path for what is not there', () => {
+  it('builds no path for what does not exist', () => {
     expect(() => segmentPath(GENESIS_HEAD, leaves, 5)).to.throw(RangeError);
     expect(() => segmentPath(GENESIS_HEAD, leavesOf(65), 0)).to.throw(RangeError);
   });

@@ -6,22 +6,22 @@ import type { MerkleStep } from './merkle.ts';
 /** The head before the first point of a device. */
 export const GENESIS_HEAD: Uint8Array = new Uint8Array(32);
 
-/** The most points of one device in one segment, so that a path stays short. */
+/** Maximum number of points of one device in one segment, which keeps paths short. */
 export const MAXIMUM_SEGMENT_LENGTH = 64;
 
-/** The head after one more leaf: SHA256d(head || leaf). */
+/** Returns the head after one more leaf: SHA256d(head || leaf). */
 export function chainHead(previousHead: Uint8Array, leaf: Uint8Array): Uint8Array {
   return hashPair(previousHead, leaf);
 }
 
-/** The head after all `leaves` of a segment; it is the segment's leaf in the batch tree. */
+/** Returns the head after all `leaves` of a segment, which is the segment's leaf in the batch tree. */
 export function segmentHead(previousHead: Uint8Array, leaves: readonly Uint8Array[]): Uint8Array {
   return leaves.reduce(chainHead, previousHead);
 }
 
 /**
- * The path from leaf `index` of a segment to the segment's head: the head before the leaf on the left, then every later
- * leaf on the right. The head's own path in the batch tree is appended to it.
+ * Returns the path from leaf `index` of a segment to the segment's head: the previous head on the left, then every
+ * later leaf on the right. The head's own path in the batch tree follows it.
  */
 export function segmentPath(previousHead: Uint8Array, leaves: readonly Uint8Array[], index: number): MerkleStep[] {
   if (leaves.length > MAXIMUM_SEGMENT_LENGTH) throw new RangeError('the segment is too long');
@@ -33,10 +33,10 @@ export function segmentPath(previousHead: Uint8Array, leaves: readonly Uint8Arra
 }
 
 /**
- * Walks a path of chain mode and checks its shape: one step to the left, at most 63 to the right, then the path of
+ * Follows a chain-mode path and checks its shape: one step to the left, at most 63 to the right, then the path of
  * segment `segmentIndex` in a batch tree of `segmentCount` heads.
  * @returns the root
- * @throws {RefutedError} when the path has another shape
+ * @throws {RefutedError} if the path has a different shape
  */
 export function checkChainPath(
   leaf: Uint8Array,
@@ -50,7 +50,7 @@ export function checkChainPath(
   }
   const segment = path.slice(0, inSegment);
   if (segment.some((step, i) => step.isRight !== i > 0)) {
-    throw new RefutedError('inside a segment the first step stands on the left and every other on the right');
+    throw new RefutedError('within a segment the first step must be on the left and all others on the right');
   }
   return checkMerklePath(walkMerklePath(leaf, segment), path.slice(inSegment), segmentCount, segmentIndex);
 }

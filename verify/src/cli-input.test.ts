@@ -1,4 +1,5 @@
-// kellet-verify under inputs of every kind. KELLET_VERIFY_FUZZ=N runs the command on N mutated bundles (the gate on a few).
+// Runs kellet-verify on inputs of every kind. KELLET_VERIFY_FUZZ=N runs the command on N mutated bundles (the gate uses
+// a few).
 import { expect } from 'chai';
 import { Ajv2020 } from 'ajv/dist/2020.js';
 import { spawn } from 'node:child_process';
@@ -34,7 +35,7 @@ const checkpoint = `${first.height}:${toDisplayHex(blockHash(fromHex(first.heade
 const headerLine = `${first.height} ${first.header}\n`;
 let folder: string;
 
-/** Runs the command; `stdout` is a file descriptor instead of a pipe that is read. */
+/** Runs the command; `stdout` is a file descriptor to use instead of a pipe. */
 function run(
   args: string[],
   options: { input?: Uint8Array; stdout?: number; closeStdout?: boolean } = {},
@@ -55,7 +56,7 @@ function run(
   });
 }
 
-/** Writes a file into the test's folder. */
+/** Writes a file to the test's folder. */
 function file(name: string, content: string | Uint8Array): string {
   writeFileSync(join(folder, name), content);
   return name;
@@ -63,7 +64,9 @@ function file(name: string, content: string | Uint8Array): string {
 
 const validate = new Ajv2020({ allowUnionTypes: true, logger: false }).compile(PROOF_BUNDLE_SCHEMA);
 
-/** Whether the bytes are a document that may be refuted: JSON with a bundle that meets the published schema. */
+/**
+ * Reports whether the bytes are a document that may be refuted: JSON with a bundle that matches the published schema.
+ */
 function isWellFormed(bytes: Uint8Array): boolean {
   try {
     const value = JSON.parse(new TextDecoder('utf-8', { fatal: true }).decode(bytes)) as { bundle?: unknown } | null;
@@ -73,7 +76,7 @@ function isWellFormed(bytes: Uint8Array): boolean {
   }
 }
 
-/** Replaces one value of a JSON document by something unusual, as JSON text. */
+/** Replaces one value of a JSON document by an unusual one, as JSON text. */
 function mutateValue(document: unknown, below: Below): string {
   // prettier-ignore
   const unusual = [
@@ -97,7 +100,7 @@ function mutateValue(document: unknown, below: Below): string {
   return JSON.stringify(copy).replace('"@@here@@"', () => unusual[below(unusual.length)]!);
 }
 
-/** The `i`-th input of a run: mutated bytes, mutated values, or noise. */
+/** Returns the `i`-th input of a run: mutated bytes, mutated values, or noise. */
 function inputOf(i: number, below: Below): Uint8Array {
   const response = { data_hash: bundle.data_hash, count: bundle.count, merkle_path: bundle.merkle_path, bundle };
   const document = below(2) === 0 ? bundle : response;
@@ -106,7 +109,7 @@ function inputOf(i: number, below: Below): Uint8Array {
   return i % 2 === 0 ? mutate(text, below) : Buffer.from(mutateValue(document, below));
 }
 
-describe('kellet-verify, whatever it is given', function () {
+describe('kellet-verify with arbitrary input', function () {
   this.timeout(120_000);
   before(() => {
     folder = mkdtempSync(join(tmpdir(), 'kellet-verify-input-'));
@@ -114,7 +117,7 @@ describe('kellet-verify, whatever it is given', function () {
   });
   after(() => rmSync(folder, { recursive: true }));
 
-  it('refutes nothing but well-formed bundles, and proves nothing but the sound one', async function () {
+  it('refutes only well-formed bundles and proves only the sound one', async function () {
     const below = seeded(11);
     const runs = Number(process.env['KELLET_VERIFY_FUZZ'] ?? 24);
     this.timeout(60_000 + runs * 5000);
@@ -139,7 +142,7 @@ describe('kellet-verify, whatever it is given', function () {
     for (const code of [1, 2]) expect(seen.get(code), `runs with exit ${code}`).to.be.greaterThan(0);
   });
 
-  it('so does the library, which throws nothing', () => {
+  it('behaves the same as a library, which never throws', () => {
     const below = seeded(12);
     const runs = 20 * Number(process.env['KELLET_VERIFY_FUZZ'] ?? 100);
     const pins = [parseCheckpoint(checkpoint)];
@@ -150,7 +153,7 @@ describe('kellet-verify, whatever it is given', function () {
     }
   });
 
-  /** The bundle with a BUMP of all 65,536 transactions of a block, its own among them. */
+  /** Returns the bundle with a BUMP of all 65,536 transactions of a block, including its own. */
   const crowdedBundle = () => {
     const hashes = Array.from({ length: 2 ** 16 }, (_, i) => sha256d(Uint8Array.of(i, i >> 8)));
     hashes[0] = fromDisplayHex(bundle.txid);
@@ -180,8 +183,8 @@ describe('kellet-verify, whatever it is given', function () {
     { name: 'an endless headers file', code: 2, says: /line 1 is not/, args: () => ['bundle.json', '--headers', '/dev/zero'] },
     { name: 'random bytes as headers file', code: 2, says: /line 1 is not/, args: () => ['bundle.json', '--headers', '/dev/urandom'] },
     { name: 'an empty line after the headers', code: 2, says: /line 2 is not/, args: () => ['bundle.json', '--headers', file('empty-line.txt', `${headerLine}\n`)] },
-    { name: 'a checkpoint of many digits', code: 2, says: /a checkpoint is/, args: () => ['bundle.json', '--checkpoint', `${'9'.repeat(400)}:00`] },
-    { name: 'no URL as header source', code: 3, says: /of no use/, args: () => ['bundle.json', '--headers-url', 'nonsense'] },
+    { name: 'a checkpoint of many digits', code: 2, says: /a checkpoint must be/, args: () => ['bundle.json', '--checkpoint', `${'9'.repeat(400)}:00`] },
+    { name: 'an invalid URL as header source', code: 3, says: /unusable/, args: () => ['bundle.json', '--headers-url', 'nonsense'] },
     { name: 'an empty argument', code: 2, says: /ENOENT/, args: () => [''] },
   ];
   for (const { name, code, says, args, input } of cases) {
@@ -192,15 +195,15 @@ describe('kellet-verify, whatever it is given', function () {
     });
   }
 
-  it('takes a headers file of a size that memory would not hold', async () => {
-    // Sparse: one header, then a line of zeros that never ends.
+  it('accepts a headers file larger than memory', async () => {
+    // Sparse: one header, then an endless line of zeros.
     truncateSync(join(folder, file('sparse.txt', headerLine)), 40e9);
     const { code, stderr } = await run(['bundle.json', '--headers', 'sparse.txt']);
     expect(stderr).to.match(/line 2 is not/);
     expect(code).to.equal(2);
   });
 
-  it('keeps its verdict when nobody reads it, and says when it cannot be written', async () => {
+  it('keeps its verdict when its output is closed, and reports when it cannot be written', async () => {
     for (const [args, code] of [
       [['--checkpoint', checkpoint], 0],
       [[], 3],
@@ -232,11 +235,11 @@ describe('kellet-verify, whatever it is given', function () {
     };
     // prettier-ignore
     const sources: { name: string; answer: (response: ServerResponse) => void; code: number; says: RegExp }[] = [
-      { name: 'never ends its answer', answer: write, code: 3, says: /of no use: .*longer than/ },
-      { name: 'breaks off', answer: (r) => void (r.write('abc'), setTimeout(() => r.destroy(), 50)), code: 3, says: /of no use/ },
-      { name: 'answers no HTTP', answer: (r) => void r.socket!.end('nonsense\r\n\r\n'), code: 3, says: /of no use/ },
-      { name: 'redirects for ever', answer: (r) => void r.writeHead(302, { location: '/' }).end(), code: 3, says: /of no use/ },
-      { name: 'answers JSON of the wrong kind', answer: (r) => void r.writeHead(200, { 'content-type': 'application/json' }).end('null'), code: 3, says: /of no use/ },
+      { name: 'never ends its response', answer: write, code: 3, says: /unusable: .*longer than/ },
+      { name: 'breaks off', answer: (r) => void (r.write('abc'), setTimeout(() => r.destroy(), 50)), code: 3, says: /unusable/ },
+      { name: 'does not speak HTTP', answer: (r) => void r.socket!.end('nonsense\r\n\r\n'), code: 3, says: /unusable/ },
+      { name: 'redirects forever', answer: (r) => void r.writeHead(302, { location: '/' }).end(), code: 3, says: /unusable/ },
+      { name: 'returns JSON of the wrong kind', answer: (r) => void r.writeHead(200, { 'content-type': 'application/json' }).end('null'), code: 3, says: /unusable/ },
     ];
     for (const { name, answer: served, code, says } of sources) {
       it(`that ${name}: exit ${code}`, async () => {
@@ -247,20 +250,20 @@ describe('kellet-verify, whatever it is given', function () {
       });
     }
 
-    it('that never answers, or never comes to an end: exit 3 after 15 seconds', async () => {
+    it('that never responds or never ends: exit 3 after 15 seconds', async () => {
       let asked = 0;
       answer = (response) => {
         asked += 1;
         if (asked > 1) setInterval(() => response.write('a'), 1000).unref();
       };
       for (const { stdout, code } of await Promise.all([1, 2].map(() => run(['bundle.json', '--headers-url', url])))) {
-        expect(stdout).to.match(/of no use: .*timeout/);
+        expect(stdout).to.match(/unusable: .*timeout/);
         expect(code).to.equal(3);
       }
       expect(asked).to.equal(2);
     });
 
-    it('writes no part of a headers file as if it were the whole', async () => {
+    it('writes no partial headers file', async () => {
       answer = (response) => response.end(fromHex(first.header));
       const args = ['headers', '--headers-url', url, '--from', String(first.height), '--count', '1'];
       expect((await run(args)).code).to.equal(0);

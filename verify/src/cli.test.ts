@@ -20,7 +20,7 @@ interface Run {
 
 const cli = new URL('cli.ts', import.meta.url).pathname;
 
-/** Runs the command as a process of its own. */
+/** Runs the command as a separate process. */
 function run(args: string[], input = ''): Promise<Run> {
   return new Promise((resolve) => {
     const child = execFile(process.execPath, [cli, ...args], { cwd: folder }, (error, stdout, stderr) => {
@@ -38,7 +38,7 @@ const first = bundle.block_header_chain[0]!.height;
 const line = (i: number, raw = raws[i]!) => `${first + i} ${toHex(raw)}\n`;
 const foreign = soundBundle({ points: 3, headers: 4 }).block_header_chain.map(({ header }) => fromHex(header));
 
-/** How a header source may answer `/headers`. */
+/** A header source's response to `/headers`. */
 type Answer = (from: number, count: number) => { status?: number; type?: string; body: Uint8Array | string };
 const chainFrom =
   (chain: Uint8Array[]): Answer =>
@@ -112,22 +112,22 @@ describe('kellet-verify', function () {
     { name: 'the whole response', args: ['response.json', ...checkpoint(0)], code: 0, says: /^ok +record/m },
     { name: 'headers of other heights', args: ['bundle.json', '--headers', 'elsewhere.txt'], code: 3, says: /^mined/m },
     {
-      name: 'a checkpoint that contradicts',
+      name: 'a contradicting checkpoint',
       args: ['bundle.json', ...checkpoint(2, wrong)],
       code: 1,
       says: /^FAIL pin/m,
     },
     {
-      name: 'one of two that contradicts',
+      name: 'one of two checkpoints that contradicts',
       args: ['bundle.json', ...checkpoint(0), ...checkpoint(1, wrong)],
       code: 1,
       says: /^FAIL pin/m,
     },
-    { name: 'headers that contradict', args: ['bundle.json', '--headers', 'other.txt'], code: 1, says: /^FAIL pin/m },
+    { name: 'contradicting headers', args: ['bundle.json', '--headers', 'other.txt'], code: 1, says: /^FAIL pin/m },
     { name: 'a changed bundle', args: ['changed.json', ...checkpoint(0)], code: 1, says: /^FAIL merkle_path/m },
     { name: 'an unknown field', args: ['unknown.json'], code: 2, says: /^FAIL schema .*#\/additionalProperties/m },
-    { name: 'a repeated field', args: ['twice.json'], code: 2, says: /"count" stands twice/ },
-    { name: 'no JSON', args: ['text.json'], code: 2, says: /not JSON/ },
+    { name: 'a repeated field', args: ['twice.json'], code: 2, says: /"count" appears twice/ },
+    { name: 'invalid JSON', args: ['text.json'], code: 2, says: /not JSON/ },
     { name: 'ill-formed UTF-8', args: ['binary.json'], code: 2, says: /binary\.json/ },
     { name: 'a missing file', args: ['nowhere.json'], code: 2, says: /nowhere\.json: ENOENT/ },
     { name: 'a folder', args: ['.'], code: 2, says: /EISDIR/ },
@@ -192,7 +192,7 @@ describe('kellet-verify', function () {
     expect(JSON.parse((await run(['text.json', '--json'])).stdout)).to.include({ verdict: 'malformed' });
   });
 
-  it('does not let a bundle steer the terminal', async () => {
+  it('does not let a bundle control the terminal', async () => {
     const { stdout, code } = await run(['steer.json']);
     expect(code).to.equal(1);
     expect(stdout).to.include('\\u001b[2J');
@@ -206,20 +206,20 @@ describe('kellet-verify', function () {
       body: JSON.stringify({ status: 'success', value: toHex(chainFrom(chain)(from, count).body as Uint8Array) }),
     });
   const sources: { name: string; answer: Answer; code: number; says: RegExp }[] = [
-    { name: 'has the headers', answer: chainFrom(raws), code: 0, says: /block \d+ is that of the header source/ },
+    { name: 'has the headers', answer: chainFrom(raws), code: 0, says: /block \d+ matches the header source/ },
     { name: 'has them in hex', answer: hexJson(raws), code: 0, says: /^proven$/m },
     { name: 'lags behind the bundle', answer: chainFrom(raws.slice(0, 1)), code: 0, says: /^proven$/m },
-    { name: 'has not come to the block', answer: chainFrom([]), code: 3, says: /note: .*it has no block/ },
-    { name: 'knows no such block', answer: () => ({ status: 404, body: '{}' }), code: 3, says: /it has no block/ },
+    { name: 'has not reached the block', answer: chainFrom([]), code: 3, says: /note: .*it has no block/ },
+    { name: 'does not know the block', answer: () => ({ status: 404, body: '{}' }), code: 3, says: /it has no block/ },
     { name: 'has another chain', answer: chainFrom(foreign), code: 1, says: /^FAIL pin/m },
     { name: 'fails', answer: () => ({ status: 503, body: 'busy' }), code: 3, says: /answered 503/ },
-    { name: 'answers half a header', answer: () => ({ body: new Uint8Array(40) }), code: 3, says: /40 bytes/ },
-    { name: 'answers headers that do not hold', answer: () => ({ body: new Uint8Array(80) }), code: 3, says: /no use/ },
+    { name: 'returns half a header', answer: () => ({ body: new Uint8Array(40) }), code: 3, says: /40 bytes/ },
+    { name: 'returns inconsistent headers', answer: () => ({ body: new Uint8Array(80) }), code: 3, says: /unusable/ },
     {
-      name: 'answers JSON of another kind',
+      name: 'returns JSON of another kind',
       answer: () => ({ type: 'application/json', body: '{}' }),
       code: 3,
-      says: /no use/,
+      says: /unusable/,
     },
   ];
   for (const { name, answer: served, code, says } of sources) {
@@ -231,14 +231,14 @@ describe('kellet-verify', function () {
     });
   }
 
-  it('a header source that is away: exit 3, and 0 with another pin', async () => {
+  it('a header source that is unavailable: exit 3, and 0 with another pin', async () => {
     const closed = createServer().listen(0, '127.0.0.1');
     await once(closed, 'listening');
     const { port } = closed.address() as AddressInfo;
     closed.close();
     const away = ['bundle.json', '--headers-url', `http://127.0.0.1:${port}/v2`];
     const { code, stdout } = await run(away);
-    expect(stdout).to.match(/note: the header source is of no use: .*ECONNREFUSED/);
+    expect(stdout).to.match(/note: the header source is unusable: .*ECONNREFUSED/);
     expect(code).to.equal(3);
     expect((await run([...away, ...checkpoint(0)])).code).to.equal(0);
   });
@@ -256,7 +256,7 @@ describe('kellet-verify', function () {
       expect((await run(['bundle.json', '--headers', 'written.txt'])).code).to.equal(0);
     });
 
-    it('asks page by page', async () => {
+    it('fetches page by page', async () => {
       const asked: number[] = [];
       answer = (from, count) => {
         asked.push(from);
@@ -267,10 +267,10 @@ describe('kellet-verify', function () {
     });
 
     const refused: { name: string; args: string[]; code: number; says: RegExp; answer?: Answer }[] = [
-      { name: 'more than there are', args: [String(first), '--count', '5'], code: 3, says: /no block/ },
-      { name: 'none that there are', args: [String(first + 9)], code: 3, says: /no block/ },
+      { name: 'more headers than exist', args: [String(first), '--count', '5'], code: 3, says: /no block/ },
+      { name: 'no existing headers', args: [String(first + 9)], code: 3, says: /no block/ },
       {
-        name: 'headers that do not hold',
+        name: 'inconsistent headers',
         args: [String(first)],
         code: 1,
         says: /does not follow/,
@@ -283,10 +283,10 @@ describe('kellet-verify', function () {
         says: /answered 503/,
         answer: () => ({ status: 503, body: '' }),
       },
-      { name: 'both bounds', args: ['1', '--count', '1', '--to', '2'], code: 2, says: /exclude/ },
+      { name: 'both bounds', args: ['1', '--count', '1', '--to', '2'], code: 2, says: /mutually exclusive/ },
       { name: 'a bound below the start', args: ['5', '--to', '4'], code: 2, says: /no headers/ },
-      { name: 'no number', args: ['x'], code: 2, says: /not a whole number/ },
-      { name: 'a bundle too', args: ['1', 'bundle.json'], code: 2, says: /bundle\.json/ },
+      { name: 'not a number', args: ['x'], code: 2, says: /not a whole number/ },
+      { name: 'a bundle as well', args: ['1', 'bundle.json'], code: 2, says: /bundle\.json/ },
     ];
     for (const { name, args, code, says, answer: served } of refused) {
       it(`${name}: exit ${code}, nothing written`, async () => {
@@ -297,7 +297,7 @@ describe('kellet-verify', function () {
       });
     }
 
-    it('needs a source and a start', async () => {
+    it('requires a source and a start', async () => {
       expect((await run(['headers'])).code).to.equal(2);
       expect((await run(['headers', '--headers-url', url])).code).to.equal(2);
       expect((await run(['headers', '--help'])).code).to.equal(0);

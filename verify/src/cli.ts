@@ -1,5 +1,6 @@
 #!/usr/bin/env node
-// kellet-verify: proves a bundle on this machine, and writes headers files. This file and command-input.ts need Node.
+// The command kellet-verify: verifies a bundle locally and writes headers files. Only this file and command-input.ts
+// need Node.
 import { hash } from 'node:crypto';
 import { parseArgs } from 'node:util';
 import { verifyBundleText } from './bundle.ts';
@@ -23,28 +24,28 @@ const HELP = `Usage:
 Proves that a telemetry point was anchored: hash, Merkle path, transaction, block, headers. BUNDLE.json is a proof
 bundle, or a whole response of verify/hash with include_bundle=true; - reads it from standard input.
 
-Proof of work does not say which chain it is of, so a proof needs a block that you trust:
-  --headers FILE            a headers file: a line "HEIGHT HEADER-IN-HEX" each
+Proof of work does not identify the chain, so a proof needs a block that you trust:
+  --headers FILE            a headers file: one line "HEIGHT HEADER-IN-HEX" per header
   --checkpoint HEIGHT:HASH  the hash of a block, as displayed; may be given more than once
-  --headers-url URL         a header source: the base of ChainTracks v2's routes
+  --headers-url URL         a header source: the base URL of its ChainTracks v2 routes
   --json                    print the verdict as JSON
 
 "headers" writes a headers file to standard output, by default up to the source's tip.
 
 Exit codes:
   0  proven     everything holds, and a trusted block is among the bundle's headers
-  1  refuted    something is untrue; a trusted block that contradicts the bundle is too
-  2  malformed  not a bundle, an input that cannot be read, or bad usage
-  3  mined      everything holds, under the work stated, but nothing says on which chain; or the command itself failed
+  1  refuted    something is untrue, or a trusted block contradicts the bundle
+  2  malformed  not a bundle, unreadable input, or bad usage
+  3  mined      everything holds under the stated work, but the chain is not identified; or the command failed
 `;
 
-/** Headers asked for at once. */
+/** Number of headers per request. */
 const PAGE = 2000;
 
-/** The most headers that one run writes: twice what the main chain has. */
+/** Maximum number of headers that one run writes: twice the length of the main chain. */
 const MOST_HEADERS = 2_000_000;
 
-/** What ends the command with a message: bad usage, an unreadable file, a header source that fails. */
+/** Ends the command with a message: bad usage, an unreadable file, or a failing header source. */
 class CommandError extends Error {
   readonly code: number;
 
@@ -96,7 +97,7 @@ async function verify(args: string[]): Promise<number> {
       pins.push(...(await pinsOfSource(values['headers-url'], verdict.statement)));
       verdict = verifyBundleText(text, { pins });
     } catch (error) {
-      note = `the header source is of no use: ${messageOf(error)}`;
+      note = `the header source is unusable: ${messageOf(error)}`;
     }
   }
   const document = note === undefined ? verdict : { ...verdict, note };
@@ -129,30 +130,30 @@ async function writeHeaders(args: string[]): Promise<number> {
     throw new CommandError('headers needs --headers-url and --from', EXIT.malformed);
   }
   if (values.count !== undefined && values.to !== undefined) {
-    throw new CommandError('--count and --to exclude one another', EXIT.malformed);
+    throw new CommandError('--count and --to are mutually exclusive', EXIT.malformed);
   }
   const from = wholeNumber('--from', values.from);
   let wanted = Infinity;
   if (values.count !== undefined) wanted = wholeNumber('--count', values.count);
   if (values.to !== undefined) wanted = wholeNumber('--to', values.to) - from + 1;
-  if (wanted < 1) throw new CommandError('there would be no headers to write', EXIT.malformed);
+  if (wanted < 1) throw new CommandError('the range contains no headers', EXIT.malformed);
   const headers = await collectHeaders(url, from, wanted);
   for (let i = 0; i < headers.length; i += PAGE) await print(formatHeadersFile(headers.slice(i, i + PAGE)));
   return 0;
 }
 
-/** Reads a chain of headers page by page; without a bound, up to the source's tip. */
+/** Fetches a chain of headers page by page; without a bound, up to the source's tip. */
 async function collectHeaders(url: string, from: number, wanted: number): Promise<HeaderAtHeight[]> {
   const headers: HeaderAtHeight[] = [];
   try {
     while (headers.length < wanted) {
       const page = await fetchHeaders(url, from + headers.length, Math.min(PAGE, wanted - headers.length));
       if (page.length === 0) break;
-      // Each page at once, so that a source of nonsense is not read on and on.
+      // Each page is checked at once, so that an invalid source is not read indefinitely.
       checkHeaderChain([...headers.slice(-1), ...page]);
       headers.push(...page);
       if (headers.length > MOST_HEADERS) {
-        throw new CommandError(`more than ${MOST_HEADERS} headers: ask for them in parts with --count`, EXIT.malformed);
+        throw new CommandError(`more than ${MOST_HEADERS} headers: request them in parts with --count`, EXIT.malformed);
       }
     }
     if (headers.length === 0 || (wanted !== Infinity && headers.length < wanted)) {
@@ -173,7 +174,7 @@ function wholeNumber(option: string, text: string): number {
   return Number(text);
 }
 
-/** Runs what reads the command line; whatever it throws is bad usage. */
+/** Runs a function that reads the command line; any error it throws is bad usage. */
 function usage<T>(read: () => T): T {
   try {
     return read();
@@ -182,7 +183,7 @@ function usage<T>(read: () => T): T {
   }
 }
 
-/** Runs what reads a file of the command line: whatever is wrong with the file, the message names it. */
+/** Runs a function that reads a file named on the command line and adds the file name to its errors. */
 async function input<T>(path: string, read: () => Promise<T>): Promise<T> {
   try {
     return await read();
@@ -191,10 +192,10 @@ async function input<T>(path: string, read: () => Promise<T>): Promise<T> {
   }
 }
 
-/** Set when nobody reads standard output any more, or it takes nothing. */
+/** Set when standard output was closed or failed. */
 let outputError: NodeJS.ErrnoException | undefined;
 
-/** Writes to standard output and waits until it is taken. */
+/** Writes to standard output and waits until the data is accepted. */
 function print(text: string): Promise<0> {
   return new Promise((resolve) => {
     process.stdout.write(text, (error) => {
@@ -204,38 +205,38 @@ function print(text: string): Promise<0> {
   });
 }
 
-/** Says on standard error what went wrong. */
+/** Prints an error on standard error. */
 function complain(message: string): void {
   process.stderr.write(`kellet-verify: ${message}\n`);
 }
 
 /**
- * The exit code of a run. Nothing but a verdict may exit with 1: a failure of the command itself says nothing of the
- * bundle and is "not proven".
+ * Returns the exit code of a run. Only a verdict may exit with 1: a failure of the command itself says nothing about
+ * the bundle and counts as not proven.
  */
 async function exitCode(args: string[]): Promise<number> {
   try {
     const code = await main(args);
     if (outputError === undefined) return code;
-    // Who stops reading has seen enough of a verdict; a headers file that was cut off is of no use.
+    // A reader that closes the pipe has seen enough of a verdict, but a truncated headers file is useless.
     if (outputError.code === 'EPIPE' && args[0] !== 'headers') return code;
     complain(`standard output: ${outputError.message}`);
     return code === EXIT.proven ? EXIT.mined : code;
   } catch (error) {
     if (error instanceof CommandError) {
-      complain(`${error.message}\nkellet-verify --help shows how it is used`);
+      complain(`${error.message}\nrun kellet-verify --help for usage`);
       return error.code;
     }
-    complain(`an error in kellet-verify itself, which says nothing of the bundle: ${messageOf(error)}`);
+    complain(`an error in kellet-verify itself, which says nothing about the bundle: ${messageOf(error)}`);
     return EXIT.mined;
   }
 }
 
-// Errors of the streams are reported to whoever writes; without a listener they would end the process.
+// Stream errors are reported to the writer; without a listener they would end the process.
 process.stdout.on('error', () => undefined);
 process.stderr.on('error', () => undefined);
 process.on('uncaughtException', (error) => {
-  complain(`an error in kellet-verify itself, which says nothing of the bundle: ${messageOf(error)}`);
+  complain(`an error in kellet-verify itself, which says nothing about the bundle: ${messageOf(error)}`);
   process.exit(EXIT.mined);
 });
 process.exitCode = await exitCode(process.argv.slice(2));

@@ -1,24 +1,24 @@
-// Reads the command's files: bounded, so that no input, endless ones included, exhausts memory.
+// Reads the command's files with limits, so that no input, not even an endless one, exhausts memory.
 import { createReadStream } from 'node:fs';
 import { MalformedError } from './errors.ts';
 import { HeaderPins, parseHeaderLine } from './pins.ts';
 import type { Pin } from './pins.ts';
 
-/** The most bytes of a bundle, many times what a service makes. */
+/** Maximum size of a bundle, many times that of real ones. */
 export const MAXIMUM_BUNDLE_BYTES = 16 * 1024 * 1024;
 
 /** Longer than any line of a headers file. */
 const MAXIMUM_LINE = 256;
 
-/** The bytes of a file, or of standard input for `-`, as they come. */
+/** Opens a file, or standard input for `-`, as a stream. */
 function openInput(path: string): AsyncIterable<Buffer> {
   return path === '-' ? process.stdin : createReadStream(path);
 }
 
 /**
- * The text of a bundle.
- * @throws {MalformedError} when it is longer than 16 MiB or not well-formed UTF-8
- * @throws the error of the system when it cannot be read
+ * Returns the text of a bundle.
+ * @throws {MalformedError} if it is longer than 16 MiB or ill-formed UTF-8
+ * @throws the system error if it cannot be read
  */
 export async function readBundleText(path: string): Promise<string> {
   const parts: Buffer[] = [];
@@ -28,15 +28,15 @@ export async function readBundleText(path: string): Promise<string> {
     if (length > MAXIMUM_BUNDLE_BYTES) throw new MalformedError(`longer than ${MAXIMUM_BUNDLE_BYTES} bytes`);
     parts.push(part);
   }
-  // Ill-formed UTF-8 is refused, not repaired.
+  // Rejects ill-formed UTF-8 instead of replacing it.
   return new TextDecoder('utf-8', { fatal: true }).decode(Buffer.concat(parts));
 }
 
 /**
  * Checks a headers file line by line, whatever its length.
- * @returns what it pins at heights that `isWanted` names
- * @throws {MalformedError} as `parseHeadersFile` and `pinsOfHeaders`
- * @throws the error of the system when it cannot be read
+ * @returns its pins at the heights that `isWanted` selects
+ * @throws {MalformedError} like `parseHeadersFile` and `pinsOfHeaders`
+ * @throws the system error if it cannot be read
  */
 export async function readHeaderPins(
   path: string,

@@ -9,7 +9,7 @@ const merkleRoot = sha256d(Uint8Array.of(1));
 const commitment = { merkleRoot, batchId: BATCH_ID, timestampSeconds: 1_760_000_030, count: 1000 };
 const script = commitmentScript(commitment);
 
-/** The script with the byte at `offset` changed. */
+/** Returns the script with the byte at `offset` changed. */
 function changed(offset: number, byte: number): Uint8Array {
   const copy = Uint8Array.from(script);
   copy[offset] = byte;
@@ -17,7 +17,7 @@ function changed(offset: number, byte: number): Uint8Array {
 }
 
 describe('commitment', () => {
-  it('lays 66 bytes out behind OP_FALSE OP_RETURN, the root at offset 6', () => {
+  it('encodes 66 bytes after OP_FALSE OP_RETURN, with the root at offset 6', () => {
     expect(toHex(script)).to.equal(
       '006a42' + '4b454c4c4554' + toHex(merkleRoot) + BATCH_ID.replaceAll('-', '') + '0000000068e7781e' + '000003e8',
     );
@@ -29,13 +29,13 @@ describe('commitment', () => {
     ['another push', changed(2, 0x43)],
     ['no OP_FALSE', changed(0, 0x51)],
     ['another opcode', changed(1, 0x6b)],
-    ['a byte less', script.subarray(0, -1)],
-    ['a byte more', Uint8Array.of(...script, 0)],
-    ['a count of nothing', Uint8Array.of(...script.subarray(0, 65), 0, 0, 0, 0)],
-    ['a timestamp beyond all time', changed(57, 0xff)],
+    ['one byte less', script.subarray(0, -1)],
+    ['one byte more', Uint8Array.of(...script, 0)],
+    ['a zero count', Uint8Array.of(...script.subarray(0, 65), 0, 0, 0, 0)],
+    ['a timestamp out of range', changed(57, 0xff)],
   ];
   for (const [name, bytes] of broken) {
-    it(`refuses ${name}`, () => expect(() => parseCommitmentScript(bytes)).to.throw(MalformedError));
+    it(`rejects ${name}`, () => expect(() => parseCommitmentScript(bytes)).to.throw(MalformedError));
   }
 
   for (const change of [
@@ -45,12 +45,12 @@ describe('commitment', () => {
     { timestampSeconds: -1 },
     { merkleRoot: new Uint8Array(31) },
   ]) {
-    it(`does not write ${JSON.stringify(change).slice(0, 40)}`, () => {
+    it(`refuses to encode ${JSON.stringify(change).slice(0, 40)}`, () => {
       expect(() => commitmentScript({ ...commitment, ...change })).to.throw(RangeError);
     });
   }
 
-  it('refuses a transaction with no data output, with two, or with data of another kind', () => {
+  it('rejects a transaction with no data output, with two, or with data of another kind', () => {
     const transaction = anchoringTransaction(merkleRoot, 7);
     expect(findCommitment(transaction).count).to.equal(7);
     const [data, change] = transaction.outputs;

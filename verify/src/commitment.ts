@@ -1,4 +1,4 @@
-// The on-chain commitment (SPEC "On-chain commitment"): the one output of an anchoring transaction that carries data.
+// The on-chain commitment: the single data output of an anchoring transaction.
 import { concatBytes, fromHex, toHex } from './bytes.ts';
 import { MalformedError, RefutedError } from './errors.ts';
 import type { Transaction } from './transaction.ts';
@@ -22,7 +22,10 @@ export interface Commitment {
   count: number;
 }
 
-/** The locking script: `00 6a 42`, tag (6), root (32), batch id (16), timestamp (8, big-endian), count (4, big-endian). */
+/**
+ * Returns the locking script: `00 6a 42`, tag (6), root (32), batch id (16), timestamp (8, big-endian), count (4,
+ * big-endian).
+ */
 export function commitmentScript(commitment: Commitment): Uint8Array {
   const { merkleRoot, batchId, timestampSeconds, count } = commitment;
   if (merkleRoot.length !== 32) throw new RangeError('a root has 32 bytes');
@@ -38,8 +41,8 @@ export function commitmentScript(commitment: Commitment): Uint8Array {
 }
 
 /**
- * Reads a commitment script.
- * @throws {MalformedError} when it is not exactly the 69 bytes that `commitmentScript` writes
+ * Parses a commitment script.
+ * @throws {MalformedError} if it is not exactly the 69 bytes that `commitmentScript` writes
  */
 export function parseCommitmentScript(script: Uint8Array): Commitment {
   if (script.length !== SCRIPT_BYTES) {
@@ -64,18 +67,16 @@ export function parseCommitmentScript(script: Uint8Array): Commitment {
 }
 
 /**
- * The commitment of an anchoring transaction.
- * @throws {RefutedError} when not exactly one output starts with OP_FALSE OP_RETURN
- * @throws {MalformedError} when that output is not a commitment
+ * Returns the commitment of an anchoring transaction.
+ * @throws {RefutedError} unless exactly one output starts with OP_FALSE OP_RETURN
+ * @throws {MalformedError} if that output is not a commitment
  */
 export function findCommitment(transaction: Transaction): Commitment {
   const scripts = transaction.outputs
     .map((output) => output.lockingScript)
     .filter((script) => script[0] === PREFIX[0] && script[1] === PREFIX[1]);
   if (scripts.length !== 1) {
-    throw new RefutedError(
-      `${scripts.length} outputs start with OP_FALSE OP_RETURN, where a commitment is exactly one`,
-    );
+    throw new RefutedError(`${scripts.length} outputs start with OP_FALSE OP_RETURN; a commitment needs exactly one`);
   }
   return parseCommitmentScript(scripts[0]!);
 }

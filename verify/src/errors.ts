@@ -1,16 +1,16 @@
-// The two ways in which evidence can fail: it is not what its format says, or it says something untrue.
+// The two ways evidence can fail: it is malformed, or it is untrue.
 
-/** Bytes or text that are not what their format asks for. The message names the field and what is wrong with it. */
+/** Malformed bytes or text. The message names the field and the problem. */
 export class MalformedError extends Error {
   override readonly name = 'MalformedError';
 }
 
-/** Well-formed evidence that does not hold: a hash, an index, a link or a proof of work that disagrees. */
+/** Well-formed evidence that does not hold: a hash, index, link or proof of work that does not match. */
 export class RefutedError extends Error {
   override readonly name = 'RefutedError';
 }
 
-/** The message of whatever was thrown. */
+/** Returns the message of any thrown value. */
 export function messageOf(error: unknown): string {
   return error instanceof Error ? error.message : String(error);
 }

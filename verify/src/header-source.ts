@@ -1,22 +1,22 @@
-// Headers from a header source over HTTP: the route `/headers?height&count` of ChainTracks v2.
+// Fetches headers from a header source over HTTP: the route `/headers?height&count` of ChainTracks v2.
 import { fromHex, joinBytes } from './bytes.ts';
 import { messageOf } from './errors.ts';
 import { HEADER_BYTES } from './headers.ts';
 import type { HeaderAtHeight } from './headers.ts';
 
-/** A header source that could not be read, or answered something that is no headers. */
+/** A header source that could not be read or returned invalid data. */
 export class HeaderSourceError extends Error {
   override readonly name = 'HeaderSourceError';
 }
 
-/** How long one request may take, in milliseconds. */
+/** Timeout of a request in milliseconds. */
 const REQUEST_TIMEOUT = 15_000;
 
 /**
- * At most `count` headers from height `from` on; fewer where the source's chain ends. The base of the URL is that of
- * the source's routes. The answer is taken as raw headers of 80 bytes, or as JSON with them in hex in `value`.
- * Whether they form a chain is not checked here.
- * @throws {HeaderSourceError} when the source cannot be read
+ * Returns at most `count` headers starting at height `from`; fewer where the source's chain ends. The URL is the base
+ * of the source's routes. Accepts raw headers of 80 bytes, or JSON with them as hex in `value`. Does not check whether
+ * they form a chain.
+ * @throws {HeaderSourceError} if the source cannot be read
  */
 export async function fetchHeaders(baseUrl: string, from: number, count: number): Promise<HeaderAtHeight[]> {
   const url = `${baseUrl.replace(/\/+$/, '')}/headers?height=${from}&count=${count}`;
@@ -35,7 +35,7 @@ export async function fetchHeaders(baseUrl: string, from: number, count: number)
   const isJson = response.headers.get('content-type')?.includes('json') ?? false;
   const bytes = isJson ? headersOfJson(url, body) : body;
   if (bytes.length % HEADER_BYTES !== 0 || bytes.length > count * HEADER_BYTES) {
-    throw new HeaderSourceError(`${url} answered ${bytes.length} bytes, which are not up to ${count} headers`);
+    throw new HeaderSourceError(`${url} returned ${bytes.length} bytes, which are not up to ${count} headers`);
   }
   return Array.from({ length: bytes.length / HEADER_BYTES }, (_, i) => ({
     height: from + i,
@@ -43,7 +43,7 @@ export async function fetchHeaders(baseUrl: string, from: number, count: number)
   }));
 }
 
-/** The body of a response; throws once it has more than `most` bytes. */
+/** Reads the body of a response; throws if it has more than `most` bytes. */
 async function readBody(response: Response, most: number): Promise<Uint8Array> {
   const parts: Uint8Array[] = [];
   let length = 0;
@@ -52,7 +52,7 @@ async function readBody(response: Response, most: number): Promise<Uint8Array> {
     length += part.value.length;
     if (length > most) {
       await reader!.cancel();
-      throw new HeaderSourceError(`the answer is longer than ${most} bytes`);
+      throw new HeaderSourceError(`the response is longer than ${most} bytes`);
     }
     parts.push(part.value);
   }

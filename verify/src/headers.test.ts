@@ -5,14 +5,14 @@ import { MalformedError, RefutedError } from './errors.ts';
 import { blockHash, checkHeaderChain, parseHeader, serialiseHeader, targetOf, workOf } from './headers.ts';
 import { sha256d } from './sha256.ts';
 
-// The first two blocks of the main chain; public and never to change.
+// The first two blocks of the main chain; public and immutable.
 const GENESIS =
   '0100000000000000000000000000000000000000000000000000000000000000000000003ba3edfd7a7b12b27ac72c3e67768f617fc81bc3888a51323a9fb8aa4b1e5e4a29ab5f49ffff001d1dac2b7c';
 const FIRST =
   '010000006fe28c0ab6f1b372c1a6a246ae63f74f931e8365e15a089c68d6190000000000982051fd1e4ba744bbbe680e1fee14677ba1a3c3540bf7b1cdb606e857233e0e61bc6649ffff001d01e36299';
 
 describe('headers', () => {
-  it('reads, hashes and writes the first blocks of the main chain', () => {
+  it('parses, hashes and serialises the first blocks of the main chain', () => {
     const header = parseHeader(fromHex(FIRST));
     expect(toDisplayHex(header.merkleRoot)).to.equal(
       '0e3e2357e806b6cdb1f70b54c3a3a17b6714ee1f0e68bebb44a74b1efd512098',
@@ -32,14 +32,14 @@ describe('headers', () => {
     [0x02123456, 0x1234n],
     [0x1803a30c, 0x03a30cn << 168n],
   ] as const) {
-    it(`reads bits ${bits.toString(16)}`, () => expect(targetOf(bits)).to.equal(target));
+    it(`decodes bits ${bits.toString(16)}`, () => expect(targetOf(bits)).to.equal(target));
   }
 
   for (const bits of [0, 0x1d000000, 0x01003456, 0x04923456, 0x21010000, 0xff123456]) {
-    it(`refuses bits ${bits.toString(16)}`, () => expect(() => targetOf(bits)).to.throw(MalformedError));
+    it(`rejects bits ${bits.toString(16)}`, () => expect(() => targetOf(bits)).to.throw(MalformedError));
   }
 
-  it('counts the work of regtest and of the main chain', () => {
+  it('computes the work of regtest and of the main chain', () => {
     expect(workOf(0x207fffff)).to.equal(2n);
     expect(workOf(0x1d00ffff)).to.equal(0x1_0001_0001n);
   });
@@ -52,7 +52,7 @@ describe('headers', () => {
     }
   })();
 
-  it('takes a mined chain', () => {
+  it('accepts a mined chain', () => {
     const chain = checkHeaderChain(headers);
     expect(chain.headers.map(({ height }) => height)).to.deep.equal([10, 11, 12, 13]);
     expect(chain.work).to.equal(8n);
@@ -61,12 +61,12 @@ describe('headers', () => {
   const faults: [string, typeof headers, typeof RefutedError | typeof MalformedError, RegExp][] = [
     ['a gap in height', [headers[0]!, { ...headers[1]!, height: 12 }], RefutedError, /after height 10 comes 12/],
     ['a header left out', [headers[0]!, { ...headers[2]!, height: 11 }], RefutedError, /does not follow/],
-    ['headers in the other order', [headers[1]!, { ...headers[0]!, height: 12 }], RefutedError, /does not follow/],
+    ['headers in reverse order', [headers[1]!, { ...headers[0]!, height: 12 }], RefutedError, /does not follow/],
     ['a hash above the target', [...headers.slice(0, 3), { height: 13, raw: unmined }], RefutedError, /proof of work/],
     ['79 bytes', [{ height: 1, raw: headers[0]!.raw.subarray(1) }], MalformedError, /80 bytes/],
     ['nothing', [], MalformedError, /no headers/],
   ];
   for (const [name, chain, type, says] of faults) {
-    it(`refuses ${name}`, () => expect(() => checkHeaderChain(chain)).to.throw(type, says));
+    it(`rejects ${name}`, () => expect(() => checkHeaderChain(chain)).to.throw(type, says));
   }
 });

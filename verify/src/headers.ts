@@ -7,7 +7,7 @@ export const HEADER_BYTES = 80;
 
 export interface BlockHeader {
   version: number;
-  /** Hash of the header before, natural byte order. */
+  /** Hash of the previous header, natural byte order. */
   previousHash: Uint8Array;
   /** Root of the block's transactions, natural byte order. */
   merkleRoot: Uint8Array;
@@ -20,7 +20,7 @@ export interface BlockHeader {
 
 /**
  * Parses a header.
- * @throws {MalformedError} when it is not 80 bytes
+ * @throws {MalformedError} if it is not 80 bytes
  */
 export function parseHeader(raw: Uint8Array): BlockHeader {
   if (raw.length !== HEADER_BYTES) throw new MalformedError(`a header has ${HEADER_BYTES} bytes, not ${raw.length}`);
@@ -35,7 +35,7 @@ export function parseHeader(raw: Uint8Array): BlockHeader {
   };
 }
 
-/** The header as 80 bytes. */
+/** Serialises a header to 80 bytes. */
 export function serialiseHeader(header: BlockHeader): Uint8Array {
   return concatBytes(
     encodeUint32(header.version),
@@ -47,51 +47,51 @@ export function serialiseHeader(header: BlockHeader): Uint8Array {
   );
 }
 
-/** The block hash of a raw header, 32 bytes in natural order. */
+/** Returns the block hash of a raw header, 32 bytes in natural order. */
 export function blockHash(raw: Uint8Array): Uint8Array {
   return sha256d(raw);
 }
 
 /**
- * The target that compact `bits` stand for.
- * @throws {MalformedError} when they stand for zero, a negative number, or more than 256 bits
+ * Decodes the target from compact `bits`.
+ * @throws {MalformedError} for zero, a negative number, or more than 256 bits
  */
 export function targetOf(bits: number): bigint {
   const exponent = bits >>> 24;
   const mantissa = BigInt(bits & 0x007f_ffff);
   const target = exponent >= 3 ? mantissa << BigInt(8 * (exponent - 3)) : mantissa >> BigInt(8 * (3 - exponent));
   if ((bits & 0x0080_0000) !== 0 || target === 0n || target >= 1n << 256n) {
-    throw new MalformedError(`bits ${bits.toString(16).padStart(8, '0')} are no target`);
+    throw new MalformedError(`bits ${bits.toString(16).padStart(8, '0')} are not a valid target`);
   }
   return target;
 }
 
-/** The expected number of hashes behind a block with these `bits`: 2^256 / (target + 1). */
+/** Returns the expected number of hashes for a block with these `bits`: 2^256 / (target + 1). */
 export function workOf(bits: number): bigint {
   return (1n << 256n) / (targetOf(bits) + 1n);
 }
 
-/** Whether a block hash (natural order) is at or below the target, both as numbers. */
+/** Reports whether a block hash (natural order) is at or below the target, both as numbers. */
 export function meetsTarget(hash: Uint8Array, target: bigint): boolean {
   return BigInt(`0x${toDisplayHex(hash)}`) <= target;
 }
 
-/** A raw header and the height it is said to have. */
+/** A raw header and its claimed height. */
 export interface HeaderAtHeight {
   height: number;
   raw: Uint8Array;
 }
 
-/** A chain of headers that hold together. */
+/** A consistent chain of headers. */
 export interface HeaderChain {
   headers: { height: number; hash: Uint8Array; header: BlockHeader }[];
-  /** Expected hashes behind all of them together. */
+  /** Expected number of hashes for all of them together. */
   work: bigint;
 }
 
 /**
- * Checks that headers (at least one) follow one another in height and by hash, and that each meets the target it names.
- * @throws {MalformedError} for a header that is none, or bits that are no target
+ * Checks that headers (at least one) follow one another in height and by hash, and that each meets its target.
+ * @throws {MalformedError} for an invalid header or target
  * @throws {RefutedError} for a gap, a broken link, or a hash above its target
  */
 export function checkHeaderChain(chain: readonly HeaderAtHeight[]): HeaderChain {

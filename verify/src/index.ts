@@ -1,4 +1,4 @@
-// @kellet/verify: everything needed to make and to check the evidence that a telemetry point was anchored.
+// @kellet/verify: everything needed to create and check evidence that a telemetry point was anchored.
 export * from './errors.ts';
 export * from './bytes.ts';
 export * from './sha256.ts';

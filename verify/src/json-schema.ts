@@ -1,10 +1,10 @@
-// Validates a value against the part of JSON Schema (draft 2020-12) that the bundle schema uses. A general validator
-// would compile code at run time, which pages with a content security policy refuse.
+// Validates a value against the part of JSON Schema (draft 2020-12) that the bundle schema uses. General validators
+// compile code at run time, which a content security policy may forbid.
 
-/** A schema; keywords that `violation` does not know are an error of the schema's author. */
+/** A schema; unknown keywords are an error of its author. */
 export type Schema = Readonly<Record<string, unknown>>;
 
-/** Where a value breaks its schema: JSON pointers into both, and what was expected. */
+/** Where a value violates its schema: JSON pointers into both, and what was expected. */
 export interface SchemaViolation {
   instancePath: string;
   schemaPath: string;
@@ -34,7 +34,7 @@ const typeTests: Record<string, (value: unknown) => boolean> = {
   integer: Number.isInteger,
 };
 
-/** A keyword that holds for one type of value, by a test on it. */
+/** Returns the check of a keyword that applies to values of one type. */
 function bound<V, A>(applies: (value: unknown) => value is V, holds: (value: V, argument: A) => boolean, says: string) {
   return (value: unknown, argument: A, at: Position) =>
     !applies(value) || holds(value, argument) ? undefined : fail(at, `${says} ${String(argument)}`);
@@ -45,7 +45,7 @@ const isString = (value: unknown): value is string => typeof value === 'string';
 const isArray = (value: unknown): value is unknown[] => Array.isArray(value);
 const codePoints = (text: string): number => [...text].length;
 
-/** Whether a pattern matches; not for a text so long that the matcher runs out of stack. */
+/** Reports whether a pattern matches; false for a text so long that the matcher overflows the stack. */
 function matches(text: string, pattern: string): boolean {
   try {
     return new RegExp(pattern, 'u').test(text);
@@ -97,7 +97,7 @@ const keywords: Record<string, Check> = {
       : undefined,
 };
 
-/** The first place where `value` breaks `schema`, or undefined when it is valid. */
+/** Returns the first violation of `schema` in `value`, or undefined if it is valid. */
 export function violation(schema: Schema, value: unknown): SchemaViolation | undefined {
   return violationAt(value, { root: schema, schema, instancePath: '', schemaPath: '#' });
 }

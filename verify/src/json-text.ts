@@ -1,12 +1,15 @@
-// Reads JSON text and refuses what JSON.parse would silently drop: a name that stands twice in one object.
+// Parses JSON text and rejects what JSON.parse would silently drop: a repeated name in an object.
 import { MalformedError, messageOf } from './errors.ts';
 
-/** Deeper than any bundle or response; deeper texts are refused, so that whatever walks the value does not run out of stack. */
+/**
+ * Deeper than any bundle or response. Deeper texts are rejected, so that code walking the value cannot overflow the
+ * stack.
+ */
 const MAXIMUM_DEPTH = 64;
 
 /**
- * The value of a JSON text.
- * @throws {MalformedError} when it is no JSON, is nested deeper than 64 levels, or an object in it has the same name twice
+ * Parses a JSON text.
+ * @throws {MalformedError} for invalid JSON, nesting deeper than 64 levels, or a repeated name in an object
  */
 export function parseJsonText(text: string): unknown {
   let value: unknown;
@@ -19,9 +22,9 @@ export function parseJsonText(text: string): unknown {
   return value;
 }
 
-/** Checks the depth and the names of a text that is known to be JSON. */
+/** Checks the depth and the names of a valid JSON text. */
 function checkNames(text: string): void {
-  // One entry for each open bracket: the names so far of an object, nothing for an array.
+  // One entry per open bracket: the names so far for an object, undefined for an array.
   const open: (Set<string> | undefined)[] = [];
   let latest = '';
   for (let at = 0; at < text.length; at++) {
@@ -37,13 +40,13 @@ function checkNames(text: string): void {
     else if (character === ':') {
       const names = open.at(-1)!;
       const name = JSON.parse(latest) as string;
-      if (names.has(name)) throw new MalformedError(`the field ${latest} stands twice in one object`);
+      if (names.has(name)) throw new MalformedError(`the field ${latest} appears twice in one object`);
       names.add(name);
     }
   }
 }
 
-/** Where the string that opens at `start` closes. */
+/** Returns the position of the quote that closes the string starting at `start`. */
 function closingQuote(text: string, start: number): number {
   let at = start + 1;
   while (text[at] !== '"') at += text[at] === '\\' ? 2 : 1;

@@ -8,7 +8,7 @@ import { sha256, useSha256 } from './sha256.ts';
 const inputs = { tenantId: 'acme', deviceId: 'd-1', timestampSeconds: 1_700_000_000, payload: '{}' };
 
 describe('leaf-hash', () => {
-  it('lays the preimage out as the specification says', () => {
+  it('encodes the preimage as specified', () => {
     const preimage = leafPreimage({ ...inputs, deviceId: 'é', payload: '{"a":1}' });
     expect(toHex(preimage)).to.equal(
       '01' + '0004' + '61636d65' + '0002' + 'c3a9' + '000000006553f100' + '7b2261223a317d',
@@ -36,7 +36,7 @@ describe('leaf-hash', () => {
         '"small":1e-7,"z":0},"string_values":{}}',
     },
     {
-      name: 'keys of the language itself',
+      name: 'keys with a meaning in the language',
       numeric: new Map([
         ['__proto__', 1],
         ['constructor', 2],
@@ -61,7 +61,7 @@ describe('leaf-hash', () => {
     },
   ];
   for (const { name, numeric, string, payload } of canonical) {
-    it(`makes and reads the canonical payload of ${name}`, () => {
+    it(`writes and parses the canonical payload of ${name}`, () => {
       expect(canonicalPayload(numeric, string)).to.equal(payload);
       const parsed = parsePayload(payload);
       expect(parsed.numericValues).to.deep.equal(new Map([...numeric].map(([k, v]) => [k, v + 0])));
@@ -69,7 +69,7 @@ describe('leaf-hash', () => {
     });
   }
 
-  it('takes own keys of plain objects too', () => {
+  it('accepts own keys of plain objects too', () => {
     const own = JSON.parse('{"__proto__":1,"b":2}') as Record<string, number>;
     expect(canonicalPayload(own, {})).to.equal('{"numeric_values":{"__proto__":1,"b":2},"string_values":{}}');
   });
@@ -84,7 +84,7 @@ describe('leaf-hash', () => {
     ['a lone surrogate in a key', { '\udc00': 1 }, {}],
   ];
   for (const [name, numeric, string] of refused) {
-    it(`refuses ${name} in a payload`, () => {
+    it(`rejects ${name} in a payload`, () => {
       expect(() => canonicalPayload(numeric as never, string as never)).to.throw(MalformedError);
     });
   }
@@ -103,7 +103,7 @@ describe('leaf-hash', () => {
     'null',
     '{',
   ]) {
-    it(`refuses to read ${payload} as a payload`, () => {
+    it(`rejects ${payload} as a payload`, () => {
       expect(() => parsePayload(payload)).to.throw(MalformedError);
     });
   }
@@ -115,16 +115,16 @@ describe('leaf-hash', () => {
     { tenantId: '\ud800' },
     { deviceId: 'x'.repeat(65_536) },
   ]) {
-    it(`refuses ${JSON.stringify(change).slice(0, 40)}`, () => {
+    it(`rejects ${JSON.stringify(change).slice(0, 40)}`, () => {
       expect(() => leafHash({ ...inputs, ...change })).to.throw(MalformedError);
     });
   }
 
-  it('keeps the lengths apart: moving a byte from tenant to device changes the hash', () => {
+  it('separates identifiers by length: moving a byte from tenant to device changes the hash', () => {
     expect(dataHash({ ...inputs, tenantId: 'acm', deviceId: 'ed-1' })).to.not.equal(dataHash(inputs));
   });
 
-  it('takes a faster SHA-256, and refuses one that is none', () => {
+  it('accepts a faster SHA-256 and rejects a wrong one', () => {
     const before = dataHash(inputs);
     let calls = 0;
     useSha256((data) => {

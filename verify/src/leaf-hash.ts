@@ -1,4 +1,4 @@
-// The leaf hash of a telemetry point (SPEC "Leaf hash") and the canonical payload under it.
+// The leaf hash of a telemetry point and its canonical payload.
 import canonicalize from 'canonicalize';
 import { toHex } from './bytes.ts';
 import { MalformedError, messageOf } from './errors.ts';
@@ -7,7 +7,7 @@ import { sha256d } from './sha256.ts';
 /** The version byte that starts every preimage. */
 export const LEAF_VERSION = 1;
 
-/** What is hashed: `timestampSeconds` are whole Unix seconds (floored), `payload` the exact JCS text. */
+/** The hashed fields: `timestampSeconds` in whole Unix seconds (floored), `payload` as the exact JCS text. */
 export interface LeafInputs {
   tenantId: string;
   deviceId: string;
@@ -15,15 +15,15 @@ export interface LeafInputs {
   payload: string;
 }
 
-/** Values by key; a Map where keys come from elsewhere and may be `__proto__`. */
+/** Values by key; use a Map for untrusted keys, which may be `__proto__`. */
 export type Values<T> = Readonly<Record<string, T>> | ReadonlyMap<string, T>;
 
 const utf8 = new TextEncoder();
 
 /**
- * The payload of a point in RFC 8785 canonical form: `{"numeric_values":{…},"string_values":{…}}`, both always present.
- * Own keys only, each kept, `__proto__` too; −0 is written as 0.
- * @throws {MalformedError} for NaN, an infinity, a value of another type, or text that is not well-formed Unicode
+ * Returns the payload of a point in RFC 8785 canonical form: `{"numeric_values":{…},"string_values":{…}}`, both always
+ * present. Includes own keys only, and all of them, even `__proto__`; −0 is written as 0.
+ * @throws {MalformedError} for NaN, an infinity, a value of another type, or ill-formed Unicode
  */
 export function canonicalPayload(numericValues: Values<number>, stringValues: Values<string>): string {
   return canonicalJson({
@@ -33,7 +33,7 @@ export function canonicalPayload(numericValues: Values<number>, stringValues: Va
 }
 
 function ownValues<T>(values: Values<T>, field: string, type: 'number' | 'string'): Record<string, T> {
-  // Without a prototype, `__proto__` is a key like any other.
+  // Without a prototype, `__proto__` is a normal key.
   const own = Object.create(null) as Record<string, T>;
   for (const [key, value] of values instanceof Map ? values : Object.entries(values as Record<string, T>)) {
     if (typeof value !== type) throw new MalformedError(`${field}[${JSON.stringify(key)}] is not a ${type}`);
@@ -50,15 +50,15 @@ function canonicalJson(value: unknown): string {
   }
 }
 
-/** The values inside a payload, by key. */
+/** The values of a payload by key. */
 export interface PayloadValues {
   numericValues: ReadonlyMap<string, number>;
   stringValues: ReadonlyMap<string, string>;
 }
 
 /**
- * Reads a payload back.
- * @throws {MalformedError} when the text is anything but the canonical form of numeric and string values
+ * Parses a payload.
+ * @throws {MalformedError} unless the text is the canonical form of numeric and string values
  */
 export function parsePayload(payload: string): PayloadValues {
   let parsed: unknown;
@@ -84,9 +84,9 @@ function entriesOf(value: unknown, name: string): Map<string, unknown> {
 }
 
 /**
- * The bytes that are hashed: version, length and tenant_id, length and device_id, timestamp, payload.
- * @throws {MalformedError} for an identifier above 65,535 bytes, ill-formed Unicode, or a timestamp that is no safe
- *   integer ≥ 0
+ * Returns the bytes that are hashed: version, length and tenant_id, length and device_id, timestamp, payload.
+ * @throws {MalformedError} for an identifier above 65,535 bytes, ill-formed Unicode, or a timestamp that is not a safe
+ * integer ≥ 0
  */
 export function leafPreimage(inputs: LeafInputs): Uint8Array {
   const tenantId = identifierBytes(inputs.tenantId, 'tenant_id');
@@ -110,19 +110,22 @@ export function leafPreimage(inputs: LeafInputs): Uint8Array {
 }
 
 function identifierBytes(identifier: string, name: string): Uint8Array {
-  // The encoder would replace a lone surrogate, so that two identifiers had one hash.
+  // The encoder would replace a lone surrogate, so two identifiers could share a hash.
   if (!identifier.isWellFormed()) throw new MalformedError(`${name} is not well-formed Unicode`);
   const bytes = utf8.encode(identifier);
   if (bytes.length > 0xffff) throw new MalformedError(`${name} is longer than 65535 bytes`);
   return bytes;
 }
 
-/** The leaf hash, 32 bytes in natural order. The payload is taken as it is: see `canonicalPayload`, `parsePayload`. */
+/**
+ * Returns the leaf hash, 32 bytes in natural order. Does not validate the payload: see `canonicalPayload`,
+ * `parsePayload`.
+ */
 export function leafHash(inputs: LeafInputs): Uint8Array {
   return sha256d(leafPreimage(inputs));
 }
 
-/** The leaf hash as `data_hash` shows it. */
+/** Returns the leaf hash in the form of `data_hash`. */
 export function dataHash(inputs: LeafInputs): string {
   return toHex(leafHash(inputs));
 }

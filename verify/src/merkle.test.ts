@@ -10,7 +10,7 @@ const leavesOf = (count: number) =>
   Array.from({ length: count }, (_, i) => sha256d(Uint8Array.of(i & 0xff, i >> 8, count & 0xff, count >> 8)));
 
 describe('merkle: trees of 1 to 257 leaves', () => {
-  it('gives every leaf a path that checks, and its root is the one @bsv/sdk computes', () => {
+  it('gives every leaf a valid path, to the root that @bsv/sdk computes', () => {
     for (let count = 1; count <= 257; count++) {
       const leaves = leavesOf(count);
       const levels = merkleLevels(leaves);
@@ -28,7 +28,7 @@ describe('merkle: trees of 1 to 257 leaves', () => {
     }
   });
 
-  it('refuses every leaf at every index but its own', () => {
+  it('rejects every leaf at every other index', () => {
     for (const count of [1, 2, 3, 5, 6, 7, 8, 11, 33]) {
       const leaves = leavesOf(count);
       const levels = merkleLevels(leaves);
@@ -42,7 +42,7 @@ describe('merkle: trees of 1 to 257 leaves', () => {
     }
   });
 
-  it('refuses the phantom that duplicating the last node would prove (CVE-2012-2459)', () => {
+  it('rejects the phantom leaf that duplicating the last node would prove (CVE-2012-2459)', () => {
     for (const count of [3, 5, 6, 7, 9, 100, 129]) {
       const leaves = leavesOf(count);
       const phantom = [...leaves];
@@ -61,7 +61,7 @@ describe('merkle: trees of 1 to 257 leaves', () => {
     }
   });
 
-  it('refuses an inner node as a leaf, and any other count of another depth', () => {
+  it('rejects an inner node as a leaf, and any count with another depth', () => {
     const leaves = leavesOf(8);
     const levels = merkleLevels(leaves);
     const path = merklePath(levels, 2);
@@ -72,7 +72,7 @@ describe('merkle: trees of 1 to 257 leaves', () => {
     }
   });
 
-  it('refuses an odd level whose last node has a sibling of its own', () => {
+  it('rejects an odd level whose last node has a different sibling', () => {
     const leaves = leavesOf(3);
     const path = merklePath(merkleLevels(leaves), 2);
     path[0] = { hash: reversed(leaves[2]!), isRight: true };

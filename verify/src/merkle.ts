@@ -1,20 +1,20 @@
-// The Merkle tree of batches and of blocks: root, paths, and the checks that make a path prove one leaf only.
+// The Merkle tree of batches and blocks: root, paths, and the checks that make a path prove exactly one leaf.
 import { concatBytes, equalBytes } from './bytes.ts';
 import { RefutedError } from './errors.ts';
 import { sha256d } from './sha256.ts';
 
-/** One step from a leaf towards the root: the sibling (32 bytes, natural order) and whether it stands on the right. */
+/** One step from a leaf towards the root: the sibling (32 bytes, natural order) and whether it is on the right. */
 export interface MerkleStep {
   hash: Uint8Array;
   isRight: boolean;
 }
 
-/** SHA256d(left || right), both 32 bytes in natural order (SPEC "Merkle rule"). */
+/** Returns SHA256d(left || right), both 32 bytes in natural order. */
 export function hashPair(left: Uint8Array, right: Uint8Array): Uint8Array {
   return sha256d(concatBytes(left, right));
 }
 
-/** How many steps lead from any of `count` leaves to the root: ceil(log2(count)). `count` is an integer ≥ 1. */
+/** Returns the number of steps from any of `count` leaves to the root: ceil(log2(count)). `count` is an integer ≥ 1. */
 export function merkleDepth(count: number): number {
   let depth = 0;
   for (let width = count; width > 1; width = Math.ceil(width / 2)) depth++;
@@ -22,11 +22,11 @@ export function merkleDepth(count: number): number {
 }
 
 /**
- * All levels of the tree over `leaves` (at least one, 32 bytes each): level 0 are the leaves, the last holds the root.
- * A level of odd width is completed by its last node standing twice, as in Bitcoin; the copy is not stored.
+ * Returns all levels of the tree over `leaves` (at least one, 32 bytes each): level 0 contains the leaves, the last
+ * level the root. The last node of a level of odd width is paired with itself, as in Bitcoin; the copy is not stored.
  */
 export function merkleLevels(leaves: readonly Uint8Array[]): Uint8Array[][] {
-  if (leaves.length === 0) throw new RangeError('a Merkle tree has at least one leaf');
+  if (leaves.length === 0) throw new RangeError('a Merkle tree needs at least one leaf');
   let level = [...leaves];
   const levels = [level];
   while (level.length > 1) {
@@ -38,12 +38,12 @@ export function merkleLevels(leaves: readonly Uint8Array[]): Uint8Array[][] {
   return levels;
 }
 
-/** The root of the tree over `leaves` (at least one); with one leaf, that leaf. */
+/** Returns the root of the tree over `leaves` (at least one); for one leaf, that leaf. */
 export function merkleRoot(leaves: readonly Uint8Array[]): Uint8Array {
   return merkleLevels(leaves).at(-1)![0]!;
 }
 
-/** The path of leaf `index` in a tree made by `merkleLevels`. */
+/** Returns the path of leaf `index` in a tree made by `merkleLevels`. */
 export function merklePath(levels: readonly (readonly Uint8Array[])[], index: number): MerkleStep[] {
   if (!Number.isInteger(index) || index < 0 || index >= levels[0]!.length) throw new RangeError(`no leaf ${index}`);
   return levels.slice(0, -1).map((level, depth) => {
@@ -54,7 +54,7 @@ export function merklePath(levels: readonly (readonly Uint8Array[])[], index: nu
   });
 }
 
-/** SPEC "Merkle rule": what `leaf` hashes up to along `path`. */
+/** Returns what `leaf` hashes to along `path`. */
 export function walkMerklePath(leaf: Uint8Array, path: readonly MerkleStep[]): Uint8Array {
   return path.reduce(
     (current, step) => (step.isRight ? hashPair(current, step.hash) : hashPair(step.hash, current)),
@@ -63,12 +63,12 @@ export function walkMerklePath(leaf: Uint8Array, path: readonly MerkleStep[]): U
 }
 
 /**
- * Walks `path` and checks that it is the path of leaf `leafIndex` in a tree of exactly `count` leaves: as long as that
- * tree is deep (so no inner node passes for a leaf), its directions spell the index, the index is below `count`, and
- * the last node of an odd level has itself as sibling (so no leaf is proven at a place that only its copy has,
- * CVE-2012-2459).
+ * Follows `path` and checks that it is the path of leaf `leafIndex` in a tree of exactly `count` leaves: its length
+ * equals the tree's depth (so no inner node passes for a leaf), its directions encode the index, the index is below
+ * `count`, and the last node of an odd level has itself as sibling (so no leaf is proven at a position that only its
+ * copy has, CVE-2012-2459).
  * @returns the root
- * @throws {RefutedError} when one of these does not hold
+ * @throws {RefutedError} if any of these does not hold
  */
 export function checkMerklePath(
   leaf: Uint8Array,
@@ -86,7 +86,7 @@ export function checkMerklePath(
   let width = count;
   for (const [level, step] of path.entries()) {
     if (step.isRight !== (position % 2 === 0)) {
-      throw new RefutedError(`the direction of step ${level} is not that of leaf ${leafIndex}`);
+      throw new RefutedError(`the direction of step ${level} does not match leaf ${leafIndex}`);
     }
     if (step.isRight && position === width - 1 && !equalBytes(step.hash, current)) {
       throw new RefutedError(`step ${level} pairs the last node of an odd level with something other than itself`);

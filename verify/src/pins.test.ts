@@ -11,15 +11,15 @@ const hash = toDisplayHex(blockHash(headers[0]!.raw));
 const line = `100 ${toHex(headers[0]!.raw)}`;
 
 describe('pins', () => {
-  it('reads a checkpoint', () => {
+  it('parses a checkpoint', () => {
     expect(parseCheckpoint(`100:${hash.toUpperCase()}`)).to.deep.equal({ height: 100, hash, source: 'checkpoint' });
   });
 
   for (const text of ['', '100', `100:${hash}0`, `-1:${hash}`, `1e2:${hash}`, `${hash}:100`, `100: ${hash}`]) {
-    it(`refuses the checkpoint "${text}"`, () => expect(() => parseCheckpoint(text)).to.throw(MalformedError));
+    it(`rejects the checkpoint "${text}"`, () => expect(() => parseCheckpoint(text)).to.throw(MalformedError));
   }
 
-  it('reads what it wrote, and pins each block and the one before each run', () => {
+  it('parses what it wrote and pins each block and the one before each run', () => {
     const read = parseHeadersFile(formatHeadersFile(headers));
     expect(read).to.deep.equal(headers);
     const pins = pinsOfHeaders([...headers.slice(0, 2), ...headers.slice(3)], 'file');
@@ -28,7 +28,7 @@ describe('pins', () => {
     expect(pins.slice(1).map((pin) => pin.hash)).to.deep.equal(hashes);
   });
 
-  it('takes CRLF, and a last line without an end', () => {
+  it('accepts CRLF, and a last line without a line break', () => {
     expect(parseHeadersFile(`${line}\r\n101 ${toHex(headers[1]!.raw)}`)).to.have.length(2);
   });
 
@@ -40,14 +40,14 @@ describe('pins', () => {
     ['no height', `${line.slice(4)}\n`],
     ['two spaces', line.replace(' ', '  ')],
   ] as const) {
-    it(`refuses a headers file with ${name}`, () => expect(() => parseHeadersFile(text)).to.throw(MalformedError));
+    it(`rejects a headers file with ${name}`, () => expect(() => parseHeadersFile(text)).to.throw(MalformedError));
   }
 
   for (const [name, list] of [
     ['the same height twice', [headers[0]!, headers[0]!]],
-    ['falling heights', [headers[1]!, headers[0]!]],
-    ['a run that does not hang together', [headers[0]!, { ...headers[2]!, height: 101 }]],
+    ['decreasing heights', [headers[1]!, headers[0]!]],
+    ['a run of unlinked headers', [headers[0]!, { ...headers[2]!, height: 101 }]],
   ] as const) {
-    it(`takes no pins from ${name}`, () => expect(() => pinsOfHeaders(list, 'file')).to.throw(MalformedError));
+    it(`derives no pins from ${name}`, () => expect(() => pinsOfHeaders(list, 'file')).to.throw(MalformedError));
   }
 });

@@ -1,10 +1,10 @@
-// Pins: blocks that the reader trusts, which tell the chain of a bundle from any other with proof of work.
+// Pins: blocks that the reader trusts, which distinguish the bundle's chain from any other with proof of work.
 import { fromHex, toDisplayHex, toHex } from './bytes.ts';
 import { MalformedError, messageOf, RefutedError } from './errors.ts';
 import { checkHeaderChain } from './headers.ts';
 import type { HeaderAtHeight, HeaderChain } from './headers.ts';
 
-/** A block that is known to be on the chain: its height, its hash as displayed, and who says so. */
+/** A block known to be on the chain: its height, its hash as displayed, and its source. */
 export interface Pin {
   height: number;
   hash: string;
@@ -12,17 +12,17 @@ export interface Pin {
 }
 
 /**
- * Reads `HEIGHT:HASH`.
+ * Parses `HEIGHT:HASH`.
  * @throws {MalformedError} for anything else
  */
 export function parseCheckpoint(text: string): Pin {
   const match = /^(\d{1,10}):([0-9a-fA-F]{64})$/.exec(text);
-  if (match === null) throw new MalformedError(`a checkpoint is HEIGHT:HASH, not ${text}`);
+  if (match === null) throw new MalformedError(`a checkpoint must be HEIGHT:HASH, not ${text}`);
   return { height: Number(match[1]), hash: match[2]!.toLowerCase(), source: 'checkpoint' };
 }
 
 /**
- * Reads a headers file: a line `HEIGHT HEADER-IN-HEX` each, heights rising, gaps allowed.
+ * Parses a headers file: one line `HEIGHT HEADER-IN-HEX` per header, with increasing heights and possible gaps.
  * @throws {MalformedError} for any other line, or an empty file
  */
 export function parseHeadersFile(text: string): HeaderAtHeight[] {
@@ -33,8 +33,8 @@ export function parseHeadersFile(text: string): HeaderAtHeight[] {
 }
 
 /**
- * Reads one line of a headers file, without its end.
- * @throws {MalformedError} for any other line; `number` says which one it is
+ * Parses one line of a headers file, without its line break.
+ * @throws {MalformedError} for any other text; `number` is the line number in the message
  */
 export function parseHeaderLine(line: string, number: number): HeaderAtHeight {
   const match = /^(\d{1,10}) ([0-9a-fA-F]{160})$/.exec(line);
@@ -42,21 +42,21 @@ export function parseHeaderLine(line: string, number: number): HeaderAtHeight {
   return { height: Number(match[1]), raw: fromHex(match[2]!) };
 }
 
-/** The text of a headers file. */
+/** Formats a headers file. */
 export function formatHeadersFile(headers: readonly HeaderAtHeight[]): string {
   return headers.map(({ height, raw }) => `${height} ${toHex(raw)}\n`).join('');
 }
 
 /**
- * What trusted headers pin: each of their blocks, and the block that the first of each run of them follows.
- * @throws {MalformedError} when heights do not rise, a run does not hang together, or a header has no proof of work
+ * Returns the pins of trusted headers: each of their blocks, and the block before each run of consecutive ones.
+ * @throws {MalformedError} if heights do not increase, a run is not linked, or a header has no proof of work
  */
 export function pinsOfHeaders(headers: readonly HeaderAtHeight[], source: string): Pin[] {
   const pins = new HeaderPins(source);
   return headers.flatMap((header) => pins.add(header));
 }
 
-/** Makes pins of trusted headers one at a time, so that a long list of them need not be held. */
+/** Makes pins of trusted headers one at a time, so that a long list need not be in memory. */
 export class HeaderPins {
   readonly #source: string;
   #last: HeaderAtHeight | undefined;
@@ -65,7 +65,7 @@ export class HeaderPins {
     this.#source = source;
   }
 
-  /** What the next header pins; it throws as `pinsOfHeaders`. */
+  /** Returns the pins of the next header; throws like `pinsOfHeaders`. */
   add(next: HeaderAtHeight): Pin[] {
     const last = this.#last;
     if (last !== undefined && next.height <= last.height) {

@@ -1,11 +1,11 @@
-// The proof record around a bundle in a response of verify/hash: it must say nothing else than the bundle proves.
+// The proof record around a bundle in a verify/hash response: it must not contradict the bundle.
 import canonicalize from 'canonicalize';
 import type { ProofBundle } from './bundle-schema.ts';
 import { RefutedError } from './errors.ts';
 import type { Statement } from './verdict.ts';
 
 /**
- * Checks those fields of a response that its bundle settles. Others, such as confirmed_at, are the service's word.
+ * Checks the fields of a response that its bundle determines. Others, such as confirmed_at, rest on the service's word.
  * @throws {RefutedError} naming the field that differs
  */
 export function checkRecord(
@@ -31,11 +31,15 @@ export function checkRecord(
   for (const [field, proven] of Object.entries(settled)) {
     if (!Object.hasOwn(record, field)) continue;
     const said = canonicalText(record[field]);
-    if (said !== canonicalize(proven)) throw new RefutedError(`the field ${field} beside the bundle says ${said}`);
+    if (said !== canonicalize(proven))
+      throw new RefutedError(`the field ${field} of the response is ${said}, unlike in the bundle`);
   }
 }
 
-/** A value in canonical form. What has none (a number out of range, half a surrogate pair) equals nothing that is proven. */
+/**
+ * Returns a value in canonical form. One without such a form (a number out of range, half a surrogate pair) equals no
+ * proven value.
+ */
 function canonicalText(value: unknown): string {
   try {
     return canonicalize(value) ?? 'nothing';

@@ -1,14 +1,14 @@
-// A verdict as text for people.
+// Formats a verdict for people.
 import type { Statement, StepName, Verdict, VerdictName } from './verdict.ts';
 
 const conclusions: Record<VerdictName, (last: StepName) => string> = {
   proven: () => 'proven',
-  mined: () => 'mined, not proven: it takes a trusted block (--headers, --checkpoint or --headers-url)',
+  mined: () => 'mined, not proven: a trusted block is required (--headers, --checkpoint or --headers-url)',
   refuted: (last) => `refuted at ${last}`,
   malformed: (last) => `malformed at ${last}`,
 };
 
-/** The steps, the verdict and what it proves, a line each; `note` is what the command has to add. */
+/** Formats the steps, the verdict and what it proves, one per line; `note` is an addition of the command. */
 export function formatVerdict({ verdict, steps, statement }: Verdict, note?: string): string {
   const lines = steps.map(({ step, passed, detail }) => {
     const mark = passed ? 'ok  ' : verdict === 'mined' ? '-   ' : 'FAIL';
@@ -20,7 +20,7 @@ export function formatVerdict({ verdict, steps, statement }: Verdict, note?: str
   return `${lines.map(printable).join('\n')}\n`;
 }
 
-/** Control and formatting characters are shown, not sent: whatever a bundle holds, it must not steer the terminal. */
+/** Escapes control and formatting characters, so that a bundle cannot control the terminal. */
 function printable(line: string): string {
   return line.replace(/[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/gu, (character) => `\\u{${character.codePointAt(0)!.toString(16)}}`);
 }
@@ -40,7 +40,7 @@ function formatStatement(statement: Statement): string[] {
   return rows.map(([name, value]) => `  ${name.padEnd(11)} ${value}`);
 }
 
-/** Unix seconds as RFC 3339, or as they are where no calendar reaches. */
+/** Formats Unix seconds as RFC 3339, or as a number if out of the calendar's range. */
 function formatTime(seconds: number): string {
   const date = new Date(seconds * 1000);
   return Number.isNaN(date.getTime()) ? `${seconds} s after 1970` : date.toISOString().replace('.000Z', 'Z');

@@ -1,4 +1,4 @@
-// SHA-256 and double SHA-256; portable by default, with room for a faster implementation of the platform.
+// SHA-256 and double SHA-256; portable by default and replaceable by a faster platform implementation.
 import { sha256 as portableSha256 } from '@noble/hashes/sha2.js';
 import { bytesToHex } from '@noble/hashes/utils.js';
 
@@ -8,9 +8,9 @@ export type Sha256 = (data: Uint8Array) => Uint8Array;
 let implementation: Sha256 = portableSha256;
 
 /**
- * Uses another SHA-256 for everything in this library, for example Node's
- * `(data) => crypto.hash('sha256', data, 'buffer')`. It is tried on the test vector of FIPS 180-4 first.
- * @throws {Error} when it computes something else
+ * Replaces SHA-256 in the whole library, for example by Node's `(data) => crypto.hash('sha256', data, 'buffer')`. The
+ * replacement is first checked against a test vector of FIPS 180-4.
+ * @throws {Error} if it does not compute SHA-256
  */
 export function useSha256(replacement: Sha256): void {
   const digest = bytesToHex(Uint8Array.from(replacement(new TextEncoder().encode('abc'))));
@@ -20,12 +20,12 @@ export function useSha256(replacement: Sha256): void {
   implementation = replacement;
 }
 
-/** SHA-256 of `data`. */
+/** Returns the SHA-256 of `data`. */
 export function sha256(data: Uint8Array): Uint8Array {
   return implementation(data);
 }
 
-/** SHA256(SHA256(data)), the hash of leaves, tree nodes, transactions and block headers. */
+/** Returns SHA256(SHA256(data)), the hash of leaves, tree nodes, transactions and block headers. */
 export function sha256d(data: Uint8Array): Uint8Array {
   return implementation(implementation(data));
 }

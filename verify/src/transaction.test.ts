@@ -6,7 +6,7 @@ import { MalformedError } from './errors.ts';
 import { parseTransaction, serialiseTransaction, txidOf } from './transaction.ts';
 import type { Transaction } from './transaction.ts';
 
-/** A transaction of the SDK with as many inputs and outputs, and scripts as long, as asked for. */
+/** Returns an SDK transaction with the given numbers of inputs and outputs and length of scripts. */
 function sdkTransaction(inputs: number, outputs: number, scriptBytes: number): SdkTransaction {
   const script = toHex(new Uint8Array(scriptBytes).fill(0x61));
   return new SdkTransaction(
@@ -32,7 +32,7 @@ describe('transaction', () => {
     [2, 253, 253],
     [300, 1, 65_536],
   ] as const) {
-    it(`reads and writes ${inputs} inputs, ${outputs} outputs, scripts of ${scriptBytes} bytes as @bsv/sdk does`, () => {
+    it(`parses and serialises ${inputs} inputs, ${outputs} outputs, scripts of ${scriptBytes} bytes as @bsv/sdk does`, () => {
       const theirs = sdkTransaction(inputs, outputs, scriptBytes);
       const raw = fromHex(theirs.toHex());
       const ours = parseTransaction(raw);
@@ -44,7 +44,7 @@ describe('transaction', () => {
     });
   }
 
-  it('writes what @bsv/sdk signs and reads', async () => {
+  it('writes what @bsv/sdk signs and parses', async () => {
     const key = PrivateKey.fromHex('01'.repeat(32));
     const source = sdkTransaction(1, 1, 1);
     source.outputs[0] = { satoshis: 5000, lockingScript: new P2PKH().lock(key.toPublicKey().toHash()) };
@@ -60,8 +60,8 @@ describe('transaction', () => {
     expect(SdkTransaction.fromHex(toHex(raw)).id('hex')).to.equal(txidOf(raw));
   });
 
-  it('reads a transaction that a node mined, and its commitment', () => {
-    // Recorded in extended format on the way to ARC 1.5.11 and a Bitcoin SV node on regtest.
+  it('parses a transaction that a node mined, and its commitment', () => {
+    // Recorded in extended format between ARC 1.5.11 and a Bitcoin SV node on regtest.
     const raw = SdkTransaction.fromHexEF(
       '010000000000000000ef018a041b658f29cc8a5e5d9da3691e260aa1e4cbc55516c7db195415742c1e9356010000006a47304402201e05592f' +
         '2c0fb412f9e4400162de499700d4c678a91cc86794e46fe28cc1717702201eb530023f2c16ef4d780eb0286911901115ee5cb0f99da6cda' +
@@ -98,7 +98,7 @@ describe('transaction', () => {
     ],
     ['no inputs', serialiseTransaction({ ...small, inputs: [] }), /without inputs/],
     ['no outputs', serialiseTransaction({ ...small, outputs: [] }), /without outputs/],
-    ['more money than there is', serialiseTransaction(withSatoshis(2_100_000_000_000_001n)), /satoshis/],
+    ['more satoshis than exist', serialiseTransaction(withSatoshis(2_100_000_000_000_001n)), /satoshis/],
     [
       'the extended format',
       Uint8Array.of(1, 0, 0, 0, 0, 0, 0, 0, 0, 0xef, ...serialised.subarray(4)),
@@ -106,10 +106,10 @@ describe('transaction', () => {
     ],
   ];
   for (const [name, raw, says] of broken) {
-    it(`refuses ${name}`, () => expect(() => parseTransaction(raw)).to.throw(MalformedError, says));
+    it(`rejects ${name}`, () => expect(() => parseTransaction(raw)).to.throw(MalformedError, says));
   }
 
-  it('refuses exactly 64 bytes, which an inner node of a block has', () => {
+  it('rejects exactly 64 bytes, the length of an inner node of a block', () => {
     const of = (bytes: number): Transaction => ({
       ...small,
       inputs: [{ ...small.inputs[0]!, unlockingScript: new Uint8Array(bytes) }],

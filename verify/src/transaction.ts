@@ -1,4 +1,4 @@
-// Bitcoin transactions: strict parsing, serialising, and the transaction id.
+// Bitcoin transactions: strict parsing, serialisation and transaction ids.
 import { ByteReader, encodeUint32, encodeUint64, encodeVarint, joinBytes, toDisplayHex } from './bytes.ts';
 import { MalformedError } from './errors.ts';
 import { sha256d } from './sha256.ts';
@@ -23,14 +23,14 @@ export interface Transaction {
   lockTime: number;
 }
 
-/** All the satoshis that will ever be. */
+/** The total supply in satoshis. */
 const MAXIMUM_SATOSHIS = 2_100_000_000_000_000n;
 
 /**
- * Parses a raw transaction whole.
+ * Parses a complete raw transaction.
  * @throws {MalformedError} for trailing or missing bytes, a number not in its shortest form, no input or output, an
- *   amount above the money supply, or a length of exactly 64 bytes, which could pass for an inner node of a block's
- *   Merkle tree
+ * amount above the money supply, or a length of exactly 64 bytes, which could pass for an inner node of a block's
+ * Merkle tree
  */
 export function parseTransaction(raw: Uint8Array): Transaction {
   const reader = new ByteReader(raw);
@@ -39,7 +39,7 @@ export function parseTransaction(raw: Uint8Array): Transaction {
   return transaction;
 }
 
-/** Reads one transaction where more may follow, as in BEEF; otherwise as `parseTransaction`. */
+/** Reads one transaction that may be followed by other data, as in BEEF; otherwise like `parseTransaction`. */
 export function readTransaction(reader: ByteReader): Transaction {
   const start = reader.position;
   const version = reader.uint32();
@@ -65,7 +65,7 @@ function readList<T>(reader: ByteReader, itemBytes: number, name: string, read: 
   return Array.from({ length: count }, read);
 }
 
-/** The raw transaction, as it is hashed and sent. */
+/** Serialises a transaction as it is hashed and sent. */
 export function serialiseTransaction(transaction: Transaction): Uint8Array {
   return joinBytes([
     encodeUint32(transaction.version),
@@ -87,12 +87,12 @@ export function serialiseTransaction(transaction: Transaction): Uint8Array {
   ]);
 }
 
-/** The transaction id of a raw transaction, 32 bytes in natural order. */
+/** Returns the id of a raw transaction, 32 bytes in natural order. */
 export function transactionId(raw: Uint8Array): Uint8Array {
   return sha256d(raw);
 }
 
-/** The transaction id as it is displayed: reversed, in hex. */
+/** Returns the transaction id as displayed: reversed, in hex. */
 export function txidOf(raw: Uint8Array): string {
   return toDisplayHex(transactionId(raw));
 }

@@ -1,4 +1,4 @@
-// Holds the library to the published vectors; their hashes were computed by other code.
+// Checks the library against the published vectors, whose hashes were computed by other code.
 import { expect } from 'chai';
 import { readFileSync } from 'node:fs';
 import { verifyBundle } from './bundle.ts';
@@ -118,7 +118,7 @@ describe('vectors: bundle', () => {
   }
 });
 
-/** A copy of `document` with `value` at the JSON pointer `pointer`. */
+/** Returns a copy of `document` with `value` at the JSON pointer `pointer`. */
 function withValue(document: unknown, pointer: string, value: unknown): unknown {
   const copy = structuredClone(document);
   const keys = pointer.split('/').slice(1);

@@ -1,16 +1,16 @@
-// The outcome of verifying a bundle: a verdict, the steps that led to it, and what is proven.
+// The result of verifying a bundle: a verdict, the steps that led to it, and what is proven.
 import type { AnchorMode } from './bundle-schema.ts';
 
 /**
- * proven: everything holds, and a block that the reader trusts is on the bundle's chain. mined: everything holds, under
- * the work stated, but nothing says which chain that is. refuted: something is untrue. malformed: it is no bundle.
+ * proven: everything holds, and a trusted block is on the bundle's chain. mined: everything holds under the stated
+ * work, but the chain is not identified. refuted: something is untrue. malformed: not a bundle.
  */
 export type VerdictName = 'proven' | 'mined' | 'refuted' | 'malformed';
 
 export type StepName =
   'schema' | 'leaf_hash' | 'merkle_path' | 'transaction' | 'commitment' | 'bump' | 'headers' | 'record' | 'pin';
 
-/** One step that was taken; a refused step is the last. `passed` is false for a pin that is merely missing. */
+/** One executed step; a refused step is the last. `passed` is false for a pin that is merely missing. */
 export interface Step {
   step: StepName;
   passed: boolean;
@@ -34,18 +34,18 @@ export interface Statement {
   block_height: number;
   block_hash: string;
   block_time: number;
-  /** As its maker claims. */
+  /** As claimed by its maker. */
   claimed_depth: number;
-  /** As the headers show. */
+  /** As shown by the headers. */
   proven_depth: number;
   tip_hash: string;
-  /** Expected number of hashes behind the headers shown, in decimal. */
+  /** Expected number of hashes for the headers shown, in decimal. */
   work: string;
 }
 
 export interface Verdict {
   verdict: VerdictName;
-  /** Why it is not proven; absent when it is. */
+  /** Why it is not proven; absent if it is. */
   reason?: string;
   steps: Step[];
   /** What is proven or mined; absent otherwise. */

@@ -1,9 +1,9 @@
-// Mutations of bytes for tests, repeatable from a seed.
+// Seeded mutations of bytes, for tests.
 
-/** Whole numbers in [0, bound). */
+/** Returns whole numbers in [0, bound). */
 export type Below = (bound: number) => number;
 
-/** A generator that a seed repeats (mulberry32). */
+/** Returns a generator that is reproducible by seed (mulberry32). */
 export function seeded(seed: number): Below {
   let state = seed >>> 0;
   return (bound) => {
@@ -14,7 +14,7 @@ export function seeded(seed: number): Below {
   };
 }
 
-/** A copy of `bytes` with one to four changes: bits flipped, bytes set, cut out, inserted or repeated. */
+/** Returns a copy of `bytes` with one to four changes: bits flipped, bytes set, removed, inserted or repeated. */
 export function mutate(bytes: Uint8Array, below: Below): Uint8Array {
   let mutated = bytes;
   for (let changes = 1 + below(4); changes > 0; changes--) mutated = mutateOnce(mutated, below);

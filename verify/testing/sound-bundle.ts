@@ -1,4 +1,5 @@
-// Makes sound bundles for tests: real trees, a real transaction, a real block, and headers mined at regtest difficulty.
+// Creates sound bundles for tests: real trees, a real transaction, a real block, and headers mined at regtest
+// difficulty.
 import {
   blockHash,
   buildBeef,
@@ -29,10 +30,10 @@ export const BATCH_ID = '0198f3a2-7c41-7d3e-9b52-4f6a8c1e2d30';
 export const SEALED_AT = 1_760_000_030;
 export const REGTEST_BITS = 0x207f_ffff;
 
-/** What varies between bundles; the point that is proven is the last but one of `points`, or the only one. */
+/** Options of a bundle; the proven point is the second to last of `points`, or the only one. */
 export interface BundleOptions {
   mode?: AnchorMode;
-  /** Leaves of the batch; in chain mode points of one segment. */
+  /** Leaves of the batch; in chain mode, points of one segment. */
   points?: number;
   /** In chain mode: segments of the batch. */
   segments?: number;
@@ -42,7 +43,7 @@ export interface BundleOptions {
   transactions?: number;
 }
 
-/** The inputs of the leaf of point `i`, with values that a device might send. */
+/** Returns the leaf inputs of point `i`, with values that a device might send. */
 export function pointInputs(i: number): LeafInputs {
   const payload = canonicalPayload(
     { temperature: 20 + i / 8, humidity: 41 },
@@ -56,7 +57,7 @@ export function pointInputs(i: number): LeafInputs {
   };
 }
 
-/** Mines a header on `previousHash`; every second nonce or so meets the target. */
+/** Mines a header on `previousHash`; about every second nonce meets the target. */
 export function mineHeader(previousHash: Uint8Array, root: Uint8Array, time: number): Uint8Array {
   for (let nonce = 0; ; nonce++) {
     const raw = serialiseHeader({
@@ -71,7 +72,7 @@ export function mineHeader(previousHash: Uint8Array, root: Uint8Array, time: num
   }
 }
 
-/** A chain of `count` mined headers, the first with the Merkle root `root`. */
+/** Returns a chain of `count` mined headers, the first with the Merkle root `root`. */
 export function mineHeaders(root: Uint8Array, count: number): Uint8Array[] {
   const headers: Uint8Array[] = [];
   let previous = sha256d(Uint8Array.of(1, 2, 3));
@@ -83,7 +84,7 @@ export function mineHeaders(root: Uint8Array, count: number): Uint8Array[] {
   return headers;
 }
 
-/** An anchoring transaction that commits to a root. */
+/** Returns an anchoring transaction that commits to a root. */
 export function anchoringTransaction(root: Uint8Array, count: number): Transaction {
   const change = Uint8Array.of(0x76, 0xa9, 0x14, ...new Uint8Array(20).fill(7), 0x88, 0xac);
   return {
@@ -128,7 +129,7 @@ function chainBatch(leaves: Uint8Array[], proven: number, segments: number): Bat
   return { ...batch, path: [...segmentPath(previousHead, leaves, proven), ...batch.path] };
 }
 
-/** A bundle that holds in every step. */
+/** Returns a bundle that passes every step. */
 export function soundBundle(options: BundleOptions = {}): ProofBundle {
   const { mode = 'merkle', headers: headerCount = 3, blockHeight = 871_203, transactions = 5 } = options;
   const points = mode === 'per_event' ? 1 : (options.points ?? 11);

@@ -1,4 +1,4 @@
-// Anchor batches as tenants see them (API.md, AnchorService).
+// Reads anchor batches in the form AnchorService shows to tenants.
 import type { MessageInitShape } from '@bufbuild/protobuf';
 import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import { AnchorBatch_Status, type AnchorBatchSchema } from '@kellet/proto/es/kellet/v1/anchor_pb.ts';
@@ -6,7 +6,7 @@ import { AnchoringPolicy_Mode } from '@kellet/proto/es/kellet/v1/common_pb.ts';
 import type { Transaction } from '../platform/database/database.ts';
 import type { AnchorMode, BatchStatus } from './pipeline/store.ts';
 
-/** A batch as the database shows it to its tenant. */
+/** A batch row as visible to its tenant. */
 export interface BatchRow {
   batch_id: string;
   status: BatchStatus;
@@ -29,13 +29,13 @@ export interface BatchRow {
 const columns = `batch_id, status, anchor_mode, count, merkle_root, txid, block_height, block_hash, attempts, error, created_at,
   sealed_at, submitted_at, confirmed_at, created_at::text AS created_text`;
 
-/** Where a page of batches ended. */
+/** Position at which a page of batches ended. */
 export interface BatchCursor {
   readonly createdAt: string;
   readonly batchId: string;
 }
 
-/** A tenant's batches, the newest first. */
+/** Lists a tenant's batches, newest first. */
 export async function listBatches(
   tx: Transaction,
   tenantId: string,
@@ -53,7 +53,7 @@ export async function listBatches(
   return rows;
 }
 
-/** One batch of a tenant. */
+/** Returns a tenant's batch, or undefined. */
 export async function findBatch(tx: Transaction, tenantId: string, batchId: string): Promise<BatchRow | undefined> {
   const { rows } = await tx.query<BatchRow>(
     `SELECT ${columns} FROM anchor_batches WHERE tenant_id = $1 AND batch_id = $2`,
@@ -62,14 +62,14 @@ export async function findBatch(tx: Transaction, tenantId: string, batchId: stri
   return rows[0];
 }
 
-/** Blocks from the block at `height` to the tip, itself included; at least one for a block that was confirmed. */
+/** Returns the number of blocks from `height` to the tip, inclusive; at least 1 for a confirmed block. */
 export function confirmationsOf(height: number | null, tip: number | undefined): number {
   return height === null ? 0 : Math.max(1, (tip ?? height) - height + 1);
 }
 
 const instant = (date: Date | null) => (date ? timestampFromDate(date) : undefined);
 
-/** The public form of a batch. */
+/** Converts a row to its public form. */
 export function toAnchorBatch(row: BatchRow, tip: number | undefined): MessageInitShape<typeof AnchorBatchSchema> {
   return {
     batchId: row.batch_id,

@@ -1,4 +1,5 @@
-// Everything that processor, network and broker can do to a batch: each test ends with every batch confirmed exactly once.
+// Tests every fault that processor, network and broker can cause. Each test ends with every batch confirmed exactly
+// once.
 import { expect } from 'chai';
 import { eventually } from '../auth/testing/test-fixtures.ts';
 import { Broker } from '../platform/events/broker.ts';
@@ -40,7 +41,7 @@ describe('chain-anchor under faults', function () {
     );
     return rows[0]!;
   };
-  /** How many blocks a reorganisation must replace to reach the batch's. */
+  /** Returns how many blocks a reorganisation must replace to reach the batch's block. */
   const depthOf = async (batch: TestBatch) =>
     ((await anchoring.devchain.state())['height'] as number) - (await rowOf(batch)).block_height! + 1;
   const coins = async (state: string) => {
@@ -50,17 +51,17 @@ describe('chain-anchor under faults', function () {
     return rows[0]!.count;
   };
 
-  it('does without callbacks', async () => {
+  it('works without callbacks', async () => {
     await anchoring.devchain.control('faults', { drop_callbacks: true });
     await expectAnchored(anchoring, await seal(5));
   });
 
-  it('takes callbacks many times', async () => {
+  it('accepts repeated callbacks', async () => {
     await anchoring.devchain.control('faults', { duplicate_callbacks: 4 });
     await expectAnchored(anchoring, await seal(5));
   });
 
-  it('waits for a processor that is away', async () => {
+  it('waits for an unavailable processor', async () => {
     await anchoring.devchain.control('faults', { unavailable_ms: 1500 });
     const batches = await seal(3);
     for (const batch of batches) await reaches(anchoring, batch, 'submitted');
@@ -68,7 +69,7 @@ describe('chain-anchor under faults', function () {
     for (const batch of batches) expect((await rowOf(batch)).attempts).to.equal(1);
   });
 
-  it('tries a rejected transaction again with the same coin', async () => {
+  it('retries a rejected transaction with the same coin', async () => {
     const lost = await coins('lost');
     await anchoring.devchain.control('faults', { reject_next: 3 });
     const batches = await seal(2);
@@ -79,7 +80,7 @@ describe('chain-anchor under faults', function () {
     expect(await coins('lost')).to.equal(lost);
   });
 
-  it('takes another coin once somebody else has spent the first', async () => {
+  it('uses another coin once the first is spent elsewhere', async () => {
     const lost = await coins('lost');
     await anchoring.devchain.control('faults', { double_spend_next: 1 });
     const [batch] = await seal(1);
@@ -87,7 +88,7 @@ describe('chain-anchor under faults', function () {
       async () => (await rowOf(batch!)).error.includes('another transaction spends the same coin'),
       10_000,
     );
-    // Not before the other one is in a block.
+    // The attempt count must not change before the other transaction is in a block.
     await new Promise((resolve) => setTimeout(resolve, 1000));
     expect((await rowOf(batch!)).attempts).to.equal(1);
     await expectAnchored(anchoring, [batch!]);
@@ -95,7 +96,7 @@ describe('chain-anchor under faults', function () {
     expect(await coins('lost')).to.equal(lost + 1);
   });
 
-  it('helps an orphan, and is not confused when it finds its parents after all', async () => {
+  it('resubmits an orphan and copes when its parents turn up after all', async () => {
     await anchoring.devchain.control('faults', { orphan_next: 1 });
     const [batch] = await seal(1);
     await eventually(async () => (await rowOf(batch!)).attempts === 2, 10_000);
@@ -104,7 +105,7 @@ describe('chain-anchor under faults', function () {
     await expectAnchored(anchoring, [batch!]);
   });
 
-  it('moves a proof to the block that has overtaken its own', async () => {
+  it('moves a proof to the block that replaced its own', async () => {
     const batches = await seal(3);
     await expectAnchored(anchoring, batches);
     const before = await rowOf(batches[0]!);
@@ -117,7 +118,7 @@ describe('chain-anchor under faults', function () {
     expect((await rowOf(batches[0]!)).txid).to.equal(before.txid);
   });
 
-  it('withdraws a proof whose block was overtaken until it is mined again', async () => {
+  it('withdraws a proof whose block was reorganised out until the transaction is mined again', async () => {
     const batches = await seal(2);
     await expectAnchored(anchoring, batches);
     await anchoring.devchain.control('faults', { pause_mining: true });
@@ -130,7 +131,7 @@ describe('chain-anchor under faults', function () {
     await expectAnchored(anchoring, batches);
   });
 
-  it('anchors a batch anew whose transaction lost its coin in a reorganisation', async () => {
+  it('anchors a batch again whose transaction lost its coin in a reorganisation', async () => {
     const batches = await seal(2);
     for (const batch of batches) await reaches(anchoring, batch, 'seen');
     await anchoring.devchain.control('mine', { count: 1 });
@@ -152,7 +153,7 @@ describe('chain-anchor under faults', function () {
     for (const other of others) await other.stop!();
   });
 
-  it('confirms nothing that the headers of another chain do not have', async () => {
+  it("confirms nothing that only another chain's headers could confirm", async () => {
     const own = await startAnchoring();
     const elsewhere = await startDevchain();
     createVerifier(own.platform).register(own.registry);
@@ -175,10 +176,10 @@ describe('chain-anchor under faults', function () {
       return rows[0]!.error;
     };
     await eventually(async () => (await error()).includes('no independent header confirms'), 10_000);
-    // Nor does an old proof hold on that chain.
+    // An earlier proof does not hold on that chain either.
     await reaches(own, settled, 'seen');
     await confused.stop!();
-    // The branch with more work wins, so the right chain comes back once it has more.
+    // The branch with more work wins, so the right chain returns once it has more.
     await own.devchain.control('mine', { count: 20 });
     const sound = own.another();
     await sound.start!();
@@ -188,7 +189,7 @@ describe('chain-anchor under faults', function () {
     await own.stop();
   });
 
-  it('does without the broker', async () => {
+  it('works without the broker', async () => {
     await anchoring.halt();
     const broker = new Broker('nats://127.0.0.1:1', anchoring.platform.logger);
     const alone = anchoring.another({}, broker);
@@ -201,7 +202,7 @@ describe('chain-anchor under faults', function () {
     }
   });
 
-  it('goes on by itself after the host of the database has vanished', async () => {
+  it('resumes by itself after the database host has vanished', async () => {
     const own = await startAnchoring();
     createVerifier(own.platform).register(own.registry);
     const url = own.settings['KELLET_DATABASE_URL']!;
@@ -222,7 +223,7 @@ describe('chain-anchor under faults', function () {
       await new Promise((resolve) => setTimeout(resolve, 4000));
       proxy.restore();
       await expectAnchored(own, during);
-      // Only the connections that are open now are dead.
+      // Only the currently open connections are dead.
       proxy.silenceOpen();
       await expectAnchored(own, await sealTwo());
     } finally {

@@ -1,4 +1,4 @@
-// Checks what the database says of anchoring against itself, byte for byte: run after every fault test, and whenever in doubt.
+// Checks the consistency of the anchoring tables byte for byte. Run after every fault test and for diagnosis.
 import { findCommitment, parseTransaction, toDisplayHex, toHex, txidOf } from '@kellet/verify';
 import type { Database } from '../platform/database/database.ts';
 import { proveInBlock } from './headers/block-proof.ts';
@@ -34,7 +34,7 @@ interface CoinRow {
   leased_by: string | null;
 }
 
-/** What does not hold, a line each; empty when all is well. Between two looks at a system at work some of it may be in motion. */
+/** Returns one line per inconsistency, or none. On a running system some may be transitional. */
 export async function checkAnchoring(database: Database): Promise<string[]> {
   return database.maintenance(async (tx) => {
     const batches = await tx.query<BatchRow>(
@@ -60,7 +60,7 @@ const isMined = ({ state }: MadeRow): boolean => state === 'mined' || state === 
 function checkBatch(batch: BatchRow, attempts: readonly MadeRow[]): string[] {
   const say = (problem: string) => `batch ${batch.batch_id} (${batch.status}): ${problem}`;
   const mined = attempts.filter(isMined);
-  if (batch.status === 'sealed') return attempts.length > 0 ? [say('has transactions already')] : [];
+  if (batch.status === 'sealed') return attempts.length > 0 ? [say('already has transactions')] : [];
   const problems = attempts.flatMap((attempt) => {
     const commitment = findCommitment(parseTransaction(attempt.raw_tx));
     const isOurs =
@@ -71,12 +71,12 @@ function checkBatch(batch: BatchRow, attempts: readonly MadeRow[]): string[] {
   });
   if (batch.status !== 'confirmed') {
     if (mined.length > 0) problems.push(say('has a mined transaction'));
-    if (!attempts.some(({ state }) => state === 'pending')) problems.push(say('nothing is on its way'));
+    if (!attempts.some(({ state }) => state === 'pending')) problems.push(say('has no pending transaction'));
     return problems;
   }
   if (mined.length !== 1) problems.push(say(`${mined.length} of its transactions are mined`));
-  if (mined[0]?.txid !== batch.txid) problems.push(say('shows another transaction than the mined one'));
-  if (!batch.raw_tx || txidOf(batch.raw_tx) !== batch.txid) problems.push(say('raw_tx is not that of txid'));
+  if (mined[0]?.txid !== batch.txid) problems.push(say('shows a different transaction than the mined one'));
+  if (!batch.raw_tx || txidOf(batch.raw_tx) !== batch.txid) problems.push(say('raw_tx does not match txid'));
   if (batch.block_hash === null || batch.block_hash !== batch.header_hash) {
     problems.push(say('its block is not on the chain of headers'));
   } else {
@@ -89,7 +89,7 @@ function checkBatch(batch: BatchRow, attempts: readonly MadeRow[]): string[] {
   return problems;
 }
 
-/** Every coin is spent at most once, and the wallet knows of it. */
+/** Checks that every coin is spent at most once and that the wallet agrees. */
 function checkSpending(made: readonly MadeRow[], coins: readonly CoinRow[]): string[] {
   const problems: string[] = [];
   const states = new Map(coins.map((coin) => [`${coin.txid}:${coin.output_index}`, coin]));
@@ -98,18 +98,18 @@ function checkSpending(made: readonly MadeRow[], coins: readonly CoinRow[]): str
     for (const input of parseTransaction(row.raw_tx).inputs) {
       const coin = `${toDisplayHex(input.previousTxid)}:${input.previousOutputIndex}`;
       const other = spentBy.get(coin);
-      if (other !== undefined) problems.push(`coin ${coin} is spent by ${other} and by ${row.txid}`);
+      if (other !== undefined) problems.push(`coin ${coin} is spent by both ${other} and ${row.txid}`);
       spentBy.set(coin, row.txid);
       const state = states.get(coin)?.state;
-      if (state !== 'spent') problems.push(`coin ${coin} is ${state}, but ${row.txid} has spent it`);
+      if (state !== 'spent') problems.push(`coin ${coin} is ${state}, but ${row.txid} spends it`);
     }
   }
   const pendingLeases = new Set(made.filter(({ state }) => state === 'pending').map(({ lease }) => lease));
   for (const coin of coins) {
     const name = `${coin.txid}:${coin.output_index}`;
-    if (coin.state === 'spent' && !spentBy.has(name)) problems.push(`coin ${name} is spent by nothing that is mined`);
+    if (coin.state === 'spent' && !spentBy.has(name)) problems.push(`coin ${name} is spent by no mined transaction`);
     if (coin.state === 'leased' && !pendingLeases.has(coin.leased_by ?? '')) {
-      problems.push(`coin ${name} is leased by ${coin.leased_by}, which has no transaction on its way`);
+      problems.push(`coin ${name} is leased by ${coin.leased_by}, which has no pending transaction`);
     }
   }
   return problems;

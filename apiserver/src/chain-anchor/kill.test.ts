@@ -1,4 +1,4 @@
-// kill -9 at any moment, among several processes that share the work: nothing is lost, nothing is spent twice.
+// Kills processes that share the work with SIGKILL at any moment: no batch is lost and no coin is spent twice.
 import { spawn, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
 import path from 'node:path';
@@ -17,7 +17,7 @@ describe('chain-anchor killed at any moment', function () {
   before(async () => {
     anchoring = await startAnchoring();
     createVerifier(anchoring.platform).register(anchoring.registry);
-    // From here on the work is done by processes alone.
+    // From here on only separate processes do the work.
     await anchoring.halt();
   });
   after(async () => {
@@ -52,7 +52,7 @@ describe('chain-anchor killed at any moment', function () {
     let [first, second] = [await start(), await start()];
     for (let round = 0; round < 6; round += 1) {
       await seal(20);
-      // Sooner or later after the notification: before, while and after transactions are stored and sent.
+      // At varying delays after the notification: before, while and after transactions are stored and sent.
       await pause(5 + round * 23);
       await kill(first);
       if (round % 2 === 0) await anchoring.devchain.control('mine', { count: 1 });
@@ -63,6 +63,6 @@ describe('chain-anchor killed at any moment', function () {
     const { rows } = await anchoring.platform.database.system((tx) =>
       tx.query<{ attempts: number }>('SELECT sum(attempts)::int4 AS attempts FROM anchor_batches'),
     );
-    expect(rows[0]!.attempts, 'one transaction a batch').to.equal(batches.length);
+    expect(rows[0]!.attempts, 'one transaction per batch').to.equal(batches.length);
   });
 });

@@ -1,11 +1,13 @@
-// What operators watch of anchoring: batches by status, how long the oldest one waits, the wallet, the chain's height.
+// Metrics of anchoring: batches by status, age of the oldest one, wallet and chain height.
 import type { Database } from '../platform/database/database.ts';
 import { Gauge, type Registry } from '../platform/metrics.ts';
 import { storedTip, type HeaderChain } from './headers/header-chain.ts';
 import { countQuotaWaiting } from './pipeline/store.ts';
 import type { Wallet } from './wallet/wallet.ts';
 
-/** Registers the gauges; each scrape asks the database. `isConfigured`: there is a processor and a wallet key. */
+/**
+ * Registers the gauges; each scrape queries the database. `isConfigured`: a processor and a wallet key are configured.
+ */
 export function registerMetrics(
   metrics: Registry,
   database: Database,
@@ -19,13 +21,13 @@ export function registerMetrics(
       help,
       labelNames,
       registers: [metrics],
-      // A database that is away must not keep the other metrics from being read.
+      // An unavailable database must not make the other metrics unreadable.
       collect: () => collect(made).catch(() => made.reset()),
     });
   };
   new Gauge({
     name: 'kellet_anchor_configured',
-    help: '1 when a processor and a wallet key are configured; otherwise sealed batches wait.',
+    help: '1 if a processor and a wallet key are configured; otherwise sealed batches wait.',
     registers: [metrics],
   }).set(settings.isConfigured ? 1 : 0);
   gauge('kellet_anchor_batches', 'Anchor batches that are not confirmed, by status.', ['status'], async (made) => {
@@ -52,10 +54,10 @@ export function registerMetrics(
       made.set(rows[0]?.seconds ?? 0);
     },
   );
-  gauge('kellet_anchor_quota_waiting', "Sealed batches that wait for their tenant's next day.", [], async (made) => {
+  gauge('kellet_anchor_quota_waiting', "Sealed batches waiting for their tenant's next day.", [], async (made) => {
     made.set(await database.system(countQuotaWaiting));
   });
-  gauge('kellet_anchor_chain_height', 'Height of the chain of headers.', [], async (made) => {
+  gauge('kellet_anchor_chain_height', 'Height of the stored header chain.', [], async (made) => {
     made.set((await database.system(storedTip)) ?? 0);
   });
   gauge('kellet_anchor_headers_refused', '1 while the header source offers headers that are refused.', [], (made) => {

@@ -1,4 +1,4 @@
-// Puts the parts of chain-anchor together, as far as the configuration has what they need.
+// Assembles chain-anchor from the parts that the configuration allows.
 import type { Config } from '../config.ts';
 import type { Database } from '../platform/database/database.ts';
 import type { Logger } from '../platform/logger.ts';
@@ -14,7 +14,7 @@ import { Wallet } from './wallet/wallet.ts';
 import { createWalletKey, type WalletKey } from './wallet/wallet-key.ts';
 import { Watcher } from './pipeline/watcher.ts';
 
-/** What there is: a part is missing when its setting is. */
+/** The parts; one is undefined if its setting is missing. */
 export interface Parts {
   readonly headers: HeaderChain | undefined;
   readonly tracker: Tracker;

@@ -1,9 +1,12 @@
-// What anchoring depends on outside of Kellet, for the readiness of a process that does nothing else (API.md, open routes).
+// Readiness checks of anchoring's external dependencies, for processes that only anchor.
 import type { Config } from '../config.ts';
 
 const answerMilliseconds = 900;
 
-/** A check per configured dependency: each resolves when it answers with success, and rejects with the reason otherwise. */
+/**
+ * Returns a check per configured dependency: it resolves on a successful response and rejects with the reason
+ * otherwise.
+ */
 export function chainChecks(
   config: Pick<Config, 'arcUrl' | 'arcToken' | 'headersUrl'>,
 ): Record<string, () => Promise<void>> {

@@ -1,4 +1,4 @@
-// The straight way of a batch, on a real database, broker, gateway and chain: sealed, submitted, seen, mined, confirmed.
+// The regular path of a batch on a real database, broker, gateway and chain: sealed, submitted, seen, mined, confirmed.
 import { create } from '@bufbuild/protobuf';
 import {
   AnchorBatch_Status,
@@ -28,7 +28,7 @@ describe('chain-anchor', function () {
   const waitFor = (batchId: string, status: number) =>
     eventually(async () => (await getBatch(batchId)).status === status, 15_000);
 
-  it('takes a sealed batch to the chain and proves it', async () => {
+  it('anchors a sealed batch on the chain and proves it', async () => {
     const { database } = anchoring.platform;
     const device = newId();
     const batch = await sealBatch(database, [newPoint(device), newPoint(device), newPoint(device)]);
@@ -71,7 +71,7 @@ describe('chain-anchor', function () {
     await eventually(async () => (await getBatch(batch.batchId)).confirmations === 5);
   });
 
-  it('shows a batch to its own tenant alone', async () => {
+  it('shows a batch to its own tenant only', async () => {
     const { batches } = await listBatches({});
     expect(batches).to.have.length(1);
     expect((await listBatches({}, 'other')).batches).to.deep.equal([]);
@@ -85,7 +85,7 @@ describe('chain-anchor', function () {
     }
   });
 
-  it('lists batches by status and mode, page by page', async () => {
+  it('lists batches by status and mode, with pagination', async () => {
     const { database } = anchoring.platform;
     await anchoring.devchain.control('faults', { pause_mining: true });
     const device = newId();
@@ -108,7 +108,7 @@ describe('chain-anchor', function () {
     for (const id of ids) await waitFor(id, AnchorBatch_Status.confirmed);
   });
 
-  it('is told by callbacks: they become confirmations', async () => {
+  it('turns callbacks into confirmations', async () => {
     const batch = await sealBatch(anchoring.platform.database, [newPoint(newId())]);
     await waitFor(batch.batchId, AnchorBatch_Status.seen);
     const { txid } = await getBatch(batch.batchId);
@@ -130,7 +130,7 @@ describe('chain-anchor', function () {
     await waitFor(batch.batchId, AnchorBatch_Status.confirmed);
   });
 
-  it('lets batches wait for the next day once anchors_per_day are used up, but for per_event ones', async () => {
+  it('holds batches until the next day once anchors_per_day is used up, except per_event ones', async () => {
     const { database } = anchoring.platform;
     await database.system((tx) =>
       tx.query(`UPDATE tenants SET quotas = '{"anchors_per_day":2}' WHERE tenant_id = 'other'`),
@@ -150,7 +150,7 @@ describe('chain-anchor', function () {
     await database.system((tx) => tx.query(`UPDATE tenants SET quotas = '{}' WHERE tenant_id = 'other'`));
   });
 
-  it('anchors a batch at once while another tenant has 2,000 waiting over its quota, and those once the quota is raised', async () => {
+  it('anchors a batch at once while another tenant has 2,000 over its quota, and those once the quota is raised', async () => {
     const { database } = anchoring.platform;
     const setQuota = (anchors: number) =>
       database.system((tx) =>
@@ -196,7 +196,7 @@ describe('chain-anchor', function () {
     await database.system((tx) => tx.query(`UPDATE tenants SET quotas = '{}' WHERE tenant_id = 'other'`));
   });
 
-  it('counts what it does', async () => {
+  it('counts its work in metrics', async () => {
     const text = await anchoring.platform.metrics.metrics();
     expect(text).to.match(/kellet_anchor_batches\{status="sealed"\} 0/);
     expect(text).to.match(/kellet_anchor_wallet_coins\{state="spent"\} [1-9]/);

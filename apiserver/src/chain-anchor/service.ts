@@ -1,4 +1,4 @@
-// chain-anchor: takes sealed batches to the chain and watches over them until they are proven; AnchorService shows them.
+// Anchors sealed batches on the chain and watches them until they are proven. AnchorService shows them.
 import { AnchorBatch_StatusSchema, AnchorService } from '@kellet/proto/es/kellet/v1/anchor_pb.ts';
 import { AnchoringPolicy_ModeSchema } from '@kellet/proto/es/kellet/v1/common_pb.ts';
 import { enumFilter } from '../platform/enums.ts';
@@ -16,15 +16,15 @@ import { overtakenTransactions, settleDeep, type AnchorMode, type BatchStatus } 
 import { timingOf, type Timing } from './pipeline/timing.ts';
 import { Turns } from './pipeline/turns.ts';
 
-/** Sealed batches that one process takes to the processor at once. */
+/** Number of sealed batches that one process submits concurrently. */
 const submitConcurrency = 16;
 
-/** Submissions of a round, after which it is asked anew whose turn it is. */
+/** Number of submissions per round, after which the lanes are read again. */
 const turnsOfARound = 256;
 
 /**
- * Makes the service. Without a processor or a wallet key sealed batches wait; without a header source mined ones wait for their
- * proof. `timing` overrides the pace (tests).
+ * Creates the service. Without a processor or a wallet key, sealed batches wait; without a header source, mined ones
+ * wait for their proof. `timing` overrides the timing for tests.
  */
 export function createChainAnchor(platform: Platform, timing: Partial<Timing> = {}): ServiceModule {
   const { config, database, broker, metrics, clock } = platform;
@@ -41,7 +41,7 @@ export function createChainAnchor(platform: Platform, timing: Partial<Timing> = 
     const work = async () => {
       for (let lane = turns.take(); lane; lane = turns.take()) {
         const outcome = await submitter!.submitNext(lane);
-        if (outcome === 'no_coin' && !isShort) logger.warn('the wallet has no coins left: sealed batches wait');
+        if (outcome === 'no_coin' && !isShort) logger.warn('the wallet has no coins left; sealed batches wait');
         if (outcome === 'no_coin') walletLoop?.wake();
         if (outcome === 'none') turns.drop(lane);
         else isShort = outcome === 'no_coin';
@@ -109,8 +109,8 @@ export function createChainAnchor(platform: Platform, timing: Partial<Timing> = 
   return {
     register: (registry) => registry.register(AnchorService, handlers),
     start() {
-      if (!isConfigured) logger.warn('no processor or no wallet key is configured: sealed batches wait');
-      if (!headers) logger.warn('no header source is configured: mined batches wait for their proof');
+      if (!isConfigured) logger.warn('no processor or no wallet key is configured; sealed batches wait');
+      if (!headers) logger.warn('no header source is configured; mined batches wait for their proof');
       database.listen(
         ['kellet_batches'],
         () => submitLoop?.wake(),

@@ -1,4 +1,5 @@
-// Our hand-built transactions against another implementation: the SDK parses them, and its interpreter runs their scripts.
+// Checks the hand-built transactions against another implementation: the SDK parses them, and its interpreter runs
+// their scripts.
 import { randomBytes } from 'node:crypto';
 import { LockingScript, P2PKH, PrivateKey, Spend, Transaction as SdkTransaction } from '@bsv/sdk';
 import { findCommitment, parseTransaction, toHex, txidOf } from '@kellet/verify';
@@ -25,7 +26,7 @@ const commitment = {
 };
 const newCoin = (satoshis = 1n): Coin => ({ txid: randomBytes(32).toString('hex'), outputIndex: 3, satoshis });
 
-/** Whether every input's script unlocks its coin, under the rules that BSV nodes enforce. */
+/** Reports whether every input's script unlocks its coin under the rules that BSV nodes enforce. */
 function isSpendable(raw: Uint8Array, coins: readonly Coin[], lockingScript: Uint8Array): boolean {
   const sdk = SdkTransaction.fromHex(toHex(raw));
   return sdk.inputs.every((input, inputIndex) =>
@@ -57,7 +58,7 @@ function isSpendable(raw: Uint8Array, coins: readonly Coin[], lockingScript: Uin
 }
 
 describe('the wallet key', () => {
-  it('has the address and the script that the SDK gives it, on each network', () => {
+  it('has the address and script that the SDK derives, on each network', () => {
     for (let i = 0; i < 20; i += 1) {
       const sdk = PrivateKey.fromRandom();
       const key = createWalletKey(sdk.toHex().padStart(64, '0'), 'main');
@@ -67,7 +68,7 @@ describe('the wallet key', () => {
     }
   });
 
-  it('refuses what is no key, without repeating it', () => {
+  it('rejects an invalid key without echoing it', () => {
     for (const text of ['', '00'.repeat(32), 'ff'.repeat(32), 'secret', 'ab'.repeat(31)]) {
       expect(() => createWalletKey(text, 'main'))
         .to.throw('not a private key')
@@ -80,7 +81,7 @@ describe('the wallet key', () => {
 describe('the anchoring transaction', () => {
   const key = createWalletKey(randomBytes(32).toString('hex'), 'local');
 
-  it('is one input and the commitment alone, unlocks its coin, and pays the fee', () => {
+  it('has one input and only the commitment as output, unlocks its coin and pays the fee', () => {
     for (let i = 0; i < 50; i += 1) {
       const coin = newCoin(anchorFee(rate));
       const { raw, txid } = buildAnchorTransaction([coin], commitment, 1, key);
@@ -99,7 +100,7 @@ describe('the anchoring transaction', () => {
     }
   });
 
-  it('differs from attempt to attempt, with the same coins', () => {
+  it('differs between attempts with the same coins', () => {
     const coins = [newCoin(), newCoin()];
     const attempts = [1, 2, 3].map((attempt) => buildAnchorTransaction(coins, commitment, attempt, key));
     expect(new Set(attempts.map(({ txid }) => txid)).size).to.equal(3);
@@ -107,7 +108,7 @@ describe('the anchoring transaction', () => {
     expect(buildAnchorTransaction(coins, commitment, 2, key)).to.deep.equal(attempts[1]);
   });
 
-  it('does not unlock a coin of another value, or of another key', () => {
+  it('does not unlock a coin of a different value or key', () => {
     const coin = newCoin(5n);
     const { raw } = buildAnchorTransaction([coin], commitment, 1, key);
     const other = createWalletKey(randomBytes(32).toString('hex'), 'local');
@@ -134,7 +135,7 @@ describe('fees', () => {
     });
   }
 
-  it('an anchor coin pays for an anchor, with some room', () => {
+  it('an anchor coin pays for an anchor with some margin', () => {
     expect(anchorCoinRange(rate)).to.deep.equal({ least: 1n, most: 10n });
     expect(anchorCoinRange({ satoshis: 50, bytes: 1000 })).to.deep.equal({ least: 12n, most: 120n });
   });

@@ -1,7 +1,7 @@
 import { expect } from 'chai';
 import { addressBlock } from './address-block.ts';
 
-describe('the block of an address', () => {
+describe('address block', () => {
   for (const [address, block] of [
     ['192.0.2.7', '192.0.2.7'],
     ['::ffff:192.0.2.7', '192.0.2.7'],

@@ -1,9 +1,9 @@
-// What counts as one client where clients are known by address alone.
+// Defines what counts as one client where clients are identified by address alone.
 import { isIPv6 } from 'node:net';
 
 /**
- * The address itself for IPv4, the /64 for IPv6: whoever has one address of a /64 has all of them, so counting them one by one
- * counts nothing. What is no address is returned as it is.
+ * Returns the address itself for IPv4 and the /64 for IPv6, because the holder of one address of a /64 has all of them.
+ * Any other text is returned unchanged.
  */
 export function addressBlock(address: string): string {
   if (!isIPv6(address)) return address;
@@ -20,6 +20,6 @@ export function addressBlock(address: string): string {
   return `${network.join(':')}::/64`;
 }
 
-/** An IPv4 address at the end takes the place of two groups; it is never among the first four. */
+/** A trailing IPv4 address takes the place of two groups and is never among the first four. */
 const groupsOf = (text: string): string[] =>
   text === '' ? [] : text.split(':').flatMap((group) => (group.includes('.') ? ['0', '0'] : [group]));

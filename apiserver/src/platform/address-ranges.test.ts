@@ -16,7 +16,7 @@ describe('IP allowlist', () => {
     ['10.1.2.3', ['0.0.0.0/0'], true],
     ['not an address', ['0.0.0.0/0'], false],
   ] as const) {
-    it(`${allowed ? 'takes' : 'refuses'} ${address} with [${ranges.join(', ')}]`, () => {
+    it(`${allowed ? 'accepts' : 'rejects'} ${address} with [${ranges.join(', ')}]`, () => {
       expect(isAllowed(address, ranges)).to.equal(allowed);
     });
   }
@@ -31,7 +31,7 @@ describe('IP allowlist', () => {
     '2001:db8::/129',
     'a/8',
   ]) {
-    it(`says that ${JSON.stringify(text)} is no range`, () => {
+    it(`rejects ${JSON.stringify(text)} as a range`, () => {
       expect(() => checkAllowlist('ip_allowlist', [text])).to.throw('ip_allowlist');
     });
   }
@@ -40,10 +40,10 @@ describe('IP allowlist', () => {
     ['anything and anything', [], [], []],
     ['anything and something', [], ['10.0.0.0/8'], ['10.0.0.0/8']],
     ['something and anything', ['10.0.0.0/8'], [], ['10.0.0.0/8']],
-    ['the narrower of two nested', ['10.0.0.0/8'], ['10.1.0.0/16', '192.0.2.0/24'], ['10.1.0.0/16']],
-    ['equal ones once', ['10.0.0.0/8'], ['10.0.0.0/8'], ['10.0.0.0/8']],
-    ['nobody when they are disjoint', ['10.0.0.0/8'], ['192.0.2.0/24'], ['0.0.0.0/32']],
-    ['nobody when the families differ', ['10.0.0.0/8'], ['::/0'], ['0.0.0.0/32']],
+    ['the narrower of two nested ranges', ['10.0.0.0/8'], ['10.1.0.0/16', '192.0.2.0/24'], ['10.1.0.0/16']],
+    ['equal ranges once', ['10.0.0.0/8'], ['10.0.0.0/8'], ['10.0.0.0/8']],
+    ['no address when they are disjoint', ['10.0.0.0/8'], ['192.0.2.0/24'], ['0.0.0.0/32']],
+    ['no address when the families differ', ['10.0.0.0/8'], ['::/0'], ['0.0.0.0/32']],
   ] as const) {
     it(`intersects to ${name}`, () => expect(intersect(first, second)).to.deep.equal(want));
   }

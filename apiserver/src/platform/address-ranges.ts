@@ -8,10 +8,10 @@ interface Range {
   readonly family: 'ipv4' | 'ipv6';
 }
 
-/** An allowlist that no peer is on: the unspecified address is never a source. */
+/** An allowlist that matches no peer: the unspecified address is never a source. */
 const nowhere = ['0.0.0.0/32'];
 
-/** Checks the ranges of a request: CIDR, or a single address. Throws INVALID_ARGUMENT naming the field. */
+/** Validates the ranges of a request: CIDR or a single address. Throws INVALID_ARGUMENT naming the field. */
 export function checkAllowlist(field: string, ranges: readonly string[]): void {
   if (ranges.length > 100) throw invalidArgument(`${field} must have at most 100 entries`);
   for (const text of ranges) {
@@ -19,7 +19,9 @@ export function checkAllowlist(field: string, ranges: readonly string[]): void {
   }
 }
 
-/** Whether the address is on the list; every address is on an empty one. An IPv4 address may come mapped into IPv6. */
+/**
+ * Reports whether the address is on the list; an empty list allows every address. Accepts IPv4-mapped IPv6 addresses.
+ */
 export function isAllowed(address: string, ranges: readonly string[]): boolean {
   if (ranges.length === 0) return true;
   const family = isIP(address);
@@ -27,7 +29,7 @@ export function isAllowed(address: string, ranges: readonly string[]): boolean {
   return addressList(ranges).check(address, family === 4 ? 'ipv4' : 'ipv6');
 }
 
-/** The ranges as a list that can be asked often. */
+/** Returns the ranges as a BlockList, for repeated checks. */
 export function addressList(ranges: readonly string[]): BlockList {
   const list = new BlockList();
   for (const text of ranges) {
@@ -37,14 +39,14 @@ export function addressList(ranges: readonly string[]): BlockList {
   return list;
 }
 
-/** Whether the text is a CIDR range or a single address. */
+/** Reports whether the text is a CIDR range or a single address. */
 export const isRange = (text: string): boolean => parseRange(text) !== undefined;
 
-/** The list of what is on both lists, where an empty list stands for every address. */
+/** Returns the intersection of two lists, where an empty list allows every address. */
 export function intersect(first: readonly string[], second: readonly string[]): readonly string[] {
   if (first.length === 0) return second;
   if (second.length === 0) return first;
-  // Two ranges are disjoint or one holds the other, so what they share is the narrower one.
+  // Two ranges are either disjoint or nested, so their intersection is the narrower one.
   const shared = new Set([
     ...first.filter((range) => second.some((other) => holds(other, range))),
     ...second.filter((range) => first.some((other) => holds(other, range))),
@@ -52,7 +54,10 @@ export function intersect(first: readonly string[], second: readonly string[]): 
   return shared.size === 0 ? nowhere : [...shared];
 }
 
-/** The ranges asked for from which more could call than from the allowed ones; an empty list of these allows every address. */
+/**
+ * Returns the requested ranges that are not contained in the allowed ones; an empty `allowed` list allows every
+ * address.
+ */
 export function rangesBeyond(asked: readonly string[], allowed: readonly string[]): string[] {
   if (allowed.length === 0) return [];
   return asked.filter((range) => !allowed.some((outer) => holds(outer, range)));

@@ -2,7 +2,7 @@ import { expect } from 'chai';
 import { Batches } from './batches.ts';
 
 describe('batches', () => {
-  it('run one at a time for a key, with everything that arrived meanwhile', async () => {
+  it('run one at a time per key, with everything that arrived meanwhile', async () => {
     const ran: number[][] = [];
     const release: (() => void)[] = [];
     const batches = new Batches<number, number>(3, async (_key, items) => {

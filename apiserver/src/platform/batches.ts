@@ -1,4 +1,4 @@
-// Groups work on the same key: while one batch of a key runs, what arrives gathers for the next.
+// Batches work by key: while one batch of a key runs, new items collect for the next.
 
 interface Waiting<Item, Result> {
   readonly item: Item;
@@ -6,22 +6,22 @@ interface Waiting<Item, Result> {
   reject(error: unknown): void;
 }
 
-/** Returns the results of a batch, one for each item and in their order. */
+/** Returns the results of a batch, one per item in the same order. */
 export type RunBatch<Item, Result> = (key: string, items: readonly Item[]) => Promise<readonly Result[]>;
 
-/** Runs batches, at most one of a key at a time and each key's items in order of arrival. */
+/** Runs batches, at most one per key at a time, with each key's items in order of arrival. */
 export class Batches<Item, Result> {
   private readonly most: number;
   private readonly run: RunBatch<Item, Result>;
   private readonly waiting = new Map<string, Waiting<Item, Result>[]>();
 
-  /** `most` bounds the items of one batch. */
+  /** `most` limits the items per batch. */
   constructor(most: number, run: RunBatch<Item, Result>) {
     this.most = most;
     this.run = run;
   }
 
-  /** Returns the item's result once its batch has run; rejects when the batch fails. */
+  /** Returns the item's result once its batch has run; rejects if the batch fails. */
   add(key: string, item: Item): Promise<Result> {
     return new Promise((resolve, reject) => {
       const queue = this.waiting.get(key);
@@ -31,7 +31,7 @@ export class Batches<Item, Result> {
         return;
       }
       this.waiting.set(key, [entry]);
-      // Items that are added in the same turn share the first batch.
+      // Items added in the same event-loop turn share the first batch.
       queueMicrotask(() => void this.drain(key));
     });
   }

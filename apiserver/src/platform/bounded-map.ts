@@ -1,6 +1,6 @@
-// A map that forgets its oldest entries instead of growing without bound: for caches keyed by what clients send.
+// A map that evicts its oldest entries instead of growing without bound, for caches keyed by client input.
 
-/** A Map with a greatest size; setting a key makes it the newest. */
+/** A Map with a maximum size; setting a key makes it the newest. */
 export class BoundedMap<K, V> extends Map<K, V> {
   private readonly maximumSize: number;
 

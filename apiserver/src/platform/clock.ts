@@ -1,4 +1,4 @@
-// Time as a dependency, so that decisions about time can be tested.
+// Time as a dependency, so that time-based decisions can be tested.
 
 /** A source of the current time. */
 export interface Clock {
@@ -6,10 +6,10 @@ export interface Clock {
   now(): number;
 }
 
-/** The machine's clock. */
+/** The system clock. */
 export const systemClock: Clock = { now: () => Date.now() };
 
-/** Waits, and returns early without an error when the signal aborts. */
+/** Waits; returns early, without an error, when the signal aborts. */
 export function sleep(milliseconds: number, signal?: AbortSignal): Promise<void> {
   return new Promise((resolve) => {
     if (signal?.aborted) return resolve();

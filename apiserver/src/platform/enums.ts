@@ -1,10 +1,10 @@
-// Enum values by their proto names, as rows and JSON hold them.
+// Enum values by their proto names, as stored in rows and JSON.
 import type { DescEnum } from '@bufbuild/protobuf';
 import { invalidArgument } from './errors.ts';
 
 /**
- * What a list is filtered by: the proto name of an enum value; undefined when none is given, or the zero value, which stands for
- * none. Throws INVALID_ARGUMENT for a number that the contract does not know, which gRPC lets through.
+ * Returns the proto name of the enum value that a list is filtered by, or undefined for an absent or zero value. Throws
+ * INVALID_ARGUMENT for a number outside the contract, which gRPC lets through.
  */
 export function enumFilter<Name extends string>(
   field: string,

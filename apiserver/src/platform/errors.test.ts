@@ -1,16 +1,16 @@
 import { expect } from 'chai';
 import { invalidArgument, notFound } from './errors.ts';
 
-describe('messages of errors', () => {
+describe('error messages', () => {
   for (const [what, text, shown] of [
     ['stay as they are', 'x'.repeat(490), `${'x'.repeat(490)} not found`],
-    ['are cut where they are too long for a header', 'x'.repeat(501), `${'x'.repeat(500)}…`],
-    ['keep no half of a character', `${'x'.repeat(499)}😀`, `${'x'.repeat(499)}\ufffd…`],
+    ['are truncated if too long for a header', 'x'.repeat(501), `${'x'.repeat(500)}…`],
+    ['never contain half a character', `${'x'.repeat(499)}😀`, `${'x'.repeat(499)}\ufffd…`],
   ] as const) {
     it(what, () => expect(notFound(text).message).to.equal(shown));
   }
 
-  it('can be written in every answer, whatever they quote', () => {
+  it('can be sent in every response, whatever they quote', () => {
     const { message } = invalidArgument('😀"'.repeat(1000));
     expect(message.isWellFormed()).to.equal(true);
     expect(encodeURIComponent(message)).to.have.lengthOf.below(10_000);

@@ -1,10 +1,10 @@
-// The catalogue of errors: every refusal of the data plane is a KelletError with one of these codes (SPEC, Errors).
+// The error catalogue: every error of the data plane is a KelletError with one of these codes.
 import { shorten } from './shorten.ts';
 
-/** A gRPC status name as it stands in the error body. */
+/** A gRPC status name, as in the error body. */
 export type ErrorCode = keyof typeof codes;
 
-/** Code → gRPC status number and HTTP status (SPEC, Errors; google.rpc.Code for those the spec does not list). */
+/** gRPC status number and HTTP status of each code (google.rpc.Code). */
 export const codes = {
   CANCELLED: { grpc: 1, http: 499 },
   UNKNOWN: { grpc: 2, http: 500 },
@@ -24,21 +24,21 @@ export const codes = {
   UNAUTHENTICATED: { grpc: 16, http: 401 },
 } as const;
 
-/** The catalogue's names by gRPC status number. */
+/** The names of the catalogue by gRPC status number. */
 export const codeNames: ReadonlyMap<number, ErrorCode> = new Map(
   Object.entries(codes).map(([name, { grpc }]) => [grpc, name as ErrorCode]),
 );
 
 /**
- * The most characters of a message. What a client sent may stand in it, and on gRPC it travels in a header: a connection ends
- * with all its calls when those are too large.
+ * Maximum length of a message in characters. It may quote client input and travels in a header on gRPC, where oversized
+ * headers end a connection with all its calls.
  */
 const mostCharacters = 500;
 
-/** An error that a caller may see: the message is part of the answer and holds no internals. */
+/** An error that a caller may see: its message is part of the response and contains no internals. */
 export class KelletError extends Error {
   readonly code: ErrorCode;
-  /** Seconds after which a retry makes sense; becomes the Retry-After header. */
+  /** Seconds after which a retry makes sense; sent as the Retry-After header. */
   readonly retryAfterSeconds: number | undefined;
 
   constructor(code: ErrorCode, message: string, options: { cause?: unknown; retryAfterSeconds?: number } = {}) {
@@ -49,44 +49,46 @@ export class KelletError extends Error {
   }
 }
 
-/** The request itself is wrong; the message names the field. */
+/** The request is invalid; the message names the field. */
 export const invalidArgument = (message: string): KelletError => new KelletError('INVALID_ARGUMENT', message);
 
-/** No such resource for this tenant: also said of another tenant's, so that ids cannot be probed. */
+/**
+ * The resource does not exist in this tenant. Also used for resources of other tenants, so that ids cannot be probed.
+ */
 export const notFound = (what: string): KelletError => new KelletError('NOT_FOUND', `${what} not found`);
 
-/** A resource with this key exists already. */
+/** A resource with this key already exists. */
 export const alreadyExists = (message: string): KelletError => new KelletError('ALREADY_EXISTS', message);
 
-/** The request is well formed, but the state of the system or the tenant's policy does not allow it now. */
+/** The request is valid, but the state of the system or the tenant's policy does not allow it now. */
 export const failedPrecondition = (message: string): KelletError => new KelletError('FAILED_PRECONDITION', message);
 
-/** The caller is known and may not do this. */
+/** The caller is authenticated but not allowed to do this. */
 export const permissionDenied = (message = 'permission denied'): KelletError =>
   new KelletError('PERMISSION_DENIED', message);
 
-/** No credential, or one that does not hold. */
+/** The credential is missing or invalid. */
 export const unauthenticated = (message = 'a valid credential is required'): KelletError =>
   new KelletError('UNAUTHENTICATED', message);
 
-/** A dependency is away; the same request may succeed later. */
+/** A dependency is unavailable; the same request may succeed later. */
 export const unavailable = (message: string, cause?: unknown): KelletError =>
   new KelletError('UNAVAILABLE', message, { cause, retryAfterSeconds: 1 });
 
-/** A limit or a quota is used up. */
+/** A limit or quota is exhausted. */
 export const resourceExhausted = (message: string, retryAfterSeconds?: number): KelletError =>
   new KelletError('RESOURCE_EXHAUSTED', message, { retryAfterSeconds });
 
 /**
- * What a caller may learn of any thrown value: a KelletError as it is; everything else becomes INTERNAL without details
- * (the caller logs the original with the request id).
+ * Converts any thrown value to what a caller may see: a KelletError is returned as it is; anything else becomes
+ * INTERNAL without details (the caller of this function logs the original with the request id).
  */
 export function toKelletError(thrown: unknown): KelletError {
   if (thrown instanceof KelletError) return thrown;
   return new KelletError('INTERNAL', 'internal error', { cause: thrown });
 }
 
-/** PostgreSQL's error code (SQLSTATE) of a thrown value, if it is one of the database's errors. */
+/** Returns PostgreSQL's error code (SQLSTATE) of a thrown value, or undefined if it is not a database error. */
 export function sqlState(thrown: unknown): string | undefined {
   if (thrown instanceof Error && 'code' in thrown && typeof thrown.code === 'string' && thrown.code.length === 5) {
     return thrown.code;

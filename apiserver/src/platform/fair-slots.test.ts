@@ -3,7 +3,7 @@ import { FairSlots, NoSlotError } from './fair-slots.ts';
 
 describe('fair slots', () => {
   const signal = new AbortController().signal;
-  /** Lets what is due run. */
+  /** Lets pending callbacks run. */
   const settle = () => new Promise((resolve) => setImmediate(resolve));
   const failure = (work: Promise<unknown>) =>
     work.then(
@@ -11,7 +11,7 @@ describe('fair slots', () => {
       (error: unknown) => error,
     );
 
-  it('let no more in than there are places, of all and of one owner', async () => {
+  it('admit no more than the limits in total and per owner', async () => {
     const slots = new FairSlots({ total: 3, perOwner: 2, waitingPerOwner: 10 });
     const order: string[] = [];
     const enter = async (owner: string) => {
@@ -25,7 +25,7 @@ describe('fair slots', () => {
     expect([slots.running, slots.waiting]).to.deep.equal([3, 2]);
     (await entries[3]!)();
     await settle();
-    expect(order, 'a has its two already').to.deep.equal(['a', 'a', 'b', 'b']);
+    expect(order, 'a already has its two slots').to.deep.equal(['a', 'a', 'b', 'b']);
     for (const entry of entries.slice(0, 2)) (await entry)();
     await settle();
     expect(order).to.deep.equal(['a', 'a', 'b', 'b', 'a']);
@@ -33,7 +33,7 @@ describe('fair slots', () => {
     expect([slots.running, slots.waiting]).to.deep.equal([0, 0]);
   });
 
-  it('take turns between owners, however many of one wait', async () => {
+  it('alternate between owners, however many of one are waiting', async () => {
     const slots = new FairSlots({ total: 1, perOwner: 1, waitingPerOwner: 100 });
     const order: string[] = [];
     const first = await slots.acquire('x', { signal });
@@ -48,13 +48,13 @@ describe('fair slots', () => {
     expect(order).to.have.length(7);
   });
 
-  it('say whose work it is that takes the places', async () => {
+  it('report whose work occupies the slots', async () => {
     const slots = new FairSlots({ total: 2, perOwner: 1, waitingPerOwner: 1 });
     const releases = [await slots.acquire('a', { signal }), await slots.acquire('b', { signal })];
     expect(await failure(slots.acquire('a', { signal, milliseconds: 5 }))).to.include({ whose: 'own' });
     expect(await failure(slots.acquire('c', { signal, milliseconds: 5 }))).to.include({ whose: 'others' });
     const waits = slots.acquire('a', { signal });
-    expect(await failure(slots.acquire('a', { signal })), 'the line is full')
+    expect(await failure(slots.acquire('a', { signal })), 'the queue is full')
       .to.be.instanceOf(NoSlotError)
       .that.includes({ whose: 'own' });
     expect(slots.waiting).to.equal(1);
@@ -63,7 +63,7 @@ describe('fair slots', () => {
     expect(slots.running).to.equal(0);
   });
 
-  it('forget who stops waiting, and take a place back once', async () => {
+  it('drop waiters that give up and release a slot only once', async () => {
     const slots = new FairSlots({ total: 1, perOwner: 1, waitingPerOwner: 5 });
     const release = await slots.acquire('a', { signal });
     const leaving = new AbortController();

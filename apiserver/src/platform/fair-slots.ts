@@ -1,8 +1,8 @@
-// A limited number of places for work that takes long, shared fairly: who waits is let in in order, and owners take turns.
+// A limited number of slots for long-running work, shared fairly: waiters are served in order, and owners take turns.
 
-/** Why a place was not given. */
+/** No slot was available. */
 export class NoSlotError extends Error {
-  /** `own`: the owner's own work takes all its places, or waits for them; `others`: that of other owners does. */
+  /** `own`: the owner's own work occupies or waits for all its slots; `others`: other owners' work does. */
   readonly whose: 'own' | 'others';
   constructor(whose: 'own' | 'others') {
     super('no slot');
@@ -15,11 +15,11 @@ interface Waiter {
   readonly enter: () => void;
 }
 
-/** The places. */
+/** The slots. */
 export class FairSlots {
   private readonly limits: { readonly total: number; readonly perOwner: number; readonly waitingPerOwner: number };
   private readonly held = new Map<string, number>();
-  /** By owner, in the order in which owners have their turn. */
+  /** Queues by owner, in the order of their turns. */
   private readonly lines = new Map<string, Set<Waiter>>();
   private total = 0;
 
@@ -27,19 +27,20 @@ export class FairSlots {
     this.limits = limits;
   }
 
-  /** Places taken. */
+  /** Slots in use. */
   get running(): number {
     return this.total;
   }
 
-  /** How many wait for a place. */
+  /** Number of waiters. */
   get waiting(): number {
     return [...this.lines.values()].reduce((sum, line) => sum + line.size, 0);
   }
 
   /**
-   * Takes a place, waiting for it as long as that lasts or until the signal aborts. Returns what gives it back. Throws
-   * NoSlotError, also at once when too many of the owner's wait already; the signal's reason when it aborts.
+   * Acquires a slot, waiting up to `milliseconds` or until the signal aborts, and returns the function that releases
+   * it. Throws NoSlotError, at once if too many of the owner's are already waiting, and the signal's reason when it
+   * aborts.
    */
   async acquire(
     owner: string,
@@ -97,7 +98,7 @@ export class FairSlots {
     });
   }
 
-  /** Whether the owner can have a place now; who came earlier has been let in or has all the places it can have. */
+  /** Reports whether the owner can have a slot now; earlier waiters were served or have all the slots they can get. */
   private isFree(owner: string): boolean {
     return this.total < this.limits.total && (this.held.get(owner) ?? 0) < this.limits.perOwner;
   }
@@ -112,7 +113,7 @@ export class FairSlots {
       if (this.total >= this.limits.total) return;
       if (!this.isFree(owner)) continue;
       const [waiter] = line;
-      // The next turn is that of the others.
+      // The other owners take the next turn.
       this.lines.delete(owner);
       this.lines.set(owner, line);
       waiter!.enter();

@@ -2,12 +2,12 @@ import { expect } from 'chai';
 import type { JsonObject } from '@bufbuild/protobuf';
 import { freeJsonField, textField } from './fields.ts';
 
-describe('a text', () => {
+describe('textField', () => {
   for (const [what, value, message] of [
-    ['none where some is needed', '', 'password is required'],
-    ['too little', 'x'.repeat(11), 'password must have at least 12 characters'],
-    ['too little, in characters of two halves', '😀'.repeat(11), 'password must have at least 12 characters'],
-    ['too much', 'x'.repeat(101), 'password must have at most 100 characters'],
+    ['empty although required', '', 'password is required'],
+    ['too short', 'x'.repeat(11), 'password must have at least 12 characters'],
+    ['too short, in surrogate pairs', '😀'.repeat(11), 'password must have at least 12 characters'],
+    ['too long', 'x'.repeat(101), 'password must have at most 100 characters'],
     ['NUL', 'xxxxxxxxxxxxxxxx\0', 'password must not contain NUL'],
   ] as const) {
     it(`may not be ${what}`, () =>
@@ -19,21 +19,21 @@ describe('a text', () => {
   }
 });
 
-describe('free JSON', () => {
+describe('freeJsonField', () => {
   const taken: [string, JsonObject][] = [
     ['nothing', {}],
-    ['everything that JSON has', { a: [1, -0.5, null, true, { '': 'x' }] }],
+    ['everything that JSON can express', { a: [1, -0.5, null, true, { '': 'x' }] }],
     ['text that looks like an escaped NUL', { a: String.raw`\u0000`, [String.raw`\u0000`]: 1 }],
     ['the key __proto__', JSON.parse('{"__proto__":{"a":1}}') as JsonObject],
-    ['as many bytes as are allowed', { a: 'x'.repeat(92) }],
-    ['that with letters of several bytes', { a: 'é'.repeat(46) }],
+    ['the maximum number of bytes', { a: 'x'.repeat(92) }],
+    ['the maximum in multi-byte letters', { a: 'é'.repeat(46) }],
   ];
   for (const [what, value] of taken) {
     it(`may hold ${what}`, () => expect(() => freeJsonField('metadata', value, 100)).not.to.throw());
   }
 
   const refused: [string, JsonObject, string][] = [
-    ['a number that is none', { a: NaN }, 'metadata: numbers must be finite'],
+    ['NaN', { a: NaN }, 'metadata: numbers must be finite'],
     ['an infinite number', { a: [{ b: -Infinity }] }, 'metadata: numbers must be finite'],
     ['NUL in a text', { a: ['x\0'] }, 'metadata must not contain NUL'],
     ['NUL in a key', { a: { '\0': 1 } }, 'metadata must not contain NUL'],
@@ -42,8 +42,8 @@ describe('free JSON', () => {
       JSON.parse('{"__proto__":"\\u0000"}') as JsonObject,
       'metadata must not contain NUL',
     ],
-    ['more bytes than are allowed', { a: 'x'.repeat(93) }, 'metadata must have at most 100 bytes'],
-    ['fewer letters, but more bytes', { a: 'é'.repeat(47) }, 'metadata must have at most 100 bytes'],
+    ['too many bytes', { a: 'x'.repeat(93) }, 'metadata must have at most 100 bytes'],
+    ['few letters but too many bytes', { a: 'é'.repeat(47) }, 'metadata must have at most 100 bytes'],
   ];
   for (const [what, value, message] of refused) {
     it(`may not hold ${what}`, () =>

@@ -1,16 +1,15 @@
-// Checks of request fields that every service needs: text, ids, update masks. Each throws INVALID_ARGUMENT naming the field.
+// Validates request fields that every service needs: text, ids, update masks. Each check throws INVALID_ARGUMENT naming
+// the field.
 import type { JsonObject } from '@bufbuild/protobuf';
 import { invalidArgument, notFound } from './errors.ts';
 import { isId } from './ids.ts';
 
-/**
- * Checks a text field: no NUL (PostgreSQL's text cannot hold it), and its length in characters. Answers the text.
- */
+/** Checks a text field and returns it: no NUL (PostgreSQL text cannot hold it), and its length in characters. */
 export function textField(name: string, value: string, limits: { minimum?: number; maximum: number }): string {
   if (value.includes('\0')) throw invalidArgument(`${name} must not contain NUL`);
   const { minimum = 0, maximum } = limits;
   if (value.length > maximum) throw invalidArgument(`${name} must have at most ${maximum} characters`);
-  // What is measured in pairs of surrogates is half as long.
+  // A surrogate pair counts as one character.
   if (value.length < minimum || (minimum > 1 && [...value].length < minimum)) {
     throw invalidArgument(value === '' ? `${name} is required` : `${name} must have at least ${minimum} characters`);
   }
@@ -28,8 +27,8 @@ export function textMapField(name: string, map: Readonly<Record<string, string>>
 }
 
 /**
- * Checks free JSON (google.protobuf.Struct): at most `maximumBytes` as UTF-8, no NUL, and no number that JSON cannot say, which
- * gRPC lets through.
+ * Checks free-form JSON (google.protobuf.Struct): at most `maximumBytes` as UTF-8, no NUL, and no number that JSON
+ * cannot express, which gRPC lets through.
  */
 export function freeJsonField(name: string, value: JsonObject, maximumBytes: number): void {
   const text = JSON.stringify(value, (key, item: unknown) => {
@@ -42,15 +41,16 @@ export function freeJsonField(name: string, value: JsonObject, maximumBytes: num
   if (Buffer.byteLength(text) > maximumBytes) throw invalidArgument(`${name} must have at most ${maximumBytes} bytes`);
 }
 
-/** An id in a path: text that is no id of ours cannot name anything, so it is NOT_FOUND like an unknown one. */
+/** Returns the normalised id. Throws NOT_FOUND for an invalid id, which cannot name anything, as for an unknown one. */
 export function idField(what: string, value: string): string {
   if (!isId(value)) throw notFound(what);
   return value.toLowerCase();
 }
 
 /**
- * The fields that an update names. The gateway fills the mask of a REST call from the body's keys; a gRPC caller must send it.
- * Throws INVALID_ARGUMENT when it is missing or names a field that cannot be updated. An empty mask changes nothing.
+ * Returns the fields that an update names. The gateway derives the mask of a REST call from the body's keys; a gRPC
+ * caller must send it. Throws INVALID_ARGUMENT if it is missing or names a field that cannot be updated. An empty mask
+ * changes nothing.
  */
 export function updatedFields<Field extends string>(
   mask: { readonly paths: readonly string[] } | undefined,

@@ -1,5 +1,6 @@
-// A small client of the Kubernetes API for the custom resources that REST and gRPC callers create, change and delete.
-// Configuration and credentials come from @kubernetes/client-node; the requests are ours, over kept-alive connections.
+// A small Kubernetes API client for the custom resources that REST and gRPC callers create, change and delete.
+// Configuration and credentials come from @kubernetes/client-node; the requests are sent directly over kept-alive
+// connections.
 import http from 'node:http';
 import https, { type RequestOptions } from 'node:https';
 import { isDeepStrictEqual } from 'node:util';
@@ -11,7 +12,7 @@ import type { Logger } from './logger.ts';
 import { traceRequestTo } from './outbound/outgoing-call.ts';
 import { traceHeaders } from './tracing.ts';
 
-/** An entry of metadata.managedFields: which fields a manager owns, and by which operation. */
+/** An entry of metadata.managedFields: which fields a manager owns, and through which operation. */
 export interface ManagedFields {
   readonly manager?: string;
   readonly operation?: 'Apply' | 'Update';
@@ -20,7 +21,7 @@ export interface ManagedFields {
   readonly fieldsV1?: Record<string, unknown>;
 }
 
-/** A custom resource as the API server answers it. */
+/** A custom resource as returned by the API server. */
 export interface KubernetesObject<Spec = Record<string, unknown>> {
   readonly apiVersion: string;
   readonly kind: string;
@@ -28,13 +29,13 @@ export interface KubernetesObject<Spec = Record<string, unknown>> {
   readonly spec: Spec;
 }
 
-/** The API server refused a request: its Status, cut to what decisions need. */
+/** An error response of the API server: the parts of its Status that decisions need. */
 export class KubernetesError extends Error {
   /** HTTP status. */
   readonly status: number;
   /** Machine-readable reason: AlreadyExists, NotFound, Conflict, Invalid, … */
   readonly reason: string;
-  /** One entry a field that is wrong or owned by another manager. */
+  /** One entry per field that is invalid or owned by another manager. */
   readonly causes: readonly { reason?: string; message?: string; field?: string }[];
 
   constructor(status: number, reason: string, message: string, causes: KubernetesError['causes']) {
@@ -49,7 +50,7 @@ export class KubernetesError extends Error {
 interface Call {
   readonly method: 'GET' | 'POST' | 'PATCH' | 'DELETE';
   readonly path: string;
-  /** The path without names, for spans; the path itself when it has none. */
+  /** The path without names, for spans; defaults to the path itself. */
   readonly template?: string;
   readonly body?: unknown;
   readonly contentType?: string;
@@ -57,11 +58,11 @@ interface Call {
   readonly signal?: AbortSignal | undefined;
 }
 
-/** How long one request may take, from connecting to the last byte. */
+/** Timeout of a request, from connecting to the last byte. */
 const requestMilliseconds = 5000;
 const kept = { keepAlive: true, maxSockets: 16 };
 
-/** Finds the configuration that kubectl would use: $KUBECONFIG, else the pod's own service account, else ~/.kube/config. */
+/** Loads the configuration that kubectl would use: $KUBECONFIG, else the pod's service account, else ~/.kube/config. */
 export function loadKubeConfig(kubeconfig: string | undefined): KubeConfig {
   const config = new KubeConfig();
   if (kubeconfig) config.loadFromFile(kubeconfig);
@@ -71,8 +72,9 @@ export function loadKubeConfig(kubeconfig: string | undefined): KubeConfig {
 }
 
 /**
- * Reads and writes custom resources as field manager kellet-api. Every method throws UNAVAILABLE when the API server cannot
- * be reached, does not answer in time or does not serve us, and KubernetesError when it refuses the request itself.
+ * Reads and writes custom resources as field manager kellet-api. Every method throws UNAVAILABLE if the API server
+ * cannot be reached, does not respond in time or does not serve us, and KubernetesError if it rejects the request
+ * itself.
  */
 export class KubernetesApi {
   private readonly config: KubeConfig;
@@ -82,15 +84,15 @@ export class KubernetesApi {
 
   constructor(config: KubeConfig, logger: Logger) {
     const cluster = config.getCurrentCluster();
-    if (!cluster) throw new Error('the Kubernetes configuration names no current cluster');
+    if (!cluster) throw new Error('the Kubernetes configuration has no current cluster');
     this.config = config;
     this.logger = logger;
     this.server = new URL(cluster.server.endsWith('/') ? cluster.server : `${cluster.server}/`);
   }
 
   /**
-   * Makes a resource; KubernetesError AlreadyExists when the name is taken. With `dryRun` it is judged in the same way, and not
-   * kept.
+   * Creates a resource; throws KubernetesError AlreadyExists if the name is taken. With `dryRun` it is validated but
+   * not stored.
    */
   create<Spec>(
     kind: Kind,
@@ -103,7 +105,7 @@ export class KubernetesApi {
     return this.call({ method: 'POST', path: path + query, template, body: object, signal });
   }
 
-  /** Reads a resource; undefined when there is none. */
+  /** Returns a resource, or undefined if it does not exist. */
   async get<Spec>(
     kind: Kind,
     namespace: string,
@@ -119,8 +121,8 @@ export class KubernetesApi {
   }
 
   /**
-   * Server-side apply without force: KubernetesError Conflict, with a cause a field, when another manager owns one of the
-   * fields and wants another value. What we applied before and leave out now is removed.
+   * Applies a resource server-side without force; throws KubernetesError Conflict, with one cause per field, if another
+   * manager owns a field and wants a different value. Fields applied before and omitted now are removed.
    */
   apply<Spec>(kind: Kind, object: KubernetesObject<Spec>, signal?: AbortSignal): Promise<KubernetesObject<Spec>> {
     const { namespace = '', name } = object.metadata;
@@ -135,7 +137,10 @@ export class KubernetesApi {
     });
   }
 
-  /** JSON merge patch; with metadata.resourceVersion in it, KubernetesError Conflict unless that version is current. */
+  /**
+   * Sends a JSON merge patch; if it contains metadata.resourceVersion, throws KubernetesError Conflict unless that
+   * version is current.
+   */
   mergePatch<Spec>(
     kind: Kind,
     namespace: string,
@@ -154,7 +159,7 @@ export class KubernetesApi {
     });
   }
 
-  /** Deletes the resource if it still is the one with this uid; one that is gone already is no error. */
+  /** Deletes the resource if it still has this uid; does nothing if it no longer exists. */
   async delete(kind: Kind, namespace: string, name: string, uid: string, signal?: AbortSignal): Promise<void> {
     try {
       await this.call({
@@ -169,7 +174,10 @@ export class KubernetesApi {
     }
   }
 
-  /** Asks the API server for its judgement: a review object (TokenReview, …) is answered and not kept. */
+  /**
+   * Submits a review object (TokenReview, …), which the API server evaluates without storing it, and returns its
+   * status.
+   */
   async review<Status>(reviewVersion: string, kind: string, spec: object): Promise<Status> {
     const { status } = await this.call<{ status: Status }>({
       method: 'POST',
@@ -179,7 +187,7 @@ export class KubernetesApi {
     return status;
   }
 
-  /** The public keys with which the cluster signs service accounts' tokens, as a JSON Web Key Set. */
+  /** Returns the public keys with which the cluster signs service account tokens, as a JSON Web Key Set. */
   async signingKeys(): Promise<JSONWebKeySet> {
     return this.call({ method: 'GET', path: 'openid/v1/jwks', accept: 'application/jwk-set+json' });
   }
@@ -209,12 +217,12 @@ export class KubernetesApi {
   }
 
   /**
-   * Sends a request with our trace in it: an API server that records traces itself (its `--tracing-config-file`) shows there
-   * what it did for the call, and both belong to the same cluster's administrators.
+   * Sends a request with the trace context. An API server that records traces (`--tracing-config-file`) continues the
+   * trace; both belong to the same cluster's administrators.
    */
   private async send(call: Call, url: URL): Promise<{ status: number; text: string }> {
     const body = call.body === undefined ? undefined : JSON.stringify(call.body);
-    // Tokens and certificates rotate, exec plugins renew: client-node reads the credential again when it is due.
+    // Tokens and certificates rotate and exec plugins renew: client-node rereads the credential when it is due.
     const options: RequestOptions = {};
     await this.config.applyToHTTPSOptions(options);
     const agent = this.agentFor(options);
@@ -248,7 +256,7 @@ export class KubernetesApi {
     });
   }
 
-  /** One agent with kept-alive connections for as long as the credential stays the same. */
+  /** Returns an agent with kept-alive connections, reused while the credential stays the same. */
   private agentFor(options: RequestOptions): http.Agent {
     if (this.config.getCurrentCluster()?.proxyUrl && options.agent) return options.agent as http.Agent;
     const { ca, cert, key, pfx, passphrase, rejectUnauthorized, servername } = options;
@@ -260,7 +268,7 @@ export class KubernetesApi {
     return this.connection.agent;
   }
 
-  /** Closes the connections that are kept alive. */
+  /** Closes the kept-alive connections. */
   close(): void {
     this.connection?.agent.destroy();
   }
@@ -284,7 +292,7 @@ function toKubernetesError(status: number, text: string): KubernetesError {
   }
 }
 
-/** A resource of ours, ready to be created or applied. */
+/** Returns a Kellet resource, ready to be created or applied. */
 export function resourceOf<Spec>(kind: Kind, metadata: ObjectMeta, spec: Spec): KubernetesObject<Spec> {
   return { apiVersion, kind, metadata, spec };
 }

@@ -1,4 +1,4 @@
-// Structured logs: JSON lines on stderr, with secrets redacted by name wherever they appear.
+// Structured logs: JSON lines on stderr, with secrets redacted by field name wherever they appear.
 import { pino, type DestinationStream, type Logger as PinoLogger } from 'pino';
 import { currentTrace } from './tracing.ts';
 
@@ -17,7 +17,10 @@ const secretFields = [
   'access_token',
 ];
 
-/** Makes the process's logger. Lines go to stderr synchronously, so that the last words of a crash are not lost. */
+/**
+ * Creates the process's logger. Lines are written to stderr synchronously, so that the last ones before a crash are not
+ * lost.
+ */
 export function createLogger(
   level: string,
   bindings: Record<string, unknown> = {},
@@ -27,7 +30,7 @@ export function createLogger(
     {
       level,
       base: bindings,
-      // What is said during a call names its trace and its request.
+      // Lines logged during a call name its trace and its request.
       mixin: () => {
         const trace = currentTrace();
         if (!trace) return {};

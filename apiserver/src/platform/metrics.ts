@@ -1,7 +1,7 @@
-// The process's metrics in Prometheus' format.
+// The process's metrics in Prometheus format.
 import { collectDefaultMetrics, Registry } from 'prom-client';
 
-/** A registry of its own with the runtime's metrics in it; each module adds its own instruments to it. */
+/** Creates a registry with the runtime's metrics; each module adds its own instruments. */
 export function createMetrics(): Registry {
   const registry = new Registry();
   collectDefaultMetrics({ register: registry });

@@ -25,17 +25,17 @@ describe('paging', () => {
 
   for (const [name, size, want] of [
     ['the default for 0', 0, 50],
-    ['what is asked for', 7, 7],
-    ['the cap above it', 5000, 500],
+    ['the given size', 7, 7],
+    ['the maximum for a larger size', 5000, 500],
   ] as const) {
-    it(`takes ${name}`, () => expect(paging.open({ pageSize: size, pageToken: '' }, scope).size).to.equal(want));
+    it(`uses ${name}`, () => expect(paging.open({ pageSize: size, pageToken: '' }, scope).size).to.equal(want));
   }
 
-  it('refuses a negative size', () => {
+  it('rejects a negative size', () => {
     expect(() => paging.open({ pageSize: -1, pageToken: '' }, scope)).to.throw('page_size');
   });
 
-  it('refuses a token of another tenant, another filter, another key, a changed one and nonsense', () => {
+  it('rejects a token of another tenant, filter or key, a modified one and nonsense', () => {
     const page = paging.open<number[]>({ pageSize: 1, pageToken: '' }, scope);
     const token = paging.close([1, 2], page, scope, cursorOf).nextPageToken;
     const refused = (pageToken: string, with_ = scope, by = paging) =>

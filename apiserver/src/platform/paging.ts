@@ -1,19 +1,19 @@
-// Opaque cursor paging, the same for every list (SPEC, Pagination; AIP-158).
+// Opaque cursor paging, the same for every list (AIP-158).
 import { createHmac, timingSafeEqual } from 'node:crypto';
 import { invalidArgument } from './errors.ts';
 
 const defaultPageSize = 50;
 const maximumPageSize = 500;
 
-/** What a list request asks for, once checked. */
+/** A validated list request. */
 export interface Page<Cursor> {
-  /** Rows to return; a store fetches one more to learn whether there is a next page. */
+  /** Number of rows to return; a store fetches one more to detect a next page. */
   readonly size: number;
-  /** Where the last page ended; undefined for the first. */
+  /** Position at which the last page ended; undefined for the first. */
   readonly after: Cursor | undefined;
 }
 
-/** Seals and opens page tokens. A token is bound to its tenant, list and filters by an HMAC. */
+/** Creates and opens page tokens. A token is bound to its tenant, list and filters by an HMAC. */
 export class Paging {
   private readonly key: Buffer;
 
@@ -22,8 +22,9 @@ export class Paging {
   }
 
   /**
-   * Checks a list request. `scope` is the tenant, the list and its filters, in this order: a token of another scope is INVALID_ARGUMENT.
-   * A size of 0 is the default (50), a larger one than the maximum is capped, a negative one INVALID_ARGUMENT.
+   * Validates a list request. `scope` is the tenant, the list and its filters, in this order; a token of another scope
+   * is INVALID_ARGUMENT. A size of 0 means the default (50), a size above the maximum is capped, and a negative one is
+   * INVALID_ARGUMENT.
    */
   open<Cursor>(
     request: { pageSize: number; pageToken: string },
@@ -37,14 +38,14 @@ export class Paging {
     const bytes = Buffer.from(request.pageToken, 'base64url');
     const cursor = bytes.subarray(16);
     if (bytes.length <= 16 || !timingSafeEqual(bytes.subarray(0, 16), this.mac(cursor, scope))) {
-      throw invalidArgument('page_token is not one this list has given for these filters');
+      throw invalidArgument('page_token is not valid for this list and these filters');
     }
     return { size, after: JSON.parse(cursor.toString()) as Cursor };
   }
 
   /**
-   * Cuts the rows that a store fetched (at most size + 1) to the page and makes the token of the next one: "" at the end,
-   * also after an exactly full last page.
+   * Trims the rows that a store fetched (at most size + 1) to the page and creates the token of the next one: "" at the
+   * end, also after an exactly full last page.
    */
   close<Row, Cursor>(
     rows: readonly Row[],

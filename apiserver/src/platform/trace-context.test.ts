@@ -13,25 +13,25 @@ describe('W3C trace context', () => {
     ['a later version', `cc-${traceId}-${spanId}-01`, 1],
     ['a later version with more', `cc-${traceId}-${spanId}-01-what-the-future-brings`, 1],
   ] as const) {
-    it(`takes ${what}`, () => {
+    it(`accepts ${what}`, () => {
       expect(readTraceContext(traceparent, undefined)).to.deep.equal({ traceId, spanId, flags, tracestate: '' });
     });
   }
 
   for (const [what, traceparent] of [
     ['none', undefined],
-    ['an empty one', ''],
+    ['an empty header', ''],
     ['version ff', `ff-${traceId}-${spanId}-01`],
     ['version 00 with more', `${valid}-more`],
-    ['a later version with more that is not set off', `cc-${traceId}-${spanId}-01.more`],
+    ['a later version with unseparated content', `cc-${traceId}-${spanId}-01.more`],
     ['capitals', valid.toUpperCase()],
     ['a trace of zeros', `00-${'0'.repeat(32)}-${spanId}-01`],
     ['a span of zeros', `00-${traceId}-${'0'.repeat(16)}-01`],
     ['a short trace', `00-${traceId.slice(1)}-${spanId}-01`],
     ['spaces', ` ${valid}`],
-    ['several', `${valid}, ${valid}`],
+    ['multiple values', `${valid}, ${valid}`],
   ] as const) {
-    it(`refuses ${what}`, () => expect(readTraceContext(traceparent, 'a=1')).to.equal(undefined));
+    it(`rejects ${what}`, () => expect(readTraceContext(traceparent, 'a=1')).to.equal(undefined));
   }
 
   for (const [tracestate, want] of [
@@ -46,12 +46,12 @@ describe('W3C trace context', () => {
     [`a=${'x'.repeat(257)}`, ''],
     [Array.from({ length: 33 }, (_, index) => `k${index}=1`).join(','), ''],
   ] as const) {
-    it(`reads the state ${JSON.stringify(tracestate.slice(0, 40))}`, () => {
+    it(`parses the state ${JSON.stringify(tracestate.slice(0, 40))}`, () => {
       expect(readTraceContext(valid, tracestate)?.tracestate).to.equal(want);
     });
   }
 
-  it('is passed on in version 00 with the flags that it knows', () => {
+  it('is propagated in version 00 with only the flags of that version', () => {
     expect(traceparentOf(readTraceContext(`cc-${traceId}-${spanId}-ff-x`, '')!)).to.equal(`00-${traceId}-${spanId}-03`);
   });
 });

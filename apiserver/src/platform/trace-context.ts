@@ -1,4 +1,4 @@
-// W3C Trace Context: which headers are valid, and what they say (https://www.w3.org/TR/trace-context/).
+// Parses W3C Trace Context headers (https://www.w3.org/TR/trace-context/).
 
 /** A position in a trace. */
 export interface TraceContext {
@@ -6,16 +6,16 @@ export interface TraceContext {
   readonly traceId: string;
   /** 16 lower-case hex digits. */
   readonly spanId: string;
-  /** The last two hex digits: bit 0 says that the caller records the trace. */
+  /** The last two hex digits; bit 0 means that the caller records the trace. */
   readonly flags: number;
-  /** The vendors' own part; empty when there is none, or it is not valid. */
+  /** The vendor-specific part; empty if absent or invalid. */
   readonly tracestate: string;
 }
 
 const traceparentForm = /^([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?$/;
 const onlyZeros = /^0+$/;
 
-/** Reads both headers; undefined when `traceparent` is missing or not valid: then a trace begins here. */
+/** Parses both headers; returns undefined if `traceparent` is missing or invalid, so that a new trace starts here. */
 export function readTraceContext(
   traceparent: string | undefined,
   tracestate: string | undefined,
@@ -26,7 +26,7 @@ export function readTraceContext(
   return { traceId, spanId, flags: Number.parseInt(flags, 16), tracestate: validTracestate(tracestate ?? '') };
 }
 
-/** The `traceparent` of a position, in version 00: the flags it does not know are not passed on. */
+/** Formats the `traceparent` of a position in version 00; unknown flags are dropped. */
 export const traceparentOf = ({ traceId, spanId, flags }: TraceContext): string =>
   `00-${traceId}-${spanId}-${(flags & 3).toString(16).padStart(2, '0')}`;
 

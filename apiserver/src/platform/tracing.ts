@@ -1,5 +1,5 @@
-// The trace of what runs: known to everything a call does, without being handed on, and sent as OpenTelemetry spans when an OTLP
-// endpoint is configured by the standard variables. Otherwise nothing of OpenTelemetry's SDK is loaded.
+// The current trace: available to everything a call does without being passed along, and exported as OpenTelemetry
+// spans if an OTLP endpoint is configured by the standard variables. Otherwise OpenTelemetry's SDK is not loaded.
 import { AsyncLocalStorage } from 'node:async_hooks';
 import { randomBytes } from 'node:crypto';
 import type { DescMethod } from '@bufbuild/protobuf';
@@ -9,11 +9,11 @@ import type { Sampler } from '@opentelemetry/sdk-trace';
 import type { Logger } from './logger.ts';
 import { traceparentOf, type TraceContext } from './trace-context.ts';
 
-/** A part of a trace that runs in this process. */
+/** The part of a trace that runs in this process. */
 export class Trace {
-  /** Its span; undefined when spans are not sent. */
+  /** Its span; undefined if spans are not exported. */
   readonly span: Span | undefined;
-  /** The id of the request that it is part of, for the log. */
+  /** The id of its request, for the log. */
   requestId: string | undefined;
   private received: TraceContext | undefined;
 
@@ -22,7 +22,7 @@ export class Trace {
     this.span = span;
   }
 
-  /** Where the trace is: what the next part goes on from. A trace that began nowhere else begins here. */
+  /** The position from which the next part continues. A trace without a received context starts here. */
   get context(): TraceContext {
     if (!this.span) {
       return (this.received ??= {
@@ -44,16 +44,19 @@ export class Trace {
 const running = new AsyncLocalStorage<Trace>();
 let exporting: { readonly api: typeof OpenTelemetry; readonly tracer: Tracer } | undefined;
 
-/** The trace of the call that runs; undefined outside of calls (loops, timers). */
+/** Returns the trace of the current call; undefined outside of calls (loops, timers). */
 export const currentTrace = (): Trace | undefined => running.getStore();
 
-/** Says which request the trace that runs is part of. */
+/** Sets the request id of the current trace. */
 export function nameTrace(requestId: string): void {
   const trace = currentTrace();
   if (trace) trace.requestId = requestId;
 }
 
-/** Begins this process's part of a trace. `kind` is a SpanKind's name; the attributes are asked for when spans are sent. */
+/**
+ * Starts this process's part of a trace. `kind` is a SpanKind's name; the attributes are evaluated only if spans are
+ * exported.
+ */
 export function beginTrace(
   name: string,
   kind: keyof typeof SpanKind,
@@ -71,7 +74,7 @@ export function beginTrace(
   return new Trace(received, tracer.startSpan(name, { kind: api.SpanKind[kind], attributes: attributesOf() }, parent));
 }
 
-/** What a span says of the call that it is about. */
+/** Returns the span attributes of a call. */
 export const rpcAttributes = (method: DescMethod): Attributes => ({
   'rpc.system': 'grpc',
   'rpc.service': method.parent.typeName,
@@ -81,7 +84,7 @@ export const rpcAttributes = (method: DescMethod): Attributes => ({
 /** Runs work as part of a trace. */
 export const inTrace = <T>(trace: Trace, work: () => T): T => running.run(trace, work);
 
-/** Ends a trace's part; `error` is what failed, by a name of few values. */
+/** Ends a trace's part; `error` is a low-cardinality name of the failure. */
 export function endTrace({ span }: Trace, attributes: Attributes, error?: string): void {
   if (!span) return;
   span.setAttributes(error === undefined ? attributes : { ...attributes, 'error.type': error });
@@ -90,9 +93,9 @@ export function endTrace({ span }: Trace, attributes: Attributes, error?: string
 }
 
 /**
- * Begins a span for what is asked of another system, below the one that runs; undefined when spans are not sent, or not for this
- * trace. Outside of calls, in the loops of the data plane, a trace begins with it if `mayBeFirst`. The attributes are asked
- * for when it is recorded.
+ * Starts a client span below the current one; returns undefined if spans are not exported, or not for this trace.
+ * Outside of calls, in the loops of the data plane, it starts a new trace if `mayBeFirst`. The attributes are evaluated
+ * only if it is recorded.
  */
 export function beginClientSpan(name: string, attributesOf: () => Attributes, mayBeFirst: boolean): Trace | undefined {
   if (!exporting) return undefined;
@@ -106,7 +109,7 @@ export function beginClientSpan(name: string, attributesOf: () => Attributes, ma
   return trace;
 }
 
-/** The headers by which an HTTP server goes on with the trace that runs; none outside of one. */
+/** Returns the headers with which an HTTP server continues the current trace; empty outside of one. */
 export function traceHeaders(): { traceparent?: string; tracestate?: string } {
   const trace = currentTrace();
   if (!trace) return {};
@@ -116,16 +119,16 @@ export function traceHeaders(): { traceparent?: string; tracestate?: string } {
 
 type Environment = Readonly<Record<string, string | undefined>>;
 
-/** Whether the standard variables ask for spans. */
+/** Reports whether the standard variables enable spans. */
 export const isTracingWanted = (environment: Environment): boolean =>
   (environment['OTEL_EXPORTER_OTLP_ENDPOINT'] ?? environment['OTEL_EXPORTER_OTLP_TRACES_ENDPOINT'] ?? '') !== '' &&
   environment['OTEL_SDK_DISABLED']?.toLowerCase() !== 'true' &&
   (environment['OTEL_TRACES_EXPORTER'] ?? 'otlp') === 'otlp';
 
 /**
- * Starts sending spans when the standard variables (OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_SERVICE_NAME, OTEL_TRACES_SAMPLER, …) ask
- * for it. Answers what ends it, after the last spans have left. Traces are no reason to serve nobody: what is wrong with the
- * settings is logged.
+ * Starts exporting spans if the standard variables (OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_SERVICE_NAME,
+ * OTEL_TRACES_SAMPLER, …) ask for it. Returns a function that flushes the last spans and stops. Invalid settings are
+ * logged rather than thrown: tracing must not keep the process from serving.
  */
 export async function startTracing(environment: Environment, logger: Logger): Promise<() => Promise<void>> {
   const nothing = () => Promise.resolve();
@@ -133,7 +136,7 @@ export async function startTracing(environment: Environment, logger: Logger): Pr
   const protocol =
     environment['OTEL_EXPORTER_OTLP_TRACES_PROTOCOL'] ?? environment['OTEL_EXPORTER_OTLP_PROTOCOL'] ?? 'http/protobuf';
   if (protocol !== 'http/protobuf') {
-    logger.error({ protocol }, 'no spans are sent: the only protocol of OTEL_EXPORTER_OTLP_PROTOCOL is http/protobuf');
+    logger.error({ protocol }, 'no spans are sent: the only supported OTEL_EXPORTER_OTLP_PROTOCOL is http/protobuf');
     return nothing;
   }
   const [api, sdk, { OTLPTraceExporter }, resources] = await Promise.all([
@@ -155,7 +158,7 @@ export async function startTracing(environment: Environment, logger: Logger): Pr
   ]);
   const wanted = environment['OTEL_TRACES_SAMPLER'] ?? 'parentbased_always_on';
   const sampler = samplers.get(wanted);
-  if (!sampler) logger.error({ sampler: wanted }, 'OTEL_TRACES_SAMPLER is not known; taking parentbased_always_on');
+  if (!sampler) logger.error({ sampler: wanted }, 'unknown OTEL_TRACES_SAMPLER; using parentbased_always_on');
   const detected = resources.detectResources({ detectors: [resources.envDetector] });
   const delay = Number(environment['OTEL_BSP_SCHEDULE_DELAY'] ?? 5000);
   const provider = new sdk.TracerProvider({
@@ -166,6 +169,6 @@ export async function startTracing(environment: Environment, logger: Logger): Pr
   exporting = { api, tracer: provider.getTracer('kellet') };
   return async () => {
     exporting = undefined;
-    await provider.shutdown().catch((error: unknown) => logger.warn({ err: error }, 'the last spans were not sent'));
+    await provider.shutdown().catch((error: unknown) => logger.warn({ err: error }, 'failed to send the last spans'));
   };
 }

@@ -1,4 +1,4 @@
-// Checks that what is stored is what was promised: rows, leaves, roots and chains agree with one another. Reads only.
+// Checks that stored telemetry is consistent: rows, leaves, roots and chains must agree. Read-only.
 import type { Database, Transaction } from '../platform/database/database.ts';
 import { batchRoot, treeLeaves, type ChainSegment } from './write/batches.ts';
 import type { AnchoringMode } from './points/devices.ts';
@@ -6,13 +6,13 @@ import { hashPrefix } from './write/flush.ts';
 import { hashBytes, leafHash, splitHashes, type HashText } from './points/hashes.ts';
 import { chainSegments, type StoredChainSegment } from './write/takeover.ts';
 
-/** The outcome of a check. */
+/** The result of a check. */
 export interface FsckReport {
   readonly rows: number;
   readonly batches: number;
-  /** Sealed or further on. */
+  /** Batches that are sealed or in a later state. */
   readonly sealedBatches: number;
-  /** A line each; empty when all is well. */
+  /** One line per problem; empty if the data is consistent. */
   readonly problems: string[];
 }
 
@@ -42,11 +42,11 @@ interface StoredBatch {
   segments: StoredChainSegment[] | null;
 }
 
-/** Problems beyond this number are not listed. */
+/** Limit on the number of problems listed. */
 const mostProblems = 100;
 const rowsAtOnce = 20_000;
 
-/** Checks the telemetry of a database, in one snapshot. */
+/** Checks the telemetry of a database in a single snapshot. */
 export function fsck(database: Database): Promise<FsckReport> {
   return database.maintenance(async (tx) => {
     await tx.query('SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY');
@@ -65,7 +65,7 @@ export function fsck(database: Database): Promise<FsckReport> {
   });
 }
 
-/** The rows of a table by batch, in the order of batches, and in each by leaf. */
+/** Yields the rows of a table grouped by batch, in batch order and by leaf within each batch. */
 async function* byBatch<T extends { batch_id: string }>(tx: Transaction, table: string): AsyncGenerator<T[], void> {
   await tx.query(`DECLARE fsck_${table} CURSOR FOR SELECT * FROM ${table} ORDER BY batch_id, leaf_index`);
   let batch: T[] = [];
@@ -83,7 +83,7 @@ async function* byBatch<T extends { batch_id: string }>(tx: Transaction, table: 
   if (batch.length > 0) yield batch;
 }
 
-/** leaf_index, read beside the points. */
+/** Reads leaf_index in step with the points. */
 class IndexedLeaves {
   private readonly batches: AsyncGenerator<IndexRow[], void>;
   private next: IteratorResult<IndexRow[], void> | undefined;
@@ -92,7 +92,7 @@ class IndexedLeaves {
     this.batches = batches;
   }
 
-  /** The prefixes of a batch's leaves, in order. Batches are asked for in their order. */
+  /** Returns the prefixes of a batch's leaves, in order. Must be called with ascending batch ids. */
   async of(batchId: string): Promise<bigint[]> {
     this.next ??= await this.batches.next();
     while (this.next.value && this.next.value[0]!.batch_id < batchId) this.next = await this.batches.next();
@@ -130,7 +130,7 @@ class Check {
   batch(batch: StoredBatch | undefined, rows: readonly Row[], indexed: readonly bigint[]): void {
     this.rows += rows.length;
     const id = rows[0]!.batch_id;
-    if (!batch) return this.problem(`rows name batch ${id}, which does not exist`);
+    if (!batch) return this.problem(`rows refer to batch ${id}, which does not exist`);
     const leaves = this.leavesOf(batch, rows);
     const segments = chainSegments(batch.segments ?? [], leaves);
     for (const segment of segments) {
@@ -142,7 +142,7 @@ class Check {
     this.sealed += 1;
     const whole = { mode: batch.anchor_mode, leaves, segments };
     if (!batch.leaves || splitHashes(batch.leaves).join() !== leaves.join()) {
-      this.problem(`batch ${id}: its leaves are not those of its rows`);
+      this.problem(`batch ${id}: leaves do not match its rows`);
     }
     if (!batch.merkle_root?.equals(hashBytes([batchRoot(whole)]))) this.problem(`batch ${id}: wrong root`);
     if (batch.count !== treeLeaves(whole).length) this.problem(`batch ${id}: wrong count`);
@@ -152,7 +152,7 @@ class Check {
       this.problem(`batch ${id}: leaves outside segments`);
   }
 
-  /** The leaves that the rows spell; each row's hash is computed anew. */
+  /** Returns the leaves computed from the rows, recomputing the hash of each row. */
   private leavesOf(batch: StoredBatch, rows: readonly Row[]): HashText[] {
     const leaves: HashText[] = [];
     for (const row of rows) {
@@ -167,7 +167,7 @@ class Check {
     return leaves;
   }
 
-  /** The segments of a device, put together, are one chain that ends at its head. */
+  /** Checks that the segments of each device form one chain that ends at its head. */
   chains(ends: Map<string, { head: HashText; length: number }>): void {
     for (const [deviceId, { head, length }] of ends) {
       const segments = this.segments.get(deviceId) ?? [];

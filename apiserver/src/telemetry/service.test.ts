@@ -114,7 +114,7 @@ describe('TelemetryService', () => {
     }
   };
 
-  it('takes the good points of a request and says of each other what is wrong', async () => {
+  it('accepts the good points of a request and reports an error for each other', async () => {
     const result = await send([
       point(0, 1),
       point(0, 1, testDeviceId(3)),
@@ -132,7 +132,7 @@ describe('TelemetryService', () => {
     expect(seen).to.deep.equal([`acme/${deviceId}`]);
   });
 
-  it('reports at most 100 errors and refuses more than 5,000 points whole', async () => {
+  it('reports at most 100 errors and rejects a request of more than 5,000 points', async () => {
     const bad = await send(Array.from({ length: 150 }, () => ({ deviceId, timestamp: '' })));
     expect(bad).to.include({ accepted: 0, rejected: 150 });
     expect(bad.errors).to.have.length(100);
@@ -162,7 +162,7 @@ describe('TelemetryService', () => {
     expect(await codeOf(latest(testDeviceId(3)))).to.equal('NOT_FOUND');
   });
 
-  it('reads history from open, complete and indexed segments as one, each point once', async () => {
+  it('reads history across open, complete and indexed segments, each point once', async () => {
     const points = Array.from({ length: 120 }, (_, n) => point(n, n));
     for (let first = 0; first < 120; first += 30) await send(points.slice(first, first + 30));
     await send(points.slice(0, 10));
@@ -212,7 +212,7 @@ describe('TelemetryService', () => {
     expect(await codeOf(history({ pageSize: -1 }))).to.equal('INVALID_ARGUMENT');
   });
 
-  it('shows equal values at different fractions of a second as two points with one hash', async () => {
+  it('returns equal values at different fractions of a second as two points with one hash', async () => {
     const twice = { numericValues: { n: 1 }, deviceId };
     await send([
       { ...twice, timestamp: '2026-11-20T12:00:00.25Z' },
@@ -224,7 +224,7 @@ describe('TelemetryService', () => {
     expect(points[0]!.dataHash).to.equal(points[1]!.dataHash);
   });
 
-  it('narrows history to keys', async () => {
+  it('restricts history to keys', async () => {
     await send([
       { deviceId, timestamp: at(0), numericValues: { a: 1, b: 2 } },
       { deviceId, timestamp: at(1), stringValues: { s: 'x' } },
@@ -279,7 +279,7 @@ describe('TelemetryService', () => {
     expect(await codeOf(history({ order: unknown }))).to.equal('INVALID_ARGUMENT');
   });
 
-  it('says that a point is anchored once its batch is confirmed', async () => {
+  it('reports a point as anchored once its batch is confirmed', async () => {
     await send(Array.from({ length: 15 }, (_, n) => point(n, n)));
     await test.database.system((tx) =>
       tx.query(`UPDATE anchor_batches SET status = 'confirmed' WHERE status = 'sealed'`),
@@ -288,7 +288,7 @@ describe('TelemetryService', () => {
     expect(points.map((p) => p.anchored)).to.deep.equal(points.map((_, n) => n < 10));
   });
 
-  it('answers a repeated Idempotency-Key as the first time, and refuses it for another request', async () => {
+  it('replays the response for a repeated Idempotency-Key and rejects a different body', async () => {
     const key = { 'idempotency-key': "it's one" };
     const request = [point(0, 1), { deviceId, timestamp: 'bad' }];
     const [first, second] = await Promise.all([send(request, key), send(request, key)]);
@@ -302,7 +302,7 @@ describe('TelemetryService', () => {
     expect(await codeOf(send(request, { 'idempotency-key': '' }))).to.equal('INVALID_ARGUMENT');
   });
 
-  it('answers an Idempotency-Key that another process has just kept', async () => {
+  it('replays the response for an Idempotency-Key that another process has just stored', async () => {
     const key = { 'idempotency-key': 'shared' };
     const second = createTelemetry({ ...platform, metrics: createMetrics() }, devices, {
       seen: () => undefined,
@@ -333,7 +333,7 @@ describe('TelemetryService', () => {
     ]);
   });
 
-  it('counts what was taken, for the tenant and for a device', async () => {
+  it('counts accepted points for the tenant and for a device', async () => {
     await send([point(0, 1), point(1, 1), point(0, 1, testDeviceId(2)), { deviceId, timestamp: '' }, point(0, 1, 'x')]);
     await stopService();
     await startService();
@@ -346,7 +346,7 @@ describe('TelemetryService', () => {
     expect((await metrics('')).pointsPerSecond).to.be.greaterThan(0);
   });
 
-  it('publishes points on NATS when they are asked for', async () => {
+  it('publishes points on NATS when enabled', async () => {
     const subscription = nats.subscribe('telemetry.points.>', { max: 1 });
     await nats.flush();
     await broker.ping().catch(() => new Promise((resolve) => broker.whenConnected(() => resolve(undefined))));
@@ -380,7 +380,7 @@ describe('TelemetryService', () => {
     subscription.unsubscribe();
   });
 
-  it('shows a tenant nothing of another, and segments to no tenant at all', async () => {
+  it('isolates tenants from one another and hides segments from every tenant', async () => {
     await send([point(0, 1)]);
     const other = { ...caller, tenantId: 'other' };
     expect(await codeOf(history({}, other))).to.equal('NOT_FOUND');
@@ -409,7 +409,7 @@ describe('TelemetryService', () => {
     );
   });
 
-  it('leaves everything sound when it stops', async () => {
+  it('leaves consistent data when it stops', async () => {
     devices.add('acme', testDevice(testDeviceId(4), { anchoringMode: 'chain' }));
     devices.add('acme', testDevice(testDeviceId(5), { anchoringMode: 'per_event' }));
     await send([1, 4, 5].flatMap((device) => Array.from({ length: 13 }, (_, n) => point(n, n, testDeviceId(device)))));

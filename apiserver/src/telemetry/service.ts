@@ -1,4 +1,4 @@
-// kellet.v1.TelemetryService: points in, latest values and history out.
+// Implements kellet.v1.TelemetryService: ingest, latest values and history.
 import { create } from '@bufbuild/protobuf';
 import type { Timestamp } from '@bufbuild/protobuf/wkt';
 import {
@@ -40,22 +40,22 @@ import { formatNanoseconds } from './points/timestamp.ts';
 import type { AcceptedPoint } from './points/validate.ts';
 import { TelemetryWriter, writerDefaults, type WriterOptions } from './write/writer.ts';
 
-/** The telemetry service, and what others use of it. */
+/** The telemetry service and what other services use of it. */
 export interface TelemetryModule extends ServiceModule {
-  /** The committed points of every device, for whoever watches. */
+  /** The live feed of every device's committed points. */
   readonly live: LiveHub;
 }
 
-/** What may be set besides the configuration. */
+/** Options besides the configuration. */
 export interface TelemetryOptions {
   readonly writer?: Partial<WriterOptions>;
-  /** Who watches which device, in this process and elsewhere. */
+  /** The live hub, connected to the other processes. */
   readonly live?: LiveHub;
-  /** Milliseconds between looks for dead writers and complete segments. */
+  /** Milliseconds between checks for dead writers and complete segments. */
   readonly maintenanceMilliseconds?: number;
 }
 
-/** Makes the service. */
+/** Creates the service. */
 export function createTelemetry(
   platform: Platform,
   devices: Devices,
@@ -106,7 +106,7 @@ class Telemetry implements TelemetryModule {
     });
     this.ingestSeconds = new Histogram({
       name: 'kellet_telemetry_ingest_seconds',
-      help: 'Time from a request to its durable answer.',
+      help: 'Time from a request to its durable response.',
       buckets: [0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5],
       registers: [platform.metrics],
     });
@@ -179,7 +179,7 @@ class Telemetry implements TelemetryModule {
     }
   }
 
-  /** After the commit: latest values, liveness, the live feed, events. */
+  /** Runs after the commit: updates latest values, liveness, the live feed and events. */
   private committed(points: readonly AcceptedPoint[]): void {
     const { broker, clock } = this.platform;
     const now = clock.now();
@@ -284,7 +284,7 @@ class Telemetry implements TelemetryModule {
   private async buckets(range: HistoryRange, page: Page<PointCursor>, width: bigint, aggregation: Aggregation) {
     const after = page.after && BigInt(page.after.time);
     const rest = { ...range };
-    // The next page begins with a whole bucket.
+    // The next page starts with a whole bucket.
     if (after !== undefined && range.descending) rest.end = after > range.start ? after : range.start;
     else if (after !== undefined) rest.start = after + width > range.start ? after + width : range.start;
     const rows = await readBuckets(this.platform.database, rest, width, aggregation);
@@ -295,7 +295,7 @@ class Telemetry implements TelemetryModule {
   }
 }
 
-/** Sets a key whatever its name: `__proto__` too. */
+/** Sets a key of any name, including `__proto__`. */
 function setOwn<T>(values: Record<string, T>, key: string, value: T): void {
   Object.defineProperty(values, key, { value, enumerable: true, configurable: true, writable: true });
 }
@@ -318,7 +318,7 @@ function historyArguments(request: GetHistoryRequest) {
   if (asked && request.intervalSeconds === 0) throw invalidArgument('aggregation needs interval_seconds');
   if (request.keys.length > 256) throw invalidArgument('keys: at most 256');
   if (request.keys.some((key) => key.includes('\0'))) throw invalidArgument('keys: NUL is not allowed');
-  // Buckets without a word about how to fill them hold averages.
+  // Buckets hold averages unless an aggregation is given.
   const aggregation = request.intervalSeconds > 0 ? (asked ?? 'avg') : undefined;
   return { start, end, aggregation, descending: order === 'desc' };
 }

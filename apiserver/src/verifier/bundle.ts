@@ -1,4 +1,4 @@
-// The proof bundle: everything a third party needs to check a point without this service (SPEC, Proof bundle).
+// Builds the proof bundle: everything a third party needs to check a point without this service.
 import {
   BUNDLE_SCHEMA_VERSION,
   LEAF_VERSION,
@@ -10,19 +10,19 @@ import {
 import type { HashedPoint } from '../telemetry/read/point-lookup.ts';
 import { beefOf, type LeafProof, type ProvenBatch } from './proof.ts';
 
-/** What a bundle is made of. */
+/** The contents of a bundle. */
 export interface BundleParts {
   readonly tenantId: string;
   readonly deviceId: string;
   readonly batch: ProvenBatch;
   readonly proof: LeafProof;
   readonly point: HashedPoint;
-  /** From the batch's block on, at least that one. */
+  /** Headers from the batch's block on, at least that one. */
   readonly headers: readonly HeaderAtHeight[];
   readonly tip: number;
 }
 
-/** Puts it together; field names are those of the published schema. */
+/** Builds the bundle; field names are those of the published schema. */
 export function buildBundle({ tenantId, deviceId, batch, proof, point, headers, tip }: BundleParts): ProofBundle {
   return {
     schema_version: BUNDLE_SCHEMA_VERSION,

@@ -1,4 +1,4 @@
-// The proof of a leaf, derived from what its batch keeps: leaf vector, segments, transaction and BUMP.
+// Derives the proof of a leaf from its stored batch: leaf vector, segments, transaction and BUMP.
 import {
   buildBeef,
   checkChainPath,
@@ -16,7 +16,7 @@ import {
 
 export type AnchorMode = 'merkle' | 'per_event' | 'chain';
 
-/** A run of one device's leaves in a batch of chain mode. */
+/** A run of one device's leaves in a chain-mode batch. */
 export interface Segment {
   readonly deviceId: string;
   readonly previousHead: Uint8Array;
@@ -24,16 +24,16 @@ export interface Segment {
   readonly leafCount: number;
 }
 
-/** A confirmed batch, as far as proofs are made from it. */
+/** The fields of a confirmed batch that proofs are made from. */
 export interface ProvenBatch {
   readonly batchId: string;
   readonly mode: AnchorMode;
-  /** 32 bytes a leaf. */
+  /** 32 bytes per leaf. */
   readonly leaves: Uint8Array;
   /** Chain mode only. */
   readonly segments: readonly Segment[];
   readonly merkleRoot: Uint8Array;
-  /** Leaves of the tree that is committed: segments in chain mode. */
+  /** Number of leaves of the committed tree: segments in chain mode. */
   readonly count: number;
   /** Display hex. */
   readonly txid: string;
@@ -46,20 +46,20 @@ export interface ProvenBatch {
   readonly confirmedAt: Date;
 }
 
-/** A leaf's way to the root. */
+/** The path from a leaf to the root. */
 export interface LeafProof {
   readonly dataHash: Uint8Array;
-  /** Place in the committed tree: the segment's in chain mode. */
+  /** Position in the committed tree: the segment's in chain mode. */
   readonly leafIndex: number;
   readonly path: readonly MerkleStep[];
 }
 
-/** Splits a leaf vector. */
+/** Splits a leaf vector into its leaves. */
 export function splitLeaves(leaves: Uint8Array): Uint8Array[] {
   return Array.from({ length: leaves.length / 32 }, (_, index) => leaves.subarray(index * 32, index * 32 + 32));
 }
 
-/** Makes proofs of many leaves of one batch: its tree is built once. */
+/** Returns a function that proves leaves of one batch; the tree is built once. */
 export function createProver(batch: ProvenBatch): (index: number) => LeafProof {
   const leaves = splitLeaves(batch.leaves);
   if (batch.mode !== 'chain') {
@@ -79,14 +79,14 @@ export function createProver(batch: ProvenBatch): (index: number) => LeafProof {
   };
 }
 
-/** BRC-62 BEEF of the batch's transaction and its BUMP. */
+/** Returns the BRC-62 BEEF of the batch's transaction with its BUMP. */
 export function beefOf(batch: ProvenBatch): Uint8Array {
   return buildBeef(batch.rawTx, parseBump(batch.bump));
 }
 
 /**
- * SPEC, Verification, rule 4: whether the path leads from the leaf to the root, and the named transaction commits to that root, this
- * batch and this count. It always should; this is where a damaged database would be noticed.
+ * Reports whether the path leads from the leaf to the root and the named transaction commits to that root, this batch
+ * and this count. Only a damaged database makes it fail.
  */
 export function holds(batch: ProvenBatch, proof: LeafProof): boolean {
   try {

@@ -1,4 +1,5 @@
-// Proofs of really mined batches, read through the service, by SQL, and checked by the library that needs neither.
+// Proofs of batches that were really mined, read through the service and by SQL, and checked by the independent
+// library.
 import { create, toJson, type JsonObject } from '@bufbuild/protobuf';
 import { AnchoringPolicy_Mode } from '@kellet/proto/es/kellet/v1/common_pb.ts';
 import {
@@ -49,7 +50,7 @@ describe('verifier', function () {
   let anchoring: Anchoring;
   const deviceA = newId();
   const deviceB = newId();
-  /** Modes and sizes with every shape of tree that matters. */
+  /** Modes and sizes that cover every relevant tree shape. */
   const shapes: [AnchorMode, number][] = [
     ['merkle', 1],
     ['merkle', 2],
@@ -106,7 +107,7 @@ describe('verifier', function () {
     anchoring = await startAnchoring();
     createVerifier(anchoring.platform).register(anchoring.registry);
     for (const [mode, count] of shapes) {
-      // Two devices by turns of three, so that chain mode has several segments of several leaves.
+      // Two devices alternate in runs of three, so that chain mode has several segments with several leaves.
       const points = Array.from({ length: count }, (_, i) => newPoint(i % 6 < 3 ? deviceA : deviceB));
       batches.push(await sealBatch(anchoring.platform.database, points, mode));
     }
@@ -114,7 +115,7 @@ describe('verifier', function () {
   });
   after(() => anchoring?.stop());
 
-  it('has no proof for a pending hash, nor for one that never was', async () => {
+  it('has no proof for a pending or unknown hash', async () => {
     const pending = await verifyHash(toHex(batches[0]!.leaves[0]!)).catch((error: unknown) => error as Error);
     const never = await verifyHash('ab'.repeat(32)).catch((error: unknown) => error as Error);
     expect(pending).to.have.property('code', 'NOT_FOUND');
@@ -126,7 +127,7 @@ describe('verifier', function () {
     for (const batch of batches) await eventually(isConfirmed(batch.batchId), 10_000);
   });
 
-  it('refuses text that is no hash', async () => {
+  it('rejects an invalid hash', async () => {
     for (const text of ['', 'ab', 'xy'.repeat(32), 'ab'.repeat(33)]) {
       expect(await refusal(verifyHash(text)), text).to.equal('INVALID_ARGUMENT');
     }
@@ -197,7 +198,7 @@ describe('verifier', function () {
     expect(await refusal(verifyRaw(right, asAdmin('other')))).to.equal('NOT_FOUND');
   });
 
-  it('lets a device key see the hashes of its own device only', async () => {
+  it('lets a device key see only the hashes of its own device', async () => {
     const point = batches[2]!.points[0]!;
     const hash = toHex(leafHash(point));
     expect((await verifyHash(hash, true, asDevice(deviceA))).dataHash).to.equal(hash);
@@ -206,7 +207,7 @@ describe('verifier', function () {
     expect(await refusal(verifyRaw(raw(point), asDevice(deviceB)))).to.equal('PERMISSION_DENIED');
   });
 
-  it('keeps tenants apart', async () => {
+  it('isolates tenants from one another', async () => {
     const [batch] = batches;
     expect(await refusal(verifyHash(toHex(batch!.leaves[0]!), false, asAdmin('other')))).to.equal('NOT_FOUND');
     const theirs = await anchoring.registry.unary(method.listProofs, create(ListProofsRequestSchema), asAdmin('other'));
@@ -217,7 +218,7 @@ describe('verifier', function () {
     );
   });
 
-  it('shows a whole batch, its leaves page by page', async () => {
+  it('returns a whole batch, with its leaves page by page', async () => {
     const batch = batches[3]!;
     const page = (pageToken: string, pageSize = 20) =>
       anchoring.registry.unary(
@@ -246,7 +247,7 @@ describe('verifier', function () {
     ]);
   });
 
-  it('lists proofs by limit and offset, of a device when asked', async () => {
+  it('lists proofs by limit and offset, optionally of one device', async () => {
     const list = (request: Parameters<typeof create<typeof ListProofsRequestSchema>>[1]) =>
       anchoring.registry.unary(method.listProofs, create(ListProofsRequestSchema, request), asAdmin());
     const all = shapes.reduce((sum, [, count]) => sum + count, 0);
@@ -278,7 +279,7 @@ describe('verifier', function () {
     expect(await refusal(list({ deviceId: newId() }))).to.equal('NOT_FOUND');
   });
 
-  it('shows the same proofs to a reader by SQL, and each tenant its own', async () => {
+  it('shows the same proofs to SQL readers, to each tenant only its own', async () => {
     interface Row {
       data_hash: string;
       batch_id: string;
@@ -316,7 +317,7 @@ describe('verifier', function () {
     expect((await verifyHash(toHex(leafHash(point)))).batchId).to.equal(ids[1]);
   });
 
-  it('publishes the schema of bundles', async () => {
+  it('publishes the bundle schema', async () => {
     const schema = await anchoring.registry.unary(
       method.getBundleSchema,
       create(GetBundleSchemaRequestSchema),

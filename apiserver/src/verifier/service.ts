@@ -1,4 +1,4 @@
-// verifier: proofs by hash, by raw values and by batch (SPEC, Verification). Reads what chain-anchor has confirmed, writes nothing.
+// The verifier: proofs by hash, by raw values and by batch. Reads what chain-anchor has confirmed and writes nothing.
 import { fromJson, type JsonObject } from '@bufbuild/protobuf';
 import { StructSchema, timestampFromDate } from '@bufbuild/protobuf/wkt';
 import { AnchoringPolicy_Mode } from '@kellet/proto/es/kellet/v1/common_pb.ts';
@@ -35,21 +35,24 @@ import { findLeaf, findProvenBatch, pageOfDeviceLeaves, pageOfLeaves, type Found
 const defaultLimit = 50;
 const maximumLimit = 500;
 
-/** SPEC, Verification, rule 2: pending and nonexistent look the same. */
+/** The same error for a pending and a nonexistent hash, so that callers cannot tell them apart. */
 const noProof = () =>
   new KelletError('NOT_FOUND', 'no blockchain proof was found for this data hash; it may be pending or nonexistent');
 
-/** Makes the service. */
+/** Creates the service. */
 export function createVerifier(platform: Platform): ServiceModule {
   const { database, paging } = platform;
 
-  /** The leaf, when there is a proof and the caller may see it: a device key sees its own device's alone. */
+  /**
+   * Returns the leaf if it has a proof and the caller may see it: a device key sees only its own device's. Throws
+   * NOT_FOUND otherwise.
+   */
   const lookUp = async (hash: Uint8Array, context: CallContext): Promise<FoundLeaf> => {
     const leaf = await database.read(context.tenantId, (tx) => findLeaf(tx, context.tenantId, hash));
     if (!leaf) throw noProof();
     const { caller } = context;
     if (caller.kind === 'device' && leaf.deviceId !== caller.deviceId) {
-      throw permissionDenied('a device key verifies the hashes of its own device only');
+      throw permissionDenied('a device key may only verify the hashes of its own device');
     }
     return leaf;
   };
@@ -58,12 +61,12 @@ export function createVerifier(platform: Platform): ServiceModule {
     const { batchId, openedAt, sealedAt } = batch;
     const place = { deviceId, batchId, dataHash: proof.dataHash, openedAt, sealedAt };
     const point = await findPointByHash(database, tenantId, place);
-    if (!point) throw failedPrecondition('the values of this point are not kept any longer; its proof is');
+    if (!point) throw failedPrecondition('the values of this point are no longer retained; only its proof is');
     const [headers, tip] = await database.read(tenantId, (tx) =>
       Promise.all([storedHeaders(tx, batch.blockHeight, MAXIMUM_BUNDLE_HEADERS), storedTip(tx)]),
     );
     if (headers[0]?.blockHash !== batch.blockHash || tip === undefined) {
-      throw unavailable('the chain is being reorganised: ask again');
+      throw unavailable('the chain is being reorganised: try again');
     }
     return buildBundle({ tenantId, deviceId, batch, proof, point, headers, tip });
   };
@@ -84,7 +87,7 @@ export function createVerifier(platform: Platform): ServiceModule {
     async verifyRaw(request, context) {
       const deviceId = idField('device_id', request.deviceId);
       if (context.caller.kind === 'device' && context.caller.deviceId !== deviceId) {
-        throw permissionDenied('a device key verifies the points of its own device only');
+        throw permissionDenied('a device key may only verify the points of its own device');
       }
       const hash = rawHash(context.tenantId, deviceId, request);
       const leaf = await lookUp(hash, context);
@@ -141,7 +144,7 @@ export function createVerifier(platform: Platform): ServiceModule {
       const { leaves, total } = await database.tenant(tenantId, async (tx) => {
         if (device === undefined) return pageOfLeaves(tx, tenantId, offset, size);
         const page = await pageOfDeviceLeaves(tx, tenantId, device, offset, size);
-        // A deleted device keeps its proofs; one without any has to exist.
+        // A deleted device keeps its proofs; a device without proofs must exist.
         if (page.total === 0 && !(await findDevice(tx, tenantId, device))) throw notFound('device_id');
         return page;
       });
@@ -160,7 +163,7 @@ export function createVerifier(platform: Platform): ServiceModule {
   return { register: (registry) => registry.register(VerifierService, handlers) };
 }
 
-/** The leaf hash of submitted values, with the caller's tenant. */
+/** Returns the leaf hash of submitted values in the caller's tenant. */
 function rawHash(
   tenantId: string,
   deviceId: string,
@@ -183,7 +186,7 @@ function rawHash(
 
 const steps = (path: readonly MerkleStep[]) => path.map(({ hash, isRight }) => ({ hash: toHex(hash), isRight }));
 
-/** What every proof says of its batch. */
+/** Returns the fields that every proof shares about its batch. */
 function commonFields(batch: ProvenBatch) {
   return {
     batchId: batch.batchId,
@@ -198,7 +201,7 @@ function commonFields(batch: ProvenBatch) {
   };
 }
 
-/** SPEC, Proof record. */
+/** Returns the proof record of a leaf. */
 function toProof(tenantId: string, leaf: FoundLeaf, proof: LeafProof) {
   return {
     ...commonFields(leaf.batch),

@@ -1,4 +1,4 @@
-// SQL of the verifier: confirmed batches and their leaves. A batch that is not confirmed does not exist here.
+// SQL of the verifier: confirmed batches and their leaves. Unconfirmed batches are invisible here.
 import { fromHex } from '@kellet/verify';
 import type { Transaction } from '../platform/database/database.ts';
 import type { AnchorMode, ProvenBatch } from './proof.ts';
@@ -47,18 +47,18 @@ const toBatch = (row: BatchRow): ProvenBatch => ({
   confirmedAt: row.confirmed_at,
 });
 
-/** A leaf and where it stands. */
+/** A leaf and its position. */
 export interface FoundLeaf {
   readonly batch: ProvenBatch;
-  /** Place in the leaf vector. */
+  /** Position in the leaf vector. */
   readonly index: number;
   readonly deviceId: string;
 }
 
-/** How leaf_index keeps a hash: its first eight bytes, big-endian, signed. */
+/** Returns a hash as stored in leaf_index: its first eight bytes, big-endian, signed. */
 export const prefixOf = (hash: Uint8Array): bigint => Buffer.from(hash).readBigInt64BE(0);
 
-/** The leaf with that hash in the batch with the highest block (SPEC, Verification, rule 3). */
+/** Returns the leaf with that hash from the batch with the highest block, or undefined. */
 export async function findLeaf(tx: Transaction, tenantId: string, hash: Uint8Array): Promise<FoundLeaf | undefined> {
   const { rows } = await tx.query<BatchRow & { leaf_index: number; device_id: string }>(
     `SELECT ${batchColumns}, leaf.leaf_index, leaf.device_id
@@ -72,7 +72,7 @@ export async function findLeaf(tx: Transaction, tenantId: string, hash: Uint8Arr
   return row && { batch: toBatch(row), index: row.leaf_index, deviceId: row.device_id };
 }
 
-/** A confirmed batch of the tenant. */
+/** Returns a confirmed batch of the tenant, or undefined. */
 export async function findProvenBatch(
   tx: Transaction,
   tenantId: string,
@@ -86,13 +86,13 @@ export async function findProvenBatch(
   return rows[0] && toBatch(rows[0]);
 }
 
-/** A page of the tenant's proven leaves, the latest batches first, and how many there are. */
+/** A page of the tenant's proven leaves, latest batches first, and the total number. */
 export interface LeafPage {
   readonly leaves: readonly FoundLeaf[];
   readonly total: number;
 }
 
-/** All leaves, by their places in the leaf vectors. */
+/** Returns a page of all leaves, ordered by position in the leaf vectors. */
 export async function pageOfLeaves(
   tx: Transaction,
   tenantId: string,
@@ -126,7 +126,7 @@ export async function pageOfLeaves(
   };
 }
 
-/** The devices of leaves, by `batch/index`. */
+/** Returns the devices of leaves, keyed by `batch/index`. */
 async function devicesOf(
   tx: Transaction,
   tenantId: string,
@@ -141,7 +141,7 @@ async function devicesOf(
   return new Map(rows.map((row) => [`${row.batch_id}/${row.leaf_index}`, row.device_id]));
 }
 
-/** The leaves of one device. */
+/** Returns a page of the leaves of one device. */
 export async function pageOfDeviceLeaves(
   tx: Transaction,
   tenantId: string,

@@ -26,7 +26,7 @@ describe('the proof that a transaction is in a block', () => {
   });
   const txid = toDisplayHex(txids[5]!);
 
-  /** The path of transaction 5, with the nodes that could be computed from it given too, as some processors write it. */
+  /** Returns the path of transaction 5 including the nodes computable from it, as some processors write it. */
   const pathWith = (change: (level: number, hash: Uint8Array) => Uint8Array = (_, hash) => hash) => {
     const bump = buildBump(814_000, txids, 5);
     for (const level of [1, 2]) {
@@ -36,7 +36,7 @@ describe('the proof that a transaction is in a block', () => {
     return toHex(serialiseBump(bump));
   };
 
-  it('accepts a path that gives nodes which could be computed, and keeps its bytes', () => {
+  it('accepts a path that includes computable nodes and keeps its bytes', () => {
     expect(heightOfPath(pathWith())).to.equal(814_000);
     expect(toHex(proveInBlock(txid, pathWith(), header))).to.equal(pathWith());
   });
@@ -48,7 +48,7 @@ describe('the proof that a transaction is in a block', () => {
     }
   });
 
-  it('refutes another transaction and another block, and refuses what is no path', () => {
+  it('refutes a different transaction or block and rejects a malformed path', () => {
     expect(() => proveInBlock(toDisplayHex(txids[1]!), pathWith(), header)).to.throw(RefutedError, 'not among');
     const other = concatBytes(header.subarray(0, 36), sha256d(header), header.subarray(68));
     expect(() => proveInBlock(txid, pathWith(), other)).to.throw(RefutedError, 'Merkle root');

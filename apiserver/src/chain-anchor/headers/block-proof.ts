@@ -1,17 +1,17 @@
-// Whether a transaction is in a block: the processor's BUMP against a header that came from elsewhere.
+// Verifies that a transaction is in a block: checks the processor's BUMP against an independent header.
 import { bumpRootFor, equalBytes, fromDisplayHex, fromHex, parseBump, parseHeader, RefutedError } from '@kellet/verify';
 
-/** The height that a BUMP names. Throws MalformedError when it is none. */
+/** Returns the block height in a BUMP. Throws MalformedError for an invalid one. */
 export function heightOfPath(merklePath: string): number {
   return parseBump(fromHex(merklePath)).blockHeight;
 }
 
 /**
- * Checks that `merklePath` (BUMP, hex) has the transaction (display hex) at its level 0 and leads to the Merkle root of the
- * header.
+ * Checks that `merklePath` (BUMP, hex) contains the transaction (display hex) at level 0 and leads to the Merkle root
+ * of the header.
  * @returns the BUMP as bytes
- * @throws {MalformedError} when it is no BUMP
- * @throws {RefutedError} when it does not prove that
+ * @throws {MalformedError} for an invalid BUMP
+ * @throws {RefutedError} if it does not prove inclusion
  */
 export function proveInBlock(txid: string, merklePath: string, header: Uint8Array): Uint8Array {
   const bytes = fromHex(merklePath);

@@ -5,7 +5,7 @@ const easy = 0x1d00ffff; // difficulty 1
 const hard = 0x1b00ffff; // difficulty 65,536
 const regtest = 0x207fffff;
 
-/** Headers of branch `name` from a height on, one for each of `bits`. */
+/** Returns headers of branch `name` starting at a height, one per element of `bits`. */
 const branch = (name: string, from: number, bits: readonly number[]): BranchHeader[] =>
   bits.map((value, i) => ({ height: from + i, blockHash: `${name}${from + i}`, bits: value }));
 const times = (count: number, bits: number): number[] => Array.from({ length: count }, () => bits);
@@ -19,23 +19,23 @@ const stored = branch('a', 100, times(50, hard)); // 100 to 149
 const cases: [string, HeaderRules, BranchHeader[], BranchHeader[], BranchVerdict | RegExp][] = [
   ['the first headers', main, [], branch('a', 100, times(3, hard)), { action: 'take', from: 100 }],
   ['no headers', main, stored, [], { action: 'keep' }],
-  ['what is stored', main, stored, stored.slice(10), { action: 'keep' }],
-  ['less than what is stored', main, stored, stored.slice(10, 20), { action: 'keep' }],
+  ['the stored headers', main, stored, stored.slice(10), { action: 'keep' }],
+  ['fewer than the stored headers', main, stored, stored.slice(10, 20), { action: 'keep' }],
   ['more headers on top', main, stored, [...stored.slice(40), ...branch('a', 150, [hard, hard])], { action: 'take', from: 150 }],
   ['a branch of equal work', main, stored, [...stored.slice(40, 48), ...branch('b', 148, [hard, hard])], { action: 'keep' }],
-  ['a branch of one header more', main, stored, [...stored.slice(40, 48), ...branch('b', 148, times(3, hard))], { action: 'take', from: 148 }],
-  ['a shorter branch of more work', main, stored, [...stored.slice(40, 48), ...branch('b', 148, [0x1a3fffc0])], { action: 'take', from: 148 }],
-  ['a longer branch of less work', test, stored, [...stored.slice(40, 48), ...branch('b', 148, times(1000, easy))], { action: 'keep' }],
-  ['a branch as deep as allowed', main, stored, [...stored.slice(0, 30), ...branch('b', 130, times(21, hard))], { action: 'take', from: 130 }],
+  ['a branch with one more header', main, stored, [...stored.slice(40, 48), ...branch('b', 148, times(3, hard))], { action: 'take', from: 148 }],
+  ['a shorter branch with more work', main, stored, [...stored.slice(40, 48), ...branch('b', 148, [0x1a3fffc0])], { action: 'take', from: 148 }],
+  ['a longer branch with less work', test, stored, [...stored.slice(40, 48), ...branch('b', 148, times(1000, easy))], { action: 'keep' }],
+  ['a branch at the depth limit', main, stored, [...stored.slice(0, 30), ...branch('b', 130, times(21, hard))], { action: 'take', from: 130 }],
   ['a deeper branch', main, stored, [...stored.slice(0, 29), ...branch('b', 129, times(22, hard))], /replaces 21 headers, more than 20/],
-  ['a deeper branch by the operator’s word', rulesOf('main', 21), stored, [...stored.slice(0, 29), ...branch('b', 129, times(22, hard))], { action: 'take', from: 129 }],
+  ['a deeper branch allowed by the operator', rulesOf('main', 21), stored, [...stored.slice(0, 29), ...branch('b', 129, times(22, hard))], { action: 'take', from: 129 }],
   ['another chain', main, stored, branch('b', 100, times(60, hard)), /shares no header/],
   ['another chain, on a local network', local, stored, branch('b', 100, times(60, hard)), { action: 'take', from: 100 }],
   ['a header of difficulty 1 on top', main, stored, branch('a', 150, [easy]), /header 150 is far easier/],
-  ['many of them', main, stored, branch('a', 150, times(1000, easy)), /header 150 is far easier/],
+  ['many such headers', main, stored, branch('a', 150, times(1000, easy)), /header 150 is far easier/],
   ['a header of difficulty 1 on top, on a test network', test, stored, branch('a', 150, [easy]), { action: 'take', from: 150 }],
-  ['a header of an eighth of the work', main, stored, branch('a', 150, [0x1b07fff7]), { action: 'take', from: 150 }],
-  ['a header of a ninth of the work', main, stored, branch('a', 150, [0x1b08fff7]), /far easier/],
+  ['a header with an eighth of the work', main, stored, branch('a', 150, [0x1b07fff7]), { action: 'take', from: 150 }],
+  ['a header with a ninth of the work', main, stored, branch('a', 150, [0x1b08fff7]), /far easier/],
   ['a slow decline', main, stored, branch('a', 150, [0x1b01fffe, 0x1b01fffe, 0x1b02fffd, 0x1b03fffc]), { action: 'take', from: 150 }],
   ['a header easier than the network’s limit', main, [], branch('a', 1, [0x1d010000]), /easier than the network allows/],
   ['headers of a local network', main, [], branch('a', 1, [regtest]), /easier than the network allows/],
@@ -44,7 +44,7 @@ const cases: [string, HeaderRules, BranchHeader[], BranchHeader[], BranchVerdict
   ['headers easier than a local network’s', local, [], branch('a', 1, [0x21008000]), /easier than the network allows/],
 ];
 
-describe('which branch of headers is taken', () => {
+describe('selection of a branch of headers', () => {
   for (const [what, rules, before, offered, expected] of cases) {
     it(what, () => {
       const verdict = judgeBranch(before, offered, rules);

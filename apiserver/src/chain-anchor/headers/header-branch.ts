@@ -1,15 +1,18 @@
-// Whether the headers that a source offers may become the stored chain: by work, difficulty and depth. Pure.
+// Decides by work, difficulty and depth whether headers offered by a source replace the stored chain. Pure.
 import { targetOf, workOf } from '@kellet/verify';
 
 export type Network = 'main' | 'test' | 'local';
 
-/** What headers of a network must meet beyond their own target. */
+/** What the headers of a network must satisfy beyond their own target. */
 export interface HeaderRules {
-  /** The easiest target that a header may name. */
+  /** The easiest target that a header may have. */
   readonly easiestTarget: bigint;
-  /** Whether difficulty changes slowly, so that a sudden drop is a forgery. On test networks it may drop at any block. */
+  /**
+   * Whether difficulty changes slowly, so that a sudden drop indicates a forgery. On test networks it may drop at any
+   * block.
+   */
   readonly isDifficultySteady: boolean;
-  /** The most stored headers that a branch may replace without an operator's word. */
+  /** Maximum number of stored headers that a branch may replace without operator approval. */
   readonly deepestReorganisation: number;
 }
 
@@ -19,13 +22,13 @@ const rulesByNetwork: Readonly<Record<Network, HeaderRules>> = {
   local: { easiestTarget: targetOf(0x207fffff), isDifficultySteady: false, deepestReorganisation: Infinity },
 };
 
-/** The rules of a network; `deepest` is the operator's word on the deepest reorganisation, 0 leaves it to the network. */
+/** Returns the rules of a network; a non-zero `deepest` overrides its limit on the depth of a reorganisation. */
 export function rulesOf(network: Network, deepest = 0): HeaderRules {
   const rules = rulesByNetwork[network];
   return deepest === 0 ? rules : { ...rules, deepestReorganisation: deepest };
 }
 
-/** A header as far as a branch is judged by it. */
+/** The fields of a header that a branch is judged by. */
 export interface BranchHeader {
   readonly height: number;
   /** Display hex. */
@@ -34,30 +37,33 @@ export interface BranchHeader {
   readonly bits: number;
 }
 
-/** What to do with the headers offered: nothing, store those from a height on, or refuse them and tell the operator. */
+/**
+ * What to do with the offered headers: keep the stored ones, store the offered ones from a height on, or refuse them
+ * and report it.
+ */
 export type BranchVerdict =
   | { readonly action: 'keep' }
   | { readonly action: 'take'; readonly from: number }
   | { readonly action: 'refuse'; readonly depth: number; readonly reason: string };
 
-/** Headers over which the difficulty is averaged: a day of the main network. */
+/** Number of headers over which the difficulty is averaged: a day of the main network. */
 export const difficultyWindow = 144;
 
 /**
- * The least share of the mean work of the headers before it that a header must have, as its inverse. The main network sets
- * each target from the work and the time of 144 blocks, with the time held between half a day and two days: no block has
- * less than half of the work of the mean of those, nor less than a quarter of the one before it.
+ * The inverse of the smallest fraction a header's work may be of the mean over the headers before it. The main network
+ * sets each target from the work and time of 144 blocks, with the time clamped to between half a day and two days: no
+ * block has less than half the mean work of those, or less than a quarter of the previous block's.
  */
 const steepestDrop = 8n;
 
 /**
- * Judges the headers that a source offers against the stored ones. Both begin at the same height or at heights that
- * overlap, are in order and without gaps, and each list is known to hold together and to meet its own targets; `stored` may
- * begin earlier (its headers are what difficulty is compared with) and reaches to the stored tip.
+ * Judges the headers that a source offers against the stored ones. Both lists start at the same height or overlap, are
+ * in order, without gaps, linked, and meet their own targets. `stored` may start earlier (its headers are the reference
+ * for difficulty) and ends at the stored tip.
  *
- * The branch with more work wins, and of two with equal work the stored one. Refused are headers below the network's least
- * difficulty, headers whose difficulty drops suddenly, and branches that replace more than the rules allow; a branch that
- * shares no header with the stored ones replaces all of them and more.
+ * The branch with more work wins; a tie keeps the stored one. Refuses headers below the network's minimum difficulty,
+ * sudden drops in difficulty, and branches that replace more than the rules allow. A branch that shares no header with
+ * the stored ones replaces more than all of them.
  */
 export function judgeBranch(
   stored: readonly BranchHeader[],
@@ -84,7 +90,7 @@ export function judgeBranch(
   return { action: 'take', from: first.height };
 }
 
-/** What is wrong with the difficulty of headers that follow `before`; undefined when nothing is. */
+/** Returns what is wrong with the difficulty of headers that follow `before`, or undefined. */
 function difficultyProblem(
   before: readonly BranchHeader[],
   fresh: readonly BranchHeader[],

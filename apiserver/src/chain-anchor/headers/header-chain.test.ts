@@ -1,4 +1,4 @@
-// The chain of headers against a real source, and against one that is behind or lies (the real one, seen through a proxy).
+// Tests the header chain against a real source and, through a proxy, one that lags or lies.
 import { createServer, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { blockHash, meetsTarget, serialiseHeader, targetOf, toDisplayHex } from '@kellet/verify';
@@ -11,7 +11,7 @@ import { startDevchain, type DevchainProcess } from '../testing/devchain-process
 
 const easy = 0x207fffff;
 
-/** Headers and `count` more on top of them, each with its proof of work. */
+/** Returns the headers with `count` more mined on top, each with its proof of work. */
 function mine(chain: readonly Buffer[], count: number, bits: number, root: Buffer): Buffer[] {
   const headers = [...chain];
   for (let i = 0; i < count; i += 1) {
@@ -26,7 +26,7 @@ function mine(chain: readonly Buffer[], count: number, bits: number, root: Buffe
   return headers;
 }
 
-describe('the chain of headers', function () {
+describe('the header chain', function () {
   this.timeout(30_000);
   let test: TestDatabase;
   let devchain: DevchainProcess;
@@ -49,7 +49,7 @@ describe('the chain of headers', function () {
   const tip = () => test.database.system(storedTip);
   const hashes = async () =>
     (await test.database.system((tx) => storedHeaders(tx, 0, 1000))).map((row) => row.blockHash);
-  /** The real source, with its answers changed on the way. */
+  /** Proxies the real source and modifies its responses. */
   const proxy = async (change: (path: string, body: Buffer) => Buffer): Promise<string> => {
     const server = createServer((request, response) => {
       void fetch(`${devchain.url}${request.url}`).then(async (answer) => {
@@ -62,7 +62,7 @@ describe('the chain of headers', function () {
     return `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
   };
 
-  /** A source of headers that are made up; the first has height 0. */
+  /** Serves made-up headers; the first has height 0. */
   const serve = async (shown: () => readonly Buffer[]): Promise<string> => {
     const server = createServer((request, response) => {
       const { pathname, searchParams } = new URL(request.url!, 'http://localhost');
@@ -77,7 +77,7 @@ describe('the chain of headers', function () {
     return `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
   };
 
-  it('begins two days below the tip and follows it', async () => {
+  it('starts two days below the tip and follows it', async () => {
     await devchain.control('mine', { count: 300 });
     await chain.follow();
     expect(await hashes()).to.have.length(289);
@@ -87,7 +87,7 @@ describe('the chain of headers', function () {
     expect(await tip()).to.equal(await height());
   });
 
-  it('fetches what lies before its beginning', async () => {
+  it('fetches headers before its start', async () => {
     const wanted = (await height()) - 360;
     const header = await chain.header(wanted);
     expect(header).to.have.property('height', wanted);
@@ -95,7 +95,7 @@ describe('the chain of headers', function () {
     expect(await chain.header((await height()) + 1)).to.equal(undefined);
   });
 
-  it('fetches ahead when it is asked for a block that it has not seen', async () => {
+  it('fetches ahead when a block is requested that it has not seen', async () => {
     await devchain.control('mine', { count: 2 });
     expect(await chain.header(await height())).to.have.property('height', await height());
   });
@@ -112,7 +112,7 @@ describe('the chain of headers', function () {
     });
   }
 
-  it('does not go back with a source that is merely behind', async () => {
+  it('does not go back with a source that merely lags', async () => {
     const before = await hashes();
     const lagging = (await height()) - 5;
     const url = await proxy((path, body) => {
@@ -123,7 +123,7 @@ describe('the chain of headers', function () {
     expect(await hashes()).to.deep.equal(before);
   });
 
-  it('takes no longer branch of less work, and no deep one without an operator', async () => {
+  it('refuses a longer branch with less work, and a deep one without operator approval', async () => {
     const hard = 0x1f7fffff; // 256 times the work of the others
     const root = Buffer.alloc(32);
     let shown: Buffer[] = [];
@@ -138,27 +138,27 @@ describe('the chain of headers', function () {
       shown = real;
       await careful.follow();
       expect(await inOwn()).to.deep.equal(real);
-      // More headers, less work: the replaced five have 256 times that of each of these.
+      // More headers but less work: each of the five replaced ones has 256 times the work of one of these.
       shown = mine(base, 600, easy, Buffer.alloc(32, 1));
       await careful.follow();
       expect(await inOwn()).to.deep.equal(real);
       expect(careful.isBranchRefused).to.equal(false);
-      // Fewer headers, more work, but five deep.
+      // Fewer headers and more work, but five deep.
       shown = mine(base, 3, 0x1f1fffff, Buffer.alloc(32, 2));
       await careful.follow();
       expect(await inOwn()).to.deep.equal(real);
       expect(careful.isBranchRefused).to.equal(true);
       expect(await careful.header(25)).to.equal(undefined);
-      // The source comes back, and is followed.
+      // The source recovers and is followed.
       shown = mine(real, 2, hard, root);
       await careful.follow();
       expect(await inOwn()).to.deep.equal(shown);
       expect(careful.isBranchRefused).to.equal(false);
-      // Three deep and more work, with fewer headers.
+      // Three deep with more work and fewer headers.
       shown = mine(shown.slice(0, -3), 1, 0x1f1fffff, Buffer.alloc(32, 3));
       await careful.follow();
       expect(await inOwn()).to.deep.equal(shown);
-      // Five deep again, refused until the operator says so.
+      // Five deep again, refused until the operator allows it.
       const before = shown;
       shown = mine(base, 9, 0x1f1fffff, Buffer.alloc(32, 4));
       await careful.follow();
@@ -171,12 +171,12 @@ describe('the chain of headers', function () {
     }
   });
 
-  it('takes nothing from a source whose headers do not hold together', async () => {
+  it('stores nothing from a source whose headers are inconsistent', async () => {
     const before = await hashes();
     await devchain.control('mine', { count: 3 });
     const lies: [what: string, change: (body: Buffer) => Buffer][] = [
       ['a changed root', (body) => Buffer.from(body.map((byte, index) => (index === 80 * 13 + 40 ? byte ^ 1 : byte)))],
-      ['another order', (body) => Buffer.concat([body.subarray(80), body.subarray(0, 80)])],
+      ['reordered headers', (body) => Buffer.concat([body.subarray(80), body.subarray(0, 80)])],
       ['half a header', (body) => body.subarray(40)],
       ['nothing at all', () => Buffer.from('not found')],
     ];

@@ -1,4 +1,4 @@
-// The chain of headers from the independent source, kept in the database: what a proof is checked against.
+// The chain of headers from the independent source, stored in the database. Proofs are checked against it.
 import { checkHeaderChain, fetchHeaders, parseHeader, toDisplayHex } from '@kellet/verify';
 import type { HeaderAtHeight } from '@kellet/verify';
 import type { Database, Transaction } from '../../platform/database/database.ts';
@@ -9,24 +9,24 @@ import { difficultyWindow, judgeBranch, type BranchHeader, type HeaderRules } fr
 /** Headers per request to the source. */
 const pageHeaders = 2000;
 
-/** How far back the first look for a reorganisation reaches; it grows until the chains meet. */
+/** How far back the search for a fork point starts; it widens until the chains meet. */
 const firstWindow = 12;
 
-/** How far below the tip the chain begins: what comes later is compared with these headers. */
+/** How far below the tip the chain starts, so that later headers can be compared with these. */
 const beginningDepth = 2 * difficultyWindow;
 
-/** The most headers taken from a source in one go; what is above them comes with the next. */
+/** Maximum number of headers fetched in one pass; the next pass continues from there. */
 const mostHeaders = 100_000;
 
 /** Heights are int4 in the database. */
 const highestHeight = 2 ** 31 - 1;
 
-/** Serialises changes of block_headers across processes. */
+/** Advisory lock that serialises changes of block_headers across processes. */
 const headersLock = 6452817310;
 
 const answerMilliseconds = 10_000;
 
-/** A header as stored. */
+/** A stored header. */
 export interface StoredHeader {
   readonly height: number;
   /** Display hex. */
@@ -34,13 +34,13 @@ export interface StoredHeader {
   readonly raw: Uint8Array;
 }
 
-/** The height of the tip, as far as headers were followed; undefined before the first. */
+/** Returns the height of the stored tip, or undefined before the first header. */
 export async function storedTip(tx: Transaction): Promise<number | undefined> {
   const { rows } = await tx.query<{ height: number | null }>('SELECT max(height) AS height FROM block_headers');
   return rows[0]?.height ?? undefined;
 }
 
-/** At most `count` stored headers from a height on. */
+/** Returns at most `count` stored headers starting at a height. */
 export async function storedHeaders(tx: Transaction, from: number, count: number): Promise<StoredHeader[]> {
   const { rows } = await tx.query<{ height: number; block_hash: string; header: Buffer }>(
     'SELECT height, block_hash, header FROM block_headers WHERE height >= $1 ORDER BY height LIMIT $2',
@@ -65,16 +65,16 @@ export class HeaderChain {
     this.logger = logger;
   }
 
-  /** Whether the source offered a branch at the last look that an operator has to judge. */
+  /** Whether the source last offered a branch that needs operator approval. */
   get isBranchRefused(): boolean {
     return this.refusal !== '';
   }
 
   /**
-   * Brings the stored chain up to the source's tip; every header's link and proof of work is checked. A branch replaces
-   * stored headers only when it has more work and the network's rules allow it (`judgeBranch`); one that is refused is
-   * logged, and changes nothing. Does nothing while another process does it.
-   * @throws when the source cannot be read, or serves something that is no chain
+   * Brings the stored chain up to the source's tip, checking every header's link and proof of work. A branch replaces
+   * stored headers only if it has more work and the network's rules allow it (`judgeBranch`); a refused branch is
+   * logged and changes nothing. Does nothing while another process is doing it.
+   * @throws if the source cannot be read or serves an invalid chain
    */
   follow(): Promise<void> {
     return this.alone(async (tx) => {
@@ -85,7 +85,10 @@ export class HeaderChain {
     });
   }
 
-  /** One change of the stored chain at a time in this process: a slow source holds one connection and not all of them. */
+  /**
+   * Runs one change of the stored chain at a time in this process, so that a slow source holds one connection and not
+   * all of them.
+   */
   private alone(work: (tx: Transaction) => Promise<void>): Promise<void> {
     const result = this.queue.then(() => this.database.system(work));
     this.queue = result.catch(() => undefined);
@@ -111,7 +114,7 @@ export class HeaderChain {
     }
   }
 
-  /** Whether a header follows the stored one before it. */
+  /** Reports whether a header follows the stored one before it. */
   private async isLinked(tx: Transaction, header: HeaderAtHeight | undefined): Promise<boolean> {
     if (!header) return true;
     const [before] = await storedHeaders(tx, header.height - 1, 1);
@@ -119,7 +122,7 @@ export class HeaderChain {
     return before?.blockHash === toDisplayHex(link);
   }
 
-  /** Judges headers from the source, and stores them if they are to replace what is stored. */
+  /** Judges headers from the source and stores them if they replace the stored ones. */
   private async consider(tx: Transaction, offered: readonly HeaderAtHeight[]): Promise<void> {
     if (offered.length === 0) return;
     const chain = checkHeaderChain(offered);
@@ -136,25 +139,25 @@ export class HeaderChain {
     await insertHeaders(tx, offered.slice(kept), chain.headers.slice(kept));
   }
 
-  /** Says once why a branch is refused. */
+  /** Logs once why a branch is refused. */
   private note(refusal: string): void {
     if (refusal !== '' && refusal !== this.refusal) {
-      this.logger.error({ reason: refusal }, 'the header source offers a branch that is not taken without an operator');
+      this.logger.error({ reason: refusal }, 'the header source offers a branch that needs operator approval');
     }
     this.refusal = refusal;
   }
 
   /**
-   * The header at a height, fetched with all between it and the stored ones when it is missing. Undefined when the source's chain
-   * does not reach there.
-   * @throws when the source cannot be read, or contradicts what is stored
+   * Returns the header at a height, fetching it and all headers between it and the stored ones if it is missing.
+   * Returns undefined if the source's chain does not reach that height.
+   * @throws if the source cannot be read or contradicts the stored headers
    */
   async header(height: number): Promise<StoredHeader | undefined> {
     const found = await this.stored(height);
     if (found) return found;
     await this.alone(async (tx) => {
       await tx.query('SELECT pg_advisory_xact_lock($1)', [headersLock]);
-      // Whoever was before us in the queue may have fetched it.
+      // An earlier call in the queue may have fetched it.
       const [first] = await storedHeaders(tx, height, 1);
       if (first?.height === height) return;
       if (first) return this.extendDown(tx, height);
@@ -164,7 +167,7 @@ export class HeaderChain {
     return this.stored(height);
   }
 
-  /** Adds the headers from a height up to the lowest stored one, when they lead there. */
+  /** Adds the headers from a height up to the lowest stored one, if they link to it. */
   private async extendDown(tx: Transaction, from: number): Promise<void> {
     const [lowest] = await storedHeaders(tx, from, 1);
     if (!lowest || lowest.height === from) return;
@@ -191,7 +194,7 @@ export class HeaderChain {
     const { height, hash } = body.value ?? body;
     if (!Number.isSafeInteger(height) || typeof hash !== 'string') throw new Error('the header source has no tip');
     if ((height as number) < 0 || (height as number) > highestHeight)
-      throw new Error('the header source has no such tip');
+      throw new Error('the header source lacks the header of its tip');
     return { height: height as number, hash: hash.toLowerCase() };
   }
 

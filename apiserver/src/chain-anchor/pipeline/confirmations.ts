@@ -1,5 +1,5 @@
-// The way of a callback: `arc.callbacks` → those about our transactions become `anchor.confirmations` → the proof. Polling does
-// without any of it; this is only faster.
+// Handles callbacks: those in `arc.callbacks` about known transactions become `anchor.confirmations`, which lead to the
+// proof. Polling suffices without them; they only make it faster.
 import type { JsMsg } from 'nats';
 import type { Broker } from '../../platform/events/broker.ts';
 import type { Clock } from '../../platform/clock.ts';
@@ -12,7 +12,7 @@ import type { Tracker } from './tracker.ts';
 const callbackSubject = 'arc.callbacks';
 const confirmationSubject = 'anchor.confirmations';
 
-/** The event `anchor.confirmations`: what the processor says of the transaction of a batch, or of the wallet. */
+/** The event `anchor.confirmations`: what the processor reports about the transaction of a batch or of the wallet. */
 interface Confirmation {
   readonly specversion: '1.0';
   readonly id: string;
@@ -61,13 +61,13 @@ export class Confirmations {
     await Promise.all(this.consumers.map((consumer) => consumer.stop()));
   }
 
-  /** Publishes a confirmation for each report that is about a transaction of ours. */
+  /** Publishes a confirmation for each report about a known transaction. */
   private async fanOut(message: JsMsg): Promise<void> {
     const reports = parseCallback(parseJson(message.data));
     for (const [index, report] of reports.entries()) {
       const owner = await this.ownerOf(report.txid);
       if (!owner) continue;
-      // The same callback, delivered to us again, has the same place in the stream.
+      // A redelivered callback keeps its stream sequence, so the id is the same.
       const id = `arc-callback-${message.seq}-${index}`;
       const event: Confirmation = {
         specversion: '1.0',

@@ -9,7 +9,7 @@ import { consumeDurably } from './durable-consumer.ts';
 describe('a durable consumer', function () {
   this.timeout(90_000);
 
-  it('goes on after the broker has come back without its files', async () => {
+  it('recovers after the broker has lost its files', async () => {
     const nats = await TestNats.start(1024 * 1024);
     const broker = new Broker(nats.url, createLogger('silent'));
     const received: string[] = [];
@@ -23,7 +23,7 @@ describe('a durable consumer', function () {
       await nats.kill();
       await nats.start(1024 * 1024, false);
       await eventually(() => broker.isConnected, 10_000);
-      // The first one finds no stream, and has it made.
+      // The first consumer finds no stream and creates it.
       await eventually(
         () =>
           publish('after').then(

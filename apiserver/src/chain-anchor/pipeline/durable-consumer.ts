@@ -1,10 +1,10 @@
-// A durable JetStream consumer that outlives reconnects and a broker that comes late.
+// A durable JetStream consumer that survives reconnects and waits for a broker that starts late.
 import { AckPolicy, type ConsumerMessages, type JsMsg, type NatsConnection } from 'nats';
 import { streamName, type Broker } from '../../platform/events/broker.ts';
 import { sleep } from '../../platform/clock.ts';
 import type { Logger } from '../../platform/logger.ts';
 
-/** After so many deliveries a message is given up: polling finds out what it said. */
+/** A message is dropped after this many deliveries; polling finds out its content. */
 const maximumDeliveries = 20;
 const retryMilliseconds = 2000;
 
@@ -13,7 +13,9 @@ export interface DurableConsumer {
   stop(): Promise<void>;
 }
 
-/** Hands every message of a subject to `handle`, across processes once each; one that it rejects is delivered again. */
+/**
+ * Passes every message of a subject to `handle`, once across all processes; a message that it rejects is redelivered.
+ */
 export function consumeDurably(
   broker: Broker,
   durable: string,
@@ -36,7 +38,7 @@ export function consumeDurably(
     });
     const consumer = await connection.jetstream().consumers.get(streamName, durable);
     if (closing.signal.aborted) return;
-    // A broker that comes back without its files has no such consumer: it is made again.
+    // A broker that lost its files has no such consumer any more: it is created again.
     messages = await consumer.consume({ max_messages: 64, abort_on_missing_resource: true });
     if (closing.signal.aborted) return void messages.close();
     for await (const message of messages) {
@@ -44,7 +46,7 @@ export function consumeDurably(
         await handle(message);
         message.ack();
       } catch (error) {
-        logger.debug({ err: error, subject }, 'a message is delivered again');
+        logger.debug({ err: error, subject }, 'redelivering a message');
         message.nak(retryMilliseconds);
       }
     }
@@ -53,7 +55,7 @@ export function consumeDurably(
   const run = async (connection: NatsConnection) => {
     while (!closing.signal.aborted && !connection.isClosed()) {
       await consume(connection).catch((error: unknown) =>
-        logger.debug({ err: error, subject }, 'a consumer starts again'),
+        logger.debug({ err: error, subject }, 'restarting a consumer'),
       );
       await sleep(1000, closing.signal);
     }
@@ -65,7 +67,8 @@ export function consumeDurably(
   return {
     async stop() {
       closing.abort();
-      // The iteration ends by itself once the subscription is closed; closing need not be waited for when the broker is away.
+      // The iteration ends once the subscription is closed. Closing is not awaited, since the broker may be
+      // unavailable.
       void messages?.close();
       await running;
     },

@@ -1,4 +1,4 @@
-// A loop of work that runs at an interval or when it is woken, one run at a time, and outlives every failure.
+// Runs work at an interval or when woken, one run at a time, and survives every failure.
 import { sleep } from '../../platform/clock.ts';
 import type { Logger } from '../../platform/logger.ts';
 
@@ -13,7 +13,7 @@ export class Loop {
   private running: Promise<void> = Promise.resolve();
   private lastFailure = '';
 
-  /** `work` runs again so many milliseconds after it has ended. */
+  /** `work` runs again this many milliseconds after it has ended. */
   constructor(name: string, milliseconds: number, work: () => Promise<unknown>, logger: Logger) {
     this.name = name;
     this.milliseconds = milliseconds;
@@ -25,13 +25,13 @@ export class Loop {
     this.running = this.run();
   }
 
-  /** Runs the work as soon as a run under way has ended. */
+  /** Runs the work as soon as the current run has ended. */
   wake(): void {
     this.isAwake = true;
     this.rouse();
   }
 
-  /** Ends the loop once the run under way has ended. */
+  /** Stops the loop once the current run has ended. */
   async stop(): Promise<void> {
     this.closing.abort();
     await this.running;
@@ -46,7 +46,7 @@ export class Loop {
         this.lastFailure = '';
       } catch (error) {
         const failure = error instanceof Error ? error.message : String(error);
-        // An outage is said once, not every second.
+        // A lasting outage is logged once.
         if (failure !== this.lastFailure)
           this.logger.warn({ err: error, loop: this.name }, 'a loop failed, trying again');
         this.lastFailure = failure;

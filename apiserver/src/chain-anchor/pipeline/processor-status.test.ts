@@ -30,9 +30,9 @@ const nothing: KnownStatus = { status: '', provenBlockHash: undefined };
 const is = (status: ProcessorStatus): KnownStatus => ({ status, provenBlockHash: undefined });
 const provenIn = (provenBlockHash: string): KnownStatus => ({ status: 'MINED', provenBlockHash });
 
-describe('the judgement of a report', () => {
+describe('judging a report', () => {
   const cases: [what: string, known: KnownStatus, report: StatusReport, current: boolean, expected: Judgement][] = [
-    ['the first word', nothing, report('RECEIVED'), true, 'note'],
+    ['the first report', nothing, report('RECEIVED'), true, 'note'],
     ['even an unknown status', nothing, report('UNKNOWN'), true, 'note'],
     ['progress', is('STORED'), report('SEEN_ON_NETWORK'), true, 'note'],
     ['progress by callback', is('STORED'), report('SEEN_ON_NETWORK'), false, 'note'],
@@ -40,23 +40,23 @@ describe('the judgement of a report', () => {
     ['GET lags behind POST', is('SEEN_ON_NETWORK'), report('STORED'), true, 'ignore'],
     ['an old callback', is('REJECTED'), report('SEEN_ON_NETWORK'), false, 'ignore'],
     ['an orphan after all', is('SEEN_ON_NETWORK'), report('SEEN_IN_ORPHAN_MEMPOOL'), true, 'note'],
-    ['a late word of an orphan', is('SEEN_ON_NETWORK'), report('SEEN_IN_ORPHAN_MEMPOOL'), false, 'ignore'],
+    ['a late report of an orphan', is('SEEN_ON_NETWORK'), report('SEEN_IN_ORPHAN_MEMPOOL'), false, 'ignore'],
     ['contested', is('SEEN_ON_NETWORK'), report('DOUBLE_SPEND_ATTEMPTED'), false, 'note'],
     ['rejected', is('DOUBLE_SPEND_ATTEMPTED'), report('REJECTED'), false, 'note'],
     ['mined', is('SEEN_ON_NETWORK'), mined(blockA), false, 'prove'],
-    ['mined, before anything else was heard', nothing, mined(blockA), false, 'prove'],
+    ['mined, as the first report', nothing, mined(blockA), false, 'prove'],
     ['mined after a rejection', is('REJECTED'), mined(blockA), true, 'prove'],
-    ['mined without a path is not mined yet', is('SEEN_ON_NETWORK'), report('MINED'), true, 'note'],
+    ['mined without a path is not yet mined', is('SEEN_ON_NETWORK'), report('MINED'), true, 'note'],
     ['the path comes later', is('MINED'), mined(blockA), true, 'prove'],
     ['mined again in the same block', provenIn(blockA), mined(blockA), false, 'ignore'],
     ['mined in another block', provenIn(blockA), mined(blockB), false, 'prove'],
     ['seen, after it was proven', provenIn(blockA), report('SEEN_ON_NETWORK'), true, 'ignore'],
     ['rejected, after it was proven', provenIn(blockA), report('REJECTED'), true, 'ignore'],
     ['its block is stale', provenIn(blockA), stale(blockA), false, 'withdraw'],
-    ['its block is stale, without saying which', provenIn(blockA), report('MINED_IN_STALE_BLOCK'), true, 'withdraw'],
+    ['its block is stale, without naming it', provenIn(blockA), report('MINED_IN_STALE_BLOCK'), true, 'withdraw'],
     ['an earlier block is stale', provenIn(blockB), stale(blockA), false, 'ignore'],
     ['stale before it was proven', is('SEEN_ON_NETWORK'), stale(blockA), false, 'note'],
-    ['stale, when the path had not come', is('MINED'), stale(blockA), false, 'note'],
+    ['stale, before the path had come', is('MINED'), stale(blockA), false, 'note'],
     ['stale again', is('MINED_IN_STALE_BLOCK'), stale(blockA), false, 'ignore'],
     ['mined again after it was stale', is('MINED_IN_STALE_BLOCK'), mined(blockB), false, 'prove'],
     ['rejected after it was stale', is('MINED_IN_STALE_BLOCK'), report('REJECTED'), true, 'note'],
@@ -66,7 +66,7 @@ describe('the judgement of a report', () => {
     it(`${what}: ${expected}`, () => expect(judgeReport(known, given, current)).to.equal(expected));
   }
 
-  it('never moves back, whatever order callbacks come in', () => {
+  it('never moves back, whatever the order of callbacks', () => {
     const order = (Object.keys(statusRank) as ProcessorStatus[]).filter((status) => status !== 'MINED');
     for (const known of order) {
       for (const next of order) {
@@ -88,17 +88,17 @@ describe('callbacks', () => {
     blockHeight: 7,
   };
 
-  it('reads one, and a batch of them', () => {
+  it('parses a single report and a batch', () => {
     const expected = { ...report('MINED'), merklePath: 'FE', blockHash: blockA, blockHeight: 7 };
     expect(parseCallback(one)).to.deep.equal([expected]);
     expect(parseCallback({ count: 2, callbacks: [one, one] })).to.deep.equal([expected, expected]);
   });
 
-  it('takes a status it does not know for none', () => {
+  it('treats an unknown status as UNKNOWN', () => {
     expect(parseCallback({ ...one, txStatus: 'IMMUTABLE' })[0]).to.have.property('status', 'UNKNOWN');
   });
 
-  it('leaves out what names no transaction, and believes no field of the wrong type', () => {
+  it('skips entries without a transaction and ignores fields of the wrong type', () => {
     for (const value of [null, 'text', [], {}, { txid: 'short', txStatus: 'MINED' }, { txid }, { callbacks: [null] }]) {
       expect(parseCallback(value), JSON.stringify(value)).to.deep.equal([]);
     }

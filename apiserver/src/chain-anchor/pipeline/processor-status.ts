@@ -1,4 +1,5 @@
-// The processor's statuses and what a report of one means: a lattice in which news may come late, twice or not at all.
+// The processor's statuses and the effect of a report: a lattice in which reports may arrive late, repeatedly or not at
+// all.
 
 /** ARC's statuses and their rank: a higher one is later in a transaction's life. */
 export const statusRank = {
@@ -20,14 +21,14 @@ export const statusRank = {
 
 export type ProcessorStatus = keyof typeof statusRank;
 
-/** What the processor says of a transaction, in an answer or in a callback. Hashes are in display order. */
+/** The processor's report on a transaction, from a response or a callback. Hashes are in display order. */
 export interface StatusReport {
   readonly txid: string;
   readonly status: ProcessorStatus;
-  /** Empty unless mined, now or once. */
+  /** Empty unless the transaction is or was mined. */
   readonly blockHash: string;
   readonly blockHeight: number;
-  /** BUMP in hex; empty when there is none yet. */
+  /** BUMP in hex, or empty. */
   readonly merklePath: string;
   readonly competingTxids: readonly string[];
   readonly extraInfo: string;
@@ -37,18 +38,21 @@ export interface StatusReport {
 export interface KnownStatus {
   /** Empty before the first report. */
   readonly status: ProcessorStatus | '';
-  /** The block in which it is proven to be; undefined while it is in none. */
+  /** The block it is proven to be in; undefined if none. */
   readonly provenBlockHash: string | undefined;
 }
 
-/** ignore: nothing new. note: keep the status. prove: check the block it names. withdraw: its block is not on the chain. */
+/**
+ * ignore: nothing new. note: store the status. prove: verify the block it names. withdraw: its block is no longer on
+ * the chain.
+ */
 export type Judgement = 'ignore' | 'note' | 'prove' | 'withdraw';
 
 /**
- * Judges a report. `isCurrent` says that it answers a question asked just now; a callback may be late or stale. What ranks lower
- * than what is known is ignored, except: MINED in another block is to be proven; MINED_IN_STALE_BLOCK withdraws the proof of
- * that block; a current answer may say that a transaction was orphaned or rejected after it had been seen, and REJECTED
- * may follow MINED_IN_STALE_BLOCK.
+ * Judges a report. `isCurrent` marks the response to a query made just now; a callback may be late or stale. A report
+ * that ranks below the known status is ignored, with these exceptions: MINED in another block must be proven;
+ * MINED_IN_STALE_BLOCK withdraws the proof of that block; a current response may report that a transaction was orphaned
+ * or rejected after it had been seen; and REJECTED may follow MINED_IN_STALE_BLOCK.
  */
 export function judgeReport(known: KnownStatus, report: StatusReport, isCurrent: boolean): Judgement {
   const { status } = report;
@@ -67,19 +71,19 @@ export function judgeReport(known: KnownStatus, report: StatusReport, isCurrent:
   return 'ignore';
 }
 
-/** Whether the network has the transaction: its batch is `seen`. */
+/** Reports whether the network has the transaction, so that its batch is `seen`. */
 export function isSeen(status: ProcessorStatus | ''): boolean {
   return status !== '' && statusRank[status] >= statusRank.SEEN_ON_NETWORK && status !== 'REJECTED';
 }
 
-/** Reads a status; one that is not in the list is UNKNOWN. */
+/** Parses a status; unknown ones become UNKNOWN. */
 export function parseStatus(text: unknown): ProcessorStatus {
   return typeof text === 'string' && Object.hasOwn(statusRank, text) ? (text as ProcessorStatus) : 'UNKNOWN';
 }
 
 /**
- * Reads a report from an answer or from one callback; undefined when it names no transaction. Fields of the wrong type count as
- * empty: they prove nothing, and what is missing is asked for again.
+ * Parses a report from a response or a single callback; returns undefined if it names no transaction. Fields of the
+ * wrong type count as empty: they prove nothing, and missing data is queried again.
  */
 export function parseReport(value: unknown): StatusReport | undefined {
   if (typeof value !== 'object' || value === null) return undefined;
@@ -103,7 +107,7 @@ export function parseReport(value: unknown): StatusReport | undefined {
   };
 }
 
-/** The reports of a callback's body: one, or a batch `{count, callbacks[]}`. Empty when it holds none. */
+/** Returns the reports in a callback's body: one, or a batch `{count, callbacks[]}`. Empty if there are none. */
 export function parseCallback(value: unknown): StatusReport[] {
   const list =
     typeof value === 'object' && value !== null && 'callbacks' in value && Array.isArray(value.callbacks)

@@ -1,4 +1,4 @@
-// The transaction processor (ARC's API): submitting, asking for a status, and its fee policy.
+// Client of the transaction processor (the ARC API): submission, status and fee policy.
 import { toHex } from '@kellet/verify';
 import { traceRequestTo } from '../../platform/outbound/outgoing-call.ts';
 import { floorRate } from '../wallet/fees.ts';
@@ -6,24 +6,24 @@ import type { FeeRate } from '../wallet/fees.ts';
 import { parseReport } from './processor-status.ts';
 import type { StatusReport } from './processor-status.ts';
 
-/** The processor could not be asked, or could not answer: nothing is known of the transaction. */
+/** The processor could not be reached or gave no usable response: nothing is known about the transaction. */
 export class ProcessorUnavailable extends Error {
   override readonly name = 'ProcessorUnavailable';
 }
 
-/** What came of a submission: a report of the transaction's status, or a refusal of its bytes (ARC's errors 400–475). */
+/** The result of a submission: a report of the transaction's status, or a refusal of its bytes (ARC errors 400–475). */
 export type Submission = { readonly report: StatusReport } | { readonly refused: number; readonly message: string };
 
 export interface ProcessorOptions {
   /** Base URL, without /v1. */
   readonly url: string;
-  /** Bearer token; empty: none. */
+  /** Bearer token; empty for none. */
   readonly token: string;
-  /** Where it shall call back; empty: nowhere. */
+  /** Callback URL; empty for none. */
   readonly callbackUrl: string;
 }
 
-/** How long the processor may wait for the network before it answers a submission, in seconds. */
+/** How long the processor may wait for the network before it responds to a submission, in seconds. */
 const networkSeconds = '2';
 const answerMilliseconds = 15_000;
 const policyMilliseconds = 600_000;
@@ -40,13 +40,13 @@ export class Processor {
   }
 
   /**
-   * Submits raw bytes; doing so again is harmless. What counts is the status in the answer, whatever its HTTP code.
-   * @throws {ProcessorUnavailable} when there is no answer that says anything of the transaction
+   * Submits raw bytes; resubmitting is harmless. The status in the body decides, whatever the HTTP code.
+   * @throws {ProcessorUnavailable} if the response says nothing about the transaction
    */
   async submit(raw: Uint8Array): Promise<Submission> {
     const { callbackUrl } = this.options;
     const first = await this.post(raw, callbackUrl);
-    // A callback URL that it does not take must not keep a batch off the chain: polling does without.
+    // A rejected callback URL must not keep a batch off the chain: polling suffices without it.
     if ('refused' in first && callbackUrl !== '' && /callback url/i.test(first.message)) return this.post(raw, '');
     return first;
   }
@@ -68,7 +68,7 @@ export class Processor {
   }
 
   /**
-   * The status of a transaction; undefined when the processor does not know it.
+   * Returns the status of a transaction, or undefined if the processor does not know it.
    * @throws {ProcessorUnavailable}
    */
   async status(txid: string): Promise<StatusReport | undefined> {
@@ -79,7 +79,10 @@ export class Processor {
     throw new ProcessorUnavailable(`the processor answered ${status}: ${describe(body)}`);
   }
 
-  /** The fee it asks for, asked anew every ten minutes; while it cannot be asked, what it said last, or the floor. */
+  /**
+   * Returns the processor's fee rate, refreshed every ten minutes; while it is unavailable, the last known rate or the
+   * floor.
+   */
   async feeRate(): Promise<FeeRate> {
     if (performance.now() - this.rateReadAt < policyMilliseconds) return this.rate ?? floorRate;
     try {
@@ -95,14 +98,14 @@ export class Processor {
     return this.rate ?? floorRate;
   }
 
-  /** Asks for the fee anew the next time: a refusal may mean that it has changed. */
+  /** Refreshes the fee rate on next use: a refusal may mean that it has changed. */
   forgetPolicy(): void {
     this.rateReadAt = -Infinity;
   }
 
   /**
-   * Sends a request, without our trace: the processor is another party's, and what it is told of ours (which transactions
-   * belong together, and to which call) would be of no use to us and none of its business.
+   * Sends a request without trace context: the processor is a third party and must not learn which transactions and
+   * calls belong together.
    */
   private async request(
     path: string,
@@ -122,7 +125,7 @@ export class Processor {
         return { status: response.status, text: await response.text() };
       }));
     } catch (error) {
-      throw new ProcessorUnavailable('the processor does not answer', { cause: error });
+      throw new ProcessorUnavailable('the processor does not respond', { cause: error });
     }
     try {
       return { status, body: JSON.parse(text) as unknown };
@@ -132,7 +135,7 @@ export class Processor {
   }
 }
 
-/** What a refusal says, for logs and for the batch's `error`. */
+/** Describes a refusal for logs and the batch's `error`. */
 function describe(body: unknown): string {
   if (typeof body !== 'object' || body === null) return 'no explanation';
   const { extraInfo, detail, message } = body as Record<string, unknown>;

@@ -1,40 +1,42 @@
-// What to do with a transaction that is not getting on. The rule behind all of it: a batch is tried again with the same coin,
-// so that at most one of its transactions can be mined, until that coin is proven to be spent by somebody else.
+// Decides how to handle a stuck transaction. The underlying rule: a batch is retried with the same coin, so that at
+// most one of its transactions can be mined, until that coin is proven to be spent elsewhere.
 import type { ProcessorStatus } from './processor-status.ts';
 
-/** How long each kind of trouble is watched before something is done, in milliseconds. */
+/** How long each kind of trouble is observed before anything is done, in milliseconds. */
 export interface Patience {
-  /** Between the first two attempts after a rejection; doubled for each further one, up to a hundred times as long. */
+  /** Delay between the first two attempts after a rejection; doubles with each further one, up to a hundredfold. */
   readonly rejectedMilliseconds: number;
-  /** An orphan whose parents are on the chain. */
+  /** For an orphan whose parents are on the chain. */
   readonly orphanMilliseconds: number;
-  /** A transaction whose block was overtaken, and which is in no other. */
+  /** For a transaction whose block was reorganised out and that is in no other. */
   readonly staleMilliseconds: number;
 }
 
-/** So many attempts, each an orphan though the coin's transaction is on the chain, prove that the coin is spent. */
+/**
+ * This many attempts that are all orphans although the coin's transaction is on the chain prove that the coin is spent.
+ */
 const orphansThatProve = 3;
 
-/** What is known of the last attempt of a lease. */
+/** What is known about the last attempt of a lease. */
 export interface Situation {
-  /** The processor's current word. */
+  /** The processor's current status. */
   readonly status: ProcessorStatus;
-  /** How long it has said so. */
+  /** How long the status has held. */
   readonly milliseconds: number;
   /** Attempts so far. */
   readonly attempts: number;
-  /** How many of them are orphans at present. */
+  /** How many of them are currently orphans. */
   readonly orphans: number;
-  /** The transactions that made the coins are in blocks of the chain. */
+  /** Whether the transactions that created the coins are in blocks of the chain. */
   readonly areCoinsMined: boolean;
-  /** A transaction that is not of this lease spends the coin, and is in a block of the chain. */
+  /** Whether a transaction outside this lease spends the coin and is in a block of the chain. */
   readonly isOutspent: boolean;
 }
 
-/** retry: new bytes, same coins. replace: these coins are gone, take others. */
+/** retry: new bytes, same coins. replace: these coins are spent, use others. */
 export type Remedy = 'wait' | 'retry' | 'replace';
 
-/** Decides. */
+/** Chooses the remedy. */
 export function chooseRemedy(situation: Situation, patience: Patience): Remedy {
   const { status, milliseconds, attempts } = situation;
   if (situation.isOutspent) return 'replace';

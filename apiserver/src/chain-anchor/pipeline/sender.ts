@@ -1,4 +1,4 @@
-// Sends stored bytes to the processor and applies what it says.
+// Sends stored bytes to the processor and applies its response.
 import type { Database } from '../../platform/database/database.ts';
 import type { Logger } from '../../platform/logger.ts';
 import { Counter, type Registry } from '../../platform/metrics.ts';
@@ -21,13 +21,13 @@ export class Sender {
     this.logger = logger;
     this.submissions = new Counter({
       name: 'kellet_anchor_submissions_total',
-      help: 'Transactions sent to the processor, by what came of it.',
+      help: 'Transactions sent to the processor, by result.',
       labelNames: ['result'],
       registers: [metrics],
     });
   }
 
-  /** Sends a stored transaction. An unreachable processor is no failure: the watcher sends it again. */
+  /** Sends a stored transaction. Does not fail if the processor is unreachable: the watcher sends it again. */
   async send(txid: string, raw: Uint8Array): Promise<void> {
     try {
       const answer = await this.processor.submit(raw);
@@ -41,11 +41,11 @@ export class Sender {
     } catch (error) {
       if (!(error instanceof ProcessorUnavailable)) throw error;
       this.submissions.inc({ result: 'unavailable' });
-      this.logger.debug({ err: error, txid }, 'a transaction waits for the processor');
+      this.logger.debug({ err: error, txid }, 'the processor is unavailable; the transaction will be sent again');
     }
   }
 
-  /** Notes that the processor does not take the bytes, on the batch they are for. */
+  /** Records on the batch that the processor refuses the bytes. */
   async noteRefusal(txid: string, status: number, message: string): Promise<void> {
     this.logger.error({ txid, status, reason: message }, 'the processor refuses a transaction');
     this.processor.forgetPolicy();

@@ -1,4 +1,4 @@
-// SQL of anchor batches and of the transactions made for them.
+// SQL for anchor batches and the transactions made for them.
 import type { Transaction } from '../../platform/database/database.ts';
 import type { ProcessorStatus } from './processor-status.ts';
 import type { Lane } from './turns.ts';
@@ -8,7 +8,7 @@ export type BatchStatus = 'open' | 'sealed' | 'submitted' | 'seen' | 'confirmed'
 export type TransactionPurpose = 'anchor' | 'split' | 'funding';
 export type TransactionState = 'pending' | 'mined' | 'final' | 'dead';
 
-/** A sealed batch, as far as its transaction needs it. */
+/** The fields of a sealed batch that its transaction needs. */
 export interface SealedBatch {
   readonly batchId: string;
   readonly merkleRoot: Uint8Array;
@@ -39,13 +39,15 @@ const toSealed = (row: SealedRow): SealedBatch => ({
 const sealedPerEvent = `status = 'sealed' AND anchor_mode = 'per_event'`;
 const sealedOther = `status = 'sealed' AND anchor_mode <> 'per_event'`;
 
-/** Whether the tenant named by `column` has used up its day's anchors; a quota that is absent or 0 is none. */
+/**
+ * SQL condition: the tenant in `column` has used up its anchors for the day. An absent or zero quota means no limit.
+ */
 const quotaUsedUp = (column: string) => `EXISTS (
   SELECT FROM tenants JOIN anchor_usage AS usage USING (tenant_id)
   WHERE tenants.tenant_id = ${column} AND (quotas ->> 'anchors_per_day')::numeric > 0
     AND day >= (now() AT TIME ZONE 'UTC')::date AND used >= (quotas ->> 'anchors_per_day')::numeric)`;
 
-/** The tenants after $1 with batches of a kind, one index probe each. */
+/** SQL for the tenants after $1 with batches of a kind, one index probe each. */
 const tenantsWith = (kind: string) => `
   WITH RECURSIVE waiting AS (
     (SELECT tenant_id FROM anchor_batches WHERE ${kind} AND tenant_id > $1 ORDER BY tenant_id LIMIT 1)
@@ -56,8 +58,9 @@ const tenantsWith = (kind: string) => `
   SELECT tenant_id FROM waiting WHERE tenant_id IS NOT NULL`;
 
 /**
- * At most `most` tenants after `after`, in order, with sealed batches that may be submitted. Batches of a tenant that has used up
- * its anchors_per_day wait; per_event batches were counted when their points were accepted, and never do.
+ * Returns at most `most` lanes of tenants after `after`, in order, that have sealed batches ready for submission. Batches
+ * of a tenant that has used up its anchors_per_day wait; per_event batches never do, because they were counted when
+ * their points were accepted.
  */
 export async function readLanes(tx: Transaction, after: string, most: number): Promise<Lane[]> {
   const [perEvent, other] = await Promise.all([
@@ -74,7 +77,7 @@ export async function readLanes(tx: Transaction, after: string, most: number): P
   return lanes.sort((a, b) => (a.tenantId < b.tenantId ? -1 : a.tenantId > b.tenantId ? 1 : 0)).slice(0, most);
 }
 
-/** Locks the oldest sealed batch of a lane that nobody else holds. */
+/** Locks the oldest sealed batch of a lane that is not locked already. */
 export async function claimSealedBatch(tx: Transaction, lane: Lane): Promise<SealedBatch | undefined> {
   const { rows } = await tx.query<SealedRow>(
     `SELECT ${sealedColumns} FROM anchor_batches
@@ -85,13 +88,13 @@ export async function claimSealedBatch(tx: Transaction, lane: Lane): Promise<Sea
   return rows[0] && toSealed(rows[0]);
 }
 
-/** Counts one anchor of the tenant's day; false when its quota is used up. */
+/** Counts one anchor for the tenant's day; returns false if its quota is used up. */
 export async function reserveAnchor(tx: Transaction, tenantId: string): Promise<boolean> {
   const { rows } = await tx.query<{ granted: bigint }>('SELECT anchors_reserve($1, 1) AS granted', [tenantId]);
   return rows[0]!.granted > 0n;
 }
 
-/** Sealed batches that wait for their tenant's next day. */
+/** Counts the sealed batches waiting for their tenant's next day. */
 export async function countQuotaWaiting(tx: Transaction): Promise<number> {
   const { rows } = await tx.query<{ count: number }>(
     `SELECT count(*)::int4 AS count FROM anchor_usage
@@ -101,7 +104,7 @@ export async function countQuotaWaiting(tx: Transaction): Promise<number> {
   return rows[0]!.count;
 }
 
-/** Locks a batch, whatever its status. */
+/** Locks a batch in any status. */
 export async function lockBatch(
   tx: Transaction,
   batchId: string,
@@ -113,7 +116,7 @@ export async function lockBatch(
   return rows[0] && { ...toSealed(rows[0]), status: rows[0].status };
 }
 
-/** Notes that a transaction was made for the batch and may be sent from now on. */
+/** Records that a transaction was made for the batch and may now be sent. */
 export async function markSubmitted(tx: Transaction, batchId: string, txid: string, raw: Uint8Array): Promise<void> {
   await tx.query(
     `UPDATE anchor_batches SET status = 'submitted', txid = $2, raw_tx = $3, attempts = attempts + 1, error = '',
@@ -123,7 +126,7 @@ export async function markSubmitted(tx: Transaction, batchId: string, txid: stri
   );
 }
 
-/** The network has the batch's transaction. */
+/** Records that the network has the batch's transaction. */
 export async function markSeen(tx: Transaction, batchId: string): Promise<void> {
   await tx.query(
     `UPDATE anchor_batches SET status = 'seen', error = '' WHERE batch_id = $1 AND status IN ('submitted', 'failed')`,
@@ -131,7 +134,7 @@ export async function markSeen(tx: Transaction, batchId: string): Promise<void> 
   );
 }
 
-/** Why a batch is not getting on. `failed` says that the processor refuses its bytes; it is still tried again. */
+/** Records why a batch is stuck. `failed` means that the processor refuses its bytes; it is still retried. */
 export async function markTrouble(tx: Transaction, batchId: string, error: string, failed: boolean): Promise<void> {
   await tx.query(
     `UPDATE anchor_batches SET error = $2, status = CASE WHEN $3 THEN 'failed' ELSE status END
@@ -140,14 +143,14 @@ export async function markTrouble(tx: Transaction, batchId: string, error: strin
   );
 }
 
-/** A block that a transaction was proven to be in. */
+/** A block that contains a transaction, as proven. */
 export interface BlockProof {
   readonly blockHeight: number;
   readonly blockHash: string;
   readonly bump: Uint8Array;
 }
 
-/** Gives the batch its proof. The moment of the first confirmation stays when the block changes. */
+/** Stores the batch's proof. The time of the first confirmation stays when the block changes. */
 export async function markConfirmed(tx: Transaction, batchId: string, txid: string, proof: BlockProof): Promise<void> {
   await tx.query(
     `UPDATE anchor_batches AS batch SET status = 'confirmed', txid = made.txid, raw_tx = made.raw_tx, bump = $3,
@@ -157,22 +160,22 @@ export async function markConfirmed(tx: Transaction, batchId: string, txid: stri
   );
 }
 
-/** Takes the proof back: its block is not on the chain any more. */
+/** Withdraws the proof because its block is no longer on the chain. */
 export async function withdrawProof(tx: Transaction, batchId: string, txid: string): Promise<void> {
   await tx.query(
     `UPDATE anchor_batches SET status = 'seen', bump = NULL, block_height = NULL, block_hash = NULL, confirmed_at = NULL,
-       error = 'its block was overtaken by another one'
+       error = 'its block was reorganised out'
      WHERE batch_id = $1 AND txid = $2 AND status = 'confirmed'`,
     [batchId, txid],
   );
 }
 
-/** A transaction of ours and what is known of it. */
+/** A transaction made by this wallet and what is known of it. */
 export interface ChainTransaction {
   readonly txid: string;
   readonly purpose: TransactionPurpose;
   readonly batchId: string | null;
-  /** The batch's id, or that of a split; attempts at the same thing share it. Empty for a funding. */
+  /** The id of the batch or split; all attempts for it share one lease. Empty for a funding. */
   readonly lease: string;
   readonly raw: Uint8Array;
   readonly attempt: number;
@@ -217,7 +220,7 @@ const toChain = (row: ChainRow): ChainTransaction => ({
   blockHeight: row.block_height,
 });
 
-/** Stores a transaction before it is sent; it is asked after in `pollMilliseconds`. */
+/** Stores a transaction before it is sent; its status is first polled after `pollMilliseconds`. */
 export async function insertTransaction(
   tx: Transaction,
   made: {
@@ -250,7 +253,7 @@ export async function lockTransaction(tx: Transaction, txid: string): Promise<Ch
   return rows[0] && toChain(rows[0]);
 }
 
-/** All attempts of a lease, oldest first. */
+/** Returns all attempts of a lease, oldest first. */
 export async function transactionsOfLease(tx: Transaction, lease: string): Promise<ChainTransaction[]> {
   const { rows } = await tx.query<ChainRow>(
     `SELECT ${chainColumns} FROM chain_transactions WHERE lease = $1 ORDER BY attempt`,
@@ -260,8 +263,8 @@ export async function transactionsOfLease(tx: Transaction, lease: string): Promi
 }
 
 /**
- * Takes at most `limit` pending transactions whose time has come, and sets their next one, so that no other process asks too. An
- * old transaction is asked after less often, down to a fifth.
+ * Claims at most `limit` pending transactions that are due and schedules their next poll, so that no other process
+ * polls them too. Old transactions are polled less often, down to a fifth.
  */
 export async function claimDue(tx: Transaction, limit: number, pollMilliseconds: number): Promise<ChainTransaction[]> {
   const { rows } = await tx.query<ChainRow>(
@@ -275,7 +278,7 @@ export async function claimDue(tx: Transaction, limit: number, pollMilliseconds:
   return rows.map(toChain);
 }
 
-/** Asks for the transaction's status soon. */
+/** Polls the status of these transactions soon. */
 export async function pollSoon(tx: Transaction, txids: readonly string[]): Promise<void> {
   await tx.query(
     `UPDATE chain_transactions SET next_poll_at = now(), state = CASE state WHEN 'dead' THEN 'pending' ELSE state END
@@ -284,7 +287,7 @@ export async function pollSoon(tx: Transaction, txids: readonly string[]): Promi
   );
 }
 
-/** Asks for the transaction's status within that time, if not sooner. */
+/** Polls the transaction's status within that time at the latest. */
 export async function pollWithin(tx: Transaction, txid: string, milliseconds: number): Promise<void> {
   await tx.query(
     `UPDATE chain_transactions SET next_poll_at = least(next_poll_at, now() + $2 * interval '1 millisecond') WHERE txid = $1`,
@@ -292,7 +295,7 @@ export async function pollWithin(tx: Transaction, txid: string, milliseconds: nu
   );
 }
 
-/** Keeps the processor's word. */
+/** Stores the processor's status. */
 export async function noteStatus(
   tx: Transaction,
   txid: string,
@@ -307,7 +310,7 @@ export async function noteStatus(
   );
 }
 
-/** The transaction is in a block. */
+/** Records that the transaction is in a block. */
 export async function markMined(tx: Transaction, txid: string, proof: BlockProof): Promise<void> {
   await tx.query(
     `UPDATE chain_transactions SET state = 'mined', processor_status = 'MINED', processor_status_since = now(),
@@ -316,7 +319,7 @@ export async function markMined(tx: Transaction, txid: string, proof: BlockProof
   );
 }
 
-/** The transaction's block is not on the chain: it waits again, and is asked after at once. */
+/** Records that the transaction's block is not on the chain: it is pending again and polled at once. */
 export async function markUnmined(tx: Transaction, txid: string): Promise<void> {
   await tx.query(
     `UPDATE chain_transactions SET state = 'pending', processor_status = 'MINED_IN_STALE_BLOCK',
@@ -326,12 +329,12 @@ export async function markUnmined(tx: Transaction, txid: string): Promise<void> 
   );
 }
 
-/** Ends the watch of transactions that cannot be mined any more. */
+/** Stops watching transactions that cannot be mined any more. */
 export async function markDead(tx: Transaction, txids: readonly string[]): Promise<void> {
   await tx.query(`UPDATE chain_transactions SET state = 'dead' WHERE txid = ANY($1) AND state = 'pending'`, [txids]);
 }
 
-/** Mined transactions whose block is not the one on the chain of headers. */
+/** Returns mined transactions whose block is not on the header chain. */
 export async function overtakenTransactions(
   tx: Transaction,
   limit: number,
@@ -345,7 +348,7 @@ export async function overtakenTransactions(
   return rows.map((row) => ({ txid: row.txid, blockHash: row.block_hash }));
 }
 
-/** Mined transactions whose block lies deep enough in the chain of headers are settled for good. */
+/** Marks mined transactions as final once their block is deep enough in the header chain. */
 export async function settleDeep(tx: Transaction, tip: number, depth: number): Promise<void> {
   await tx.query(
     `UPDATE chain_transactions AS made SET state = 'final' FROM block_headers AS header

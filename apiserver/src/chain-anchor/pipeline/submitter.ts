@@ -1,5 +1,5 @@
-// From a sealed batch to a transaction at the processor. Bytes are stored before they are sent, and sent again as they are; a
-// process may die between any two lines here.
+// Turns a sealed batch into a transaction at the processor. Bytes are stored before they are sent and resent unchanged,
+// so a process may die at any point.
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { buildAnchorTransaction } from '../wallet/anchor-transaction.ts';
 import type { BuiltTransaction } from '../wallet/anchor-transaction.ts';
@@ -13,13 +13,13 @@ import type { Lane } from './turns.ts';
 import type { WalletKey } from '../wallet/wallet-key.ts';
 import { leaseCoin, leasedCoins } from '../wallet/wallet-store.ts';
 
-/** What came of a lane's turn; `none`: it is empty, or its tenant has used up its day's anchors. */
+/** The result of a lane's turn; `none`: it is empty, or its tenant has used up its anchors for the day. */
 export type SubmitOutcome = 'none' | 'no_coin' | 'submitted';
 
-/** The most lanes of a round. */
+/** Maximum number of lanes per round. */
 const mostLanes = 500;
 
-/** The wallet has no coin of the right size: the batch waits. */
+/** The wallet has no coin of the right size; the batch waits. */
 export class NoCoin extends Error {
   override readonly name = 'NoCoin';
 }
@@ -29,20 +29,23 @@ export interface SubmitterParts {
   readonly processor: Processor;
   readonly sender: Sender;
   readonly key: WalletKey;
-  /** When a transaction that was stored is asked after for the first time, should its sender have died. */
+  /** When a stored transaction is first polled, in case its sender has died. */
   readonly firstPollMilliseconds: number;
 }
 
 export class Submitter {
   private readonly parts: SubmitterParts;
-  /** The last tenant of the round before. */
+  /** The last tenant of the previous round. */
   private cursor = '';
 
   constructor(parts: SubmitterParts) {
     this.parts = parts;
   }
 
-  /** Whose batches are submitted in the next round; of more tenants than one round takes, each round takes the next ones. */
+  /**
+   * Returns the lanes of the next round. If there are more tenants than one round takes, each round continues after the
+   * previous one.
+   */
   async lanes(): Promise<Lane[]> {
     const lanes = await this.parts.database.system(async (tx) => {
       const after = await readLanes(tx, this.cursor, mostLanes);
@@ -54,7 +57,7 @@ export class Submitter {
     return lanes;
   }
 
-  /** Takes a lane's oldest batch to the processor. An unreachable processor is no failure: the transaction is stored. */
+  /** Submits a lane's oldest batch. Does not fail if the processor is unreachable: the transaction is stored. */
   async submitNext(lane: Lane): Promise<SubmitOutcome> {
     const rate = await this.parts.processor.feeRate();
     let made: BuiltTransaction | undefined;
@@ -74,13 +77,13 @@ export class Submitter {
   }
 
   /**
-   * Makes a further transaction for a batch, in the caller's transaction, from the coins that the batch still holds and as many
-   * more as the fee needs.
+   * Makes a further transaction for a batch within the caller's database transaction, from the coins the batch still
+   * holds and as many more as the fee needs.
    * @throws {NoCoin}
    */
   async makeAgain(tx: Transaction, batchId: string): Promise<BuiltTransaction> {
     const batch = await lockBatch(tx, batchId);
-    if (!batch) throw new Error(`there is no batch ${batchId}`);
+    if (!batch) throw new Error(`batch ${batchId} does not exist`);
     return this.make(tx, batch, await this.parts.processor.feeRate());
   }
 

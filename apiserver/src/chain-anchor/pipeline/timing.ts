@@ -1,20 +1,20 @@
-// The pace of anchoring, by network: a local chain has a block every few seconds, a public one every ten minutes.
+// The timing of anchoring by network: a local chain has a block every few seconds, a public one every ten minutes.
 import type { Patience } from './recovery.ts';
 
 export interface Timing {
-  /** How often sealed batches are looked for when no notification comes. */
+  /** Interval of checks for sealed batches without a notification. */
   readonly submitMilliseconds: number;
-  /** How often a transaction that is not mined is asked after. */
+  /** Interval at which the status of an unmined transaction is polled. */
   readonly pollMilliseconds: number;
-  /** How often transactions are looked for whose time has come. */
+  /** Interval of checks for transactions that are due. */
   readonly watchMilliseconds: number;
-  /** How often the header source is asked for its tip. */
+  /** Interval at which the header source's tip is polled. */
   readonly headerMilliseconds: number;
   readonly walletMilliseconds: number;
   readonly patience: Patience;
-  /** Blocks on top after which a transaction is watched no longer. */
+  /** Number of confirmations after which a transaction is no longer watched. */
   readonly finalDepth: number;
-  /** With fewer coins of the size of an anchor than this, `refill` more are made. */
+  /** If there are fewer anchor-sized coins than this, `refill` more are made. */
   readonly lowWater: number;
   readonly refill: number;
 }
@@ -45,7 +45,7 @@ const localTiming: Timing = {
   refill: 500,
 };
 
-/** The pace for a network. */
+/** Returns the timing for a network. */
 export function timingOf(network: 'main' | 'test' | 'local'): Timing {
   return network === 'local' ? localTiming : publicTiming;
 }

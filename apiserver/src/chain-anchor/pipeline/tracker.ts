@@ -1,5 +1,5 @@
-// Applies what is heard of a transaction: keeps the status, and finalises or withdraws the proof. It does not matter in which
-// order, how often or through which door news comes.
+// Applies reports on transactions: stores the status, and finalises or withdraws the proof. Reports may arrive in any
+// order, repeatedly and by any route.
 import { MalformedError, RefutedError } from '@kellet/verify';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import type { Logger } from '../../platform/logger.ts';
@@ -25,10 +25,12 @@ import {
 import type { BlockProof, ChainTransaction } from './store.ts';
 import { dropOutputsOf, moveLease, moveOutputsOf } from '../wallet/wallet-store.ts';
 
-/** unknown: not a transaction of ours. unproven: mined, says the processor, but no header confirms it so far. */
+/**
+ * unknown: not one of our transactions. unproven: mined according to the processor, but not yet confirmed by a header.
+ */
 export type Outcome = 'unknown' | 'ignored' | 'noted' | 'unproven' | 'confirmed' | 'withdrawn';
 
-/** When a transaction is asked after again whose block no header confirms yet. */
+/** Delay before polling a transaction again whose block is not yet confirmed by a header. */
 const unprovenMilliseconds = 1000;
 
 export class Tracker {
@@ -44,8 +46,8 @@ export class Tracker {
   }
 
   /**
-   * Applies a report. `isCurrent`: see judgeReport.
-   * @throws when the database or the header source is away: the report is to be given again
+   * Applies a report. For `isCurrent`, see judgeReport.
+   * @throws if the database or the header source is unavailable; the report must then be applied again
    */
   async apply(report: StatusReport, isCurrent: boolean): Promise<Outcome> {
     const known = await this.database.systemRead((tx) => readTransaction(tx, report.txid));
@@ -54,7 +56,7 @@ export class Tracker {
     if (judgement === 'ignore') return 'ignored';
     const proof = judgement === 'prove' ? await this.prove(report) : undefined;
     if (judgement === 'prove' && !proof) {
-      // In no block that counts, so far: the network has it, and whatever was proven before stays.
+      // It is in no accepted block so far: the network has it, and any earlier proof stays.
       if (known.state === 'pending') await this.change(report, isCurrent, (tx, made) => this.unproven(tx, made));
       return 'unproven';
     }
@@ -66,7 +68,7 @@ export class Tracker {
     });
   }
 
-  /** Takes back the proof of a transaction whose block has left the chain of headers. */
+  /** Withdraws the proof of a transaction whose block has left the header chain. */
   async blockOvertaken(txid: string, blockHash: string): Promise<void> {
     const report: StatusReport = {
       txid,
@@ -80,7 +82,10 @@ export class Tracker {
     await this.apply(report, true);
   }
 
-  /** Runs a change with the batch and the transaction locked, in this order, and judges again what may have changed since. */
+  /**
+   * Runs a change with the batch and the transaction locked, in this order, and judges the report again, since the
+   * state may have changed.
+   */
   private change(
     report: StatusReport,
     isCurrent: boolean,
@@ -95,7 +100,9 @@ export class Tracker {
     });
   }
 
-  /** The proof that a report holds, checked against the header at its height; undefined when it proves nothing on this chain. */
+  /**
+   * Returns the report's proof, checked against the header at its height; undefined if it proves nothing on this chain.
+   */
   private async prove(report: StatusReport): Promise<BlockProof | undefined> {
     try {
       const header = await this.headers?.header(heightOfPath(report.merklePath));
@@ -126,7 +133,7 @@ export class Tracker {
   ): Promise<Outcome> {
     await noteStatus(tx, made.txid, report.status, report.competingTxids);
     const trouble = troubleOf(report);
-    // News of trouble: the watcher asks for itself before it does anything about it.
+    // On signs of trouble the watcher queries the status itself before acting.
     if (trouble && !isCurrent) await pollWithin(tx, made.txid, 0);
     if (made.batchId === null) return 'noted';
     if (isSeen(report.status)) await markSeen(tx, made.batchId);
@@ -155,7 +162,7 @@ export class Tracker {
     if (made.batchId !== null) await withdrawProof(tx, made.batchId, made.txid);
     this.logger.warn(
       { txid: made.txid, batch_id: made.batchId, block: made.blockHash },
-      'a block was overtaken: proof withdrawn',
+      'a block was reorganised out: proof withdrawn',
     );
     return 'withdrawn';
   }
@@ -165,7 +172,7 @@ function judge(made: ChainTransaction, report: StatusReport, isCurrent: boolean)
   return judgeReport({ status: made.status, provenBlockHash: made.blockHash ?? undefined }, report, isCurrent);
 }
 
-/** What a status means for those who wait for the batch; empty when all goes well. */
+/** Describes trouble with a transaction for users waiting for its batch; empty if there is none. */
 function troubleOf({ status, extraInfo }: StatusReport): string {
   const detail = extraInfo === '' ? '' : `: ${extraInfo}`;
   switch (status) {
@@ -174,9 +181,9 @@ function troubleOf({ status, extraInfo }: StatusReport): string {
     case 'DOUBLE_SPEND_ATTEMPTED':
       return 'another transaction spends the same coin';
     case 'SEEN_IN_ORPHAN_MEMPOOL':
-      return 'the network does not know the coin that is spent';
+      return 'the network does not know the spent coin';
     case 'MINED_IN_STALE_BLOCK':
-      return 'its block was overtaken by another one';
+      return 'its block was reorganised out';
     default:
       return '';
   }

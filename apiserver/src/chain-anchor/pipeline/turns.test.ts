@@ -4,7 +4,7 @@ import { Turns, type Lane } from './turns.ts';
 const lane = (tenantId: string): Lane => ({ tenantId, isPerEvent: false });
 const [a, b, c] = [lane('a'), lane('b'), lane('c')];
 
-/** The tenants of a whole round in which each lane has so many batches. */
+/** Returns the tenants of a whole round in which each lane has the given number of batches. */
 function round(waiting: Record<string, number>, most: number): string {
   const turns = new Turns(Object.keys(waiting).map(lane), most);
   const left = { ...waiting };
@@ -18,12 +18,12 @@ function round(waiting: Record<string, number>, most: number): string {
   return order;
 }
 
-describe('the turns of tenants', () => {
+describe('turns of tenants', () => {
   const rounds: [string, Record<string, number>, number, string][] = [
     ['nobody', {}, 10, ''],
     ['one tenant', { a: 3 }, 10, 'aaa'],
-    ['equal ones', { a: 2, b: 2, c: 2 }, 100, 'abcabc'],
-    ['one with much', { a: 1000, b: 1, c: 2 }, 9, 'abcacaa'],
+    ['equal tenants', { a: 2, b: 2, c: 2 }, 100, 'abcabc'],
+    ['one with many batches', { a: 1000, b: 1, c: 2 }, 9, 'abcacaa'],
     ['one without any', { a: 2, b: 0, c: 2 }, 100, 'acac'],
     ['more tenants than turns', { a: 9, b: 9, c: 9 }, 2, 'ab'],
   ];

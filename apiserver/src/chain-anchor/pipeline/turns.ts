@@ -1,12 +1,15 @@
-// Whose sealed batch is submitted next: tenants take turns, whatever each of them has waiting. Pure.
+// Decides whose sealed batch is submitted next: tenants take turns, however much each has waiting. Pure.
 
-/** The sealed batches of one tenant, those of per_event mode apart: they were counted when their points were accepted. */
+/**
+ * The sealed batches of one tenant. Those of per_event mode form a separate lane, because they were counted when their
+ * points were accepted.
+ */
 export interface Lane {
   readonly tenantId: string;
   readonly isPerEvent: boolean;
 }
 
-/** One round of submissions: lanes in turn, until all are empty or `most` turns are taken. */
+/** One round of submissions: lanes take turns until all are empty or `most` turns are used. */
 export class Turns {
   private readonly lanes: Lane[];
   private left: number;
@@ -22,7 +25,7 @@ export class Turns {
     return this.lanes.length > 0;
   }
 
-  /** The lane whose turn it is; undefined when the round is over. */
+  /** Returns the lane whose turn it is, or undefined when the round is over. */
   take(): Lane | undefined {
     if (this.left === 0 || this.lanes.length === 0) return undefined;
     this.left -= 1;
@@ -30,7 +33,7 @@ export class Turns {
     return this.lanes[this.next++];
   }
 
-  /** Takes a lane out: it is empty, or its quota is used up. */
+  /** Removes a lane that is empty or whose quota is used up. */
   drop(lane: Lane): void {
     const index = this.lanes.indexOf(lane);
     if (index === -1) return;

@@ -1,5 +1,5 @@
-// Asks after every transaction that may still be mined: what was never sent is sent, what is lost is sent again, what is not
-// getting on is helped. Callbacks only make this faster.
+// Polls every transaction that may still be mined: sends it if it was never sent, resends it if it was lost, and helps
+// it if it is stuck. Callbacks only make this faster.
 import type { Database } from '../../platform/database/database.ts';
 import type { Logger } from '../../platform/logger.ts';
 import type { HeaderChain } from '../headers/header-chain.ts';
@@ -25,7 +25,7 @@ import type { Tracker } from './tracker.ts';
 import type { Wallet } from '../wallet/wallet.ts';
 import { leasedCoins, moveLease } from '../wallet/wallet-store.ts';
 
-/** Transactions asked after at once by one process. */
+/** Number of transactions one process polls concurrently. */
 const concurrency = 16;
 
 const noReport: Omit<StatusReport, 'txid' | 'status'> = {
@@ -42,7 +42,7 @@ export interface WatcherParts {
   readonly headers: HeaderChain | undefined;
   readonly tracker: Tracker;
   readonly sender: Sender;
-  /** Absent without a wallet key: then nothing new can be signed. */
+  /** Absent without a wallet key; nothing new can be signed then. */
   readonly submitter: Submitter | undefined;
   readonly wallet: Wallet | undefined;
   readonly logger: Logger;
@@ -57,7 +57,7 @@ export class Watcher {
     this.parts = parts;
   }
 
-  /** Asks after all transactions whose time has come; answers how many. */
+  /** Polls all transactions that are due and returns how many. */
   async pollDue(): Promise<number> {
     const { database, pollMilliseconds, logger } = this.parts;
     let count = 0;
@@ -66,7 +66,7 @@ export class Watcher {
       const results = await Promise.allSettled(due.map((made) => this.poll(made)));
       for (const [index, result] of results.entries()) {
         if (result.status === 'rejected') {
-          logger.warn({ err: result.reason as Error, txid: due[index]!.txid }, 'asking after a transaction failed');
+          logger.warn({ err: result.reason as Error, txid: due[index]!.txid }, 'failed to poll a transaction');
         }
       }
       count += due.length;
@@ -79,19 +79,20 @@ export class Watcher {
     let report: StatusReport | undefined;
     try {
       report = await processor.status(made.txid);
-      // Unknown, or known and forgotten by the network: the same bytes again. The processor knows them by their id.
+      // Unknown, or known but dropped by the network: submit the same bytes again. The processor identifies them by
+      // txid.
       if (report === undefined || report.status === 'MINED_IN_STALE_BLOCK') {
         const answer = await processor.submit(made.raw);
         if ('report' in answer) report = answer.report;
         else if (report === undefined) {
           await sender.noteRefusal(made.txid, answer.refused, answer.message);
-          // It never took the bytes: as good as a rejection.
+          // It never accepted the bytes: treat this as a rejection.
           return await this.help(made.txid, { ...noReport, txid: made.txid, status: 'REJECTED' });
         }
       }
     } catch (error) {
       if (!(error instanceof ProcessorUnavailable)) throw error;
-      logger.debug({ err: error, txid: made.txid }, 'the processor is away');
+      logger.debug({ err: error, txid: made.txid }, 'the processor is unavailable');
       return;
     }
     if (!report) return;
@@ -111,7 +112,7 @@ export class Watcher {
       if (found.batchId !== null && (await lockBatch(tx, found.batchId))?.status === 'confirmed') return undefined;
       await lockTransaction(tx, txid);
       const attempts = await transactionsOfLease(tx, found.lease);
-      // Somebody else has helped in the meantime, or an earlier attempt was mined.
+      // Another process has helped in the meantime, or an earlier attempt was mined.
       if (attempts.at(-1)!.txid !== txid || attempts.some(({ state }) => state === 'mined' || state === 'final'))
         return undefined;
       if (remedy === 'replace') {
@@ -128,7 +129,9 @@ export class Watcher {
     await sender.send(made.txid, made.raw);
   }
 
-  /** What is known of the last attempt of a lease; undefined when this is not it, or it needs no help. */
+  /**
+   * Returns what is known of the last attempt of a lease; undefined if this is not the last attempt or needs no help.
+   */
   private async situationOf(txid: string, report: StatusReport): Promise<Situation | undefined> {
     const { database } = this.parts;
     const facts = await database.system(async (tx) => {
@@ -148,7 +151,7 @@ export class Watcher {
     const { made, attempts, areCoinsMined } = facts;
     const ownTxids = new Set(attempts.map((attempt) => attempt.txid));
     const competing = report.competingTxids.filter((id) => id !== txid);
-    // A rival that is an earlier attempt of the same lease is good news: its own status will tell.
+    // If the rival is an earlier attempt of the same lease, its own status decides.
     const own = competing.filter((id) => ownTxids.has(id));
     if (own.length > 0) await database.system((tx) => pollSoon(tx, own));
     return {
@@ -161,7 +164,7 @@ export class Watcher {
     };
   }
 
-  /** Whether one of these transactions is in a block of the chain, by its BUMP and an independent header. */
+  /** Reports whether one of these transactions is in a block of the chain, by its BUMP and an independent header. */
   private async isAnyMined(txids: readonly string[]): Promise<boolean> {
     const { processor, headers, logger } = this.parts;
     for (const txid of txids) {

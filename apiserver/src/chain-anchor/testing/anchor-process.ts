@@ -1,5 +1,5 @@
-// For tests: chain-anchor as a process of its own, to be killed. Settings come from the environment as in production; the pace is that
-// of the other tests. Prints a line once it runs.
+// Runs chain-anchor as a separate process that tests can kill. Settings come from the environment as in production; the
+// timing is that of the other tests. Prints a line once it is running.
 import { readConfig } from '../../config.ts';
 import { Broker } from '../../platform/events/broker.ts';
 import { systemClock } from '../../platform/clock.ts';

@@ -1,4 +1,4 @@
-// For tests: chain-anchor on a real database, broker, gateway and chain, and batches that a telemetry writer would have sealed.
+// chain-anchor on a real database, broker, gateway and chain, and batches as a telemetry writer seals them, for tests.
 import { randomBytes } from 'node:crypto';
 import {
   canonicalPayload,
@@ -38,22 +38,22 @@ export interface TestBatch {
   readonly leaves: readonly Uint8Array[];
 }
 
-/** A running chain-anchor with all that it stands on. */
+/** A running chain-anchor with all its dependencies. */
 export interface Anchoring {
   readonly platform: Platform;
   readonly registry: ServiceRegistry;
   readonly devchain: DevchainProcess;
   readonly gateway: TestGateway;
-  /** The settings that everything here runs on, by environment names. */
+  /** The settings in use, by environment variable. */
   readonly settings: Readonly<Record<string, string>>;
-  /** Ends the chain-anchor that was started with the rest. */
+  /** Stops the chain-anchor that was started initially. */
   halt(): Promise<void>;
-  /** Makes a further chain-anchor, as another process would, on another broker or connections of its own if wanted. */
+  /** Creates another chain-anchor as in a second process, optionally with its own broker or database connections. */
   another(environment?: Record<string, string>, broker?: Broker, database?: Database): ServiceModule;
   stop(): Promise<void>;
 }
 
-/** Starts everything; `environment` adds settings (empty ones take a part away). */
+/** Starts everything; `environment` adds settings, and an empty one disables a part. */
 export async function startAnchoring(environment: Record<string, string> = {}): Promise<Anchoring> {
   const gateway = await startTestGateway(() => undefined);
   const devchain = await startDevchain({ callbackSecret: 'callback secret' });
@@ -113,7 +113,7 @@ export async function startAnchoring(environment: Record<string, string> = {}): 
 
 let pointNumber = 0;
 
-/** A point that no other one equals. */
+/** Returns a unique point. */
 export function newPoint(deviceId: string, tenant = tenantId): LeafInputs {
   pointNumber += 1;
   return {
@@ -124,7 +124,7 @@ export function newPoint(deviceId: string, tenant = tenantId): LeafInputs {
   };
 }
 
-/** Puts a sealed batch into the database, as one transaction of the telemetry writer does, and says so. */
+/** Inserts a sealed batch in one transaction, as the telemetry writer does, and notifies. */
 export async function sealBatch(
   database: Database,
   points: readonly LeafInputs[],
@@ -179,7 +179,7 @@ export async function sealBatch(
   return { batchId, mode, points, leaves };
 }
 
-/** Runs of one device's points are segments. */
+/** Returns the runs of one device's points as segments. */
 function segmentsOf(points: readonly LeafInputs[], leaves: readonly Uint8Array[]) {
   const segments: { device_id: string; previous_head: string; first_leaf: number; leaf_count: number }[] = [];
   for (let index = 0; index < leaves.length; index += 1) {
@@ -197,12 +197,12 @@ function segmentsOf(points: readonly LeafInputs[], leaves: readonly Uint8Array[]
   return segments;
 }
 
-/** A tenant administrator's call. */
+/** Returns the context of a call by a tenant administrator. */
 export function asAdmin(tenant = tenantId): CallContext {
   return internalContext({ ...publicCaller, kind: 'user', tenantId: tenant, userId: newId() });
 }
 
-/** A device's own call. */
+/** Returns the context of a call by the device itself. */
 export function asDevice(deviceId: string): CallContext {
   return internalContext({ ...publicCaller, kind: 'device', tenantId, deviceId });
 }

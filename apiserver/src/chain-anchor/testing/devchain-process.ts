@@ -1,4 +1,4 @@
-// For tests: the local chain as a process of its own, spoken to over HTTP as the data plane and its users do.
+// The local chain as a separate process, used over HTTP as the data plane and its users do. For tests.
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdtemp, rm } from 'node:fs/promises';
@@ -9,9 +9,9 @@ import { createInterface } from 'node:readline';
 const program = path.resolve(import.meta.dirname, '../../../../dev/devchain/main.ts');
 
 export interface DevchainProcess {
-  /** Base of the processor's and of the header source's routes. */
+  /** Base URL of the routes of the processor and the header source. */
   readonly url: string;
-  /** Posts to a control route (`/dev/…`) and answers its JSON. */
+  /** Posts to a control route (`/dev/…`) and returns its JSON. */
   control(route: string, body?: Record<string, unknown>): Promise<Record<string, unknown>>;
   clearFaults(): Promise<void>;
   state(): Promise<Record<string, unknown>>;

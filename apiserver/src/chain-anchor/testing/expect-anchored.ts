@@ -1,4 +1,4 @@
-// For tests: the state in which every fault test must end.
+// The state in which every fault test must end.
 import { create, toJson } from '@bufbuild/protobuf';
 import {
   VerifierService,
@@ -11,7 +11,7 @@ import { eventually } from '../../auth/testing/test-fixtures.ts';
 import { checkAnchoring } from '../fsck.ts';
 import { asAdmin, type Anchoring, type TestBatch } from './anchoring.ts';
 
-/** The batch's status now. */
+/** Returns the batch's current status. */
 export async function statusOf({ platform }: Anchoring, batchId: string): Promise<string | undefined> {
   const { rows } = await platform.database.system((tx) =>
     tx.query<{ status: string }>('SELECT status FROM anchor_batches WHERE batch_id = $1', [batchId]),
@@ -19,14 +19,15 @@ export async function statusOf({ platform }: Anchoring, batchId: string): Promis
   return rows[0]?.status;
 }
 
-/** Waits until the batch has that status. */
+/** Waits until the batch has the given status. */
 export async function reaches(anchoring: Anchoring, batch: TestBatch, status: string): Promise<void> {
   await eventually(async () => (await statusOf(anchoring, batch.batchId)) === status, 20_000);
 }
 
 /**
- * Mines until the batches are confirmed, and checks: each of them exactly once on the chain, as the processor sees it too; the database
- * agrees with itself; a bundle of each proves a point to somebody who trusts the headers alone.
+ * Mines until the batches are confirmed, then checks that each is on the chain exactly once, also according to the
+ * processor; that the database is consistent; and that a bundle of each proves a point to someone who trusts only the
+ * headers.
  */
 export async function expectAnchored(anchoring: Anchoring, batches: readonly TestBatch[]): Promise<void> {
   const { devchain, platform, registry } = anchoring;
@@ -36,7 +37,7 @@ export async function expectAnchored(anchoring: Anchoring, batches: readonly Tes
     await new Promise((resolve) => setTimeout(resolve, 100));
     return statuses.every((status) => status === 'confirmed');
   }, 30_000);
-  // Other transactions may be on their way from one state to the next.
+  // Other transactions may be changing state.
   await eventually(async () => (await checkAnchoring(platform.database)).length === 0, 5000).catch(() => undefined);
   expect(await checkAnchoring(platform.database)).to.deep.equal([]);
   const { height } = (await devchain.state()) as { height: number };
@@ -54,7 +55,7 @@ export async function expectAnchored(anchoring: Anchoring, batches: readonly Tes
   }
 }
 
-/** Transactions of a batch that the processor calls mined. */
+/** Returns the transactions of a batch that the processor reports as mined. */
 async function minedAttempts({ platform, devchain }: Anchoring, batchId: string): Promise<string[]> {
   const { rows } = await platform.database.system((tx) =>
     tx.query<{ txid: string }>('SELECT txid FROM chain_transactions WHERE batch_id = $1', [batchId]),

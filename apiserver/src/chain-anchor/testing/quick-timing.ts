@@ -1,7 +1,7 @@
-// For tests: a pace at which a test does not wait.
+// Timing that keeps tests from waiting.
 import type { Timing } from '../pipeline/timing.ts';
 
-/** Everything is looked into after a fraction of a second. */
+/** Checks everything within a fraction of a second. */
 export const quickTiming: Partial<Timing> = {
   submitMilliseconds: 50,
   pollMilliseconds: 100,

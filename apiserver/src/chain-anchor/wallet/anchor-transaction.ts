@@ -1,4 +1,4 @@
-// The anchoring transaction: it spends coins of the exact denomination, and its one output is the commitment.
+// Builds the anchoring transaction: it spends coins of the exact denomination, and its only output is the commitment.
 import { commitmentScript, serialiseTransaction, txidOf } from '@kellet/verify';
 import type { Commitment } from '@kellet/verify';
 import { signTransaction } from './sign-transaction.ts';
@@ -13,8 +13,8 @@ export interface BuiltTransaction {
 }
 
 /**
- * Builds and signs it: no change, so that no transaction depends on an unmined one. `attempt` (from 1) makes the bytes of a
- * further attempt with the same coins differ from those before.
+ * Builds and signs the transaction. It has no change, so no transaction depends on an unmined one. `attempt` (from 1)
+ * makes the bytes differ between attempts with the same coins.
  */
 export function buildAnchorTransaction(
   coins: readonly Coin[],

@@ -1,4 +1,4 @@
-// Signs P2PKH inputs with SIGHASH_ALL | SIGHASH_FORKID: the digest that BSV took over from BIP 143.
+// Signs P2PKH inputs with SIGHASH_ALL | SIGHASH_FORKID, the digest that BSV adopted from BIP 143.
 import { concatBytes, encodeUint32, encodeUint64, encodeVarint, fromDisplayHex, sha256d } from '@kellet/verify';
 import type { Transaction, TransactionOutput } from '@kellet/verify';
 import type { WalletKey } from './wallet-key.ts';
@@ -6,7 +6,7 @@ import type { WalletKey } from './wallet-key.ts';
 /** SIGHASH_ALL | SIGHASH_FORKID. */
 const SIGHASH = 0x41;
 
-/** Script code, value and outpoint of an output that is spent. */
+/** A spendable output. */
 export interface Coin {
   /** Display hex. */
   readonly txid: string;
@@ -15,8 +15,8 @@ export interface Coin {
 }
 
 /**
- * A transaction that spends coins of the key, all inputs signed. Its lock time is 0, so that `sequence` delays nothing: it only
- * tells apart transactions that are otherwise the same.
+ * Builds a transaction that spends coins of the key, with all inputs signed. Its lock time is 0, so `sequence` delays
+ * nothing: it only distinguishes otherwise identical transactions.
  */
 export function signTransaction(
   coins: readonly Coin[],
@@ -48,7 +48,7 @@ export function signTransaction(
   return transaction;
 }
 
-/** What input `index` signs: the double SHA-256 of the preimage of BIP 143 with the hash type 0x41. */
+/** Returns the digest that input `index` signs: the double SHA-256 of the BIP 143 preimage with hash type 0x41. */
 export function signatureDigest(
   transaction: Transaction,
   index: number,

@@ -1,4 +1,4 @@
-// The fan-out: one large coin becomes many of the exact denomination, and a rest.
+// The fan-out: splits one large coin into many of the exact denomination, plus change.
 import { serialiseTransaction, txidOf } from '@kellet/verify';
 import type { BuiltTransaction } from './anchor-transaction.ts';
 import { feeFor, PAYMENT_BYTES, transactionBytes } from './fees.ts';
@@ -7,20 +7,20 @@ import { signTransaction } from './sign-transaction.ts';
 import type { Coin } from './sign-transaction.ts';
 import type { WalletKey } from './wallet-key.ts';
 
-/** The most outputs of one fan-out (34 kB). */
+/** Maximum number of outputs of one fan-out (34 kB). */
 export const MAXIMUM_FAN_OUT = 1000;
 
-/** What a coin is split into. */
+/** How a coin is split. */
 export interface SplitPlan {
   readonly denomination: bigint;
   readonly outputs: number;
-  /** Paid back to the wallet as the last output; 0: no such output. */
+  /** Paid back to the wallet as the last output; 0 for no such output. */
   readonly change: bigint;
 }
 
 /**
- * Plans the split of a coin into at most `wanted` outputs of `denomination`; as many as it can pay for. Undefined when it is
- * too small for two.
+ * Plans the split of a coin into at most `wanted` outputs of `denomination`, or as many as it can pay for. Returns
+ * undefined if it cannot pay for two.
  */
 export function planSplit(
   satoshis: bigint,
@@ -39,14 +39,14 @@ export function planSplit(
   return { denomination, outputs, change: change > 0n ? change : 0n };
 }
 
-/** The satoshis of each output of a plan, in order. */
+/** Returns the satoshis of each output of a plan, in order. */
 export function splitAmounts(plan: SplitPlan): bigint[] {
   const amounts = Array.from({ length: plan.outputs }, () => plan.denomination);
   if (plan.change > 0n) amounts.push(plan.change);
   return amounts;
 }
 
-/** Builds and signs a split; `attempt` as in buildAnchorTransaction. */
+/** Builds and signs a split; for `attempt`, see buildAnchorTransaction. */
 export function buildSplitTransaction(coin: Coin, plan: SplitPlan, attempt: number, key: WalletKey): BuiltTransaction {
   const outputs = splitAmounts(plan).map((satoshis) => ({ satoshis, lockingScript: key.lockingScript }));
   const raw = serialiseTransaction(signTransaction([coin], outputs, key, 0xffff_ffff - (attempt - 1)));

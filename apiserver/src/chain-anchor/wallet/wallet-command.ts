@@ -1,4 +1,4 @@
-// `kellet-apiserver wallet …`: shows and prepares the money that pays for anchors.
+// The command `kellet-apiserver wallet …`: shows and prepares the coins that pay for anchors.
 import { readFile } from 'node:fs/promises';
 import { fromHex, MalformedError, messageOf, parseBeef } from '@kellet/verify';
 import type { Config } from '../../config.ts';
@@ -12,23 +12,23 @@ import type { Wallet } from './wallet.ts';
 /** The help text. */
 export const walletUsage = `usage: kellet-apiserver wallet COMMAND
 
-  address       prints the address to which the money for anchors is paid
+  address       prints the address that receives the coins for anchors
   balance       prints coins and satoshis by state
   split [N]     splits a large coin into up to N anchor coins (default: the refill of the network)
-  import BEEF   takes in a mined payment to the address: BEEF (BRC-62, with its BUMP) in hex, or the name of a file with it
+  import BEEF   imports a mined payment to the address: BEEF (BRC-62, with its BUMP) in hex, or the name of a file with it
 `;
 
-/** What a command works with. */
+/** Dependencies of the command. */
 export interface WalletGround {
   readonly config: Config;
-  /** Migrated. */
+  /** Already migrated. */
   readonly database: Database;
   readonly logger: Logger;
   /** Prints a line. */
   readonly write: (line: string) => void;
 }
 
-/** Runs a command; answers the exit code: 0 done, 1 it could not be done, 2 wrong usage. */
+/** Runs a command and returns the exit code: 0 success, 1 failure, 2 bad usage. */
 export async function runWalletCommand(args: readonly string[], ground: WalletGround): Promise<number> {
   const { config, database, logger, write } = ground;
   const [command = '', argument, ...rest] = args;
@@ -66,22 +66,22 @@ async function showBalance(wallet: Wallet, write: (line: string) => void): Promi
     const { coins = 0, satoshis = 0n } = states.get(state) ?? {};
     write(`${state.padEnd(8)} ${String(coins).padStart(8)} coins ${satoshis.toString().padStart(14)} satoshis`);
   }
-  write(`anchors that can be paid for: ${anchorCoins} (coins of ${least} to ${most} satoshis)`);
-  write(`coins that can be split: ${splittable}`);
+  write(`anchors the wallet can pay for: ${anchorCoins} (coins of ${least} to ${most} satoshis)`);
+  write(`coins to split: ${splittable}`);
   return 0;
 }
 
 async function split(wallet: Wallet, count: string, write: (line: string) => void): Promise<number> {
   if (!/^[1-9]\d{0,5}$/.test(count)) {
-    write('N is a whole number');
+    write('N must be a whole number');
     return 2;
   }
   const made = await wallet.split(Number(count));
   if (!made) {
-    write('there is no coin that could be split');
+    write('no coin can be split');
     return 1;
   }
-  write(`${made.coins} coins in ${made.txid}: they can be spent once it is mined`);
+  write(`${made.coins} coins in ${made.txid}: spendable once it is mined`);
   return 0;
 }
 
@@ -93,7 +93,7 @@ async function importPayments(wallet: Wallet, source: string, write: (line: stri
   const hex = /^([0-9a-f]{2})+$/i.test(source) ? source : (await readFile(source, 'utf8')).trim();
   const { bumps, transactions } = parseBeef(fromHex(hex));
   const mined = transactions.filter(({ bumpIndex }) => bumpIndex !== undefined);
-  if (mined.length === 0) throw new MalformedError('no transaction in it is mined');
+  if (mined.length === 0) throw new MalformedError('it contains no mined transaction');
   let coins = 0;
   for (const { raw, bumpIndex } of mined) coins += await wallet.import(raw, bumps[bumpIndex!]!);
   write(`${coins} new coins`);

@@ -1,11 +1,11 @@
-// The key that pays for anchors: its address, its locking script, and its signatures.
-// One module of the SDK: the whole of it takes a second to load and reaches for a browser's storage.
+// The key that pays for anchors: its address, locking script and signatures. Imports a single module of the SDK:
+// loading all of it takes a second and touches browser storage.
 import { toBase58Check } from '@bsv/sdk/primitives/utils';
 import { concatBytes, sha256, toHex } from '@kellet/verify';
 import { secp256k1 } from '@noble/curves/secp256k1.js';
 import { ripemd160 } from '@noble/hashes/legacy.js';
 
-/** Which addresses are shown: those of the main network, or those of test networks. */
+/** Which addresses are shown: main network or test network. */
 export type AddressNetwork = 'main' | 'test' | 'local';
 
 export interface WalletKey {
@@ -14,15 +14,15 @@ export interface WalletKey {
   readonly publicKey: Uint8Array;
   /** P2PKH script that pays the key. */
   readonly lockingScript: Uint8Array;
-  /** Base58Check address of the same. */
+  /** Base58Check address of the key. */
   readonly address: string;
-  /** ECDSA signature over a 32-byte digest: low S, strict DER. */
+  /** Returns an ECDSA signature over a 32-byte digest: low S, strict DER. */
   sign(digest: Uint8Array): Uint8Array;
 }
 
 /**
- * Reads a private key from 64 hex digits.
- * @throws {Error} when it is none; the message does not repeat it
+ * Parses a private key of 64 hex digits.
+ * @throws {Error} for an invalid key; the message does not contain it
  */
 export function createWalletKey(hex: string, network: AddressNetwork): WalletKey {
   const secret = /^[0-9a-f]{64}$/i.test(hex) ? Uint8Array.from(Buffer.from(hex, 'hex')) : new Uint8Array();

@@ -1,4 +1,4 @@
-// SQL of the wallet's coins.
+// SQL for the wallet's coins.
 import type { Transaction } from '../../platform/database/database.ts';
 import type { Coin } from './sign-transaction.ts';
 
@@ -12,7 +12,7 @@ interface CoinRow {
 
 const toCoin = (row: CoinRow): Coin => ({ txid: row.txid, outputIndex: row.output_index, satoshis: row.satoshis });
 
-/** Takes one free coin of that size, the smallest first, for a lease; undefined when there is none. */
+/** Leases one free coin of that size, the smallest first; returns undefined if there is none. */
 export async function leaseCoin(
   tx: Transaction,
   publicKey: string,
@@ -31,7 +31,7 @@ export async function leaseCoin(
   return rows[0] && toCoin(rows[0]);
 }
 
-/** The coins of a lease that are still its own. */
+/** Returns the coins that a lease still holds. */
 export async function leasedCoins(tx: Transaction, leasedBy: string): Promise<Coin[]> {
   const { rows } = await tx.query<CoinRow>(
     `SELECT txid, output_index, satoshis FROM wallet_outputs WHERE leased_by = $1 AND state = 'leased'
@@ -46,7 +46,7 @@ export async function moveLease(tx: Transaction, leasedBy: string, from: CoinSta
   await tx.query('UPDATE wallet_outputs SET state = $3 WHERE leased_by = $1 AND state = $2', [leasedBy, from, to]);
 }
 
-/** Adds outputs that pay the wallet. Known ones stay as they are. Answers how many were new. */
+/** Adds outputs that pay the wallet and returns how many were new. Known ones stay as they are. */
 export async function addOutputs(
   tx: Transaction,
   publicKey: string,
@@ -63,22 +63,25 @@ export async function addOutputs(
   return rowCount ?? 0;
 }
 
-/** Outputs of a transaction become spendable when it is mined, and wait again when its block is overtaken. */
+/**
+ * Changes the state of a transaction's outputs: they become spendable when it is mined, and wait again when its block
+ * is reorganised out.
+ */
 export async function moveOutputsOf(tx: Transaction, txid: string, from: CoinState, to: CoinState): Promise<void> {
   await tx.query('UPDATE wallet_outputs SET state = $3 WHERE txid = $1 AND state = $2', [txid, from, to]);
 }
 
-/** Forgets the outputs of splits that will never be mined. */
+/** Deletes the outputs of splits that will never be mined. */
 export async function dropOutputsOf(tx: Transaction, txids: readonly string[]): Promise<void> {
   await tx.query(`DELETE FROM wallet_outputs WHERE txid = ANY($1) AND state = 'unmined'`, [txids]);
 }
 
-/** Coins and satoshis by state, of this key. */
+/** Coins and satoshis of this key by state. */
 export interface WalletBalance {
   readonly states: ReadonlyMap<CoinState, { coins: number; satoshis: bigint }>;
-  /** Free or unmined coins of the size of an anchor. */
+  /** Free or unmined anchor-sized coins. */
   readonly anchorCoins: number;
-  /** Free coins that are larger and can be split. */
+  /** Larger free coins that can be split. */
   readonly splittable: number;
 }
 

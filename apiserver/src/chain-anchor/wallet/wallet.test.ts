@@ -1,4 +1,4 @@
-// The wallet on a real chain: paid by a stranger, split, spent, and short of money.
+// The wallet on a real chain: paid by a third party, split, spent and short of money.
 import { buildBeef, fromHex, parseBump, toHex } from '@kellet/verify';
 import { expect } from 'chai';
 import { eventually } from '../../auth/testing/test-fixtures.ts';
@@ -15,7 +15,7 @@ describe('the wallet', function () {
   let address = '';
   const waiting: TestBatch[] = [];
   before(async () => {
-    // No funding URL: as on a public network.
+    // No funding URL, as on a public network.
     anchoring = await startAnchoring({ KELLET_FUNDING_URL: '' });
     createVerifier(anchoring.platform).register(anchoring.registry);
   });
@@ -39,7 +39,7 @@ describe('the wallet', function () {
     return Number(new RegExp(`^${name.replace(/[{}"]/g, '\\$&')} (\\S+)$`, 'm').exec(text)?.[1]);
   };
 
-  it('lets batches wait without money, and says so', async () => {
+  it('holds batches without money and logs it', async () => {
     for (let i = 0; i < 3; i += 1) waiting.push(await sealBatch(anchoring.platform.database, [newPoint(newId())]));
     await new Promise((resolve) => setTimeout(resolve, 300));
     for (const { batchId } of waiting) expect(await statusOf(anchoring, batchId)).to.equal('sealed');
@@ -48,14 +48,14 @@ describe('the wallet', function () {
     expect(await checkAnchoring(anchoring.platform.database)).to.deep.equal([]);
   });
 
-  it('shows its address', async () => {
+  it('prints its address', async () => {
     const { code, text } = await command('address');
     expect(code).to.equal(0);
     expect(text).to.match(/^[mn][1-9A-HJ-NP-Za-km-z]{25,34}$/);
     address = text;
   });
 
-  it('refuses a payment to somebody else, and what is no payment', async () => {
+  it('rejects a payment to someone else and an invalid payment', async () => {
     const foreign = await pay('1BvBMSEYstWetqTFn5Au4m4GFg7xJaNVN2', 5000);
     expect(await command('import', foreign)).to.deep.include({
       code: 1,
@@ -66,14 +66,14 @@ describe('the wallet', function () {
     expect((await command('spend')).code).to.equal(2);
   });
 
-  it('refuses a payment in a block that the header source does not have', async () => {
+  it('rejects a payment in a block that the header source does not have', async () => {
     const payment = await pay(address, 5000);
     await anchoring.devchain.control('reorg', { depth: 1 });
     // The payment is in another block now; its old path proves nothing.
     await eventually(async () => (await command('import', payment)).code === 1);
   });
 
-  it('takes a payment in, splits it, and spends no coin before its split is mined', async () => {
+  it('imports a payment, splits it and spends no coin before its split is mined', async () => {
     const payment = await pay(address, 2000);
     expect(await command('import', payment)).to.deep.equal({ code: 0, text: '1 new coins' });
     expect(await command('import', payment)).to.deep.equal({ code: 0, text: '0 new coins' });
@@ -93,7 +93,7 @@ describe('the wallet', function () {
     const { code, text } = await command('split', '5');
     expect(code).to.equal(0);
     expect(text).to.match(/^5 coins in [0-9a-f]{64}/);
-    expect(await command('split', '5')).to.deep.equal({ code: 1, text: 'there is no coin that could be split' });
+    expect(await command('split', '5')).to.deep.equal({ code: 1, text: 'no coin can be split' });
     await anchoring.devchain.control('mine', { count: 1 });
     await eventually(async () => /^unmined +0 coins/m.test((await command('balance')).text), 10_000);
     expect(await checkAnchoring(anchoring.platform.database)).to.deep.equal([]);
@@ -127,7 +127,7 @@ describe('chain-anchor without its settings', function () {
     ['a processor', { KELLET_ARC_URL: '' }, 0],
   ];
   for (const [what, missing, configured] of cases) {
-    it(`lets batches wait sealed without ${what}, until it has one`, async () => {
+    it(`keeps batches sealed without ${what} until it is configured`, async () => {
       const anchoring = await startAnchoring(missing);
       try {
         createVerifier(anchoring.platform).register(anchoring.registry);
@@ -151,7 +151,7 @@ describe('chain-anchor without its settings', function () {
     });
   }
 
-  it('confirms nothing without a header source, and all once it has one', async () => {
+  it('confirms nothing without a header source and everything once it has one', async () => {
     const anchoring = await startAnchoring({ KELLET_HEADERS_URL: '', KELLET_FUNDING_URL: '' });
     try {
       createVerifier(anchoring.platform).register(anchoring.registry);

@@ -1,4 +1,5 @@
-// The wallet: keeps enough coins of the exact denomination, by splitting larger ones; on a local network it has itself paid.
+// The wallet: keeps enough coins of the exact denomination by splitting larger ones; on a local network it requests
+// funds.
 import {
   equalBytes,
   fromHex,
@@ -26,7 +27,7 @@ import type { WalletKey } from './wallet-key.ts';
 import { addOutputs, dropOutputsOf, leaseCoin, leasedCoins, readBalance } from './wallet-store.ts';
 import type { WalletBalance } from './wallet-store.ts';
 
-/** One process at a time tends the wallet. */
+/** Advisory lock: one process at a time tends the wallet. */
 const walletLock = 6452817311;
 
 export interface WalletParts {
@@ -36,11 +37,11 @@ export interface WalletParts {
   readonly sender: Sender;
   readonly key: WalletKey;
   readonly logger: Logger;
-  /** Pays any address on request (development); empty: nobody does. */
+  /** Pays any address on request (development only); empty for none. */
   readonly fundingUrl: string;
-  /** With fewer anchor coins than this a split is made, */
+  /** If there are fewer anchor coins than this, a split is made */
   readonly lowWater: number;
-  /** of so many coins. */
+  /** into this many coins. */
   readonly refill: number;
   readonly firstPollMilliseconds: number;
 }
@@ -52,14 +53,14 @@ export class Wallet {
     this.parts = parts;
   }
 
-  /** What the wallet holds, by state and size. */
+  /** Returns what the wallet holds, by state and size. */
   async balance(): Promise<WalletBalance & { least: bigint; most: bigint }> {
     const range = anchorCoinRange(await this.parts.processor.feeRate());
     const { database, key } = this.parts;
     return { ...(await database.system((tx) => readBalance(tx, key.publicKeyHex, range))), ...range };
   }
 
-  /** Refills the stock of anchor coins when it is low: from a larger coin, else from the funding URL. */
+  /** Refills the stock of anchor coins if it is low, from a larger coin or else from the funding URL. */
   async tend(): Promise<void> {
     await this.parts.database.system(async (tx) => {
       const { rows } = await tx.query<{ locked: boolean }>('SELECT pg_try_advisory_xact_lock($1) AS locked', [
@@ -74,8 +75,8 @@ export class Wallet {
   }
 
   /**
-   * Splits one larger coin into at most `wanted` anchor coins, which can be spent once the split is mined. Undefined when there is
-   * no coin to split.
+   * Splits one larger coin into at most `wanted` anchor coins, spendable once the split is mined. Returns undefined if
+   * no coin can be split.
    */
   async split(wanted: number): Promise<{ txid: string; coins: number } | undefined> {
     const { database, processor, key, sender, logger, firstPollMilliseconds } = this.parts;
@@ -102,7 +103,10 @@ export class Wallet {
     return { txid: made.txid, coins: made.coins };
   }
 
-  /** A further attempt at a split with the same coin, in the caller's transaction; undefined when the coin is lost. */
+  /**
+   * Makes another attempt at a split with the same coin within the caller's database transaction; returns undefined if
+   * the coin is lost.
+   */
   async splitAgain(tx: Transaction, last: ChainTransaction): Promise<BuiltTransaction | undefined> {
     const { key, firstPollMilliseconds } = this.parts;
     const [coin] = await leasedCoins(tx, last.lease);
@@ -135,9 +139,9 @@ export class Wallet {
   }
 
   /**
-   * Takes in a mined transaction that pays the wallet: every output to its key becomes a coin. Answers how many are new.
-   * @throws {MalformedError} for bytes that are no transaction or no BUMP
-   * @throws {RefutedError} when the header source does not confirm the block, or nothing in it is for the wallet
+   * Imports a mined transaction that pays the wallet: every output to its key becomes a coin. Returns how many are new.
+   * @throws {MalformedError} for bytes that are not a transaction or a BUMP
+   * @throws {RefutedError} if the header source does not confirm the block or no output pays the wallet
    */
   async import(raw: Uint8Array, bump: Bump): Promise<number> {
     const { database, headers, key } = this.parts;
@@ -156,7 +160,7 @@ export class Wallet {
     });
   }
 
-  /** Has the local network's faucet pay anchor coins. */
+  /** Requests anchor coins from the local network's faucet. */
   private async askForFunds(denomination: bigint): Promise<void> {
     const { fundingUrl, key, refill, logger } = this.parts;
     const response = await fetch(fundingUrl, {

@@ -1,16 +1,16 @@
-// A connection to PostgreSQL, made so that neither side waits for ever for the other one when it has vanished.
+// Opens PostgreSQL connections configured so that neither side waits forever for a peer that has vanished.
 import pg from 'pg';
 import { sendBatch, type Statement } from './statement-batch.ts';
 
-/** How long connecting may take, and then setting up the session. */
+/** Timeout for connecting, and again for setting up the session. */
 const connectMilliseconds = 5000;
 
-/** How long a connection is quiet before the operating system asks the server whether it is there. */
+/** How long a connection is idle before the operating system sends keepalive probes. */
 const keepAliveMilliseconds = 10_000;
 
 /**
- * What holds for every session, as far as the server knows the setting: it notices a client that has vanished, also while a
- * statement of it runs.
+ * Settings of every session, as far as the server supports them: it notices a client that has vanished, also while one
+ * of its statements runs.
  */
 const sessionSettings = {
   tcp_keepalives_idle: '10',
@@ -20,7 +20,7 @@ const sessionSettings = {
   client_connection_check_interval: '2000',
 };
 
-/** What a client of pg needs to connect. */
+/** Returns the options for a pg client. */
 export const connectionOptions = (url: string, name: string): pg.ClientConfig => ({
   connectionString: url,
   connectionTimeoutMillis: connectMilliseconds,
@@ -29,7 +29,7 @@ export const connectionOptions = (url: string, name: string): pg.ClientConfig =>
   keepAliveInitialDelayMillis: keepAliveMilliseconds,
 });
 
-/** Sets what holds for a session until its end. Rejects when the server does not answer. */
+/** Applies the session settings. Rejects if the server does not respond. */
 export async function prepareSession(client: pg.ClientBase, statementMilliseconds: number): Promise<void> {
   const settings = { ...sessionSettings, statement_timeout: String(statementMilliseconds) };
   const wanted: Statement = {
@@ -40,12 +40,12 @@ export async function prepareSession(client: pg.ClientBase, statementMillisecond
   try {
     await sendBatch(client, [wanted], connectMilliseconds);
   } catch (error) {
-    // A platform without one of them refuses it; the client's own bounds hold.
+    // A platform that lacks one of them reports an error; the client-side timeouts still apply.
     if (!(error instanceof pg.DatabaseError)) throw error;
   }
 }
 
-/** Ends a connection without a word to a server that may be gone. What waits for an answer on it is rejected. */
+/** Closes a connection without notifying a server that may be gone. Pending queries on it reject. */
 export function cutOff(client: pg.Client): void {
   void client.end().catch(() => undefined);
   client.connection.stream.destroy();

@@ -1,4 +1,4 @@
-// The database goes away at every moment of a transaction: its caller is told, and the process lives on.
+// The database goes away at every moment of a transaction: its caller gets an error, and the process keeps running.
 import { expect } from 'chai';
 import { Database } from './database.ts';
 import { KelletError } from '../errors.ts';
@@ -6,7 +6,7 @@ import { createLogger } from '../logger.ts';
 import { migrate } from './migrate.ts';
 import { createTestDatabase, type TestDatabase } from '../testing/test-database.ts';
 
-describe('a database connection that is lost', () => {
+describe('a lost database connection', () => {
   let test: TestDatabase;
 
   before(async () => {
@@ -17,11 +17,11 @@ describe('a database connection that is lost', () => {
   const endBackend = (pid: number) => test.database.system((tx) => tx.query('SELECT pg_terminate_backend($1)', [pid]));
   const backendOf = 'SELECT pg_backend_pid() AS pid';
 
-  it('between two statements of a transaction is UNAVAILABLE to its caller, and ends nothing else', async () => {
+  it('fails a transaction with UNAVAILABLE between two statements and affects nothing else', async () => {
     const lost = test.database.system(async (tx) => {
       const { rows } = await tx.query<{ pid: number }>(backendOf);
       await endBackend(rows[0]!.pid);
-      // Long enough for the loss to arrive while no statement of this transaction runs.
+      // Long enough for the loss to arrive while no statement of this transaction is running.
       await new Promise((resolve) => setTimeout(resolve, 200));
       await tx.query('SELECT 1');
     });
@@ -34,7 +34,7 @@ describe('a database connection that is lost', () => {
     await test.database.ping();
   });
 
-  it('while a statement runs is UNAVAILABLE too', async () => {
+  it('fails a transaction with UNAVAILABLE while a statement runs', async () => {
     const lost = test.database.system(async (tx) => {
       const { rows } = await tx.query<{ pid: number }>(backendOf);
       setTimeout(() => void endBackend(rows[0]!.pid), 50);
@@ -62,7 +62,7 @@ describe('a database that hangs', () => {
     await test.drop();
   });
 
-  it('holds no caller for ever, and its connection is not used again', async () => {
+  it('does not block a caller forever, and its connection is not used again', async () => {
     const hangs = hurried.tenant('acme', (tx) => tx.query('SELECT pg_sleep(5)'));
     const error: unknown = await hangs.then(
       () => undefined,
@@ -73,7 +73,7 @@ describe('a database that hangs', () => {
     expect(rows).to.deep.equal([{ one: 1 }]);
   });
 
-  it('lets the work of the data plane itself take its time', async () => {
+  it("does not limit the data plane's own maintenance work", async () => {
     const { rows } = await hurried.system((tx) =>
       tx.query<{ slept: boolean }>('SELECT true AS slept FROM pg_sleep(0.3)'),
     );
@@ -100,7 +100,7 @@ describe('migrations', () => {
     expect((await applied()).rows).to.deep.equal(before.rows);
   });
 
-  it('refuse a database that another version of one of them has made, and say which', async () => {
+  it('reject a database that was made by another version of a migration and name it', async () => {
     await test.database.system((tx) =>
       tx.query(`UPDATE schema_migrations SET checksum = 'other' WHERE name = '0002_auth.sql'`),
     );

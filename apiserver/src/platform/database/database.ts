@@ -17,49 +17,49 @@ import {
 } from './statement-batch.ts';
 import { beginClientSpan, endTrace, inTrace } from '../tracing.ts';
 
-// int8 holds nanoseconds and sizes beyond 2^53; everything smaller is int4 in our tables.
+// int8 holds nanoseconds and sizes beyond 2^53; everything smaller is int4 in Kellet's tables.
 pg.types.setTypeParser(pg.types.builtins.INT8, (text) => BigInt(text));
 
 /**
- * What a store needs: parameterised queries inside a transaction, one statement each. What is asked for before anything is
- * awaited (Promise.all) goes to the server and back together.
+ * The interface stores use: parameterised queries inside a transaction, one statement each. Queries issued together
+ * before an await (Promise.all) share one round trip.
  */
 export interface Transaction {
   query<Row extends pg.QueryResultRow>(text: string, values?: readonly unknown[]): Promise<Result<Row>>;
 }
 
-/** The longest a statement of a request may run; none should take a fraction of this. */
+/** Statement timeout of requests; none should take even a fraction of it. */
 const defaultStatementMilliseconds = 15_000;
 
-/** The longest a statement of a loop may run. */
+/** Statement timeout of loops. */
 const defaultLoopMilliseconds = 30_000;
 
-/** The longest a statement of maintenance may run: building an index, reading a table whole. */
+/** Statement timeout of maintenance, such as building an index or reading a whole table. */
 const maintenanceMilliseconds = 600_000;
 
-/** How long a transaction may wait for its client, which may be calling another server, before PostgreSQL ends it. */
+/** How long a transaction may idle while its client calls another server, before PostgreSQL ends it. */
 const idleMilliseconds = 120_000;
 
 /**
- * PostgreSQL ends a statement that takes too long. When even that is not heard for so much longer, the connection is taken for dead
- * and closed.
+ * Margin on top of the server's statement timeout. A server that has not responded by then is considered dead, and the
+ * connection is closed.
  */
 const answerMilliseconds = 2000;
 
-/** How long the server may take to answer a ping. */
+/** Timeout of a ping. */
 const pingMilliseconds = 2000;
 
-/** How often a listening connection is asked whether it is still there, and how long it may take to answer. */
+/** Interval and timeout of the heartbeat on a listening connection. */
 const defaultHeartbeatMilliseconds = 3_000;
 
-// Without names: there is little to parse, and a connection that has lost what it had prepared must still be able to end what it
-// has begun.
+// Unnamed: there is little to parse, and a connection that has lost its prepared statements must still be able to end
+// what it has begun.
 const begin: Statement = { text: 'BEGIN' };
 const commit: Statement = { text: 'COMMIT' };
 const rollback: Statement = { text: 'ROLLBACK' };
 
-// Settings hold until the transaction ends, as with SET LOCAL, so that they work through a pooler; and they travel with the first
-// statements, so that they cost no round trip. A statement of this form is parsed only once.
+// Settings hold until the transaction ends, as with SET LOCAL, so they work through a pooler. They travel with the
+// first statements, so they cost no round trip. A statement of this form is parsed only once.
 const columns = (settings: Readonly<Record<string, string>>) =>
   Object.entries(settings).map(([name, value]) => `set_config('${name}', ${value}, true)`);
 const setting = (settings: Readonly<Record<string, string>>) =>
@@ -82,15 +82,15 @@ function checkTenantId(tenantId: string): void {
   if (!/^[a-z0-9]([-a-z0-9]*[a-z0-9])?$/.test(tenantId)) throw new Error('not a tenant id');
 }
 
-/** What may be set of a database; the defaults are those of production. */
+/** Options of a database; the defaults are for production. */
 export interface DatabaseOptions {
   readonly maximumConnections?: number;
-  /** The longest a statement of a request may run. */
+  /** Statement timeout of requests. */
   readonly statementMilliseconds?: number;
-  /** The longest a statement of a loop may run. */
+  /** Statement timeout of loops. */
   readonly loopMilliseconds?: number;
   readonly heartbeatMilliseconds?: number;
-  /** Judges the statements of reads and transactions. */
+  /** Observes the statements of reads and transactions. */
   readonly slowStatements?: SlowStatements;
 }
 
@@ -107,15 +107,15 @@ export class Database {
   private readonly systemBounds: readonly Statement[];
   private readonly heartbeatMilliseconds: number;
   private readonly slowStatements: SlowStatements | undefined;
-  // Apart, so that no plan is ever made for one role and asked for by another.
+  // Separate names, so that no plan is made for one role and used by another.
   private readonly tenantNames = new StatementNames('tenant');
   private readonly systemNames = new StatementNames('system');
   private attributes: Attributes | undefined;
-  /** When each connection of the pool was last known to work; milliseconds of performance.now. */
+  /** When each pooled connection last worked, in milliseconds of performance.now. */
   private readonly heardAt = new WeakMap<pg.PoolClient, number>();
-  /** What was not heard of since then is not used again. */
+  /** Connections last heard from before this time are not reused. */
   private doubtedAt = 0;
-  /** Since when each connection owes an answer. */
+  /** Since when each connection has an outstanding response. */
   private readonly sentAt = new Map<pg.PoolClient, number>();
   private readonly closing = new AbortController();
   private readonly listeners = new Set<Promise<void>>();
@@ -132,24 +132,24 @@ export class Database {
     this.systemBounds = systemBoundsOf(this.loopMilliseconds);
     this.heartbeatMilliseconds = options.heartbeatMilliseconds ?? defaultHeartbeatMilliseconds;
     this.slowStatements = options.slowStatements;
-    // Awaited by the pool, which pg's types do not say.
+    // The pool awaits it, though pg's types do not say so.
     const onConnect = (client: pg.ClientBase): unknown => prepareSession(client, this.statementMilliseconds);
     this.pool = new pg.Pool({
       ...connectionOptions(url, 'kellet-apiserver'),
       max: options.maximumConnections ?? 20,
-      // For what is asked of the pool itself; transactions bring bounds of their own.
+      // For queries on the pool itself; transactions set their own timeouts.
       query_timeout: this.statementMilliseconds + answerMilliseconds,
       onConnect,
     });
     this.pool.on('error', (error) => logger.warn({ err: error }, 'idle database connection lost'));
-    // The pool listens on idle connections only; an error that nobody hears would end the process. It throws away by itself
-    // what has been lost.
+    // The pool listens on idle connections only, and an error without a listener would end the process. The pool
+    // discards lost connections by itself.
     this.pool.on('connect', (client) => client.on('error', () => undefined));
   }
 
   /**
-   * Runs `work` in one transaction as the role `kellet_tenant`: row-level security shows it nothing but the tenant's rows,
-   * whatever its queries forget. Throws UNAVAILABLE when the database cannot be reached.
+   * Runs `work` in one transaction as the role `kellet_tenant`: row-level security limits it to the tenant's rows,
+   * whatever its queries omit. Throws UNAVAILABLE if the database cannot be reached.
    */
   async tenant<T>(tenantId: string, work: (tx: Transaction) => Promise<T>): Promise<T> {
     checkTenantId(tenantId);
@@ -161,23 +161,24 @@ export class Database {
     return this.transaction([begin, ...this.systemBounds], work, this.loopMilliseconds);
   }
 
-  /** Like `system`, for work on whole tables, whose statements may take minutes. */
+  /** Like `system`, for work on whole tables whose statements may take minutes. */
   async maintenance<T>(work: (tx: Transaction) => Promise<T>): Promise<T> {
     return this.transaction([begin, ...maintenanceBounds], work, maintenanceMilliseconds);
   }
 
   /**
-   * Reads as `tenant` does, at a fraction of its cost: what `work` asks for before it awaits anything goes to the server in
-   * one message and comes back in one, and what is read often is planned once on each connection. What it asks for later
-   * is another message, with another snapshot. Statements that write or lock are refused.
+   * Reads like `tenant` at a fraction of its cost: queries that `work` issues before its first await go to the server
+   * in one message and return in one, and frequent ones are planned once per connection. Later queries form another
+   * message with another snapshot. Statements that write or lock fail.
    *
-   * Why so: most of what a small read costs is not the read. `GET device` takes three lookups by key; with BEGIN, SET LOCAL
-   * and COMMIT they were five messages, and each lookup was parsed and planned anew. In one message they cost PostgreSQL
-   * 0.6 of that processor time and the apiserver 0.7; prepared as well, 0.22 and 0.5 (`make bench ONLY=gateway-get` prints
-   * both). The tenant cannot be set inside the reading statement: row-level security is put into a statement before it runs,
-   * for the role that holds then. So the statement that takes the role and the tenant comes first in the message. A
-   * message is one transaction: its end gives role and tenant back, and once a statement of it has failed the server runs
-   * none of the rest. There is no moment at which what follows could run in another scope than this one.
+   * The reason: most of the cost of a small read is not the read. `GET device` takes three lookups by key; with BEGIN,
+   * SET LOCAL and COMMIT they were five messages, and each lookup was parsed and planned again. In one message they
+   * take 0.6 of that processor time in PostgreSQL and 0.7 in the apiserver; with prepared statements also, 0.22 and 0.5
+   * (`make bench ONLY=gateway-get` prints both). The tenant cannot be set inside the reading statement, because
+   * row-level security is added to a statement before it runs, for the role that is current then. So the statement that
+   * sets the role and the tenant comes first in the message. A message is one transaction: its end resets role and
+   * tenant, and once a statement in it has failed, the server runs none of the rest. At no point can a later statement
+   * run in another scope.
    */
   async read<T>(tenantId: string, work: (tx: Transaction) => Promise<T>): Promise<T> {
     checkTenantId(tenantId);
@@ -185,8 +186,8 @@ export class Database {
   }
 
   /**
-   * Reads across tenants, and otherwise as `read` does: for what a request needs before its tenant is known (whose credential
-   * it brings), for platform administrators, and for loops.
+   * Like `read`, but across tenants: for what a request needs before its tenant is known (resolving its credential),
+   * for platform administrators, and for loops.
    */
   async systemRead<T>(work: (tx: Transaction) => Promise<T>): Promise<T> {
     return this.readIn(this.systemReadScope, this.systemNames, work);
@@ -206,7 +207,7 @@ export class Database {
     });
   }
 
-  /** Sends a batch that is a transaction of its own and harmless to send twice. */
+  /** Sends a batch that is a transaction of its own and can safely be sent twice. */
   private async sendAlone(scope: Statement, statements: readonly Statement[]): Promise<Result<pg.QueryResultRow>[]> {
     const client = await this.connect();
     const send = () => this.send(client, [scope], statements, this.statementMilliseconds);
@@ -234,7 +235,10 @@ export class Database {
     return this.inSpan('transaction', () => this.runTransaction(opening, work, timeout));
   }
 
-  /** Runs work in a span of its own below the call that it is part of; loops, which are part of none, would drown the rest. */
+  /**
+   * Runs work in its own span below the current call. Loops are not part of a call and get no spans, which would drown
+   * out the rest.
+   */
   private inSpan<T>(operation: 'read' | 'transaction', work: () => Promise<T>): Promise<T> {
     const trace = beginClientSpan(
       operation,
@@ -255,10 +259,10 @@ export class Database {
     );
   }
 
-  /** OpenTelemetry's semantic conventions for databases. */
+  /** Attributes according to OpenTelemetry's semantic conventions for databases. */
   private spanAttributes(): Attributes {
     if (!this.attributes) {
-      // Not connected: it only reads the URL, as those of the pool do.
+      // Never connected: it only parses the URL, as the pool's clients do.
       const { host, port, database = '' } = new pg.Client({ connectionString: this.url });
       this.attributes = {
         ...{ 'db.system.name': 'postgresql', 'db.namespace': database },
@@ -268,7 +272,7 @@ export class Database {
     return this.attributes;
   }
 
-  /** What opens the transaction travels with its first statements; work that asks for none opens none. */
+  /** The statements that open the transaction travel with its first queries; work without queries opens none. */
   private async runTransaction<T>(
     opening: readonly Statement[],
     work: (tx: Transaction) => Promise<T>,
@@ -279,7 +283,8 @@ export class Database {
     let hasFailed = false;
     let broken: Error | undefined;
     const queue = new StatementQueue(async (statements) => {
-      // What failed may be what opens the transaction: what came next would run outside of it, across tenants.
+      // The failed statement may be the one that opens the transaction: later ones would run outside of it, across
+      // tenants.
       if (hasFailed) throw new Error('a statement of the transaction has failed: none can follow');
       const wasOpen = isOpen;
       isOpen = true;
@@ -304,14 +309,14 @@ export class Database {
       }
       if (isOpen) await this.send(client, [], [rollback], timeout).catch((failure: Error) => (broken = failure));
       if (isTimeout(error)) throw unavailable(tookTooLong, error);
-      if (isReadOnlyServer(error)) throw unavailable('the database takes no writes', error);
+      if (isReadOnlyServer(error)) throw unavailable('the database does not accept writes', error);
       throw error;
     } finally {
       client.release(broken);
     }
   }
 
-  /** Opens a transaction with its first statements; with another attempt when a connection has lost what it had prepared. */
+  /** Opens a transaction with its first statements; retries if a connection has lost its prepared statements. */
   private async open(
     client: pg.PoolClient,
     opening: readonly Statement[],
@@ -328,8 +333,8 @@ export class Database {
   }
 
   /**
-   * Sends what opens a transaction, if anything does, and statements together; returns the results of the statements. Rejects when
-   * the server has not answered a little after `timeout`.
+   * Sends the statements that open a transaction, if any, together with others, and returns the results of the latter.
+   * Rejects if the server has not responded shortly after `timeout`.
    */
   private async send(
     client: pg.PoolClient,
@@ -367,14 +372,14 @@ export class Database {
   }
 
   /**
-   * Says that a connection was lost: those that wait in the pool may have gone with it, unnoticed, and are made anew rather than cost
-   * a caller each its whole patience.
+   * Records that a connection was lost. Others waiting in the pool may be dead too; they are replaced so that they do
+   * not cost a caller a full timeout each.
    */
   doubt(): void {
     this.doubtedAt = performance.now();
   }
 
-  /** The server cannot be reached at all: whoever waits for an answer of it waits in vain. */
+  /** Called when the server cannot be reached at all: closes connections whose response will never come. */
   private unreachable(): void {
     this.doubt();
     for (const [client, sentAt] of this.sentAt) {
@@ -383,9 +388,9 @@ export class Database {
   }
 
   /**
-   * A connection of its own, outside the pool (telemetry writers, advisory locks). The caller ends it. Its statements are ended by
-   * the server after `statementMilliseconds` (0: never); whether the connection still lives while it says nothing is for the caller
-   * to find out.
+   * Opens a separate connection outside the pool (telemetry writers, advisory locks), which the caller must end. The
+   * server cancels its statements after `statementMilliseconds` (0: never). The caller must detect a dead connection
+   * while it is idle.
    */
   async dedicated(name: string, statementMilliseconds: number): Promise<pg.Client> {
     const client = new pg.Client(connectionOptions(this.url, `kellet-${name}`));
@@ -400,13 +405,13 @@ export class Database {
     return client;
   }
 
-  /** Resolves when the database answers and takes writes; rejects with the reason otherwise. */
+  /** Resolves if the database responds and accepts writes; rejects with the reason otherwise. */
   async ping(): Promise<void> {
     const client = await this.connect();
     let broken: Error | undefined;
     try {
       const [asked] = await sendBatch(client, [{ text: 'SHOW transaction_read_only' }], pingMilliseconds);
-      if (asked!.rows[0]!['transaction_read_only'] === 'on') throw new Error('the server takes no writes');
+      if (asked!.rows[0]!['transaction_read_only'] === 'on') throw new Error('the server does not accept writes');
     } catch (error) {
       broken = error as Error;
       throw error;
@@ -416,7 +421,7 @@ export class Database {
   }
 
   /**
-   * Listens on notification channels for as long as the database object lives; reconnects with growing delay. Between
+   * Listens on notification channels for the lifetime of the database object; reconnects with increasing delay. Between
    * `state(true)` and `state(false)` notifications may have been missed.
    */
   listen(channels: readonly string[], receive: (channel: string, payload: string) => void, state: ListenerState): void {
@@ -438,7 +443,7 @@ export class Database {
     void loop.finally(() => this.listeners.delete(loop));
   }
 
-  /** Ends listeners and the pool, once running transactions have ended. */
+  /** Ends listeners and the pool once running transactions have ended. */
   async close(): Promise<void> {
     this.closing.abort();
     await Promise.all(this.listeners);
@@ -447,8 +452,8 @@ export class Database {
 }
 
 /**
- * What a span says of a transaction that failed: the server's code (SQLSTATE), or why it was not reached. A refusal that was
- * decided in the transaction is no failure of it.
+ * Returns a failed transaction's span attributes: the server's SQLSTATE, or why it was not reached. An error decided by
+ * the application within the transaction is not a failure of it.
  */
 function failureOf(error: unknown): { state?: string; type?: string } {
   if (error instanceof KelletError) {
@@ -461,31 +466,34 @@ function failureOf(error: unknown): { state?: string; type?: string } {
 
 const tookTooLong = 'the database took too long';
 
-/** Whether the server ended a statement because it ran or waited for a lock too long. */
+/** Reports whether the server cancelled a statement because it ran or waited for a lock too long. */
 const isTimeout = (error: unknown): boolean => ['57014', '55P03'].includes(sqlState(error) ?? '');
 
-/** Whether the server refuses to write: a standby that is not promoted yet. */
+/** Reports whether the server rejects writes: a standby that has not been promoted. */
 const isReadOnlyServer = (error: unknown): boolean => sqlState(error) === '25006';
 
-// Class 08 connection exception, 25P03 and 25P04 a transaction that idled or took too long, 57P01–57P05 shutting down, starting up
-// or dropped, 53300 too many connections.
+// Class 08: connection exception; 25P03 and 25P04: a transaction that idled or took too long; 57P01–57P05: shutting
+// down, starting up or dropped; 53300: too many connections.
 const connectionStates = /^(08...|25P0[34]|57P0[1-5]|53300)$/;
 const connectionCodes = new Set([
   ...['ECONNREFUSED', 'ECONNRESET', 'ECONNABORTED', 'EPIPE', 'ETIMEDOUT', 'ENOENT'],
   ...['EHOSTUNREACH', 'EHOSTDOWN', 'ENETUNREACH', 'ENETDOWN', 'ENOTFOUND', 'EAI_AGAIN'],
 ]);
-// pg's own, which have no code.
+// pg's own errors, which have no code.
 const connectionMessages =
   /Connection terminated|Query read timeout|timeout expired|timeout exceeded when trying to connect|Client has encountered a connection error|Client was closed/;
 
-/** Whether nothing answered at all, as when packets are dropped. */
+/** Reports whether there was no response at all, as when packets are dropped. */
 const isSilence = (error: unknown): boolean =>
   error instanceof Error &&
   ('code' in error
     ? ['ETIMEDOUT', 'EHOSTUNREACH', 'EHOSTDOWN', 'ENETUNREACH', 'ENETDOWN'].includes(String(error.code))
     : /timeout expired|Query read timeout/.test(error.message));
 
-/** Whether a failure says that the server is away or has dropped us, rather than that the statement was wrong. */
+/**
+ * Reports whether an error means that the server is unavailable or has disconnected, rather than that the statement was
+ * wrong.
+ */
 export function isConnectionError(error: unknown): boolean {
   if (!(error instanceof Error)) return false;
   const code = 'code' in error && typeof error.code === 'string' ? error.code : '';

@@ -1,17 +1,18 @@
-// Notifications of PostgreSQL (LISTEN), over a connection that is made again whenever it is lost.
+// Receives PostgreSQL notifications (LISTEN) over a connection that is reopened whenever it is lost.
 import type pg from 'pg';
 import { sleep } from '../clock.ts';
 import { cutOff } from './connection.ts';
 import type { Logger } from '../logger.ts';
 import { sendBatch } from './statement-batch.ts';
 
-/** Called when a listening connection was lost (true) and when it is back (false). */
+/** Called when a listening connection is lost (true) and when it is back (false). */
 export type ListenerState = (lost: boolean) => void;
 
 /**
- * Listens on channels until the signal aborts; reconnects with growing delay. Between `state(true)` and `state(false)`
- * notifications may have been missed. The connection is asked every so many milliseconds whether it is still there, and may
- * take as long to answer: a network that swallows packets tells nobody that notifications do not arrive any more.
+ * Listens on channels until the signal aborts; reconnects with increasing delay. Between `state(true)` and
+ * `state(false)` notifications may have been missed. The given interval is both the period and the timeout of a
+ * heartbeat on the connection, because a network that drops packets does not report that notifications no longer
+ * arrive.
  */
 export async function keepListening(
   connect: () => Promise<pg.Client>,
@@ -49,7 +50,7 @@ export async function keepListening(
   }
 }
 
-/** Resolves when the signal aborts; rejects when the connection is lost, or does not answer in time. */
+/** Resolves when the signal aborts; rejects when the connection is lost or does not respond in time. */
 async function listenOn(
   client: pg.Client,
   channels: readonly string[],

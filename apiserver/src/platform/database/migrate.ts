@@ -1,4 +1,4 @@
-// The schema of the data plane's database: the files of migrations/, each applied once.
+// Applies the database schema: the files of migrations/, each once.
 import { createHash } from 'node:crypto';
 import { readdir, readFile } from 'node:fs/promises';
 import path from 'node:path';
@@ -13,12 +13,12 @@ const watchMilliseconds = 2000;
 const migrationsFolder = path.resolve(import.meta.dirname, '../../../migrations');
 
 /**
- * Brings the schema up to date: every file of migrations/ in order of its name, each in one transaction, once. Processes that
- * start together wait for one another. Throws when a migration fails, what came before it stays; and when the database was
- * made by another version of a migration.
+ * Brings the schema up to date: applies every file of migrations/ in order of name, each once in its own transaction.
+ * Processes that start together wait for one another. Throws if a migration fails, keeping those before it, and if the
+ * database was made by another version of a migration.
  */
 export async function migrate(database: Database, logger: Logger): Promise<void> {
-  // A migration may take long, and so may waiting for another process that is at it.
+  // A migration, or waiting for another process to finish one, may take long.
   const client = await database.dedicated('migrations', 0);
   const over = new AbortController();
   let watch: Promise<void> | undefined;
@@ -40,7 +40,7 @@ export async function migrate(database: Database, logger: Logger): Promise<void>
       const checksum = createHash('sha256').update(sql).digest('hex');
       if (done.has(name) && done.get(name) !== checksum) {
         throw new Error(
-          `the database was made by another version of migration ${name}: it cannot be brought up to date (a local one goes with make clean)`,
+          `the database was made by another version of migration ${name} and cannot be upgraded (make clean removes a local one)`,
         );
       }
       if (done.has(name)) continue;

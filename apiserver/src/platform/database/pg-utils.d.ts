@@ -1,5 +1,5 @@
-// The part of pg that turns values into parameters, which its types leave out.
+// The part of pg that converts values to parameters, missing from its types.
 declare module 'pg/lib/utils.js' {
-  /** A parameter as the protocol takes it: text, or bytes for binary data. */
+  /** Returns a parameter in protocol form: text, or bytes for binary data. */
   export function prepareValue(value: unknown): Buffer | string | null;
 }

@@ -1,16 +1,16 @@
-// Finds out that a session is dead while a statement of it runs whose length nobody knows.
+// Detects a dead session while a statement of unknown duration runs on it.
 import { sleep } from '../clock.ts';
 import type pg from 'pg';
 import { cutOff } from './connection.ts';
 import type { Database } from './database.ts';
 
-/** So many looks in a row must find the session dead: its answer may be on its way during one of them. */
+/** Number of consecutive checks that must find the session dead; during a single one its response may be in transit. */
 const looksInARow = 2;
 
 /**
- * Asks the server every so many milliseconds, over other connections, whether it still works for this session, until the signal
- * aborts. Cuts the session off when the server does not answer, does not know it, or waits for it in turn: then an answer was lost.
- * What the session held is let go.
+ * Checks at an interval, over other connections, whether the server is still working for this session, until the signal
+ * aborts. If the server does not respond, does not know the session, or is itself waiting for the client (a response
+ * was lost), closes the connection and terminates the session, which releases its locks.
  */
 export async function watchSession(
   database: Database,

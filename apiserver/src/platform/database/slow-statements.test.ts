@@ -1,4 +1,4 @@
-// Slow statements against a real PostgreSQL: what the log and the metric say of them, and what they keep to themselves.
+// Tests slow statements on a real PostgreSQL: what the log and the metric record, and what they omit.
 import { DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { expect } from 'chai';
 import { startTestGateway } from '../../gateway/testing/test-gateway.ts';
@@ -18,7 +18,7 @@ describe('slow statements', () => {
   });
   after(() => test.drop());
 
-  /** A database of which statements of that many milliseconds are slow. */
+  /** Returns a database that treats statements of at least that many milliseconds as slow. */
   const watched = (milliseconds: number, statementMilliseconds?: number) => {
     const lines: string[] = [];
     const logger = createLogger('info', {}, { write: (line) => void lines.push(line) });
@@ -54,7 +54,7 @@ describe('slow statements', () => {
     expect(await counted()).to.equal(3);
   });
 
-  it('are those that fail or are given up, too', async () => {
+  it('include those that fail or are abandoned', async () => {
     const { database, lines } = watched(100, 300);
     await database.read('acme', (tx) => tx.query('SELECT pg_sleep(5)')).catch(() => undefined);
     await database
@@ -64,7 +64,7 @@ describe('slow statements', () => {
     expect(lines().map(({ failed }) => failed)).to.deep.equal([true, true]);
   });
 
-  it('are none below the threshold, and none at all with 0', async () => {
+  it('are not reported below the threshold, nor at all with 0', async () => {
     for (const milliseconds of [5000, 0]) {
       const { database, lines, counted } = watched(milliseconds);
       await database.read('acme', (tx) => tx.query(slow, [value]));

@@ -1,4 +1,4 @@
-// Statements that PostgreSQL took long to answer: a line in the log, and a metric.
+// Reports statements that took PostgreSQL long: a log line and a metric.
 import type { Logger } from '../logger.ts';
 import { Histogram, type Registry } from '../metrics.ts';
 import { shorten } from '../shorten.ts';
@@ -7,27 +7,27 @@ import type { Statement } from './statement-batch.ts';
 const longestText = 500;
 const mostTexts = 5;
 
-/** Watches how long statements take, from being sent to having answered. */
+/** Tracks statement durations from sending to response. */
 export class SlowStatements {
   private readonly logger: Logger;
   private readonly milliseconds: number;
   private readonly seconds: Histogram;
 
-  /** From `milliseconds` on a statement is slow; 0: none is. */
+  /** A statement is slow from `milliseconds` on; 0 disables reporting. */
   constructor(milliseconds: number, logger: Logger, metrics: Registry) {
     this.milliseconds = milliseconds;
     this.logger = logger;
     this.seconds = new Histogram({
       name: 'kellet_database_slow_statement_seconds',
-      help: 'How long slow statements took; those that were sent together count as one.',
+      help: 'Duration of slow statements; those sent together count as one.',
       buckets: [0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30],
       registers: [metrics],
     });
   }
 
   /**
-   * Judges statements that were sent together; PostgreSQL answers them together, so which of them was slow cannot be told. The
-   * line holds their texts, never the values of their parameters, and says of which request they were, as every line does.
+   * Judges statements that were sent together; they are answered together, so the slow one cannot be identified. The
+   * log line contains their texts, never the values of their parameters, and names their request like every line.
    */
   judge(statements: readonly Statement[], milliseconds: number, hasFailed: boolean): void {
     if (this.milliseconds === 0 || milliseconds < this.milliseconds) return;

@@ -1,4 +1,4 @@
-// Statements that travel together, against a real PostgreSQL: what they answer, and above all what they must never show.
+// Tests statement batches on a real PostgreSQL: their results, and above all what they must never show.
 import { expect } from 'chai';
 import pg from 'pg';
 import { Database, type Transaction } from './database.ts';
@@ -15,12 +15,12 @@ const failureOf = (work: Promise<unknown>): Promise<Error> =>
 
 describe('reads', () => {
   let test: TestDatabase;
-  /** Everything over one connection, so that whatever one transaction leaves behind meets the next. */
+  /** Everything runs over one connection, so that anything a transaction leaves behind affects the next. */
   let database: Database;
   const ofTenants = 'SELECT tenant_id FROM tenants ORDER BY tenant_id';
   const tenantsSeen = async (tx: Transaction) =>
     (await tx.query<{ tenant_id: string }>(ofTenants)).rows.map((row) => row.tenant_id);
-  /** More often than it takes to be prepared. */
+  /** More often than needed for a statement to be prepared. */
   const often = Array.from({ length: 12 }, (_, index) => index);
 
   before(async () => {
@@ -35,7 +35,7 @@ describe('reads', () => {
     await test.drop();
   });
 
-  it('show a tenant its own rows alone, whoever used the connection and the prepared statement before', async () => {
+  it('show a tenant only its own rows, whoever used the connection and the prepared statement before', async () => {
     for (const index of often) {
       const [own, foreign] = index % 2 === 0 ? ['acme', 'other'] : ['other', 'acme'];
       expect(await database.read(own, tenantsSeen)).to.deep.equal([own]);
@@ -49,7 +49,7 @@ describe('reads', () => {
     );
   });
 
-  it('give role and tenant back with their message, also when a statement fails', async () => {
+  it('reset role and tenant at the end of their message, also when a statement fails', async () => {
     const scope = `SELECT current_user AS role, current_setting('kellet.tenant_id', true) AS tenant,
       current_setting('transaction_read_only') AS read_only`;
     const during = await database.read('acme', (tx) => tx.query(scope));
@@ -61,7 +61,7 @@ describe('reads', () => {
     }
   });
 
-  it('and transactions show nothing at all when the role cannot be taken', async () => {
+  it('and transactions show nothing if the role cannot be set', async () => {
     const role = `test_stranger_${process.pid}`;
     const server = new pg.Client({ connectionString: process.env['KELLET_TEST_DATABASE_URL'] });
     await server.connect();
@@ -87,7 +87,7 @@ describe('reads', () => {
     }
   });
 
-  it('take no tenant id that is none', async () => {
+  it('reject an invalid tenant id', async () => {
     for (const id of ['', `x'; SELECT 1; --`, 'Acme']) {
       expect((await failureOf(database.read(id, tenantsSeen))).message).to.equal('not a tenant id');
     }
@@ -105,7 +105,7 @@ describe('reads', () => {
     }
   });
 
-  it('are one transaction for what is asked for together, and another for what is asked for later', async () => {
+  it('are one transaction for queries issued together, and another for later ones', async () => {
     const time = (tx: Transaction) => tx.query<{ time: string }>('SELECT now()::text AS time');
     const [first, second, third] = await database.read('acme', async (tx) => {
       const together = await Promise.all([time(tx), time(tx)]);
@@ -115,7 +115,7 @@ describe('reads', () => {
     expect(third).not.to.equal(first);
   });
 
-  it('read every type as pg itself does, prepared or not', async () => {
+  it('parse every type as pg itself does, prepared or not', async () => {
     const text = `SELECT $1::text AS text, $2::int8 AS int8, $3::jsonb AS jsonb, $4::timestamptz AS time, $5::bytea AS bytes,
       $6::uuid[] AS ids, $7::boolean AS boolean, 1.5::float8 AS float, null::int4 AS missing, $8::text[] AS texts
       UNION ALL SELECT null, null, null, null, null, null, null, null, null, null`;
@@ -132,7 +132,7 @@ describe('reads', () => {
     expect(empty).to.deep.equal({ rows: [], rowCount: 0 });
   });
 
-  it('live on when a table changes its form, or the connection forgets what it had prepared', async () => {
+  it('recover when a table changes shape or the connection loses its prepared statements', async () => {
     await test.database.system((tx) => tx.query('CREATE TABLE changing (a int4)'));
     await test.database.system((tx) => tx.query('GRANT SELECT ON changing TO kellet_tenant'));
     await test.database.system((tx) => tx.query('INSERT INTO changing VALUES (1)'));
@@ -145,7 +145,7 @@ describe('reads', () => {
     expect(await database.tenant('acme', tenantsSeen)).to.deep.equal(['acme']);
   });
 
-  it('fail alone: the connection serves the next', async () => {
+  it('fail alone: the connection serves the next batch', async () => {
     const circular: { self?: unknown } = {};
     circular.self = circular;
     const wrong: [text: string, values: unknown[], message: string][] = [
@@ -163,12 +163,12 @@ describe('reads', () => {
     }
   });
 
-  it('leave what COPY sends aside', async () => {
+  it('discard COPY output', async () => {
     await database.read('acme', (tx) => tx.query('COPY (SELECT 1) TO STDOUT'));
     expect(await database.read('acme', tenantsSeen)).to.deep.equal(['acme']);
   });
 
-  it('are UNAVAILABLE when the connection is lost or nothing is answered in time', async () => {
+  it('are UNAVAILABLE when the connection is lost or there is no response in time', async () => {
     const hurried = new Database(test.url, createLogger('silent'), {
       maximumConnections: 1,
       statementMilliseconds: 100,
@@ -204,7 +204,7 @@ describe('the statements of a transaction', () => {
     return rows.map(({ n }) => n);
   };
 
-  it('are kept together or not at all', async () => {
+  it('are committed together or not at all', async () => {
     await database.system((tx) => Promise.all([insert(tx, 1), insert(tx, 2)]));
     expect(await kept()).to.deep.equal([1, 2]);
     await failureOf(database.system((tx) => Promise.all([insert(tx, 3), insert(tx, 1), insert(tx, 4)])));
@@ -223,7 +223,7 @@ describe('the statements of a transaction', () => {
     expect(rowCount).to.equal(2);
   });
 
-  it('never run outside of it when what opens it has failed, and something else follows', async () => {
+  it('never run outside of it when opening it has failed and another statement follows', async () => {
     const circular: { self?: unknown } = {};
     circular.self = circular;
     const work = database.tenant('acme', async (tx) => {
@@ -235,7 +235,7 @@ describe('the statements of a transaction', () => {
     expect(rows).to.deep.equal([{ role: 'kellet_tenant' }]);
   });
 
-  it('are sent again when the connection has forgotten what it had prepared', async () => {
+  it('are retried when the connection has lost its prepared statements', async () => {
     await database.tenant('acme', (tx) => tx.query('SELECT 1'));
     await database.pool.query('DEALLOCATE ALL');
     await database.tenant('acme', (tx) => tx.query('SELECT 1'));
@@ -264,7 +264,7 @@ describe('the statements of a transaction', () => {
 });
 
 describe('a batch that failed', () => {
-  it('may be sent again when what was prepared is out of date, whatever language the server says so in', () => {
+  it("may be retried when its prepared statements are stale, whatever the language of the server's messages", () => {
     for (const [code, message, expected] of [
       ['0A000', 'gecachter Plan darf den Ergebnistyp nicht ändern', true],
       ['26000', 'vorbereitete Anweisung »scope« existiert nicht', true],
@@ -276,8 +276,8 @@ describe('a batch that failed', () => {
   });
 });
 
-describe('names of statements', () => {
-  it('go to what is asked for again and again, the same each time, and to no more than connections can keep', () => {
+describe('statement names', () => {
+  it('are given to frequent statements, always the same, and no more than connections can hold', () => {
     const names = new StatementNames('a');
     const uses = Array.from({ length: 7 }, () => names.nameOf('SELECT 1'));
     expect(uses.slice(0, 4)).to.deep.equal([undefined, undefined, undefined, undefined]);
@@ -290,7 +290,7 @@ describe('names of statements', () => {
     expect(names.nameOf('SELECT 1')).to.equal(uses[4]);
   });
 
-  it('say of which text they are, in whichever process and order they are given', () => {
+  it('depend only on the text, in every process and order', () => {
     const texts = ['SELECT 1', 'SELECT 2'];
     const given = (order: readonly string[]) => {
       const names = new StatementNames('a');

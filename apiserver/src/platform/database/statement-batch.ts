@@ -1,4 +1,4 @@
-// Statements that travel together: one message to PostgreSQL with all of them, and one back with all answers.
+// Batches statements: one message to PostgreSQL with all of them, and one back with all results.
 // https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-FLOW-PIPELINING
 import { createHash } from 'node:crypto';
 import pg from 'pg';
@@ -8,20 +8,20 @@ import { prepareValue } from 'pg/lib/utils.js';
 export interface Statement {
   readonly text: string;
   readonly values?: readonly unknown[];
-  /** Parsed and planned once on each connection, and known there by this name. The text of a name never changes. */
+  /** Parsed and planned once per connection and known there by this name. The text of a name never changes. */
   readonly name?: string | undefined;
 }
 
-/** What a statement answered. */
+/** The result of a statement. */
 export interface Result<Row> {
   readonly rows: Row[];
-  /** Rows read or changed; null for statements that have none (BEGIN). */
+  /** Rows read or changed; null for statements without a count (BEGIN). */
   readonly rowCount: number | null;
 }
 
 type Parser = (text: string) => unknown;
 
-/** How the fields of a row are called and read. */
+/** The names and parsers of a row's fields. */
 interface Columns {
   readonly names: readonly string[];
   readonly parsers: readonly Parser[];
@@ -29,24 +29,24 @@ interface Columns {
 
 const noColumns: Columns = { names: [], parsers: [] };
 
-/** The statements that a connection knows by name. What a row of theirs looks like, the server need not say again. */
+/** The named statements of each connection, with their columns, which the server need not describe again. */
 const known = new WeakMap<pg.Connection, Map<string, Columns>>();
 
 /**
- * The result of a prepared statement has changed its form (0A000), or the connection has lost it (26000). The code alone is asked:
- * the message is in the server's language.
+ * The result of a prepared statement has changed shape (0A000), or the connection has lost it (26000). Only the code is
+ * checked, because the message is in the server's language.
  */
 const staleStates: ReadonlySet<string> = new Set(['0A000', '26000']);
 
-/** Whether a batch may have failed because of what a connection had prepared: then it succeeds when it is sent again. */
+/** Reports whether a batch may have failed because of stale prepared statements, so that a retry succeeds. */
 export const isStale = (error: unknown): boolean =>
   error instanceof pg.DatabaseError && staleStates.has(error.code ?? '');
 
 /**
- * Sends statements in one write and resolves with their results once the server is ready for more. Outside a transaction
- * block they are one transaction, ended by the message's end; in either case the first that fails is the last that runs, which
- * the server sees to, and its error is what all of them fail with. `milliseconds` bounds the wait (0: not at all); what has
- * not answered by then must not be used any more.
+ * Sends statements in one write and resolves with their results once the server is ready for more. Outside a
+ * transaction block they form one transaction, ended by the end of the message. In either case the server runs nothing
+ * after the first statement that fails, and all of them reject with its error. `milliseconds` limits the wait (0: no
+ * limit); a connection that has not responded by then must not be used any more.
  */
 export function sendBatch(
   client: pg.ClientBase,
@@ -62,9 +62,9 @@ export function sendBatch(
 
 type Settle = (error: Error | null, results?: Result<pg.QueryResultRow>[]) => void;
 
-/** A Submittable of pg, which hands the server's answers to it. */
+/** A Submittable of pg, which dispatches the server's responses to it. */
 class StatementBatch implements pg.Submittable {
-  /** Both are read by pg, which replaces the callback in order to bound the wait. */
+  /** Both are read by pg, which replaces the callback to limit the wait. */
   readonly query_timeout: number;
   callback: Settle;
   private readonly statements: readonly Statement[];
@@ -93,7 +93,7 @@ class StatementBatch implements pg.Submittable {
     for (const [index, { text, name = '' }] of this.statements.entries()) {
       const isKnown = this.prepared.has(name);
       if (!isKnown) {
-        // A batch that failed after this was parsed leaves it behind.
+        // Closes the name first: a batch that failed after parsing would have left it behind.
         if (name !== '') connection.close({ type: 'S', name }, true);
         connection.parse({ name, text, types: [] }, true);
       }
@@ -107,7 +107,7 @@ class StatementBatch implements pg.Submittable {
     return null;
   }
 
-  /** The answers that come next are those of a statement. */
+  /** Prepares for the responses to a statement. */
   private expect(index: number): void {
     this.columns = this.prepared.get(this.statements[index]?.name ?? '') ?? noColumns;
     this.rows = [];
@@ -154,13 +154,13 @@ class StatementBatch implements pg.Submittable {
     this.callback(this.failure ?? null, this.results);
   }
 
-  // An error of the server, which pg itself lets be followed by ReadyForQuery, or the loss of the connection.
+  // Called for an error of the server, which pg follows with ReadyForQuery, or for a lost connection.
   handleError(error: Error): void {
     if (isStale(error)) this.prepared.clear();
     this.callback(error);
   }
 
-  /** What COPY … TO STDOUT sends is nobody's: pg would throw at a reader that is not there. */
+  /** Discards the output of COPY … TO STDOUT: pg would throw for a missing handler. */
   handleCopyData(): void {}
 
   handleCopyInResponse(connection: { sendCopyFail(reason: string): void }): void {
@@ -169,19 +169,19 @@ class StatementBatch implements pg.Submittable {
 }
 
 /**
- * A statement with a name that is its own in every process and version: a pooler that gives a connection of the server to several
- * processes may so answer that a statement is not there, but not run one in place of another.
+ * Returns a statement named by a hash of its text, the same in every process and version. Through a pooler that shares
+ * server connections between processes, a statement may then be missing, but never be run in place of another.
  */
 export function named(prefix: string, text: string): Statement & { readonly name: string } {
   return { text, name: `${prefix}-${createHash('sha256').update(text).digest('hex').slice(0, 16)}` };
 }
 
-/** Statements asked for again and again are worth a name: how often it takes, and how many at most. */
+/** How many uses earn a statement a name, and how many names there may be. */
 const usesBeforeName = 5;
 const mostNames = 100;
 const mostCounted = 1000;
 
-/** Gives names to the statements that are used most: those that come first to a number of uses. */
+/** Names the most frequent statements: the first ones to reach a number of uses. */
 export class StatementNames {
   private readonly prefix: string;
   private readonly names = new Map<string, string>();
@@ -191,7 +191,7 @@ export class StatementNames {
     this.prefix = prefix;
   }
 
-  /** The name of a text that has one, or has earned it now. */
+  /** Returns the name of a text that has one or has just earned it; otherwise undefined. */
   nameOf(text: string): string | undefined {
     const name = this.names.get(text);
     if (name !== undefined || this.names.size >= mostNames) return name;
@@ -215,8 +215,8 @@ interface Asked {
 }
 
 /**
- * Gathers the statements that are asked for in one breath, before anything is awaited, and those asked for while others are
- * under way, and sends each such group as a batch, one at a time.
+ * Collects statements issued before an await, or while others are in flight, and sends each group as a batch, one at a
+ * time.
  */
 export class StatementQueue {
   private readonly send: (statements: readonly Statement[]) => Promise<readonly Result<pg.QueryResultRow>[]>;
@@ -229,14 +229,14 @@ export class StatementQueue {
   }
 
   async query<Row extends pg.QueryResultRow>(text: string, values?: readonly unknown[]): Promise<Result<Row>> {
-    if (this.hasEnded) throw new Error('a statement was asked for after its transaction had ended');
+    if (this.hasEnded) throw new Error('a statement was issued after its transaction had ended');
     try {
       return (await new Promise<Result<pg.QueryResultRow>>((resolve, reject) => {
         this.asked.push({ statement: { text, ...(values && { values }) }, resolve, reject });
         if (!this.isSending) void this.sendAsked();
       })) as Result<Row>;
     } catch (error) {
-      // Where the answer was read says nothing; who asked does.
+      // The stack of the caller is useful; that of the response handler is not.
       if (error instanceof Error) Error.captureStackTrace(error);
       throw error;
     }
@@ -257,7 +257,7 @@ export class StatementQueue {
     this.isSending = false;
   }
 
-  /** Nothing is sent from now on: the connection is about to be another's. */
+  /** Rejects everything from now on: the connection is about to be released. */
   end(): void {
     this.hasEnded = true;
     for (const { reject } of this.asked.splice(0)) {

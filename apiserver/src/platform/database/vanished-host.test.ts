@@ -1,5 +1,5 @@
-// PostgreSQL's host vanishes: packets are dropped, not refused. Everything that talks to the database notices by itself, and goes
-// on by itself once the host is back.
+// PostgreSQL's host vanishes: packets are dropped, not rejected. Everything that uses the database notices, and
+// recovers once the host is back.
 import { expect } from 'chai';
 import pg from 'pg';
 import { eventually } from '../../auth/testing/test-fixtures.ts';
@@ -20,7 +20,7 @@ import { TcpProxy, type Silence } from '../testing/test-tcp-proxy.ts';
 
 const logger = createLogger(process.env['KELLET_TEST_LOG_LEVEL'] ?? 'silent');
 const bounds = { statementMilliseconds: 500, loopMilliseconds: 500, heartbeatMilliseconds: 300 };
-/** The client waits two seconds longer than the server's bound before it gives a connection up. */
+/** The client waits two seconds longer than the server's timeout before it abandons a connection. */
 const deadline = bounds.statementMilliseconds + 2000;
 
 const outcome = async (call: Promise<unknown>): Promise<string> => {
@@ -53,7 +53,7 @@ describe('when the host of PostgreSQL vanishes', function () {
   });
 
   for (const silence of ['both', 'to server', 'to client'] as Silence[]) {
-    it(`ends every statement in time, and the next ones work once it is back (swallowed: ${silence})`, async () => {
+    it(`ends every statement in time and works again once it is back (dropped: ${silence})`, async () => {
       await Promise.all([1, 2, 3].map(() => database.system((tx) => tx.query('SELECT 1'))));
       proxy.silence(silence);
       const started = Date.now();
@@ -61,7 +61,7 @@ describe('when the host of PostgreSQL vanishes', function () {
         outcome(database.tenant('acme', (tx) => tx.query('SELECT 1'))),
         outcome(database.read('acme', (tx) => tx.query('SELECT 1'))),
         outcome(database.system((tx) => tx.query('SELECT 1'))),
-        // A connection of its own has to be made for these.
+        // These need a separate connection.
         outcome(database.systemRead((tx) => tx.query('SELECT 1'))),
         outcome(database.system((tx) => tx.query('SELECT 1'))),
       ]);
@@ -72,7 +72,7 @@ describe('when the host of PostgreSQL vanishes', function () {
     });
   }
 
-  it('ends statements in flight long before their own time is over, when it cannot be reached at all', async () => {
+  it('ends statements in flight long before their timeout when it cannot be reached at all', async () => {
     const patient = new Database(proxy.through(test.url), logger, { heartbeatMilliseconds: 500 });
     stops.push(() => patient.close());
     const states: boolean[] = [];
@@ -90,7 +90,7 @@ describe('when the host of PostgreSQL vanishes', function () {
     expect(Date.now() - started).to.be.lessThan(9000);
   });
 
-  it('uses no connection again that may have died unnoticed with another', async () => {
+  it('does not reuse connections that may have died unnoticed along with another', async () => {
     await Promise.all([1, 2, 3, 4, 5].map(() => outcome(database.system((tx) => tx.query('SELECT pg_sleep(0.1)')))));
     proxy.silenceOpen();
     expect(await outcome(database.system((tx) => tx.query('SELECT 1')))).to.equal('UNAVAILABLE');
@@ -108,7 +108,7 @@ describe('when the host of PostgreSQL vanishes', function () {
     expect(await outcome(database.system((tx) => tx.query('SELECT 1')))).to.equal('OK');
   });
 
-  it('fails readiness within two seconds for as long as it lasts, and holds no connection for each question', async () => {
+  it('fails readiness within two seconds while it lasts, without holding a connection per check', async () => {
     const health = new Health({ postgres: () => database.ping() }, { patience: 100 });
     expect((await health.readiness()).isReady).to.equal(true);
     proxy.silence();
@@ -123,11 +123,11 @@ describe('when the host of PostgreSQL vanishes', function () {
     }
     proxy.restore();
     await eventually(async () => (await health.readiness()).isReady, 10_000);
-    // Those that hung were closed, not left behind.
+    // The hung ones were closed, not leaked.
     await eventually(() => proxy.connections <= 3, 10_000);
   });
 
-  it('tells listeners that notifications may be missing, and listens again', async () => {
+  it('reports to listeners that notifications may be missing, and listens again', async () => {
     const states: boolean[] = [];
     const received: string[] = [];
     database.listen(
@@ -148,9 +148,9 @@ describe('when the host of PostgreSQL vanishes', function () {
     }
   });
 
-  it('does not keep a listener waiting that was just about to listen', async () => {
+  it('does not block a listener that was just about to listen', async () => {
     const states: boolean[] = [];
-    // The session is set up, and then LISTEN is never answered.
+    // The session is set up, then LISTEN gets no response.
     proxy.silence('to client');
     database.listen(
       ['test_channel'],
@@ -186,7 +186,7 @@ describe('when the host of PostgreSQL vanishes', function () {
       }
     };
 
-    it('holds requests, answers UNAVAILABLE, is not ready, and goes on', async () => {
+    it('holds requests, responds UNAVAILABLE, is not ready, and recovers', async () => {
       const writer = startWriter();
       expect(await append(writer, 1)).to.equal('OK');
       proxy.silence();
@@ -199,16 +199,16 @@ describe('when the host of PostgreSQL vanishes', function () {
       expect(isSound(writer)).to.equal(true);
     });
 
-    it('notices while it has nothing to write that its connection is dead', async () => {
+    it('detects a dead connection while it has nothing to write', async () => {
       const writer = startWriter();
       expect(await append(writer, 1)).to.equal('OK');
       proxy.silenceOpen();
-      // Nothing is sent meanwhile but its own question.
+      // Only its own heartbeat is sent meanwhile.
       await new Promise((resolve) => setTimeout(resolve, 8000));
       expect(await append(writer, 2)).to.equal('OK');
     });
 
-    it('gives up a flush without an answer, and stores its points once', async () => {
+    it('abandons a flush without a response and stores its points once', async () => {
       const writer = startWriter();
       expect(await append(writer, 1)).to.equal('OK');
       proxy.silenceOpen('to client');
@@ -225,7 +225,7 @@ describe('when the host of PostgreSQL vanishes', function () {
     });
   });
 
-  it('lets the outbox go on', async () => {
+  it('lets the outbox continue', async () => {
     const broker = new Broker(process.env['KELLET_TEST_NATS_URL']!, logger);
     stops.push(() => broker.close());
     await eventually(() => broker.isConnected);
@@ -254,7 +254,7 @@ describe('when the host of PostgreSQL vanishes', function () {
     await eventually(async () => (await waiting()) === 0, 15_000);
   });
 
-  it('lets a migration that waits for another process go on', async () => {
+  it('lets a migration that waits for another process continue', async () => {
     const other = new pg.Client({ connectionString: test.url });
     await other.connect();
     stops.push(() => other.end());
@@ -291,7 +291,7 @@ describe('when the host of PostgreSQL vanishes', function () {
   }
 });
 
-describe('a statement that takes too long', function () {
+describe('a statement that exceeds its timeout', function () {
   this.timeout(30_000);
   let test: TestDatabase;
   let database: Database;
@@ -315,7 +315,7 @@ describe('a statement that takes too long', function () {
   };
   const sleep = 'SELECT pg_sleep(20)';
 
-  it('is ended by the server too, in each kind of transaction', async () => {
+  it('is also ended by the server, in each kind of transaction', async () => {
     const started = Date.now();
     const outcomes = await Promise.all([
       outcome(database.tenant('acme', (tx) => tx.query(sleep))),
@@ -327,11 +327,11 @@ describe('a statement that takes too long', function () {
     expect(outcomes).to.deep.equal(Array(5).fill('UNAVAILABLE'));
     expect(Date.now() - started).to.be.lessThan(2500);
     expect(await sleeping()).to.equal(0);
-    // The connections are as good as before.
+    // The connections still work.
     expect(await outcome(database.tenant('acme', (tx) => tx.query('SELECT 1')))).to.equal('OK');
   });
 
-  it('is ended when many come at once, so that they do not pile up', async () => {
+  it('is ended when there are many at once, so that they do not pile up', async () => {
     const calls = Array.from({ length: 60 }, () => outcome(database.read('acme', (tx) => tx.query(sleep))));
     await new Promise((resolve) => setTimeout(resolve, 200));
     expect(await sleeping()).to.equal(20);
@@ -346,13 +346,13 @@ describe('a statement that takes too long', function () {
     await eventually(async () => (await sleeping()) === 1);
     proxy.cut();
     expect(await call).to.equal('UNAVAILABLE');
-    // The server looks every two seconds whether somebody still wants the answer.
+    // Every two seconds the server checks that the client is still connected.
     await eventually(async () => (await sleeping()) === 0, 4000);
     await patient.close();
     await proxy.close();
   });
 
-  it('leaves a transaction its other settings, and none to the next on the same connection', async () => {
+  it('leaves a transaction its other settings, and none to the next one on the same connection', async () => {
     const one = new Database(test.url, logger, { ...bounds, maximumConnections: 1 });
     const timeout = (tx: Transaction) =>
       tx.query<{ statement: string; idle: string }>(

@@ -1,4 +1,4 @@
-// NATS: one connection that comes back by itself. Nothing that serves a device waits for it.
+// The NATS connection, which reconnects by itself. Nothing that serves a device waits for it.
 import {
   connect,
   ErrorCode,
@@ -11,25 +11,25 @@ import {
 import type { Logger } from '../logger.ts';
 import { sleep } from '../clock.ts';
 
-/** The JetStream stream that holds every event but the live telemetry. */
+/** The JetStream stream that stores every event except live telemetry. */
 export const streamName = 'KELLET';
 
-/** Subjects of the stream (docs/events.md names each event). */
+/** Subjects of the stream. */
 export const streamSubjects = ['device.>', 'profile.>', 'alarm.>', 'arc.callbacks', 'anchor.confirmations'];
 
-/** Whether a message was not published because the broker takes none of its size, now or later. */
+/** Reports whether a message was not published because the broker accepts none of its size, now or later. */
 export const isTooLarge = (error: unknown): boolean =>
   error instanceof NatsError && error.code === (ErrorCode.MaxPayloadExceeded as string);
 
-/** Refusals of the stream (JetStream's error codes) that are about the account or the stream, and so may pass. */
+/** JetStream error codes about the account or the stream, which may be temporary. */
 const passing: ReadonlySet<number> = new Set([
   10002, // resource limits of the account exceeded
   10109, // stream is sealed
 ]);
 
 /**
- * Why the broker will never take a message, whenever it is sent again; undefined when it may take it later. The broker's own limit,
- * or the stream's, is below its size, or the stream says that the message is a bad request.
+ * Returns why the broker will never accept a message, however often it is sent; undefined if it may accept it later.
+ * Permanent causes are the size limit of the broker or the stream, and a response that the message is a bad request.
  */
 export function refusalOf(error: unknown): string | undefined {
   if (isTooLarge(error)) return 'larger than max_payload of the broker';
@@ -38,7 +38,7 @@ export function refusalOf(error: unknown): string | undefined {
   return refusal?.code === 400 && !passing.has(refusal.err_code ?? 0) ? refusal.description : undefined;
 }
 
-/** Publications without an answer of the broker, beyond which further ones are dropped. */
+/** Limit on bytes published but not confirmed by the broker; further publications are dropped. */
 const mostUnconfirmedBytes = 8 * 1024 * 1024;
 
 /** The broker as the data plane uses it. */
@@ -66,7 +66,7 @@ export class Broker {
     let isAway = false;
     for (let delay = 100; !signal.aborted; delay = Math.min(delay * 2, 5000)) {
       try {
-        // The URL's user and password are options of the client, so that they never stand in a log line.
+        // User and password of the URL are passed as options, so that they never appear in a log line.
         const target = new URL(this.url);
         const connection = await connect({
           servers: `${target.hostname}:${target.port || '4222'}`,
@@ -76,7 +76,7 @@ export class Broker {
           maxReconnectAttempts: -1,
           reconnectTimeWait: 500,
           timeout: 5000,
-          // A broker that has vanished is noticed within fifteen seconds.
+          // A broker that has vanished is detected within fifteen seconds.
           pingInterval: 5000,
           maxPingOut: 2,
           name: 'kellet-apiserver',
@@ -89,18 +89,18 @@ export class Broker {
         this.isOnline = true;
         void this.follow(connection);
         this.jetStream = connection.jetstream();
-        if (isAway) this.logger.info('the broker is there');
+        if (isAway) this.logger.info('connected to the broker');
         for (const run of this.onConnect) run(connection);
         return;
       } catch (error) {
-        if (!isAway) this.logger.warn({ err: error }, 'the broker is not reachable; trying until it is');
+        if (!isAway) this.logger.warn({ err: error }, 'the broker is unreachable; retrying');
         isAway = true;
         await sleep(delay, signal);
       }
     }
   }
 
-  /** Knows when the connection is lost and when it is back. */
+  /** Tracks when the connection is lost and restored. */
   private async follow(connection: NatsConnection): Promise<void> {
     for await (const { type } of connection.status()) {
       if (type === Events.Disconnect) this.setOnline(false);
@@ -111,8 +111,8 @@ export class Broker {
 
   private setOnline(isOnline: boolean): void {
     if (this.isOnline !== isOnline && !this.closing.signal.aborted) {
-      if (isOnline) this.logger.info('the broker is back');
-      else this.logger.warn('the broker is gone; what is to be published waits in the database');
+      if (isOnline) this.logger.info('reconnected to the broker');
+      else this.logger.warn('lost the connection to the broker; events wait in the database');
     }
     this.isOnline = isOnline;
   }
@@ -133,22 +133,22 @@ export class Broker {
     else await manager.streams.add(wanted);
   }
 
-  /** Whether the broker answers at this moment: throws the reason when it does not. */
+  /** Resolves if the broker responds; throws the reason otherwise. */
   async ping(): Promise<void> {
     if (!this.connection) throw new Error('not connected');
     await this.connection.flush();
   }
 
   /**
-   * Publishes into the stream and waits until it is stored. `messageId` makes a repeat within two minutes harmless.
-   * Rejects when the broker is away; the caller keeps the message and tries again.
+   * Publishes into the stream and waits until the message is stored. `messageId` makes a repetition within two minutes
+   * harmless. Rejects if the broker is unavailable; the caller keeps the message and retries.
    */
   async publish(subject: string, payload: Uint8Array, messageId: string): Promise<void> {
     if (!this.jetStream) throw new Error('the broker is not connected');
     try {
       await this.jetStream.publish(subject, payload, { msgID: messageId, timeout: 5000, headers: natsHeaders() });
     } catch (error) {
-      // Nobody takes the subject: the broker has come back without its files.
+      // Nothing accepts the subject: the broker has come back without its files.
       if (error instanceof NatsError && error.code === (ErrorCode.NoResponders as string)) await this.restoreStream();
       throw error;
     }
@@ -159,28 +159,31 @@ export class Broker {
     return this.restoring;
   }
 
-  /** Whether the connection stands at this moment, as far as is known. */
+  /** Whether the connection is up, as far as is known. */
   get isConnected(): boolean {
     return this.isOnline;
   }
 
-  /** Publishes without storage, best effort: lost when nobody listens, or the broker is away or does not keep up. */
+  /**
+   * Publishes without storage, best effort: the message is lost if nothing subscribes, or if the broker is down or too
+   * slow.
+   */
   publishLive(subject: string, payload: Uint8Array): void {
-    // What the broker has not taken yet is in memory.
+    // Unsent data is held in memory.
     if (!this.isOnline || this.unconfirmedBytes > mostUnconfirmedBytes) return;
     this.unconfirmedBytes += payload.length;
     this.connection!.publish(subject, payload);
     this.confirming ??= this.confirm().finally(() => (this.confirming = undefined));
   }
 
-  /** Learns that the broker has taken what was published so far. */
+  /** Waits until the broker has received everything published so far. */
   private async confirm(): Promise<void> {
     const bytes = this.unconfirmedBytes;
     await this.connection!.flush().catch(() => undefined);
     this.unconfirmedBytes -= bytes;
   }
 
-  /** Runs once there is a connection: for consumers, which then survive reconnects by themselves. */
+  /** Calls `run` once there is a connection: for consumers, which then survive reconnects by themselves. */
   whenConnected(run: (connection: NatsConnection) => void): void {
     if (this.connection) run(this.connection);
     else this.onConnect.push(run);
@@ -189,7 +192,7 @@ export class Broker {
   async close(): Promise<void> {
     this.closing.abort();
     await this.connected;
-    // A broker that does not answer any more is not waited for.
+    // An unresponsive broker is not waited for.
     const drained = this.connection?.drain().catch(() => undefined);
     const over = new AbortController();
     await Promise.race([drained, sleep(2000, over.signal)]);

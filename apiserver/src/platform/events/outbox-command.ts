@@ -1,4 +1,4 @@
-// kellet-apiserver events: looks at the events that the broker has refused, sends them again or drops them.
+// The command kellet-apiserver events: lists the events that the broker refused, resends or drops them.
 import type { Database } from '../database/database.ts';
 import { isId } from '../ids.ts';
 
@@ -7,13 +7,13 @@ export const eventsUsage = `usage: kellet-apiserver events list
        kellet-apiserver events resend EVENT_ID… | --all
        kellet-apiserver events drop EVENT_ID… | --all`;
 
-/** What the command needs. */
+/** Dependencies of the command. */
 export interface CommandParts {
   readonly database: Database;
   readonly write: (line: string) => void;
 }
 
-/** Runs `kellet-apiserver events …`; returns the exit code: 1 when no such event is set aside, 2 when it was called wrongly. */
+/** Runs `kellet-apiserver events …` and returns the exit code: 1 if no such event is set aside, 2 for bad usage. */
 export async function runEventsCommand(args: readonly string[], { database, write }: CommandParts): Promise<number> {
   const [verb, ...ids] = args;
   const isAll = ids.length === 1 && ids[0] === '--all';
@@ -46,7 +46,7 @@ export async function runEventsCommand(args: readonly string[], { database, writ
   return count === 0 && !isAll ? 1 : 0;
 }
 
-/** Writes a line of JSON for each event, oldest first. */
+/** Writes one line of JSON per event, oldest first. */
 async function list({ database, write }: CommandParts): Promise<number> {
   const { rows } = await database.system((tx) =>
     tx.query(

@@ -67,7 +67,7 @@ describe('the outbox', function () {
     return rows[0]!.count;
   };
   const drained = (milliseconds = 10_000) => eventually(async () => (await waiting()) === 0, milliseconds);
-  /** What the stream holds. */
+  /** Returns the contents of the stream. */
   async function stored(): Promise<Received[]> {
     const manager = await client.jetstreamManager();
     const { state } = await manager.streams.info(streamName);
@@ -96,7 +96,7 @@ describe('the outbox', function () {
     }
   });
 
-  it('sets aside what is larger than the broker takes, says so once, and goes on', async () => {
+  it('sets aside an event larger than the broker accepts, logs it once and continues', async () => {
     startRelay();
     await add(event('a', 1), event('a', -1, large), event('a', 2), event('b', 3));
     await drained();
@@ -120,7 +120,7 @@ describe('the outbox', function () {
     expect(lines.join()).to.contain('message size exceeds maximum allowed');
   });
 
-  it('lets an administrator look at what was set aside, send it again under its id, or drop it', async () => {
+  it('lets an administrator list events that were set aside and resend them under their id or drop them', async () => {
     startRelay();
     await add(event('a', -1, large), event('b', -1, large), event('c', -1, large));
     await drained();
@@ -139,7 +139,7 @@ describe('the outbox', function () {
     expect(JSON.parse(shown.written[0]!)).to.deep.include({ id: first });
     expect(await run('drop', second)).to.deep.equal({ code: 0, written: ['1 dropped'] });
 
-    // While the limit stands, an event that is sent again comes back.
+    // While the limit stands, a resent event is set aside again.
     await run('resend', first);
     await drained();
     await eventually(async () => (await run('list')).written.length === 2);
@@ -157,7 +157,7 @@ describe('the outbox', function () {
     expect(await run('drop', second)).to.deep.equal({ code: 1, written: ['0 dropped'] });
   });
 
-  it('lets a held event go when it is released', async () => {
+  it('publishes a held event when it is released', async () => {
     const relay = startRelay();
     const [position] = await add(event('a', 1, { holdMilliseconds: 3_600_000 }));
     await new Promise((resolve) => setTimeout(resolve, 300));
@@ -166,7 +166,7 @@ describe('the outbox', function () {
     await drained();
   });
 
-  it('waits while the broker is away, and makes the stream again when it comes back empty', async () => {
+  it('waits while the broker is down and recreates the stream when it comes back empty', async () => {
     startRelay();
     await add(event('a', 1));
     await drained();
@@ -181,7 +181,7 @@ describe('the outbox', function () {
     expect((await stored()).map(({ n }) => n).sort()).to.deep.equal([2, 3]);
   });
 
-  it('does not wait for the answer to one resource before it publishes for the next', async () => {
+  it('publishes for other resources while waiting for a confirmation', async () => {
     const proxy = await TcpProxy.before(nats.url);
     proxy.delayMilliseconds = 2;
     const far = new Broker(proxy.through(nats.url), createLogger('silent'));
@@ -196,7 +196,7 @@ describe('the outbox', function () {
     await relay.close();
     await far.close();
     await proxy.close();
-    // One after another they take at least the four milliseconds of a round trip each: twelve seconds.
+    // One at a time they would take at least a four-millisecond round trip each: twelve seconds.
     expect(seconds).to.be.lessThan(6);
   });
 });

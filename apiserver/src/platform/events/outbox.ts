@@ -7,33 +7,36 @@ import type { Logger } from '../logger.ts';
 import { Gauge, type Registry } from '../metrics.ts';
 import { traceHeaders } from '../tracing.ts';
 
-/** An event as its cause knows it. */
+/** An event as enqueued by its producer. */
 export interface OutboxEvent {
   readonly tenantId: string;
-  /** The NATS subject, which is also the CloudEvents type. */
+  /** The NATS subject, also used as the CloudEvents type. */
   readonly subject: string;
-  /** The resource, for CloudEvents' `subject`: events of one resource are published in order. */
+  /** The resource, used as the CloudEvents `subject`; events of one resource are published in order. */
   readonly resource: string;
   readonly data: Record<string, unknown>;
-  /** Kept back until this many milliseconds have passed or `release` is called (device.provisioned waits for its response). */
+  /**
+   * Held back until this many milliseconds have passed or `release` is called (device.provisioned waits for its
+   * response).
+   */
   readonly holdMilliseconds?: number;
 }
 
 /** The notification channel that wakes the relay. */
 const channel = 'kellet_outbox';
 
-/** Adds an event to the transaction; returns its position. */
+/** Adds an event to the transaction and returns its position. */
 export async function enqueue(tx: Transaction, event: OutboxEvent, clock: Clock): Promise<bigint> {
   const [position] = await enqueueAll(tx, [event], clock);
   return position!;
 }
 
-/** Adds events to the transaction in one statement; returns their positions in order. */
+/** Adds events to the transaction in one statement and returns their positions in order. */
 export async function enqueueAll(tx: Transaction, events: readonly OutboxEvent[], clock: Clock): Promise<bigint[]> {
   if (events.length === 0) return [];
   const time = new Date(clock.now()).toISOString();
   const ids = events.map(() => newId());
-  // CloudEvents' extension for distributed tracing: the trace of the call that causes the events.
+  // CloudEvents' distributed tracing extension: the trace of the call that causes the events.
   const tracing = traceHeaders();
   const envelopes = events.map((event, index) => ({
     specversion: '1.0',
@@ -65,10 +68,10 @@ export async function enqueueAll(tx: Transaction, events: readonly OutboxEvent[]
   return rows.map((row) => row.position);
 }
 
-/** As many events are read, published and deleted together. */
+/** Number of events read, published and deleted together. */
 const mostPerRound = 500;
 
-/** A round begins to publish nothing more after so long: it holds a transaction. */
+/** A round starts no more publications after this long, because it holds a transaction. */
 const roundMilliseconds = 10_000;
 
 interface Row {
@@ -84,15 +87,15 @@ interface Refused {
   readonly reason: string;
 }
 
-/** What became of the events of a round. What is in neither list is tried again. */
+/** The result of a round. Events in neither list are retried. */
 interface Round {
   readonly published: bigint[];
   readonly refused: Refused[];
 }
 
 /**
- * Publishes the outbox to the broker: at least once, under the same id when it is repeated; in order per resource, and otherwise many
- * at a time; one relay at a time across processes. An event that the broker refuses for what it is, is set aside.
+ * Publishes the outbox to the broker: at least once, with the same id when repeated; in order per resource, otherwise
+ * concurrently; one relay at a time across processes. An event that the broker refuses permanently is set aside.
  */
 export class OutboxRelay {
   private readonly database: Database;
@@ -116,7 +119,7 @@ export class OutboxRelay {
     this.running = this.loop();
   }
 
-  /** Lets the held events at these positions go now. */
+  /** Releases the held events at these positions. */
   async release(positions: readonly bigint[]): Promise<void> {
     await this.database.system((tx) =>
       tx.query('UPDATE outbox SET not_before = now() WHERE position = ANY($1)', [positions]),
@@ -134,19 +137,20 @@ export class OutboxRelay {
     while (!signal.aborted) {
       this.isWoken = false;
       const done = await this.relayOnce().catch((error: unknown) => {
-        this.logger.debug({ err: error }, 'outbox relay waits for the broker or the database');
+        this.logger.debug({ err: error }, 'the outbox relay is waiting for the broker or the database');
         return 0;
       });
       if (done > 0 || this.isWoken) continue;
-      // A sweep a second finds what no notification announced: held events, and rows written while the relay was away.
+      // A sweep every second finds what no notification announced: held events, and rows written while the relay was
+      // not running.
       const woken = new Promise<void>((resolve) => (this.rouse = resolve));
       await Promise.race([woken, sleep(1000, signal)]);
     }
   }
 
-  /** Publishes some events and deletes them, and sets others aside; returns how many. */
+  /** Publishes and deletes some events, sets others aside, and returns how many. */
   private async relayOnce(): Promise<number> {
-    // While it is away a publication would only wait until it is given up.
+    // While the broker is down, a publication would only wait for its timeout.
     if (!this.broker.isConnected) return 0;
     const { published, refused } = await this.database.system(async (tx): Promise<Round> => {
       const lock = await tx.query<{ locked: boolean }>('SELECT pg_try_advisory_xact_lock(6452817302) AS locked');
@@ -167,13 +171,13 @@ export class OutboxRelay {
       const { event_id: eventId, subject, payload } = first.row;
       this.logger.error(
         { events: refused.length, eventId, subject, bytes: Buffer.byteLength(payload), reason: first.reason },
-        'the broker refuses events: they are set aside (kellet-apiserver events)',
+        'the broker refuses events; they are set aside (kellet-apiserver events)',
       );
     }
     return published.length + refused.length;
   }
 
-  /** Publishes the events of each resource one after another, and those of different resources at the same time. */
+  /** Publishes the events of each resource one after another, and those of different resources concurrently. */
   private async publish(rows: readonly Row[]): Promise<Round> {
     const round: Round = { published: [], refused: [] };
     const failures: unknown[] = [];
@@ -203,7 +207,7 @@ export class OutboxRelay {
   }
 }
 
-/** The resource that an event is about, across tenants; of what is no CloudEvent, its NATS subject. */
+/** Returns the resource that an event is about, unique across tenants; for an invalid CloudEvent, its NATS subject. */
 function resourceOf({ tenant_id, subject, payload }: Row): string {
   try {
     return `${tenant_id}/${(JSON.parse(payload) as { subject: string }).subject}`;
@@ -234,7 +238,7 @@ function addGauges(database: Database, metrics: Registry, logger: Logger): void 
         const asked = await database
           .systemRead((tx) => tx.query<{ value: number }>(query))
           .catch((error: unknown) => {
-            logger.debug({ err: error, metric: name }, 'a metric could not be read');
+            logger.debug({ err: error, metric: name }, 'failed to read a metric');
             return undefined;
           });
         if (asked) this.set(asked.rows[0]?.value ?? 0);
@@ -243,12 +247,12 @@ function addGauges(database: Database, metrics: Registry, logger: Logger): void 
     });
   gauge(
     'kellet_outbox_oldest_seconds',
-    'Age of the oldest event that waits for the broker',
+    'Age of the oldest event waiting for the broker',
     'SELECT extract(epoch FROM now() - not_before)::float8 AS value FROM outbox ORDER BY position LIMIT 1',
   );
   gauge(
     'kellet_outbox_set_aside',
-    'Events that the broker refused, until they are sent again or dropped',
+    'Events refused by the broker, until they are resent or dropped',
     'SELECT count(*)::float8 AS value FROM outbox_set_aside',
   );
 }

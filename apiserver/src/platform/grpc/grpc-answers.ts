@@ -1,4 +1,4 @@
-// How the answers of a handler become messages of a gRPC stream, on the public port and on the internal one alike.
+// Writes the responses of a handler to a gRPC stream, on the public and the internal port alike.
 import { create, type DescMessage, type Message, type MessageInitShape } from '@bufbuild/protobuf';
 import type { ServerDuplexStream, ServerWritableStream } from '@grpc/grpc-js';
 import type { CallContext } from '../rpc.ts';
@@ -7,8 +7,8 @@ import { toMetadata } from './grpc-context.ts';
 type Writable = ServerWritableStream<unknown, Message> | ServerDuplexStream<unknown, Message>;
 
 /**
- * Writes every answer, waits for a slow reader, and ends the stream. Response metadata that is there when the first answer
- * comes goes ahead of it, what is set or changed later follows the last one as trailers.
+ * Writes every response, applying backpressure, and ends the stream. Response metadata set before the first message is
+ * sent ahead of it; later additions and changes are sent as trailers.
  */
 export async function writeAnswers(
   call: Writable,
@@ -25,14 +25,14 @@ export async function writeAnswers(
     }
     if (!call.write(create(output, answer))) await drained(call, context.signal);
   }
-  // A handler that ends because its call was ended has not answered it.
+  // If the call was cancelled, the handler's end is not a response.
   if (context.signal.aborted) return;
   if (!sent) call.sendMetadata(toMetadata(context.responseMetadata));
   const isTrailer = ([name, value]: [string, string]) => sent !== undefined && sent.get(name) !== value;
   call.end(toMetadata([...context.responseMetadata].filter(isTrailer)));
 }
 
-/** Waits until a slow client has taken what was written, or is gone. */
+/** Waits until a slow client has received what was written, or is gone. */
 function drained(stream: Writable, signal: AbortSignal): Promise<void> {
   return new Promise((resolve) => {
     const finish = (): void => {

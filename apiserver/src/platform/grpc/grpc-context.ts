@@ -1,8 +1,8 @@
-// A call over gRPC as a call of the data plane, on the public port and on the internal one alike.
+// Represents a gRPC call as a call of the data plane, on the public and the internal port alike.
 import { Metadata } from '@grpc/grpc-js';
 import type { CallContext, Caller } from '../rpc.ts';
 
-/** What is used of a grpc-js call, whichever of the four kinds it is. */
+/** The members used of a grpc-js call of any of the four kinds. */
 export interface GrpcCall {
   readonly metadata: Metadata;
   readonly cancelled: boolean;
@@ -11,10 +11,10 @@ export interface GrpcCall {
   on(event: 'cancelled', listener: () => void): unknown;
 }
 
-/** What is known of a call when it begins. */
+/** What is known about a call when it starts. */
 export type CallFacts = Pick<CallContext, 'caller' | 'requestId' | 'address' | 'metadata' | 'responseMetadata'>;
 
-/** A call's context; `finish` is called when the response has gone out. */
+/** The context of a call; `finish` is called when the response has been sent. */
 export class GrpcContext implements CallContext {
   readonly caller: Caller;
   readonly tenantId: string;
@@ -44,7 +44,7 @@ export class GrpcContext implements CallContext {
     return this.controller.signal;
   }
 
-  /** Ends the call from outside: its credential is void, or the server stops. */
+  /** Cancels the call from outside, because its credential was revoked or the server is stopping. */
   abort(): void {
     this.controller.abort();
   }
@@ -60,13 +60,15 @@ export class GrpcContext implements CallContext {
   }
 }
 
-/** The first value of a metadata key as text. */
+/** Returns the first value of a metadata key as text, or undefined. */
 export function metadataText(metadata: Metadata, name: string): string | undefined {
   const value = metadata.get(name)[0];
   return value === undefined ? undefined : value.toString();
 }
 
-/** Every entry as text: several values are joined by commas, those of a `-bin` key are base64 (as on the wire). */
+/**
+ * Returns every entry as text: multiple values are joined by commas, those of a `-bin` key are base64 (as on the wire).
+ */
 export function metadataEntries(metadata: Metadata): [string, string][] {
   return Object.keys(metadata.getMap()).map((name) => [
     name,
@@ -77,7 +79,7 @@ export function metadataEntries(metadata: Metadata): [string, string][] {
   ]);
 }
 
-/** Headers as grpc-js metadata; values of a `-bin` key are base64, several of them separated by commas. */
+/** Converts headers to grpc-js metadata; values of a `-bin` key are base64, multiple ones separated by commas. */
 export function toMetadata(headers: Iterable<readonly [string, string]>): Metadata {
   const metadata = new Metadata();
   for (const [name, value] of headers) {

@@ -1,4 +1,4 @@
-// grpc.health.v1.Health, for the public port and the internal one.
+// Implements grpc.health.v1.Health for the public and the internal port.
 import { create, type Message } from '@bufbuild/protobuf';
 import {
   status,
@@ -19,22 +19,22 @@ import { grpcService } from './grpc-service.ts';
 
 const watchMilliseconds = 500;
 
-/** A gRPC server as far as services are added to it. */
+/** The part of a gRPC server that services are added to. */
 export interface ServiceHost {
   addService(definition: ServiceDefinition, implementation: UntypedServiceImplementation): void;
 }
 
-/** What the service tells. */
+/** The inputs of the health service. */
 export interface HealthParts {
-  /** Full names of the services; the empty name, the server as a whole, is always known. */
+  /** Full names of the services; the empty name, for the server as a whole, is always known. */
   readonly services: readonly string[];
-  /** Whether a service of that name, or for the empty name the server, serves at this moment. */
+  /** Reports whether a service (or the server, for the empty name) is serving now. */
   readonly isServing: (service: string) => Promise<boolean>;
-  /** Aborts when the server stops: watches are told and ended then. */
+  /** Aborts when the server stops: watches then get a final status and end. */
   readonly stopping: AbortSignal;
 }
 
-/** Adds the service. */
+/** Adds the service to a server. */
 export function addHealth(server: ServiceHost, parts: HealthParts): void {
   const names = new Set(['', ...parts.services]);
   const stateOf = async (name: string): Promise<ServingStatus> => {

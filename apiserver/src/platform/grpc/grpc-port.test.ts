@@ -26,7 +26,7 @@ import { grpcService } from './grpc-service.ts';
 const service = grpcService(DeviceRegistryService);
 const preface = Buffer.concat([Buffer.from('PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n'), frame(4, 0, 0, Buffer.alloc(0))]);
 
-/** An HTTP/2 frame (RFC 9113, 4.1). */
+/** Returns an HTTP/2 frame (RFC 9113, section 4.1). */
 function frame(type: number, flags: number, stream: number, payload: Buffer): Buffer {
   const header = Buffer.alloc(9);
   header.writeUIntBE(payload.length, 0, 3);
@@ -35,7 +35,7 @@ function frame(type: number, flags: number, stream: number, payload: Buffer): Bu
   return Buffer.concat([header, payload]);
 }
 
-/** A port of which `GetDevice` answers at once, or for the device `slow` once released. */
+/** Starts a port whose `GetDevice` responds at once, or for the device `slow` once released. */
 async function start(limits: Partial<GrpcLimits> = {}) {
   const port = new GrpcPort({}, limits, () => 0);
   const waiting: (() => void)[] = [];
@@ -62,7 +62,7 @@ describe('gRPC port', () => {
     await running.port.closeWithin(0);
   });
 
-  /** A connection that sends this much and, unlike Node's own, keeps its side open whatever the server does. */
+  /** Opens a connection that sends these bytes and, unlike Node's own, keeps its side open whatever the server does. */
   async function speak(bytes: Buffer | string = ''): Promise<Socket> {
     const socket = connect({ port: running.number, host: '127.0.0.1', allowHalfOpen: true });
     clients.push(socket);
@@ -95,10 +95,10 @@ describe('gRPC port', () => {
       });
   }
 
-  describe('ends connections', () => {
+  describe('closes connections', () => {
     for (const [what, bytes] of [
-      ['that say nothing', ''],
-      ['that say too little', 'PRI * HTTP/2.0\r\n'],
+      ['that send nothing', ''],
+      ['that send too little', 'PRI * HTTP/2.0\r\n'],
     ] as const) {
       it(what, async () => {
         await begin({ prefaceTimeout: 100 });
@@ -106,7 +106,7 @@ describe('gRPC port', () => {
       });
     }
 
-    it('that send a piece of their preface now and then', async () => {
+    it('that send their preface in small pieces', async () => {
       await begin({ prefaceTimeout: 300 });
       const socket = await speak();
       let sent = 0;
@@ -118,18 +118,18 @@ describe('gRPC port', () => {
       }
     });
 
-    it('at once that speak no HTTP/2', async () => {
+    it('at once that do not speak HTTP/2', async () => {
       await begin();
       expect(await isClosed(await speak('GET / HTTP/1.1\r\nHost: x\r\n\r\n'), 5000)).to.equal(true);
     });
 
-    it('whose headers have no end, which nobody can ask whether they are there', async () => {
+    it('whose headers never end, so that they cannot be pinged', async () => {
       await begin({ keepaliveTime: 200, keepaliveTimeout: 200 });
       const socket = await speak(Buffer.concat([preface, frame(1, 0, 1, Buffer.from([0x82]))]));
       expect(await isClosed(socket, 5000)).to.equal(true);
     });
 
-    it('without a call for long, and not those with one', async () => {
+    it('that are idle for long, but not those with a call', async () => {
       await begin({ idleTimeout: 200, lingerTimeout: 100 });
       const idle = await speak(preface);
       const call = grpcClient()('slow');
@@ -138,7 +138,7 @@ describe('gRPC port', () => {
       expect((await call).name).to.equal('slow');
     });
 
-    it('above their number', async () => {
+    it('above the limit', async () => {
       await begin({ connections: 1 });
       const first = await speak(preface);
       expect(await isClosed(await speak(preface), 5000)).to.equal(true);
@@ -146,17 +146,17 @@ describe('gRPC port', () => {
     });
   });
 
-  describe('lets connections grow old', () => {
+  describe('limits the age of connections', () => {
     const young = { connectionAge: 150, lingerTimeout: 100 };
 
-    it('and its clients call on as if nothing had happened', async () => {
+    it('and its clients continue without errors', async () => {
       await begin({ ...young, ageGrace: 60_000 });
       const call = grpcClient();
       for (const end = Date.now() + 1000; Date.now() < end;) await Promise.all([call('a'), call('b'), call('c')]);
       expect(running.peers.size).to.be.within(2, 12);
     });
 
-    it('and takes no new calls on them, while those that run may finish', async () => {
+    it('and rejects new calls on old ones, while running calls may finish', async () => {
       await begin({ ...young, ageGrace: 60_000 });
       const session = connectHttp2(`http://127.0.0.1:${running.number}`);
       clients.push(session);
@@ -172,7 +172,7 @@ describe('gRPC port', () => {
       await once(session, 'close');
     });
 
-    it('and ends what then runs for too long so that clients begin it again', async () => {
+    it('and ends calls that then run too long, so that clients restart them', async () => {
       await begin({ ...young, ageGrace: 200 });
       const started = performance.now();
       const error = await grpcClient()('slow').catch((thrown: ServiceError) => thrown);
@@ -180,13 +180,13 @@ describe('gRPC port', () => {
         code: status.UNAVAILABLE,
         details: 'the connection has reached its age: connect again',
       });
-      // 150 and a tenth, 200 and half of it.
+      // 150 plus a tenth, 200 plus half of it.
       expect(performance.now() - started).to.be.within(365, 1000);
       expect((await grpcClient()('d')).name).to.equal('d');
     });
   });
 
-  it('keeps connections that answer when they are asked whether they are there', async () => {
+  it('keeps connections that respond to pings', async () => {
     await begin({ prefaceTimeout: 100, keepaliveTime: 100, keepaliveTimeout: 100 });
     const session = connectHttp2(`http://127.0.0.1:${running.number}`);
     clients.push(session);
@@ -194,7 +194,7 @@ describe('gRPC port', () => {
     expect(session.closed).to.equal(false);
   });
 
-  it('tells how many calls a connection may have at a time', async () => {
+  it('advertises the maximum number of concurrent calls', async () => {
     await begin({ streams: 7 });
     const session = connectHttp2(`http://127.0.0.1:${running.number}`);
     clients.push(session);
@@ -202,7 +202,7 @@ describe('gRPC port', () => {
     expect(session.remoteSettings.maxConcurrentStreams).to.equal(7);
   });
 
-  it('refuses a call whose message does not come, and serves the others of its connection', async () => {
+  it('rejects a call whose message does not arrive and serves the others of its connection', async () => {
     await begin({ requestTimeout: 300 });
     const session = connectHttp2(`http://127.0.0.1:${running.number}`);
     clients.push(session);
@@ -219,7 +219,7 @@ describe('gRPC port', () => {
     expect(trailers['grpc-status']).to.equal('0');
   });
 
-  it('refuses metadata that is too large, and goes on', async () => {
+  it('rejects oversized metadata and continues', async () => {
     await begin();
     const call = grpcClient();
     const metadata = new Metadata();
@@ -259,8 +259,8 @@ describe('gRPC port', () => {
     };
 
     for (const [what, bytes] of [
-      ['say nothing', Buffer.alloc(0)],
-      ['have said half a preface', preface.subarray(0, 10)],
+      ['send nothing', Buffer.alloc(0)],
+      ['have sent half a preface', preface.subarray(0, 10)],
       ['have no call', preface],
       ['have begun to send headers', Buffer.concat([preface, frame(1, 0, 1, Buffer.from([0x82]))])],
       ['have begun a frame', Buffer.concat([preface, Buffer.from([0, 0, 9])])],
@@ -273,13 +273,13 @@ describe('gRPC port', () => {
       });
     }
 
-    it('lets running calls finish and takes no new ones', async () => {
+    it('lets running calls finish and accepts no new ones', async () => {
       await begin({ lingerTimeout: 100 });
       const call = grpcClient();
       const slow = call('slow');
       while (running.waiting.length === 0) await new Promise((resolve) => setTimeout(resolve, 5));
       const closed = within(15_000);
-      // Longer than a connection without calls is waited for.
+      // Longer than the wait for connections without calls.
       await new Promise((resolve) => setTimeout(resolve, 500));
       expect(
         await grpcClient()('d').then(
@@ -292,7 +292,7 @@ describe('gRPC port', () => {
       expect(await closed).to.be.below(6000);
     });
 
-    it('ends what does not finish in time', async () => {
+    it('ends calls that do not finish in time', async () => {
       await begin();
       const slow = grpcClient()('slow').then(
         () => '',

@@ -1,5 +1,5 @@
-// A port that speaks gRPC: its connections are taken here, bounded in number and time, and handed to a grpc-js server; at the
-// end they are drained without cutting off a call, and without waiting for clients that do not answer.
+// A gRPC port: accepts connections, limits their number and duration, and hands them to a grpc-js server. On shutdown
+// it drains them without cutting off calls and without waiting for unresponsive clients.
 import { once } from 'node:events';
 import { createServer, type AddressInfo, type Server as Listener, type Socket } from 'node:net';
 import {
@@ -18,29 +18,32 @@ import {
 } from '@grpc/grpc-js';
 import type { ServiceHost } from './grpc-health.ts';
 
-/** What one client may take of a server. Times are in milliseconds. */
+/** Limits on what a client may use of a server. Times are in milliseconds. */
 export interface GrpcLimits {
-  /** From the opening of a connection to the end of the client's preface (RFC 9113, 3.4). */
+  /** From opening a connection to the end of the client's preface (RFC 9113, section 3.4). */
   readonly prefaceTimeout: number;
-  /** From the headers of a call whose request is one message to the end of that message. */
+  /** From the headers of a call with a single request message to the end of that message. */
   readonly requestTimeout: number;
-  /** How long a connection may be without a call; clients connect again by themselves. */
+  /** How long a connection may be without a call; clients reconnect by themselves. */
   readonly idleTimeout: number;
   /**
-   * How old a connection gets, give or take a tenth, before it takes no further calls: its client connects again, and a load
-   * balancer chooses anew. Infinity: as old as it likes.
+   * Age, give or take a tenth, at which a connection accepts no further calls. Its client then reconnects, and a load
+   * balancer can choose again. Infinity for no limit.
    */
   readonly connectionAge: number;
-  /** How long the calls of such a connection may still run, at least; half as long again by chance, so that not all end at once. */
+  /**
+   * Minimum time the calls of such a connection may still run; up to half as long again at random, so that not all end
+   * at once.
+   */
   readonly ageGrace: number;
-  /** How often a client is asked whether it is still there, and how long it may take to say so. */
+  /** Interval of keepalive pings, and the timeout for their response. */
   readonly keepaliveTime: number;
   readonly keepaliveTimeout: number;
-  /** How long a client may leave its side open once ours is closed. */
+  /** How long a client may keep its side open after ours is closed. */
   readonly lingerTimeout: number;
-  /** Connections at a time; one more is closed at once. */
+  /** Maximum concurrent connections; further ones are closed at once. */
   readonly connections: number;
-  /** Calls of one connection at a time; a client holds further ones back until others have ended (RFC 9113, 5.1.2). */
+  /** Maximum concurrent calls per connection; a client queues further ones (RFC 9113, section 5.1.2). */
   readonly streams: number;
 }
 
@@ -57,24 +60,24 @@ export const defaultGrpcLimits: GrpcLimits = {
   streams: 1_000,
 };
 
-// grpc-js writes metadata that it cannot take to stderr as they are: the credential of whoever got a character of it wrong.
+// grpc-js logs invalid metadata to stderr verbatim, which would expose a mistyped credential.
 setLogVerbosity(logVerbosity.NONE);
 
-/** The preface and the header of the SETTINGS frame that belongs to it. */
+/** Size of the preface and of the header of its SETTINGS frame. */
 const prefaceBytes = 24 + 9;
 
-/** grpc-js takes this for no age at all. */
+/** grpc-js treats this value as no limit. */
 const longestAge = 2 ** 31 - 1;
 
 interface Connection {
-  /** Calls that have no status yet. */
+  /** Calls without a status so far. */
   readonly calls: Set<ServerInterceptingCallInterface>;
-  /** Bytes moved either way when it was last looked at, and since when that has not changed. */
+  /** Bytes transferred in both directions at the last check, and since when they have not changed. */
   moved: number;
   movedAt: number;
 }
 
-/** The port. Services are added first, then it listens. */
+/** The port. Services must be added before it listens. */
 export class GrpcPort implements ServiceHost {
   private readonly limits: GrpcLimits;
   private readonly random: () => number;
@@ -82,7 +85,7 @@ export class GrpcPort implements ServiceHost {
   private readonly listener: Listener;
   private readonly injector: ConnectionInjector;
   private readonly open = new Map<Socket, Connection>();
-  /** The same by `address:port` of the peer, which is how a call names its connection. */
+  /** The same, keyed by the peer's `address:port`, which is how a call identifies its connection. */
   private readonly byPeer = new Map<string, Connection>();
 
   constructor(options: ServerOptions = {}, limits: Partial<GrpcLimits> = {}, random: () => number = Math.random) {
@@ -95,7 +98,7 @@ export class GrpcPort implements ServiceHost {
       'grpc.keepalive_time_ms': this.limits.keepaliveTime,
       'grpc.keepalive_timeout_ms': this.limits.keepaliveTimeout,
       ...options,
-      // What sends a status sends it through those that stand before it, which see in this way what the port refuses.
+      // A status passes through the interceptors before the one that sends it, so those also see what the port rejects.
       interceptors: [...(options.interceptors ?? []), this.interceptor()],
     });
     this.injector = this.server.createConnectionInjector(ServerCredentials.createInsecure());
@@ -108,14 +111,14 @@ export class GrpcPort implements ServiceHost {
     this.server.addService(definition, implementation);
   }
 
-  /** Listens; answers the port, which the system chooses when 0 is asked for. Rejects when it is taken. */
+  /** Starts listening and returns the port, which the system chooses if 0 is given. Rejects if it is in use. */
   async listen(host: string, port: number): Promise<number> {
     this.listener.listen(port, host);
     await once(this.listener, 'listening');
     return (this.listener.address() as AddressInfo).port;
   }
 
-  /** Takes no more connections or calls, and resolves when the running calls are answered or the time is up. */
+  /** Stops accepting connections and calls; resolves when running calls are finished or the time is up. */
   async closeWithin(milliseconds: number): Promise<void> {
     const closed = new Promise<void>((resolve) => this.listener.close(() => resolve()));
     this.server.tryShutdown(() => undefined);
@@ -139,7 +142,7 @@ export class GrpcPort implements ServiceHost {
     }, this.limits.prefaceTimeout);
     const old =
       this.limits.connectionAge < longestAge ? setTimeout(() => this.endOld(socket), this.longestLife()) : undefined;
-    // Our side is closed, all that was to be said is sent: a client that keeps its own side open is not waited for.
+    // Our side is closed and everything is sent: a client that keeps its own side open is not waited for.
     socket.once('finish', () => setTimeout(() => socket.destroy(), this.limits.lingerTimeout).unref());
     socket.once('close', () => {
       clearTimeout(preface);
@@ -150,13 +153,13 @@ export class GrpcPort implements ServiceHost {
     this.injector.injectConnection(socket);
   }
 
-  /** Milliseconds after which the calls of a connection end, whatever grpc-js has made of its age. */
+  /** Returns the milliseconds after which the calls of a connection end, whatever age grpc-js assumes. */
   private longestLife(): number {
     const { connectionAge, ageGrace } = this.limits;
     return connectionAge * 1.1 + ageGrace * (1 + this.random() / 2);
   }
 
-  /** Ends what still runs on a connection that takes no calls any more: its client is to begin it again on another one. */
+  /** Ends what still runs on a connection that accepts no more calls; its client should restart it on another one. */
   private endOld(socket: Socket): void {
     for (const call of this.open.get(socket)?.calls ?? []) {
       call.sendStatus({ code: status.UNAVAILABLE, details: 'the connection has reached its age: connect again' });
@@ -164,7 +167,7 @@ export class GrpcPort implements ServiceHost {
     setTimeout(() => socket.destroy(), this.limits.lingerTimeout).unref();
   }
 
-  /** Ends connections without a call on which nothing moves: those that have begun to send headers and not gone on. */
+  /** Closes connections without a call on which nothing moves: those that have sent partial headers and stopped. */
   private endQuiet(): void {
     const now = performance.now();
     for (const [socket, connection] of this.open) {
@@ -178,11 +181,13 @@ export class GrpcPort implements ServiceHost {
     }
   }
 
-  /** Counts the calls of each connection, and ends those whose one message does not come, or is not the only one. */
+  /**
+   * Tracks the calls of each connection and ends unary requests whose single message is missing or not the only one.
+   */
   private interceptor(): ServerInterceptor {
     return (method, call) => {
       let messages = 0;
-      // gRPC's status codes, UNIMPLEMENTED: a request of another number of messages than its method takes.
+      // As in gRPC's status codes: UNIMPLEMENTED for a wrong number of request messages.
       const refuse = (details: string): void => call.sendStatus({ code: status.UNIMPLEMENTED, details });
       const connection = this.byPeer.get(call.getPeer());
       connection?.calls.add(call);

@@ -1,4 +1,4 @@
-// grpc-js service definitions from protobuf-es descriptors: the one protobuf runtime of the data plane.
+// Derives grpc-js service definitions from protobuf-es descriptors, the only protobuf runtime of the data plane.
 import { fromBinary, toBinary, type DescMessage, type DescService, type MessageShape } from '@bufbuild/protobuf';
 import type { MethodDefinition, ServiceDefinition } from '@grpc/grpc-js';
 
@@ -12,7 +12,7 @@ const deserializer =
   (bytes: Buffer): MessageShape<T> =>
     fromBinary(type, bytes);
 
-/** What grpc-js needs to serve or call a service; methods are keyed by their name in the .proto file. */
+/** Returns what grpc-js needs to serve or call a service; methods are keyed by their name in the .proto file. */
 export function grpcService(service: DescService): ServiceDefinition {
   return Object.fromEntries(
     service.methods.map((method): [string, MethodDefinition<MessageShape<DescMessage>, MessageShape<DescMessage>>] => [
@@ -30,7 +30,7 @@ export function grpcService(service: DescService): ServiceDefinition {
   );
 }
 
-/** The same with requests as their bytes, for a server that says itself what is wrong with them. */
+/** Returns the same with requests as bytes, for a server that reports decoding errors itself. */
 export function withBinaryRequests(service: ServiceDefinition): ServiceDefinition {
   const requestDeserialize = (bytes: Buffer): Buffer => bytes;
   return Object.fromEntries(Object.entries(service).map(([name, method]) => [name, { ...method, requestDeserialize }]));

@@ -2,7 +2,7 @@ import { expect } from 'chai';
 import { isPublicAddress, parseOutboundHosts } from './outbound-addresses.ts';
 
 describe('outbound addresses', () => {
-  // A network of the registries: its first and last address, and the public neighbours on both sides, if there are any.
+  // For each network of the registries: its first and last address, and the public neighbours on both sides, if any.
   for (const [network, inside, outside] of [
     ['0.0.0.0/8', ['0.0.0.0', '0.255.255.255'], ['1.0.0.0']],
     ['10.0.0.0/8', ['10.0.0.0', '10.255.255.255'], ['9.255.255.255', '11.0.0.0']],
@@ -42,10 +42,10 @@ describe('outbound addresses', () => {
     ['fc00::/7', ['fc00::', 'fd00:ec2::254', 'fdff:ffff::1'], []],
     ['fe80::/10', ['fe80::1', 'fe80::1%eth0', 'febf:ffff::1', 'fec0::1'], []],
     ['ff00::/8', ['ff00::', 'ff02::1', 'ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff'], []],
-    ['what is not given out', ['4000::1', '1fff:ffff::1', 'e000::1'], ['2606:4700::1111', '2a00:1450:4001::8a']],
-    ['what is no address', ['', 'localhost', '8.8.8', '8.8.8.8/32', '[2606:4700::1]'], []],
+    ['unallocated addresses', ['4000::1', '1fff:ffff::1', 'e000::1'], ['2606:4700::1111', '2a00:1450:4001::8a']],
+    ['invalid addresses', ['', 'localhost', '8.8.8', '8.8.8.8/32', '[2606:4700::1]'], []],
   ] as const) {
-    it(`does not take ${network} for public, and what lies beside it it does`, () => {
+    it(`classifies ${network} as not public and its neighbours as public`, () => {
       for (const address of inside) expect(isPublicAddress(address), address).to.equal(false);
       for (const address of outside) expect(isPublicAddress(address), address).to.equal(true);
     });
@@ -56,45 +56,45 @@ describe('outbound addresses', () => {
   for (const [what, list, target, address, allowed] of [
     ['a public address', '', to('a.test'), '8.8.8.8', true],
     ['a private address', '', to('a.test'), '10.0.0.1', false],
-    ['text that is no address', '0.0.0.0/8', to('a.test'), 'a.test', false],
+    ['text that is not an address', '0.0.0.0/8', to('a.test'), 'a.test', false],
     ['this machine’s own public address', '', to('a.test'), '93.184.216.34', false],
-    ['it mapped into IPv6', '', to('a.test'), '::ffff:93.184.216.34', false],
-    ['it through NAT64', '', to('a.test'), '64:ff9b::93.184.216.34', false],
+    ['the same address mapped into IPv6', '', to('a.test'), '::ffff:93.184.216.34', false],
+    ['the same address through NAT64', '', to('a.test'), '64:ff9b::93.184.216.34', false],
     ['its IPv6 address in another spelling', '', to('a.test'), '2606:4700:0:0::0005', false],
-    ['its address when that is listed', '93.184.216.34', to('a.test'), '93.184.216.34', true],
+    ['its address when listed', '93.184.216.34', to('a.test'), '93.184.216.34', true],
     ['its address under a listed name', 'a.test', to('a.test'), '10.9.9.9', false],
     ['a private address under a listed name', 'a.test', to('a.test'), '10.0.0.1', true],
     ['a unique local address under it', 'a.test', to('a.test'), 'fd12::1', true],
     ['loopback under it', 'a.test', to('a.test'), '127.0.0.2', false],
     ['metadata under it', 'a.test', to('a.test'), '169.254.169.254', false],
     ['metadata in IPv6 under it', 'a.test', to('a.test'), 'fd00:ec2::254', false],
-    ['carrier-grade NAT, where a cloud has its metadata', 'a.test', to('a.test'), '100.100.100.200', false],
-    ['a name that is written otherwise', 'A.Test.', to('a.tEst.'), '10.0.0.1', true],
+    ['carrier-grade NAT, used for cloud metadata', 'a.test', to('a.test'), '100.100.100.200', false],
+    ['a name in a different spelling', 'A.Test.', to('a.tEst.'), '10.0.0.1', true],
     ['a name below a listed one', 'a.test', to('b.a.test'), '10.0.0.1', false],
-    ['a name below a suffix', '*.a.test', to('c.b.a.test'), '10.0.0.1', true],
+    ['a name under a suffix', '*.a.test', to('c.b.a.test'), '10.0.0.1', true],
     ['the suffix itself', '*.a.test', to('a.test'), '10.0.0.1', false],
     ['a name that only ends like a suffix', '*.a.test', to('ba.test'), '10.0.0.1', false],
     ['a name with its port', 'a.test:8443', to('a.test', 8443), '10.0.0.1', true],
     ['a name with another port', 'a.test:8443', to('a.test'), '10.0.0.1', false],
     ['a listed address', '10.0.0.1', to('10.0.0.1'), '10.0.0.1', true],
-    ['a name that leads to it', '10.0.0.1', to('x.test'), '10.0.0.1', true],
+    ['a name that resolves to it', '10.0.0.1', to('x.test'), '10.0.0.1', true],
     ['its neighbour', '10.0.0.1', to('10.0.0.2'), '10.0.0.2', false],
-    ['it mapped into IPv6', '10.0.0.1', to('::ffff:10.0.0.1'), '::ffff:10.0.0.1', true],
-    ['it through NAT64', '10.0.0.1', to('x.test'), '64:ff9b::10.0.0.1', false],
+    ['the same address mapped into IPv6', '10.0.0.1', to('::ffff:10.0.0.1'), '::ffff:10.0.0.1', true],
+    ['the same address through NAT64', '10.0.0.1', to('x.test'), '64:ff9b::10.0.0.1', false],
     ['its port', '127.0.0.1:8082', to('127.0.0.1', 8082), '127.0.0.1', true],
     ['another of its ports', '127.0.0.1:8082', to('127.0.0.1', 5432), '127.0.0.1', false],
     ['an IPv6 address with its port', '[::1]:8082', to('::1', 8082), '::1', true],
-    ['another port of it', '[::1]:8082', to('::1', 22), '::1', false],
+    ['another of its ports', '[::1]:8082', to('::1', 22), '::1', false],
     ['a listed network', '10.1.0.0/16', to('x.test'), '10.1.255.255', true],
-    ['what lies behind it', '10.1.0.0/16', to('x.test'), '10.2.0.0', false],
+    ['an address just outside of it', '10.1.0.0/16', to('x.test'), '10.2.0.0', false],
     ['a listed network of IPv6', 'fd12:3::/32', to('x.test'), 'fd12:3:4::5', true],
-    ['metadata in a listed network, which is then meant', '169.254.0.0/16', to('x.test'), '169.254.169.254', true],
+    ['metadata in a listed network, which is then intended', '169.254.0.0/16', to('x.test'), '169.254.169.254', true],
   ] as const) {
     it(`${allowed ? 'allows' : 'blocks'} ${what} with the list ${JSON.stringify(list)}`, () =>
       expect(at(list).allows(target, address, own)).to.equal(allowed));
   }
 
-  it('lists what may be spoken to without TLS: the host of the URL itself', () => {
+  it("lists the hosts that allow plain text: the URL's own host", () => {
     const hosts = at('a.test, 10.0.0.0/8 ,*.b.test:8080');
     expect(hosts.isListed(to('a.test', 80))).to.equal(true);
     expect(hosts.isListed(to('10.2.3.4', 80))).to.equal(true);
@@ -105,32 +105,32 @@ describe('outbound addresses', () => {
 
   for (const [entry, problem] of [
     ['https://a.test', /is a URL/],
-    ['a.test/path', /is no host/],
-    ['*', /is no host/],
-    ['*.', /is no host/],
-    ['a.*.test', /is no host/],
-    ['-a.test', /is no host/],
-    ['a..test', /is no host/],
-    ['user@a.test', /is no host/],
-    ['10.0.0', /is no host/],
-    ['10.0.0.256', /is no host/],
-    ['0x7f.1', /is no host/],
+    ['a.test/path', /is not a host/],
+    ['*', /is not a host/],
+    ['*.', /is not a host/],
+    ['a.*.test', /is not a host/],
+    ['-a.test', /is not a host/],
+    ['a..test', /is not a host/],
+    ['user@a.test', /is not a host/],
+    ['10.0.0', /is not a host/],
+    ['10.0.0.256', /is not a host/],
+    ['0x7f.1', /is not a host/],
     ['a.test:0', /port/],
     ['a.test:65536', /port/],
     ['a.test:http', /port/],
     ['a.test:', /port/],
     ['[a.test]:80', /brackets/],
-    ['[::1', /is no host/],
+    ['[::1', /is not a host/],
     ['10.0.0.0/33', /prefix/],
-    ['10.0.0.0/x', /is no host/],
-    ['10.0.0.1/8', /bits behind its prefix/],
-    ['0.0.0.0/0', /prefix that is not from 8 to 32/],
-    ['::/0', /prefix that is not from 7 to 128/],
+    ['10.0.0.0/x', /is not a host/],
+    ['10.0.0.1/8', /bits set after its prefix/],
+    ['0.0.0.0/0', /prefix outside 8 to 32/],
+    ['::/0', /prefix outside 7 to 128/],
     ['::ffff:10.0.0.0/104', /write it as IPv4/],
     ['::ffff:0:0/96', /write it as IPv4/],
-    ['fe80::1%eth0/64', /is no host/],
+    ['fe80::1%eth0/64', /is not a host/],
   ] as const) {
-    it(`refuses ${entry} in a list and quotes it`, () =>
+    it(`rejects ${entry} in a list and quotes it`, () =>
       expect(() => at(`ok.test,${entry}`))
         .to.throw(problem)
         .with.property('message')

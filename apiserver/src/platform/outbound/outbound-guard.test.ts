@@ -1,4 +1,4 @@
-// The guard on real sockets, with a resolver that answers what the test wants.
+// Tests the guard on real sockets, with a resolver controlled by the test.
 import { expect } from 'chai';
 import { once } from 'node:events';
 import http, { createServer, type Server } from 'node:http';
@@ -40,7 +40,7 @@ describe('the guard of outbound connections', () => {
       request.on('error', resolve);
     });
 
-  it('connects to the addresses that were judged, and to nothing when one of them is blocked', async () => {
+  it('connects only to the checked addresses, and to none if one of them is blocked', async () => {
     const url = new URL(`http://a.test:${port}/`);
     const listed = parseOutboundHosts(`127.0.0.1:${port}`);
     expect(await get(new OutboundGuard(listed, { resolve: resolving('127.0.0.1') }), url)).to.equal(200);
@@ -52,7 +52,7 @@ describe('the guard of outbound connections', () => {
     expect(asked).to.equal(before);
   });
 
-  it('judges every lookup anew: a name that changes its mind leads nowhere', async () => {
+  it('checks every lookup, so that a name that changes its address leads nowhere', async () => {
     const url = new URL(`http://a.test:${port}/`);
     let lookups = 0;
     const guard = new OutboundGuard(parseOutboundHosts(''), {
@@ -67,7 +67,7 @@ describe('the guard of outbound connections', () => {
     expect(lookups).to.equal(2);
   });
 
-  it('says the same of a name that does not exist as of one that is blocked', async () => {
+  it('reports nonexistent and blocked names alike', async () => {
     const url = new URL(`http://a.test:${port}/`);
     const missing: Resolve = (_name, _options, done) => done(Object.assign(new Error(), { code: 'ENOTFOUND' }), []);
     const messages = await Promise.all(
@@ -78,14 +78,14 @@ describe('the guard of outbound connections', () => {
     expect(messages[0]).to.deep.include({ message: (messages[1] as Error).message });
   });
 
-  it('blocks the addresses of the machine’s interfaces, public ones too', () => {
+  it('blocks the addresses of the machine’s interfaces, including public ones', () => {
     const guard = new OutboundGuard(parseOutboundHosts(''), { interfaces: () => ['93.184.216.34'] });
     expect(guard.isBlocked(new URL('https://93.184.216.34/'))).to.equal(true);
     expect(guard.isBlocked(new URL('https://[::ffff:93.184.216.34]/'))).to.equal(true);
     expect(guard.isBlocked(new URL('https://93.184.216.35/'))).to.equal(false);
   });
 
-  it('judges an address in every spelling that URLs know', () => {
+  it('checks an address in every spelling that URLs allow', () => {
     const guard = new OutboundGuard(parseOutboundHosts(''));
     for (const host of ['127.0.0.1', '2130706433', '0x7f.1', '0177.1', '0', '127.1', '[::1]', '[::ffff:a9fe:a9fe]']) {
       expect(guard.isBlocked(new URL(`https://${host}/`)), host).to.equal(true);

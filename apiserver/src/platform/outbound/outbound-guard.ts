@@ -1,11 +1,11 @@
-// Keeps connections on behalf of tenants away from this machine and its neighbours. A URL is judged before anything is
-// looked up, and every address that DNS gives is judged at the moment of connecting, so that DNS cannot change its mind.
+// Keeps connections on behalf of tenants away from this machine and its neighbours. A URL is checked before any lookup,
+// and every address from DNS is checked at the time of connecting, so that DNS rebinding has no effect.
 import dns from 'node:dns';
 import { isIP, type LookupFunction } from 'node:net';
 import os from 'node:os';
 import type { OutboundHosts, OutboundTarget } from './outbound-addresses.ts';
 
-/** The host of a URL has no address, or one that must not be connected to. Which of them it is, is not said. */
+/** The host of a URL has no address, or one that must not be connected to. Does not reveal which. */
 export class BlockedAddressError extends Error {
   constructor(host: string) {
     super(`${host} has no address that may be connected to`);
@@ -13,17 +13,17 @@ export class BlockedAddressError extends Error {
   }
 }
 
-/** All addresses of a name, as dns.lookup gives them. */
+/** Resolves a name to all its addresses, as dns.lookup returns them. */
 export type Resolve = (
   name: string,
   options: dns.LookupAllOptions,
   done: (error: NodeJS.ErrnoException | null, addresses: dns.LookupAddress[]) => void,
 ) => void;
 
-/** How long the addresses of the machine's interfaces are believed. */
+/** How long the addresses of the machine's interfaces are cached. */
 const interfacesMilliseconds = 10_000;
 
-/** Judges where requests lead. */
+/** Decides where requests may go. */
 export class OutboundGuard {
   private readonly hosts: OutboundHosts;
   private readonly resolve: Resolve;
@@ -37,20 +37,22 @@ export class OutboundGuard {
     this.interfaces = options.interfaces ?? interfaceAddresses;
   }
 
-  /** Whether the host of the URL may be spoken to without TLS: only if it is listed. */
+  /** Reports whether the host of the URL may be contacted without TLS: only if it is listed. */
   allowsPlainText(url: URL): boolean {
     return this.hosts.isListed(targetOf(url));
   }
 
-  /** Whether the URL names an address that must not be connected to. What a name leads to shows when it is looked up. */
+  /**
+   * Reports whether the URL contains an address that must not be connected to. A name is checked when it is looked up.
+   */
   isBlocked(url: URL): boolean {
     const target = targetOf(url);
     return isIP(target.host) !== 0 && !this.allows(target, target.host);
   }
 
   /**
-   * The `lookup` of a request to this URL: gives the addresses that the request then connects to. Fails with
-   * BlockedAddressError when there are none, or when one of them is blocked.
+   * Returns the `lookup` for a request to this URL, which yields the addresses to connect to. It fails with
+   * BlockedAddressError if there are none or one of them is blocked.
    */
   lookupFor(url: URL): LookupFunction {
     const target = targetOf(url);

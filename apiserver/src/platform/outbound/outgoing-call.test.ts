@@ -1,4 +1,4 @@
-// What the data plane asks of others, as spans at a real OTLP receiver: under which names, with what in them, and what not.
+// Tests the spans of outgoing requests on a real OTLP receiver: their names, what they contain and what not.
 import { createHash } from 'node:crypto';
 import { once } from 'node:events';
 import { createServer, type IncomingHttpHeaders, type Server } from 'node:http';
@@ -22,7 +22,7 @@ const logger = createLogger('silent');
 const traceId = '0af7651916cd43dd8448eb211c80319c';
 const secret = 'a-secret-nobody-sees';
 
-describe('the spans of what is asked of others', () => {
+describe('spans of outgoing requests', () => {
   let receiver: OtlpReceiver;
   let peer: Server;
   let answer: { status: number; headers?: Record<string, string>; body?: string };
@@ -47,7 +47,10 @@ describe('the spans of what is asked of others', () => {
   });
 
   let calls = 0;
-  /** Does work as part of a call; answers the one span that it brings forth, which its settings have brought no secret into. */
+  /**
+   * Runs work as part of a call and returns the only span it produces, after checking that it contains no secret of the
+   * settings.
+   */
   const spanOf = async (work: () => Promise<unknown>): Promise<ReceivedSpan> => {
     calls += 1;
     const received = { traceId, spanId: calls.toString(16).padStart(16, '0'), flags: 1, tracestate: 'congo=t61' };
@@ -76,7 +79,7 @@ describe('the spans of what is asked of others', () => {
     after(() => kubernetes.close());
     const get = () => kubernetes.get('OtaRollout', 'kellet-acme', 'one');
 
-    it('are named by what is done to which kind of resource, and the API server is told of them', async () => {
+    it('are named by operation and resource kind, and the API server receives the trace', async () => {
       answer = { status: 200, body: '{}' };
       const manifest = { apiVersion: '', kind: '', metadata: { namespace: 'kellet-acme', name: 'one' }, spec: {} };
       const span = await spanOf(() => kubernetes.apply('OtaRollout', manifest));
@@ -93,7 +96,7 @@ describe('the spans of what is asked of others', () => {
       expect(asked.headers['traceparent']).to.equal(`00-${traceId}-${span.spanId}-01`);
     });
 
-    it('have failed when it refuses or is away, and not when there is nothing', async () => {
+    it('record a failure when it refuses or is down, but not for a missing resource', async () => {
       answer = { status: 404, body: '{}' };
       const missing = await spanOf(get);
       expect(missing.attributes)
@@ -132,7 +135,7 @@ describe('the spans of what is asked of others', () => {
       }
     });
 
-    it('are no business of its own', async () => {
+    it('are not propagated to it', async () => {
       answer = { status: 404, body: '{}' };
       const span = await spanOf(() => processorAt(base).status('ab'.repeat(32)));
       expect(span).to.deep.include({ name: 'GET /v1/tx/{txid}' });
@@ -161,7 +164,7 @@ describe('the spans of what is asked of others', () => {
         async () => async () => undefined,
       );
 
-    it('say from where, without the query that may open it', async () => {
+    it('record the host and path without the query, which may be secret', async () => {
       answer = { status: 200, body: content.toString() };
       const span = await spanOf(() => fetch(sha256));
       expect(asked.url).to.contain(secret);
@@ -173,7 +176,7 @@ describe('the spans of what is asked of others', () => {
       });
     });
 
-    it('have failed with the answer of the server, or without one', async () => {
+    it("record a failure with the server's status, or without one", async () => {
       answer = { status: 503 };
       expect((await spanOf(() => fetch(sha256))).attributes).to.include({ 'error.type': '503' });
       answer = { status: 200, headers: { 'content-length': '9' }, body: 'firmware' };
@@ -189,7 +192,7 @@ describe('the spans of what is asked of others', () => {
     });
     after(() => test.drop());
 
-    it('tell reads from transactions, and what failed in them from what was refused', async () => {
+    it('distinguish reads from transactions, and failures from refusals', async () => {
       const { database } = test;
       const read = await spanOf(() => database.read('acme', (tx) => tx.query('SELECT 1')));
       expect(read.name).to.equal('read');
@@ -210,7 +213,7 @@ describe('the spans of what is asked of others', () => {
       await away.close();
     });
 
-    it('are those of calls alone: loops are none', async () => {
+    it('are recorded for calls only, not for loops', async () => {
       const count = receiver.spans.length;
       await test.database.system((tx) => tx.query('SELECT 1'));
       await spanOf(() => test.database.read('acme', (tx) => tx.query('SELECT 1')));

@@ -1,4 +1,5 @@
-// Spans around the HTTP requests that the data plane sends. Attributes are OpenTelemetry's semantic conventions for HTTP clients.
+// Spans of the HTTP requests that the data plane sends. Attributes follow OpenTelemetry's semantic conventions for HTTP
+// clients.
 import type { Attributes } from '@opentelemetry/api';
 import { beginClientSpan, endTrace, inTrace } from '../tracing.ts';
 
@@ -6,14 +7,14 @@ import { beginClientSpan, endTrace, inTrace } from '../tracing.ts';
 export interface OutgoingRequest {
   readonly method: string;
   readonly url: URL;
-  /** Its path with a name in braces for what differs from request to request: spans are named by it. */
+  /** Its path with placeholders in braces for the variable parts; names the span. */
   readonly template?: string;
 }
 
 /**
- * Runs a request in a span of its own when spans are sent; `work` says the status when it knows it. What was answered with
- * 400 or more has failed, except that a GET may find nothing; so has what throws. The span holds neither the query, nor user
- * and password, nor headers: each may be secret.
+ * Runs a request in its own span if spans are exported; `work` reports the status once known. A status of 400 or more
+ * is a failure, except 404 for a GET; so is an exception. The span contains no query, user, password or headers, since
+ * each may be secret.
  */
 export async function traceRequestTo<T>(
   { method, url, template }: OutgoingRequest,
@@ -47,7 +48,7 @@ export async function traceRequestTo<T>(
   }
 }
 
-/** What failed, by a name of few values: the code of the system or of fetch, else the class. */
+/** Returns a low-cardinality name of the error: the system's or fetch's code, else the class. */
 function errorType(error: unknown): string {
   if (!(error instanceof Error)) return 'error';
   if ('code' in error && typeof error.code === 'string') return error.code;

@@ -2,7 +2,7 @@ import { expect } from 'chai';
 import { sleep } from '../clock.ts';
 import { pace, TooSlowError } from './pace.ts';
 
-describe('the pace of bytes', () => {
+describe('pace', () => {
   const limits = { idleMilliseconds: 1000, totalMilliseconds: 1000, bytesPerSecond: 1, graceMilliseconds: 0 };
   async function* drip(count: number, milliseconds: number): AsyncGenerator<Buffer> {
     for (let index = 0; index < count; index += 1) {
@@ -28,12 +28,12 @@ describe('the pace of bytes', () => {
     }
   };
 
-  it('hands everything on while it comes fast enough, however long it is worked on', async () => {
+  it('passes everything on while it arrives fast enough, however long processing takes', async () => {
     expect(await outcome(drip(5, 1), { idleMilliseconds: 30 }, 50)).to.equal(5);
     expect(await outcome(drip(0, 1), {})).to.equal(0);
   });
 
-  it('ends a silence, and what drips for too long', async () => {
+  it('ends a stall, and a trickle that takes too long', async () => {
     expect(await outcome(drip(2, 100), { idleMilliseconds: 20 }))
       .to.be.instanceOf(TooSlowError)
       .with.property('message')
@@ -48,7 +48,7 @@ describe('the pace of bytes', () => {
       .match(/less than 1000 bytes a second/);
   });
 
-  it('ends at once when it is told to, and passes errors on', async () => {
+  it('ends at once when aborted, and passes errors on', async () => {
     const stopping = new AbortController();
     const running = outcome(drip(1, 1000), {}, 0, stopping.signal);
     stopping.abort(new Error('told to'));

@@ -1,18 +1,18 @@
-// Bounds on how slowly bytes may come, so that who sends them a drop at a time holds nothing for ever.
+// Limits on how slowly bytes may arrive, so that a sender that trickles them cannot hold resources forever.
 
-/** The least pace. */
+/** The minimum pace. */
 export interface Pace {
-  /** Longest wait for the next bytes. */
+  /** Maximum wait for the next bytes. */
   readonly idleMilliseconds: number;
-  /** Longest time for all of them. */
+  /** Maximum total time. */
   readonly totalMilliseconds: number;
-  /** Least bytes a second of waiting, on average. */
+  /** Minimum bytes per second of waiting, on average. */
   readonly bytesPerSecond: number;
-  /** How much waiting there is before the average is judged. */
+  /** Waiting time before the average is checked. */
   readonly graceMilliseconds: number;
 }
 
-/** Bytes come too slowly; the message says which bound was crossed. */
+/** Bytes arrived too slowly; the message names the limit. */
 export class TooSlowError extends Error {
   constructor(message: string) {
     super(message);
@@ -21,9 +21,9 @@ export class TooSlowError extends Error {
 }
 
 /**
- * Hands on what comes from `source`. Throws TooSlowError as soon as it comes too slowly, and the signal's reason when that
- * aborts; `source` may then still wait for bytes, and is the caller's to end. Only the wait for bytes counts against idle
- * time and average, not what is done with them. `sizeOf` says how many bytes a piece has.
+ * Yields what `source` produces. Throws TooSlowError as soon as it is too slow, and the signal's reason when that
+ * aborts; `source` may then still be waiting for bytes, and the caller must end it. Only waiting for bytes counts
+ * towards idle time and average, not processing. `sizeOf` returns the size of a piece in bytes.
  */
 export async function* pace<T>(
   source: AsyncIterable<T>,
@@ -54,7 +54,7 @@ export async function* pace<T>(
   }
 }
 
-/** What the promise comes to, if it comes to something in time. */
+/** Resolves like the promise, if it settles in time. */
 function within<T>(
   promise: Promise<T>,
   milliseconds: number,

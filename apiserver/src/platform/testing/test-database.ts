@@ -1,11 +1,11 @@
-// For tests: a fresh, migrated database on the server that KELLET_TEST_DATABASE_URL names.
+// A fresh, migrated database on the server at KELLET_TEST_DATABASE_URL, for tests.
 import pg from 'pg';
 import { Database } from '../database/database.ts';
 import { newId } from '../ids.ts';
 import { createLogger } from '../logger.ts';
 import { migrate } from '../database/migrate.ts';
 
-/** A database of a test's own. */
+/** A database that belongs to one test. */
 export interface TestDatabase {
   database: Database;
   url: string;
@@ -13,15 +13,15 @@ export interface TestDatabase {
   drop(): Promise<void>;
 }
 
-// The login role is what it is in production: it may create roles and is no superuser, or neither row-level security nor a
-// missing grant would show.
+// The login role is as in production, allowed to create roles but not a superuser; otherwise row-level security and
+// missing grants would go unnoticed.
 const loginRole = 'kellet_test';
 const makeLoginRole = `DO $$ BEGIN
   CREATE ROLE ${loginRole} LOGIN CREATEROLE PASSWORD '${loginRole}';
 EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL;
 END $$`;
 
-/** Creates and migrates a database. Throws when no test server is named: `make test` starts one. */
+/** Creates and migrates a database. Throws if no test server is configured; `make test` starts one. */
 export async function createTestDatabase(): Promise<TestDatabase> {
   const server = process.env['KELLET_TEST_DATABASE_URL'];
   if (!server) throw new Error('KELLET_TEST_DATABASE_URL is not set: run the tests with make test');

@@ -1,6 +1,6 @@
-// A kubeconfig for tests of processes that need no Kubernetes API, but want to be told of one.
+// A kubeconfig for tests of processes that require one but do not use the Kubernetes API.
 
-/** Nobody answers there. */
+/** Nothing listens at this address. */
 export const absentCluster = JSON.stringify({
   apiVersion: 'v1',
   kind: 'Config',

@@ -1,4 +1,4 @@
-// For tests: a NATS server (KELLET_TEST_NATS_SERVER) with limits of a test's own, which can be held and stopped.
+// A NATS server (KELLET_TEST_NATS_SERVER) with its own limits, which a test can stop and restart.
 import { spawn, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
@@ -6,7 +6,7 @@ import { connect, createServer, type AddressInfo } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
-/** A server of a test's own. */
+/** A server that belongs to one test. */
 export class TestNats {
   private readonly port: number;
   private readonly folder: string;
@@ -17,7 +17,7 @@ export class TestNats {
     this.folder = folder;
   }
 
-  /** Starts one on a free port that takes messages of at most so many bytes. */
+  /** Starts a server on a free port that accepts messages of at most that many bytes. */
   static async start(maximumPayload: number): Promise<TestNats> {
     const probe = createServer().listen(0, '127.0.0.1');
     await once(probe, 'listening');
@@ -32,7 +32,7 @@ export class TestNats {
     return `nats://127.0.0.1:${this.port}`;
   }
 
-  /** Starts it on the same port, with the files it had, or with none. */
+  /** Starts it on the same port, with its previous files or without. */
   async start(maximumPayload: number, keepFiles = true): Promise<void> {
     const program = process.env['KELLET_TEST_NATS_SERVER'];
     if (!program) throw new Error('KELLET_TEST_NATS_SERVER is not set: run the tests with make test');
@@ -59,7 +59,7 @@ export class TestNats {
     return isOpen;
   }
 
-  /** Ends it without warning. */
+  /** Kills it. */
   async kill(): Promise<void> {
     const { child } = this;
     if (!child || child.exitCode !== null || child.signalCode !== null) return;
@@ -67,7 +67,7 @@ export class TestNats {
     await once(child, 'exit');
   }
 
-  /** Ends it and removes its files. */
+  /** Stops it and removes its files. */
   async stop(): Promise<void> {
     await this.kill();
     await rm(this.folder, { recursive: true, force: true });

@@ -1,4 +1,4 @@
-// For tests: a receiver of OpenTelemetry spans over OTLP (http/protobuf), which this process sends its spans to.
+// A receiver of OpenTelemetry spans over OTLP (http/protobuf), to which this process sends its spans, for tests.
 import { once } from 'node:events';
 import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
@@ -11,7 +11,7 @@ interface Message {
   [field: number]: (Uint8Array | bigint | number)[];
 }
 
-/** The fields of a protobuf message by number. */
+/** Returns the fields of a protobuf message by number. */
 function fields(bytes: Uint8Array): Message {
   const reader = new BinaryReader(bytes);
   const found: Message = {};
@@ -40,7 +40,7 @@ const attributesOf = (message: Message, field: number): Record<string, string | 
     }),
   );
 
-/** A span as it was received. */
+/** A received span. */
 export interface ReceivedSpan {
   service: unknown;
   traceId: string;
@@ -54,7 +54,7 @@ export interface ReceivedSpan {
   status: unknown;
 }
 
-/** opentelemetry/proto/collector/trace/v1: the spans of an ExportTraceServiceRequest. */
+/** Returns the spans of an ExportTraceServiceRequest (opentelemetry/proto/collector/trace/v1). */
 const spansOf = (request: Uint8Array): ReceivedSpan[] =>
   inner(fields(request), 1).flatMap((resourceSpans) =>
     inner(resourceSpans, 2).flatMap((scopeSpans) =>
@@ -74,13 +74,13 @@ const spansOf = (request: Uint8Array): ReceivedSpan[] =>
 /** A running receiver. */
 export interface OtlpReceiver {
   readonly spans: readonly ReceivedSpan[];
-  /** The first span that matches, as soon as it is there. */
+  /** Returns the first span that matches, waiting for it if necessary. */
   span(matches: (one: ReceivedSpan) => boolean): Promise<ReceivedSpan>;
-  /** Ends sending and receiving. */
+  /** Stops sending and receiving. */
   stop(): Promise<void>;
 }
 
-/** Starts a receiver and has the spans of this process sent to it. */
+/** Starts a receiver and exports the spans of this process to it. */
 export async function startOtlpReceiver(): Promise<OtlpReceiver> {
   const spans: ReceivedSpan[] = [];
   const server = createServer((request, response) => {

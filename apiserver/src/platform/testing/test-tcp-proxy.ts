@@ -1,8 +1,8 @@
-// For tests: a TCP connection to a server that can be cut, or swallow everything, as networks do.
+// A TCP proxy to a server that can cut connections or drop everything, as networks do, for tests.
 import { once } from 'node:events';
 import { connect, createServer, type AddressInfo, type Server, type Socket } from 'node:net';
 
-/** Which bytes are swallowed: those from the client, those from the server, or both. */
+/** Which bytes are dropped: those from the client, those from the server, or both. */
 export type Silence = 'to server' | 'to client' | 'both';
 
 /** The two sockets of a forwarded connection. */
@@ -12,12 +12,12 @@ interface Pair {
   silence: Silence | undefined;
 }
 
-/** Forwards connections to a server until told otherwise. */
+/** Forwards connections to a server until cut or silenced. */
 export class TcpProxy {
   private readonly server: Server;
   private readonly pairs = new Set<Pair>();
   private isOpen = true;
-  /** How long everything takes in each direction. */
+  /** Delay in each direction. */
   delayMilliseconds = 0;
   private muted: Silence | undefined;
 
@@ -33,7 +33,7 @@ export class TcpProxy {
 
   private forward(pair: Pair, from: Socket, to: Socket, direction: Silence): void {
     const isSwallowed = () => [pair.silence, this.muted].some((one) => one === 'both' || one === direction);
-    // What is swallowed never arrives, as with a firewall that forgot the connection; nor does the end of a connection.
+    // Dropped data never arrives, as with a firewall that lost its state; neither does the end of a connection.
     from.on('data', (chunk) => {
       if (isSwallowed()) return;
       if (this.delayMilliseconds === 0) to.write(chunk);
@@ -49,7 +49,7 @@ export class TcpProxy {
     from.on('close', end);
   }
 
-  /** Listens on a free port before the server that the URL names. */
+  /** Listens on a free port in front of the server that the URL names. */
   static async before(url: string): Promise<TcpProxy> {
     const { hostname, port } = new URL(url);
     const proxy = new TcpProxy({ host: hostname, port: Number(port) });
@@ -58,7 +58,7 @@ export class TcpProxy {
     return proxy;
   }
 
-  /** The URL that leads through the proxy. */
+  /** Returns the URL that leads through the proxy. */
   through(url: string): string {
     const changed = new URL(url);
     changed.hostname = '127.0.0.1';
@@ -66,7 +66,7 @@ export class TcpProxy {
     return changed.href;
   }
 
-  /** Connections that are open on the client's side. */
+  /** Number of connections open on the client's side. */
   get connections(): number {
     return [...this.pairs].filter(({ near }) => !near.destroyed).length;
   }
@@ -81,17 +81,17 @@ export class TcpProxy {
     this.pairs.clear();
   }
 
-  /** Keeps every connection, takes new ones, and lets nothing through, or nothing in one direction. */
+  /** Keeps every connection and accepts new ones, but drops all data, or that of one direction. */
   silence(silence: Silence = 'both'): void {
     this.muted = silence;
   }
 
-  /** Lets nothing through on the connections that are open now; new ones work. */
+  /** Drops all data on the currently open connections; new ones work. */
   silenceOpen(silence: Silence = 'both'): void {
     for (const pair of this.pairs) pair.silence = silence;
   }
 
-  /** Forwards again; connections that were silent are reset, having lost what was said meanwhile. */
+  /** Forwards again; connections that were silenced are reset, because they have lost data. */
   restore(): void {
     if (this.muted) this.cut();
     this.isOpen = true;

@@ -1,4 +1,4 @@
-// anchors_per_day through ingest, with several processes on one database.
+// Tests anchors_per_day during ingest, with several processes on one database.
 import { create } from '@bufbuild/protobuf';
 import { IngestRequestSchema, TelemetryService, type IngestResponse } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { expect } from 'chai';
@@ -66,7 +66,7 @@ describe('anchors_per_day of points in per_event mode', function () {
     return rows[0]!;
   };
   let second = 0;
-  /** Sends a point of each of these devices in one request. */
+  /** Sends one point of each given device in one request. */
   const send = (devices: readonly number[], process = 0, headers: Record<string, string> = {}, tenantId = 'acme') => {
     const points = devices.map((device) => ({
       deviceId: testDeviceId(device),
@@ -90,7 +90,7 @@ describe('anchors_per_day of points in per_event mode', function () {
     );
   };
 
-  it('rejects the points above it one by one, and takes those of the other modes', async () => {
+  it('rejects per_event points above the quota individually and accepts the other modes', async () => {
     await setQuota({ anchors_per_day: 3 });
     const before = await stored();
     const first = await send([1, 2, 1, 9, 3, 1, 1, 2, 1]);
@@ -105,7 +105,7 @@ describe('anchors_per_day of points in per_event mode', function () {
     expect(await stored()).to.deep.equal({ points: before.points + 3, batches: before.batches + 3 });
   });
 
-  it('is exact over processes and concurrent requests', async () => {
+  it('is exact across processes and concurrent requests', async () => {
     await setQuota({ anchors_per_day: 50 });
     const before = await stored();
     const results = await Promise.all(Array.from({ length: 40 }, (_, i) => send([1, 1, 1], i % 2)));
@@ -114,7 +114,7 @@ describe('anchors_per_day of points in per_event mode', function () {
     expect((await stored()).points - before.points).to.equal(50);
   });
 
-  it('is one allowance with the batches of the other modes, begins anew each day, and counts at once when it is raised', async () => {
+  it('is shared with the batches of the other modes, resets each day and takes effect at once when raised', async () => {
     await setQuota({ anchors_per_day: 2 });
     await test.database.system((tx) => tx.query(`SELECT anchors_reserve('acme', 1)`));
     expect(await send([1, 1])).to.include({ accepted: 1, rejected: 1 });
@@ -126,7 +126,7 @@ describe('anchors_per_day of points in per_event mode', function () {
     expect(await send([1, 1, 1])).to.include({ accepted: 2, rejected: 1 });
   });
 
-  it('limits nobody who has none, nor another tenant', async () => {
+  it('does not limit tenants without a quota or other tenants', async () => {
     await setQuota({ anchors_per_day: 1 });
     await setQuota({}, 'other');
     expect(await send([1, 1])).to.include({ accepted: 1, rejected: 1 });
@@ -135,7 +135,7 @@ describe('anchors_per_day of points in per_event mode', function () {
     expect(await send([1, 1])).to.include({ accepted: 2, rejected: 0 });
   });
 
-  it('answers a repeated request with an Idempotency-Key as the first time, and counts it once', async () => {
+  it('replays the response for a repeated Idempotency-Key and counts the request once', async () => {
     await setQuota({ anchors_per_day: 3 });
     const points = [1, 2].map((n) => ({
       deviceId: testDeviceId(1),
@@ -149,7 +149,7 @@ describe('anchors_per_day of points in per_event mode', function () {
     expect(await send([1, 1])).to.include({ accepted: 1, rejected: 1 });
   });
 
-  it('asks the database once for the wishes that come meanwhile', async () => {
+  it('reserves for all requests that arrive meanwhile in one database call', async () => {
     await setQuota({ anchors_per_day: 100 });
     let asked = 0;
     const counting = Object.create(test.database, {

@@ -1,18 +1,18 @@
-// anchors_per_day at ingest: a per_event point becomes a transaction of its own, so it is taken only when the tenant's day has
-// an anchor left for it.
+// Enforces anchors_per_day at ingest. A per_event point becomes a transaction of its own, so it is accepted only while
+// the tenant has anchors left for the day.
 import type { Database } from '../../platform/database/database.ts';
 
-/** A request's wish for anchors. */
+/** A request for anchors. */
 interface Wish {
   readonly wanted: number;
   readonly resolve: (granted: number) => void;
   readonly reject: (error: unknown) => void;
 }
 
-/** Reserves anchors of tenants; wishes that come while the database is asked are asked for together. */
+/** Reserves anchors for tenants. Requests that arrive while a query is running are combined into the next one. */
 export class AnchorQuota {
   private readonly database: Database;
-  /** By tenant, while the database is asked for it: the wishes that wait. */
+  /** Waiting requests of each tenant that has a query running. */
   private readonly waiting = new Map<string, Wish[]>();
 
   constructor(database: Database) {
@@ -20,8 +20,9 @@ export class AnchorQuota {
   }
 
   /**
-   * Reserves up to `wanted` anchors of the tenant's day and returns how many: never more, over all processes, than its quota. A
-   * reservation whose point is not stored after all stays used. Throws UNAVAILABLE when the database is away.
+   * Reserves up to `wanted` anchors of the tenant's day and returns how many were granted. The total over all processes
+   * never exceeds the quota. A reservation stays used if its point is then not stored. Throws UNAVAILABLE if the
+   * database is unavailable.
    */
   reserve(tenantId: string, wanted: number): Promise<number> {
     return new Promise((resolve, reject) => {

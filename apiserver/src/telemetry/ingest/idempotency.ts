@@ -1,4 +1,4 @@
-// Requests that carry an Idempotency-Key answer a repetition as the first time, for a day (API.md, telemetry).
+// Replays the response to a repeated request with the same Idempotency-Key, for one day.
 import { createHash } from 'node:crypto';
 import type { Database } from '../../platform/database/database.ts';
 import { failedPrecondition, invalidArgument } from '../../platform/errors.ts';
@@ -7,10 +7,10 @@ import type { IdempotencyRow } from '../write/flush.ts';
 
 const mostKeyBytes = 255;
 
-/** A request's key, scoped to its credential. */
+/** An idempotency key, scoped to its credential. */
 export type IdempotencyScope = Pick<IdempotencyRow, 'tenantId' | 'credentialHash' | 'idempotencyKey'>;
 
-/** The key of the call; undefined when it carries none. Throws INVALID_ARGUMENT for an unusable one. */
+/** Returns the call's idempotency key, or undefined if it has none. Throws INVALID_ARGUMENT for an invalid key. */
 export function idempotencyScope(context: CallContext): IdempotencyScope | undefined {
   const idempotencyKey = context.metadata.get('idempotency-key');
   if (idempotencyKey === undefined) return undefined;
@@ -20,13 +20,13 @@ export function idempotencyScope(context: CallContext): IdempotencyScope | undef
   return { tenantId: context.tenantId, credentialHash: context.caller.credentialHash, idempotencyKey };
 }
 
-/** Hex SHA-256 that tells one request from another. */
+/** Returns the hex SHA-256 that identifies a request body. */
 export const requestHash = (request: unknown): string =>
   createHash('sha256').update(JSON.stringify(request)).digest('hex');
 
 /**
- * The answer kept under the key; undefined when there is none. Throws FAILED_PRECONDITION when it was given to another
- * request.
+ * Returns the response stored under the key, or undefined. Throws FAILED_PRECONDITION if the key was used for a
+ * different request.
  */
 export async function keptResponse(
   database: Database,
@@ -45,7 +45,7 @@ export async function keptResponse(
   return kept?.response;
 }
 
-/** Forgets answers older than a day. */
+/** Deletes responses older than a day. */
 export async function forgetOldResponses(database: Database): Promise<void> {
   await database.system((tx) =>
     tx.query(`DELETE FROM telemetry_idempotency WHERE created_at < now() - interval '1 day'`),

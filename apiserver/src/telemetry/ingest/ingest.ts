@@ -1,5 +1,4 @@
-// The life of an ingest request: every point is judged, the accepted ones are made durable, and then those who want to know
-// are told (DESIGN, The life of a point).
+// Handles ingest requests: validates each point, stores the accepted ones durably, then notifies interested parties.
 import type { Clock } from '../../platform/clock.ts';
 import type { Database } from '../../platform/database/database.ts';
 import { failedPrecondition, invalidArgument, KelletError } from '../../platform/errors.ts';
@@ -11,12 +10,12 @@ import { idempotencyScope, keptResponse, requestHash, type IdempotencyScope } fr
 import { isRejection, validatePoint, type AcceptedPoint, type GivenPoint, type Rejection } from '../points/validate.ts';
 import type { TelemetryWriter } from '../write/writer.ts';
 
-/** Limits of a request (API.md, telemetry). */
+/** Limits of a request. */
 export const requestLimits = { points: 5000, errors: 100 } as const;
 
 /** Why a point was rejected (kellet.v1.PointError). */
 export interface PointError extends Rejection {
-  /** Among the request's points. */
+  /** Position in the request. */
   readonly index: number;
 }
 
@@ -27,21 +26,21 @@ export interface IngestResult {
   readonly errors: readonly PointError[];
 }
 
-/** What ingest needs. */
+/** Dependencies of ingest. */
 export interface IngestDependencies {
   readonly database: Database;
   readonly devices: Devices;
   readonly writer: TelemetryWriter;
   readonly clock: Clock;
   readonly quota: AnchorQuota;
-  /** Told of each rejected point; `deviceId` is empty when it named no device of the tenant. */
+  /** Called for each rejected point; `deviceId` is empty if it named no device of the tenant. */
   readonly rejected: (tenantId: string, deviceId: string) => void;
 }
 
-/** Takes requests of points. */
+/** Accepts requests of points. */
 export class Ingest {
   private readonly dependencies: IngestDependencies;
-  /** Requests with an Idempotency-Key that run now. */
+  /** Running requests that carry an Idempotency-Key. */
   private readonly running = new Map<string, Promise<IngestResult>>();
 
   constructor(dependencies: IngestDependencies) {
@@ -49,17 +48,18 @@ export class Ingest {
   }
 
   /**
-   * Resolves when all accepted points are durable. Throws INVALID_ARGUMENT for a request above a limit, FAILED_PRECONDITION
-   * for an Idempotency-Key of another request, UNAVAILABLE when the database is away for too long.
+   * Resolves once all accepted points are durable. Throws INVALID_ARGUMENT for a request above a limit,
+   * FAILED_PRECONDITION for an Idempotency-Key used by a different request, and UNAVAILABLE if the database stays
+   * unavailable for too long.
    */
   async take(points: readonly GivenPoint[], context: CallContext): Promise<IngestResult> {
     if (points.length > requestLimits.points)
-      throw invalidArgument(`points: at most ${requestLimits.points} a request`);
+      throw invalidArgument(`points: at most ${requestLimits.points} per request`);
     const scope = idempotencyScope(context);
     if (!scope) return this.store(points, context, undefined);
     const hash = requestHash(points.map((p) => [p.deviceId, p.timestamp, p.numericValues, p.stringValues]));
     const key = JSON.stringify([scope.tenantId, scope.credentialHash, scope.idempotencyKey]);
-    // One at a time under one key: the second finds what the first has kept.
+    // Requests with the same key run one at a time: the second finds the response stored by the first.
     await this.running.get(key)?.catch(() => undefined);
     const answer = this.takeOnce(points, context, scope, hash);
     this.running.set(key, answer);
@@ -81,7 +81,7 @@ export class Ingest {
     try {
       return await this.store(points, context, { ...scope, requestHash: hash });
     } catch (error) {
-      // Another process was faster with the same key.
+      // Another process stored a response under the same key first.
       if (!(error instanceof KelletError) || error.code !== 'ALREADY_EXISTS') throw error;
       const theirs = await keptResponse(this.dependencies.database, scope, hash);
       if (theirs === undefined) throw failedPrecondition('the Idempotency-Key is in use');
@@ -118,7 +118,7 @@ export class Ingest {
     const anchors = accepted.filter(({ device }) => device.anchoringMode === 'per_event').length;
     let left = anchors === 0 ? 0 : await quota.reserve(context.tenantId, anchors);
     if (left < anchors) {
-      // The first ones are taken. What is above the quota would never be proven, so it is not taken at all.
+      // The first points get the remaining anchors. Points above the quota would never be proven, so they are rejected.
       const isTaken = accepted.map(({ device }) => device.anchoringMode !== 'per_event' || left-- > 0);
       for (const [at, index] of acceptedIndexes.entries()) {
         if (!isTaken[at]) reject(index, 'RESOURCE_EXHAUSTED', 'anchors_per_day of the tenant is used up');

@@ -7,7 +7,7 @@ describe('interest in live points', () => {
     (_, index) => `acme/0192f0e0-0000-7000-8000-${String(index).padStart(12, '0')}`,
   );
 
-  it('is announced in a constant size, or as nothing at all', () => {
+  it('is announced in constant size, or as an empty message', () => {
     const interest = new Interest();
     expect(interest.announcement()).to.have.length(0);
     for (const key of keys) interest.add(key);
@@ -16,7 +16,7 @@ describe('interest in live points', () => {
     expect(interest.announcement()).to.have.length(0);
   });
 
-  it('holds every device that is watched, and few others', () => {
+  it('contains every watched device and few others', () => {
     const interest = new Interest();
     for (const key of keys) interest.add(key);
     const bits = interest.announcement();
@@ -37,7 +37,7 @@ describe('interest in live points', () => {
     expect(mayWatch(interest.announcement(), twice)).to.equal(false);
   });
 
-  it('is not changed by what comes after the announcement', () => {
+  it('does not change after it was announced', () => {
     const interest = new Interest();
     interest.add(keys[0]!);
     const bits = interest.announcement();

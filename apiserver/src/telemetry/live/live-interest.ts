@@ -1,15 +1,15 @@
-// Which devices are watched, in a form of constant size that any process may ask: a bit for each of 65,536 hashes of a device.
-// A device that is watched is always seen as such; one that is not may be, when it shares a bit.
+// Records which devices are watched, in a constant-size form that any process can query: a bitmap of 65,536 hash slots.
+// A watched device always tests positive; an unwatched one may test positive if it shares a slot.
 
 const slots = 65_536;
 
-/** The bits as they are announced. */
+/** The bitmap as it is announced. */
 export type InterestBits = Uint8Array;
 
-/** Bytes of an announcement. */
+/** Size of an announcement in bytes. */
 export const interestBytes = slots / 8;
 
-/** The bit of `tenant/device`: FNV-1a, folded. */
+/** Returns the slot of `tenant/device`: FNV-1a, folded. */
 function slotOf(key: string): number {
   let hash = 0x811c9dc5;
   for (let index = 0; index < key.length; index += 1) {
@@ -18,7 +18,7 @@ function slotOf(key: string): number {
   return (hash ^ (hash >>> 16)) & (slots - 1);
 }
 
-/** Whether the device may be among those that were announced. */
+/** Reports whether the device may be among the announced ones. */
 export function mayWatch(bits: InterestBits, key: string): boolean {
   const slot = slotOf(key);
   return (bits[slot >>> 3]! & (1 << (slot & 7))) !== 0;
@@ -30,7 +30,7 @@ export class Interest {
   private readonly bits = new Uint8Array(interestBytes);
   private watched = 0;
 
-  /** A device is watched from now on. */
+  /** Adds a watched device. */
   add(key: string): void {
     const slot = slotOf(key);
     this.watched += 1;
@@ -38,7 +38,7 @@ export class Interest {
     this.bits[slot >>> 3]! |= 1 << (slot & 7);
   }
 
-  /** A device that was added is watched no longer. */
+  /** Removes a device that was added. */
   remove(key: string): void {
     const slot = slotOf(key);
     this.watched -= 1;
@@ -46,7 +46,7 @@ export class Interest {
     if (this.counts[slot] === 0) this.bits[slot >>> 3]! &= ~(1 << (slot & 7));
   }
 
-  /** What to announce: a copy of the bits, no bytes at all when nothing is watched. */
+  /** Returns the announcement: a copy of the bitmap, or no bytes if nothing is watched. */
   announcement(): InterestBits {
     return this.watched === 0 ? new Uint8Array() : this.bits.slice();
   }

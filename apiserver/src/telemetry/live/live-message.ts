@@ -1,18 +1,20 @@
-// Points on their way from the process that committed them to one where their device is watched. Text of lines: a device's line,
-// then a line of JSON for each of its points; JSON.stringify writes no line breaks of its own.
+// Encodes points for transport from the process that committed them to a process where their device is watched. The
+// format is line-based: a line naming the device, then one line of JSON per point. JSON.stringify emits no line breaks.
 
-/** Longest message in characters: a message of NATS has at most 1 MiB, and a character at most three bytes. */
+/** Maximum message length in characters. NATS allows 1 MiB per message, and a character takes at most three bytes. */
 export const mostCharacters = 256 * 1024;
 
 const devicePrefix = '@';
 
-/** The lines of a device's points, in texts of at most so many characters unless a single point has more. */
+/** Encodes a device's points as texts of at most `most` characters; only a single point that is longer exceeds it. */
 export function encodePoints(key: string, points: readonly string[], most = mostCharacters): string[] {
   const first = `${devicePrefix}${key}\n`;
   return joinTexts(points, most - first.length, '\n').map((lines) => `${first}${lines}\n`);
 }
 
-/** Joins texts by a separator into texts of at most so many characters, unless one alone has more. */
+/**
+ * Joins items with a separator into texts of at most `most` characters; only a single item that is longer exceeds it.
+ */
 export function joinTexts(items: readonly string[], most: number, separator: string): string[] {
   const joined: string[] = [];
   let text = '';
@@ -27,7 +29,7 @@ export function joinTexts(items: readonly string[], most: number, separator: str
   return joined;
 }
 
-/** Hands out what encodePoints wrote, once or several times, device by device in the same order. */
+/** Decodes the output of encodePoints, one or more texts concatenated, delivering the devices in order. */
 export function decodePoints(text: string, deliver: (key: string, points: readonly string[]) => void): void {
   let key = '';
   let points: string[] = [];

@@ -10,8 +10,8 @@ import { LiveHub } from './live.ts';
 import { testDeviceId, testPoint } from '../testing/test-devices.ts';
 import type { AcceptedPoint } from '../points/validate.ts';
 
-describe('points as text between processes', () => {
-  it('come out as they went in, however they were cut', () => {
+describe('points encoded for other processes', () => {
+  it('round-trip, however they are split', () => {
     const points = Array.from({ length: 100 }, (_, index) => JSON.stringify({ index, text: '@\n"' }));
     const texts = [...encodePoints('acme/a', points, 200), ...encodePoints('acme/b', ['{}'])];
     expect(texts.length).to.be.greaterThan(10);
@@ -23,7 +23,7 @@ describe('points as text between processes', () => {
   });
 });
 
-describe('live feed between processes', () => {
+describe('live feed across processes', () => {
   const logger = createLogger('silent');
   const stops: (() => Promise<void>)[] = [];
   const [first, second] = [testDeviceId(1), testDeviceId(2)];
@@ -50,7 +50,7 @@ describe('live feed between processes', () => {
     for (const stop of stops.splice(0)) await stop().catch(() => undefined);
   });
 
-  /** What a listener was given, as the values of the points. */
+  /** Records what a listener receives, as the values of the points. */
   function watch(hub: LiveHub, deviceId: string) {
     const seen: number[] = [];
     const unwatch = hub.subscribe('acme', deviceId, (id, points) => {
@@ -64,7 +64,7 @@ describe('live feed between processes', () => {
   const points = (device: number, ...values: number[]): AcceptedPoint[] =>
     values.map((value) => testPoint('acme', device, 1_790_000_000, value));
 
-  it('brings the points of a watched device to the process that watches it, in order, and no others', async () => {
+  it('delivers the points of a watched device, and only those, in order to the process that watches it', async () => {
     const [gateway, writer, otherWriter] = [await start(), await start(), await start()];
     const { seen } = watch(gateway.hub, first);
     await gateway.hub.settled();
@@ -80,7 +80,7 @@ describe('live feed between processes', () => {
     await eventually(() => seen.at(-1) === 1000);
   });
 
-  it('sends nothing for nobody, and stops when the last watcher leaves', async () => {
+  it('sends nothing without watchers and stops when the last one leaves', async () => {
     const [gateway, writer] = [await start(), await start()];
     expect(writer.hub.isWatched).to.equal(false);
     writer.hub.publish('acme', first, points(1, 1));
@@ -93,7 +93,7 @@ describe('live feed between processes', () => {
     expect(await writer.messages()).to.deep.equal({});
   });
 
-  it('tells a process that starts later, and forgets one that stops', async () => {
+  it('informs a process that starts later and forgets one that stops', async () => {
     const gateway = await start();
     const { seen } = watch(gateway.hub, first);
     await gateway.hub.settled();
@@ -105,7 +105,7 @@ describe('live feed between processes', () => {
     await eventually(() => !writer.hub.isWatched);
   });
 
-  it('hears its own points once', async () => {
+  it('delivers its own points once', async () => {
     const both = await start();
     const { seen } = watch(both.hub, first);
     await both.hub.settled();
@@ -115,7 +115,7 @@ describe('live feed between processes', () => {
     expect(seen).to.deep.equal([1]);
   });
 
-  it('brings a flush that is larger than a message of the broker', async () => {
+  it('delivers a flush larger than a broker message', async () => {
     const [gateway, writer] = [await start(), await start()];
     const { seen } = watch(gateway.hub, first);
     await eventually(() => writer.hub.isWatched);
@@ -126,7 +126,7 @@ describe('live feed between processes', () => {
     expect((await writer.messages())['sent']).to.be.greaterThan(3);
   });
 
-  it('serves this process without a broker', async () => {
+  it('serves its own process without a broker', async () => {
     const alone = await start('nats://127.0.0.1:1');
     const { seen } = watch(alone.hub, first);
     await alone.hub.settled();

@@ -1,6 +1,6 @@
-// The live feed between processes, over plain NATS: each process announces which devices it watches, and who commits points of
-// such a device sends them there. Nothing is serialised for nobody; what is lost, is lost (the feed is best effort); the points
-// of a device arrive in the order of their commits.
+// Extends the live feed across processes over core NATS. Each process announces which devices it watches; a process
+// that commits points of such a device sends them there. Points without watchers are not serialised. Delivery is best
+// effort; the points of a device arrive in commit order.
 import type { NatsConnection } from 'nats';
 import type { Broker } from '../../platform/events/broker.ts';
 import { sleep, type Clock } from '../../platform/clock.ts';
@@ -10,15 +10,18 @@ import { Interest, interestBytes, mayWatch, type InterestBits } from './live-int
 import { decodePoints, encodePoints, mostCharacters } from './live-message.ts';
 import type { LiveHub, LiveElsewhere } from './live.ts';
 
-/** `kellet.live.interest.{process}` carries announcements, `kellet.live.points.{process}` points, `kellet.live.ask` a question. */
+/**
+ * Announcements go to `kellet.live.interest.{process}`, points to `kellet.live.points.{process}`, and requests for
+ * announcements to `kellet.live.ask`.
+ */
 const subjects = { interest: 'kellet.live.interest', points: 'kellet.live.points', ask: 'kellet.live.ask' } as const;
 
 const announceMilliseconds = 3_000;
-/** An announcement holds for so long. */
+/** Lifetime of an announcement. */
 const forgetMilliseconds = 10_000;
-/** How long a subscriber waits for its announcement to be with the broker. */
+/** How long a subscriber waits for its announcement to reach the broker. */
 const settleMilliseconds = 250;
-/** Bytes that the broker has not taken yet; beyond them points are dropped. */
+/** Limit on bytes buffered for the broker; points beyond it are dropped. */
 const mostOutstandingBytes = 8 * 1024 * 1024;
 
 interface Watcher {
@@ -26,7 +29,7 @@ interface Watcher {
   readonly until: number;
 }
 
-/** Joins the hubs of all processes. */
+/** Connects the hubs of all processes. */
 export class LiveRelay implements LiveElsewhere {
   private readonly id = newId();
   private readonly hub: LiveHub;
@@ -50,21 +53,21 @@ export class LiveRelay implements LiveElsewhere {
     this.clock = clock;
     this.points = new Counter({
       name: 'kellet_live_relay_messages_total',
-      help: 'Messages of live points to other processes.',
+      help: 'Messages of live points sent to other processes.',
       labelNames: ['result'],
       registers: [metrics],
     });
     hub.join(this);
   }
 
-  /** Takes part as soon as the broker is there. */
+  /** Starts taking part once the broker is connected. */
   start(): void {
     this.broker.whenConnected((connection) => this.connected(connection));
     this.timer = setInterval(() => this.tick(), announceMilliseconds);
     this.timer.unref();
   }
 
-  /** Tells the others that nothing is watched here any longer. */
+  /** Announces that this process no longer watches anything. */
   stop(): void {
     this.stopping.abort();
     clearInterval(this.timer);
@@ -86,7 +89,7 @@ export class LiveRelay implements LiveElsewhere {
     const texts = encodePoints(key, points);
     for (const [id, { bits }] of this.watchers) {
       if (!mayWatch(bits, key)) continue;
-      // What one flush has committed goes out together, in messages that the broker takes.
+      // Points committed by one flush are sent together, in messages the broker accepts.
       for (const text of texts) {
         const waiting = this.waiting.get(id) ?? '';
         const isFull = waiting !== '' && waiting.length + text.length > mostCharacters;
@@ -101,7 +104,7 @@ export class LiveRelay implements LiveElsewhere {
     else this.interest.remove(key);
     if (this.isAnnouncing) return;
     this.isAnnouncing = true;
-    // Subscriptions come in bursts: one announcement for all of this turn.
+    // Subscriptions come in bursts: all of one event-loop turn share an announcement.
     this.announced = new Promise<void>((resolve) => setImmediate(resolve)).then(() => {
       this.isAnnouncing = false;
       this.announce(true);
@@ -138,7 +141,7 @@ export class LiveRelay implements LiveElsewhere {
 
   private heard(id: string, bits: Uint8Array): void {
     if (id === this.id) return;
-    // The buffer is the client's, which uses it again.
+    // The NATS client reuses the buffer.
     if (bits.length === interestBytes) {
       this.watchers.set(id, { bits: Uint8Array.from(bits), until: this.clock.now() + forgetMilliseconds });
     } else this.watchers.delete(id);
@@ -150,7 +153,7 @@ export class LiveRelay implements LiveElsewhere {
     this.announce(false);
   }
 
-  /** Without a change there is no need to repeat that nothing is watched. */
+  /** An unchanged empty announcement need not be repeated. */
   private announce(hasChanged: boolean): void {
     const bits = this.interest.announcement();
     if (bits.length > 0 || hasChanged) this.publish(`${subjects.interest}.${this.id}`, bits);
@@ -166,7 +169,10 @@ export class LiveRelay implements LiveElsewhere {
     this.points.inc({ result: isSent ? 'sent' : 'dropped' });
   }
 
-  /** Hands a message to the broker's connection, unless it is away or far behind: memory is bounded, the feed is not owed. */
+  /**
+   * Passes a message to the broker's connection unless it is down or too far behind: memory is bounded and delivery is
+   * best effort.
+   */
   private publish(subject: string, payload: Uint8Array): boolean {
     if (!this.isConnected || this.outstandingBytes + payload.length > mostOutstandingBytes) return false;
     if (payload.length > (this.connection!.info?.max_payload ?? 0)) return false;

@@ -1,35 +1,35 @@
-// The live feed: committed points go to whoever watches their device, in this process or elsewhere.
+// The live feed: delivers committed points to the subscribers of their device, in this process or elsewhere.
 import { toHex } from '../points/hashes.ts';
 import { formatNanoseconds, toNanoseconds } from '../points/timestamp.ts';
 import type { AcceptedPoint } from '../points/validate.ts';
 
-/** Receives the committed points of a device that belong to one flush, oldest arrival first: the JSON of a LivePoint each. */
+/** Receives the committed points of a device from one flush in order of arrival, each as the JSON of a LivePoint. */
 export type LiveListener = (deviceId: string, points: readonly string[]) => void;
 
 /** The other processes of the data plane (live-relay.ts); keys are `tenant/device`. */
 export interface LiveElsewhere {
-  /** Whether anything at all is watched elsewhere. */
+  /** Reports whether anything is watched elsewhere. */
   readonly isWanted: boolean;
-  /** Whether the device may be watched elsewhere. */
+  /** Reports whether the device may be watched elsewhere. */
   wants(key: string): boolean;
   send(key: string, points: readonly string[]): void;
-  /** A device got its first listener here, or lost its last one. */
+  /** Called when a device gets its first listener here or loses its last one. */
   changed(key: string, isWatched: boolean): void;
-  /** Resolves when the others have been told of what is watched here, or after a moment. */
+  /** Resolves once the other processes know what is watched here, or after a short timeout. */
   settled(): Promise<void>;
 }
 
-/** Who watches which device. */
+/** Tracks subscriptions to devices. */
 export class LiveHub {
   private readonly listeners = new Map<string, Set<LiveListener>>();
   private elsewhere: LiveElsewhere | undefined;
 
-  /** Takes part in the feed of all processes. */
+  /** Connects this hub to the other processes. */
   join(elsewhere: LiveElsewhere): void {
     this.elsewhere = elsewhere;
   }
 
-  /** Watches a device until the answered function is called. */
+  /** Watches a device until the returned function is called. */
   subscribe(tenantId: string, deviceId: string, listener: LiveListener): () => void {
     const key = `${tenantId}/${deviceId}`;
     let watching = this.listeners.get(key);
@@ -47,17 +47,19 @@ export class LiveHub {
     };
   }
 
-  /** Resolves when every process that may commit points knows of the subscriptions made so far, or after a moment. */
+  /**
+   * Resolves once every process that may commit points knows the subscriptions made so far, or after a short timeout.
+   */
   settled(): Promise<void> {
     return this.elsewhere?.settled() ?? Promise.resolve();
   }
 
-  /** Whether anybody watches anything at all. */
+  /** Reports whether any device is watched. */
   get isWatched(): boolean {
     return this.listeners.size > 0 || (this.elsewhere?.isWanted ?? false);
   }
 
-  /** Points that this process has committed; they are serialised when somebody watches, and once. */
+  /** Publishes points committed by this process. They are serialised only if watched, and only once. */
   publish(tenantId: string, deviceId: string, points: readonly AcceptedPoint[]): void {
     const key = `${tenantId}/${deviceId}`;
     const isWanted = this.elsewhere?.wants(key) ?? false;
@@ -67,7 +69,7 @@ export class LiveHub {
     if (isWanted) this.elsewhere!.send(key, texts);
   }
 
-  /** Points that come from wherever: to the listeners of this process. */
+  /** Delivers points from any process to the listeners of this process. */
   deliver(key: string, points: readonly string[]): void {
     const watching = this.listeners.get(key);
     if (!watching) return;
@@ -76,7 +78,7 @@ export class LiveHub {
   }
 }
 
-/** A point as subscribers see it: enriched with what is known of its device (SPEC, What the service does, 3). */
+/** A point as subscribers see it, enriched with what is known about its device. */
 export interface LivePoint {
   readonly device_id: string;
   readonly timestamp: string;
@@ -90,7 +92,7 @@ export interface LivePoint {
 
 const serialised = new WeakMap<AcceptedPoint, string>();
 
-/** The JSON of a point's LivePoint, made once however many subscribers it goes to. */
+/** Returns the JSON of a point's LivePoint, serialised once for all subscribers. */
 export function livePointJson(point: AcceptedPoint): string {
   let json = serialised.get(point);
   if (json === undefined) {
@@ -110,7 +112,7 @@ export function livePointJson(point: AcceptedPoint): string {
   return json;
 }
 
-/** Splits the points of a flush by device, in order. */
+/** Groups the points of a flush by device, preserving order. */
 export function byDevice(points: readonly AcceptedPoint[]): AcceptedPoint[][] {
   const groups = new Map<string, AcceptedPoint[]>();
   for (const point of points) {

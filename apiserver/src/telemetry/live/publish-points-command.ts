@@ -1,4 +1,4 @@
-// kellet-apiserver publish-points: whose points are published on NATS, changed while every process runs.
+// The command kellet-apiserver publish-points: changes at run time which tenants' points are published on NATS.
 import { notifyTenantChanged } from '../../tenants/tenant-store.ts';
 import type { Database } from '../../platform/database/database.ts';
 import { configuredTenants } from './published-tenants.ts';
@@ -9,19 +9,19 @@ export const publishPointsUsage = `usage: kellet-apiserver publish-points list
 const choices = new Map<string | undefined, boolean | null>([
   ['on', true],
   ['off', false],
-  // As KELLET_PUBLISH_POINTS says.
+  // Follows KELLET_PUBLISH_POINTS.
   ['default', null],
 ]);
 
-/** What the command needs. */
+/** Dependencies of the command. */
 export interface CommandParts {
   readonly database: Database;
-  /** KELLET_PUBLISH_POINTS. */
+  /** Value of KELLET_PUBLISH_POINTS. */
   readonly setting: string;
   readonly write: (line: string) => void;
 }
 
-/** Runs `kellet-apiserver publish-points …`; returns the exit code: 1 when there is no such tenant, 2 when it was called wrongly. */
+/** Runs `kellet-apiserver publish-points …` and returns the exit code: 1 for an unknown tenant, 2 for bad usage. */
 export async function runPublishPointsCommand(
   args: readonly string[],
   { database, setting, write }: CommandParts,

@@ -1,11 +1,13 @@
-// Committed points on NATS, for those who asked for them: plain messages, best effort (DECISIONS 25).
+// Publishes committed points on NATS for the tenants that enabled it. Plain messages, best effort.
 import type { Broker } from '../../platform/events/broker.ts';
 import { newId } from '../../platform/ids.ts';
 import { joinTexts, mostCharacters } from './live-message.ts';
 import { livePointJson } from './live.ts';
 import type { AcceptedPoint } from '../points/validate.ts';
 
-/** Publishes what a flush has committed of one device: one message, or more when it would be too large for the broker. */
+/**
+ * Publishes the points of one device from a flush: as one message, or several if it would exceed the broker's limit.
+ */
 export function publishPoints(
   broker: Broker,
   tenantId: string,

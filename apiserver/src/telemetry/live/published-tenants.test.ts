@@ -1,4 +1,5 @@
-// Whose points are published, across processes: two services on one database and broker, and the command as a process of its own.
+// Tests which tenants' points are published, across processes: two services on one database and broker, and the command
+// as a separate process.
 import { create } from '@bufbuild/protobuf';
 import { IngestRequestSchema, TelemetryService } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { execFile } from 'node:child_process';
@@ -47,7 +48,7 @@ describe('publishing points on NATS', function () {
     await test.drop();
   });
 
-  /** A process of the telemetry service; returns what sends a point of a tenant to it. */
+  /** Starts a process of the telemetry service and returns a function that sends it a point of a tenant. */
   async function start(setting: string) {
     const logger = createLogger('silent');
     const database = new Database(proxy.through(test.url), logger, { heartbeatMilliseconds: 200 });
@@ -75,7 +76,7 @@ describe('publishing points on NATS', function () {
       );
     };
   }
-  /** Whether a point that is sent now is published. */
+  /** Reports whether a point sent now is published. */
   async function isPublished(send: (tenantId: string) => Promise<void>, tenantId: string): Promise<boolean> {
     published = [];
     await send(tenantId);
@@ -106,7 +107,7 @@ describe('publishing points on NATS', function () {
       );
     });
 
-  it('is changed for a tenant in every process while they run, also across an outage', async () => {
+  it('is changed for a tenant in every running process, also across an outage', async () => {
     const processes = [await start('other'), await start('other')];
     const all = async (tenantId: string) => {
       const answers: boolean[] = [];
@@ -121,11 +122,11 @@ describe('publishing points on NATS', function () {
     expect(await run('--tenant=other', 'off')).to.deep.equal({ code: 0, output: 'other: off\n' });
     await eventually(async () => (await all('other')) === false);
     expect((await run('list')).output).to.equal('KELLET_PUBLISH_POINTS: other\nacme: on\nother: off\n');
-    // A process that starts later knows it too.
+    // A process that starts later knows it as well.
     const late = await start('*');
     await eventually(async () => !(await isPublished(late, 'other')));
 
-    // What is changed while a process cannot hear of it counts once it can.
+    // A change made while a process is cut off takes effect once it reconnects.
     proxy.cut();
     expect((await run('--tenant', 'acme', 'default')).code).to.equal(0);
     proxy.restore();
@@ -139,7 +140,7 @@ describe('publishing points on NATS', function () {
     expect(await isPublished(late, 'acme')).to.equal(true);
   });
 
-  it('is refused for a tenant that does not exist, and for what is no choice', async () => {
+  it('rejects an unknown tenant and an invalid choice', async () => {
     expect(await run('--tenant', 'nobody', 'on')).to.deep.equal({ code: 1, output: 'there is no tenant "nobody"\n' });
     for (const wrong of [[], ['on'], ['--tenant', 'acme'], ['--tenant', 'acme', 'maybe'], ['list', 'acme']]) {
       const { code, output } = await run(...wrong);

@@ -1,4 +1,5 @@
-// Which tenants' points are published on NATS: those of the configuration, unless `kellet-apiserver publish-points` says otherwise.
+// Determines which tenants' points are published on NATS: those configured, unless overridden with `kellet-apiserver
+// publish-points`.
 import { tenantChannel } from '../../tenants/tenant-store.ts';
 import { sleep } from '../../platform/clock.ts';
 import type { Database } from '../../platform/database/database.ts';
@@ -6,7 +7,7 @@ import type { Logger } from '../../platform/logger.ts';
 
 const retryMilliseconds = 1000;
 
-/** The tenants that KELLET_PUBLISH_POINTS names; `*` is among them when it means all. */
+/** Returns the tenants named by KELLET_PUBLISH_POINTS; contains `*` if it means all. */
 export const configuredTenants = (setting: string): ReadonlySet<string> =>
   new Set(
     setting
@@ -15,7 +16,7 @@ export const configuredTenants = (setting: string): ReadonlySet<string> =>
       .filter((tenantId) => tenantId !== ''),
   );
 
-/** The choices that were made at run time, as this process knows them. */
+/** The run-time overrides, as known to this process. */
 export class PublishedTenants {
   private readonly database: Database;
   private readonly logger: Logger;
@@ -30,7 +31,7 @@ export class PublishedTenants {
     this.configured = configuredTenants(setting);
   }
 
-  /** Follows the choices from now on. While the database cannot be heard, those last known count. */
+  /** Starts following the overrides. While the database is unreachable, the last known ones apply. */
   start(): void {
     this.database.listen(
       [tenantChannel],
@@ -43,19 +44,22 @@ export class PublishedTenants {
     this.closing.abort();
   }
 
-  /** Whether points of the tenant are published. */
+  /** Reports whether points of the tenant are published. */
   has(tenantId: string): boolean {
     return this.chosen.get(tenantId) ?? (this.configured.has('*') || this.configured.has(tenantId));
   }
 
-  /** Reads the choice for a tenant, or all; one after another, so that an older answer never replaces a newer one. */
+  /**
+   * Reads the override of one tenant, or all. Reads run one after another so that an older result never replaces a
+   * newer one.
+   */
   private read(tenantId?: string): void {
     this.reading = this.reading.then(async () => {
       while (!this.closing.signal.aborted) {
         try {
           return await this.readNow(tenantId);
         } catch (error) {
-          this.logger.debug({ err: error }, 'whose points are published could not be read');
+          this.logger.debug({ err: error }, "failed to read which tenants' points are published");
           await sleep(retryMilliseconds, this.closing.signal);
         }
       }

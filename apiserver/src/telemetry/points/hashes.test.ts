@@ -29,7 +29,7 @@ describe('merkleRoot', () => {
 });
 
 describe('hashBytes', () => {
-  it('is undone by splitHashes', () => {
+  it('is reversed by splitHashes', () => {
     const leaves = Array.from({ length: 5 }, (_, index) => leafHash('acme', 'device', index, '{}'));
     expect(splitHashes(hashBytes(leaves))).to.deep.equal(leaves);
   });

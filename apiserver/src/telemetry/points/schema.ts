@@ -1,9 +1,9 @@
-// Whether values keep to a profile's telemetry schema (API.md, Profile). Pure.
+// Checks values against a profile's telemetry schema. Pure.
 import { TelemetrySchema_AdditionalKeys, TelemetrySchema_Key_Type } from '@kellet/proto/es/kellet/v1/common_pb';
 import type { TelemetrySchema, TelemetrySchema_Key } from '@kellet/proto/es/kellet/v1/common_pb';
 import type { PointValues } from './payload.ts';
 
-/** Why the values break the schema, or undefined when they keep to it. */
+/** Returns why the values violate the schema, or undefined if they conform. */
 export function schemaViolation(schema: TelemetrySchema, values: PointValues): string | undefined {
   for (const [name, value] of Object.entries(values.numericValues)) {
     const violation = keyViolation(schema, name, TelemetrySchema_Key_Type.number);

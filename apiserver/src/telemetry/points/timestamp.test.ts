@@ -39,9 +39,9 @@ describe('parseTimestamp', () => {
     '+026-11-21T12:30:00Z',
     '2026/11/21T12:30:00Z',
   ];
-  for (const text of bad) it(`refuses ${JSON.stringify(text)}`, () => expect(parseTimestamp(text)).to.equal(undefined));
+  for (const text of bad) it(`rejects ${JSON.stringify(text)}`, () => expect(parseTimestamp(text)).to.equal(undefined));
 
-  it('agrees with the platform on every day of four centuries', () => {
+  it('agrees with Date on every day of four centuries', () => {
     for (let day = 0; day < 146097; day += 1) {
       const text = new Date(day * 86400_000).toISOString();
       expect(parseTimestamp(text)!.seconds).to.equal(day * 86400);
@@ -57,7 +57,7 @@ describe('formatNanoseconds', () => {
     '2026-11-21T12:30:00.123456789Z',
     '2026-11-21T12:30:00.100000001Z',
   ]) {
-    it(`writes ${text} as it was read`, () =>
+    it(`formats ${text} as it was parsed`, () =>
       expect(formatNanoseconds(toNanoseconds(parseTimestamp(text)!))).to.equal(text));
   }
 });

@@ -1,6 +1,6 @@
-// Device time: RFC 3339 text to and from seconds and nanoseconds since 1970.
+// Converts device time between RFC 3339 text and seconds and nanoseconds since 1970.
 
-/** A moment: whole seconds since 1970 and the nanoseconds into that second. */
+/** A point in time: whole seconds since 1970 and nanoseconds within that second. */
 export interface DeviceTime {
   readonly seconds: number;
   readonly nanoseconds: number;
@@ -19,9 +19,9 @@ function monthLength(year: number, month: number): number {
   return month === 2 && leap ? 29 : daysInMonth[month - 1]!;
 }
 
-/** Days from 1970-01-01 to a date of the proleptic Gregorian calendar. */
+/** Returns the days from 1970-01-01 to a date of the proleptic Gregorian calendar. */
 function daysSinceEpoch(year: number, month: number, day: number): number {
-  // Years begin in March, so that the leap day is the last of its year.
+  // Years start in March so that the leap day comes last.
   const marchYear = month > 2 ? year : year - 1;
   const dayOfYear = Math.floor((153 * (month + (month > 2 ? -3 : 9)) + 2) / 5) + day - 1;
   return (
@@ -35,8 +35,8 @@ function daysSinceEpoch(year: number, month: number, day: number): number {
 }
 
 /**
- * Reads RFC 3339 (any offset, at most nine fractional digits, no leap second). Undefined for anything else. Times before
- * 1970 have negative seconds.
+ * Parses RFC 3339 (any offset, at most nine fractional digits, no leap seconds). Returns undefined for any other text.
+ * Times before 1970 have negative seconds.
  */
 export function parseTimestamp(text: string): DeviceTime | undefined {
   if (text.length < 20 || text.length > 35) return undefined;
@@ -46,7 +46,7 @@ export function parseTimestamp(text: string): DeviceTime | undefined {
   const hour = twoDigits(text, 11);
   const minute = twoDigits(text, 14);
   const second = twoDigits(text, 17);
-  // A character that is no digit is NaN, for which every comparison is false.
+  // A non-digit is NaN, for which every comparison is false.
   const inRange =
     year >= 0 && month >= 1 && month <= 12 && day >= 1 && hour <= 23 && minute <= 59 && second <= 59 && hour >= 0;
   if (!inRange || !(minute >= 0) || !(second >= 0) || day > monthLength(year, month)) return undefined;
@@ -78,12 +78,12 @@ function offsetSeconds(text: string, at: number): number | undefined {
   return (hours * 3600 + minutes * 60) * (sign === '-' ? -1 : 1);
 }
 
-/** Nanoseconds since 1970, as the database keeps them. */
+/** Returns nanoseconds since 1970, as stored in the database. */
 export function toNanoseconds(time: DeviceTime): bigint {
   return BigInt(time.seconds) * 1_000_000_000n + BigInt(time.nanoseconds);
 }
 
-/** RFC 3339 in UTC of nanoseconds since 1970, with 0, 3, 6 or 9 fractional digits as needed. */
+/** Formats nanoseconds since 1970 as RFC 3339 in UTC, with 0, 3, 6 or 9 fractional digits as needed. */
 export function formatNanoseconds(nanoseconds: bigint): string {
   const seconds = new Date(Number(nanoseconds / 1_000_000_000n) * 1000).toISOString().slice(0, 19);
   const fraction = String(nanoseconds % 1_000_000_000n).padStart(9, '0');

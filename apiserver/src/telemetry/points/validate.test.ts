@@ -28,7 +28,7 @@ const service = { kind: 'service', tenantId: 'acme', deviceId: '' } as const;
 const names = (count: number) => Object.fromEntries(Array.from({ length: count }, (_, n) => [`k${n}`, n]));
 
 describe('validatePoint', () => {
-  it('takes a point and gives it its text and hash', () => {
+  it('accepts a point and adds its canonical text and hash', () => {
     const judged = validatePoint(good, testDevice(deviceId, { telemetrySchema }), service, now);
     expect(judged).to.deep.include({
       tenantId: 'acme',
@@ -66,18 +66,18 @@ describe('validatePoint', () => {
     ['a number for a string', { numericValues: { temperature: 1, state: 1 } }, strict, 'state must be a string'],
     ['a value outside the enum', { stringValues: { state: 'idle' } }, strict, 'state is none of on, off'],
     ['a string too long', { stringValues: { note: 'ééé' } }, strict, 'note is longer than 4 bytes'],
-    ['a key the schema has not', { stringValues: { other: '' } }, strict, 'other is not a key of the schema'],
+    ['a key that the schema lacks', { stringValues: { other: '' } }, strict, 'other is not a key of the schema'],
     ['toString as a key', { stringValues: { toString: '' } }, strict, 'toString is not a key of the schema'],
   ];
   for (const [name, change, device, message] of cases) {
-    it(`${message ? 'rejects' : 'takes'} ${name}`, () => {
+    it(`${message ? 'rejects' : 'accepts'} ${name}`, () => {
       const judged = validatePoint({ ...good, ...change }, device, service, now);
       if (message) expect(judged).to.deep.equal({ code: 'INVALID_ARGUMENT', message });
       else expect(isRejection(judged)).to.equal(false);
     });
   }
 
-  it('says NOT_FOUND of a device that the tenant does not have', () => {
+  it('rejects a device that the tenant does not have with NOT_FOUND', () => {
     expect(validatePoint(good, undefined, service, now)).to.include({ code: 'NOT_FOUND' });
   });
 

@@ -1,4 +1,4 @@
-// Whether a point is taken: a pure chain of checks, and the point in the form in which it is stored when all of them pass.
+// Validates a point with a pure chain of checks and returns it in its stored form.
 import type { ErrorCode } from '../../platform/errors.ts';
 import type { Caller } from '../../platform/rpc.ts';
 import type { TelemetryDevice } from './devices.ts';
@@ -7,16 +7,16 @@ import { writePayload, type PointValues } from './payload.ts';
 import { schemaViolation } from './schema.ts';
 import { parseTimestamp, type DeviceTime } from './timestamp.ts';
 
-/** Limits of a point (API.md, telemetry). Lengths are bytes of UTF-8. */
+/** Limits of a point. Lengths are bytes of UTF-8. */
 export const pointLimits = { keys: 256, keyBytes: 128, textBytes: 4096, secondsAhead: 600 } as const;
 
-/** A point as a request gives it (kellet.v1.TelemetryPoint). */
+/** A point as given in a request (kellet.v1.TelemetryPoint). */
 export interface GivenPoint extends PointValues {
   readonly deviceId: string;
   readonly timestamp: string;
 }
 
-/** A point that is taken. */
+/** An accepted point. */
 export interface AcceptedPoint extends PointValues {
   readonly tenantId: string;
   readonly device: TelemetryDevice;
@@ -27,15 +27,16 @@ export interface AcceptedPoint extends PointValues {
   readonly dataHash: HashText;
 }
 
-/** Why a point is not taken. */
+/** Why a point was rejected. */
 export interface Rejection {
   readonly code: ErrorCode;
   readonly message: string;
 }
 
 /**
- * Judges one point. `device` is what the directory says of its device_id in the caller's tenant, `nowMilliseconds` the time
- * of arrival. The order of the checks is the order of what an outsider may learn: the device, the right to it, the content.
+ * Validates one point. `device` is the directory's entry for its device_id in the caller's tenant, `nowMilliseconds`
+ * the time of arrival. The checks run in the order of what a caller may learn: existence of the device, permission,
+ * content.
  */
 export function validatePoint(
   point: GivenPoint,
@@ -66,12 +67,15 @@ export function validatePoint(
   };
 }
 
-/** Whether the answer of validatePoint is a rejection. */
+/** Reports whether a result of validatePoint is a rejection. */
 export const isRejection = (judged: AcceptedPoint | Rejection): judged is Rejection => 'code' in judged;
 
 const invalid = (message: string): Rejection => ({ code: 'INVALID_ARGUMENT', message });
 
-/** A device key writes for its own device and, as a gateway's, for the devices behind it; other callers for the tenant's. */
+/**
+ * Reports whether the caller may write for the device: a device key for its own device and, as a gateway's, for the
+ * devices behind it; other callers for the whole tenant.
+ */
 function mayWrite(caller: Pick<Caller, 'kind' | 'deviceId'>, device: TelemetryDevice): boolean {
   if (caller.kind !== 'device') return true;
   return device.deviceId === caller.deviceId || device.gatewayDeviceId === caller.deviceId;
@@ -98,11 +102,11 @@ function nameViolation(name: string): string | undefined {
   return name === '' ? 'a key is empty' : textViolation('a key', name, pointLimits.keyBytes);
 }
 
-/** Names that need no closer look: the measured case. */
+/** Names that need no further checks: the hot path. */
 const plainName = /^[\w.:/-]{1,128}$/;
 
 function textViolation(what: string, text: string, mostBytes: number): string | undefined {
-  // A UTF-16 unit is at most three bytes of UTF-8.
+  // A UTF-16 unit takes at most three bytes of UTF-8.
   if (text.length * 3 > mostBytes && Buffer.byteLength(text) > mostBytes)
     return `${what} is longer than ${mostBytes} bytes`;
   if (text.includes('\0')) return `${what} contains NUL`;

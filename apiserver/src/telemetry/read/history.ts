@@ -1,8 +1,9 @@
-// Points of a device over time: hot segments read as one, each point once (DECISIONS 2, 3), plain or in buckets.
+// Reads the points of a device over time, plain or in buckets. Hot segments are read as one, and each point is returned
+// once.
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { failedPrecondition, sqlState } from '../../platform/errors.ts';
 
-/** How the values of a bucket become one. */
+/** How the values of a bucket are aggregated. */
 export type Aggregation = 'avg' | 'min' | 'max' | 'sum' | 'count' | 'last';
 
 /** A range of a device's points. Times are nanoseconds since 1970; `end` is exclusive. */
@@ -11,14 +12,14 @@ export interface HistoryRange {
   readonly deviceId: string;
   readonly start: bigint;
   readonly end: bigint;
-  /** Keys wanted; empty: all. Points without any of them are left out. */
+  /** Keys to return; empty means all. Points without any of them are omitted. */
   readonly keys: readonly string[];
   readonly descending: boolean;
-  /** Most rows to answer. */
+  /** Maximum number of rows to return. */
   readonly limit: number;
 }
 
-/** Where a page of points ended. */
+/** Position at which a page of points ended. */
 export interface PointCursor {
   readonly time: string;
   /** Hex. */
@@ -30,18 +31,18 @@ export interface StoredPoint {
   readonly time: bigint;
   readonly payload: string;
   readonly dataHash: Buffer;
-  /** A batch that holds it is confirmed. */
+  /** Whether a batch that contains it is confirmed. */
   readonly anchored: boolean;
 }
 
-/** One bucket: its start, and the aggregate of each key. */
+/** One bucket: its start and the aggregate of each key. */
 export interface Bucket {
   readonly time: bigint;
   readonly numeric: Record<string, number>;
   readonly text: Record<string, string>;
 }
 
-/** Points from the cursor on, in order of (time, data_hash). */
+/** Reads points starting at the cursor, ordered by (time, data_hash). */
 export function readPoints(
   database: Database,
   range: HistoryRange,
@@ -100,8 +101,7 @@ const numericAggregate: Record<Aggregation, string> = {
 };
 
 /**
- * Buckets of `width` nanoseconds, aligned to 1970, that have a value. Strings are counted (a number) and have a last value;
- * nothing else can be said of them.
+ * Reads the non-empty buckets of `width` nanoseconds, aligned to 1970. Strings support only count (a number) and last.
  */
 export async function readBuckets(
   database: Database,
@@ -138,7 +138,7 @@ export async function readBuckets(
     const { rows } = await database.tenant(range.tenantId, (tx) => tx.query<BucketRow>(query, values));
     return rows.map(({ bucket, numeric, text }) => ({ time: bucket, numeric, text }));
   } catch (error) {
-    if (sqlState(error) === '22003') throw failedPrecondition('an aggregate is out of the range of double');
+    if (sqlState(error) === '22003') throw failedPrecondition('an aggregate exceeds the range of a double');
     throw error;
   }
 }

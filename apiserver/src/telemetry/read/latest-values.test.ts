@@ -28,7 +28,7 @@ describe('latest values', () => {
     });
   });
 
-  it('keep what arrived later of two values of one time', () => {
+  it('keep the later arrival of two values with the same time', () => {
     const latest = noLatestValues();
     mergePoint(latest, point({ a: 1 }), 10n);
     mergePoint(latest, point({ a: 2 }), 10n);
@@ -57,7 +57,7 @@ describe('latest values', () => {
 });
 
 describe('LatestBuilder', () => {
-  it('has the values that merging point by point has, in any order of times and keys', () => {
+  it('equals merging point by point, for any order of times and keys', () => {
     const random = seededRandom(11);
     for (let round = 0; round < 500; round += 1) {
       const builder = new LatestBuilder();
@@ -77,7 +77,7 @@ describe('LatestBuilder', () => {
     }
   });
 
-  it('takes in what arrived earlier', () => {
+  it('merges values that arrived earlier', () => {
     const builder = new LatestBuilder();
     builder.add(point({ a: 2 }), 10n);
     const older = noLatestValues();

@@ -1,57 +1,57 @@
-// The latest value of each key of a device, merged by device time. Pure.
+// Merges the latest value of each key of a device by device time. Pure.
 import type { PointValues } from '../points/payload.ts';
 
-/** A value and the device time it was measured at, nanoseconds since 1970. */
+/** A value and the device time of its measurement, in nanoseconds since 1970. */
 export interface TimedValue<T> {
   readonly value: T;
   readonly time: bigint;
 }
 
-/** The newest value of each key, and the time of the newest point. */
+/** The newest value of each key and the time of the newest point. */
 export interface LatestValues {
   time: bigint;
   readonly numeric: Map<string, TimedValue<number>>;
   readonly text: Map<string, TimedValue<string>>;
 }
 
-/** The same as telemetry_latest.document holds it. */
+/** The JSON form stored in telemetry_latest.document. */
 export interface LatestDocument {
   readonly time: string;
   readonly numeric: Readonly<Record<string, readonly [number, string]>>;
   readonly string: Readonly<Record<string, readonly [string, string]>>;
 }
 
-/** No values. */
+/** Returns empty latest values. */
 export const noLatestValues = (): LatestValues => ({ time: -1n, numeric: new Map(), text: new Map() });
 
 function offer<T>(into: Map<string, TimedValue<T>>, key: string, value: T, time: bigint): void {
   const held = into.get(key);
-  // Of two values of one time the one that arrived later stays.
+  // Of two values with the same time, the later arrival wins.
   if (!held || held.time <= time) into.set(key, { value, time });
 }
 
-/** Takes a point in. */
+/** Merges a point. */
 export function mergePoint(into: LatestValues, values: PointValues, time: bigint): void {
   if (time > into.time) into.time = time;
   for (const key of Object.keys(values.numericValues)) offer(into.numeric, key, values.numericValues[key]!, time);
   for (const key of Object.keys(values.stringValues)) offer(into.text, key, values.stringValues[key]!, time);
 }
 
-/** Takes other latest values in, which arrived later. */
+/** Merges latest values that arrived later. */
 export function mergeLatest(into: LatestValues, later: LatestValues): void {
   if (later.time > into.time) into.time = later.time;
   for (const [key, { value, time }] of later.numeric) offer(into.numeric, key, value, time);
   for (const [key, { value, time }] of later.text) offer(into.text, key, value, time);
 }
 
-/** Reads a document. */
+/** Parses a document. */
 export function fromDocument(document: LatestDocument): LatestValues {
   const timed = <T>(values: Readonly<Record<string, readonly [T, string]>>) =>
     new Map(Object.entries(values).map(([key, [value, time]]) => [key, { value, time: BigInt(time) }]));
   return { time: BigInt(document.time), numeric: timed(document.numeric), text: timed(document.string) };
 }
 
-/** The document as JSON text. */
+/** Returns the document as JSON text. */
 export function toDocument(latest: LatestValues): string {
   const timed = <T>(values: Map<string, TimedValue<T>>) =>
     Object.fromEntries([...values].map(([key, { value, time }]) => [key, [value, String(time)]]));
@@ -59,8 +59,8 @@ export function toDocument(latest: LatestValues): string {
 }
 
 /**
- * Takes points in one after another. The newest is kept whole: as long as each next one is newer and has the same keys, as in
- * a device's every report, it takes the place of the one before without a look at the values.
+ * Merges points one after another. Keeps the newest point whole: while each next point is newer and has the same keys,
+ * as in a device's regular reports, it replaces the previous one without looking at the values.
  */
 export class LatestBuilder {
   private readonly merged = noLatestValues();
@@ -73,14 +73,14 @@ export class LatestBuilder {
     this.newest = { values, time };
   }
 
-  /** Takes in what arrived before all of this. */
+  /** Merges values that arrived before all others here. */
   addOlder(older: LatestValues): void {
     const later = this.latest();
     mergeLatest(older, later);
     mergeLatest(this.merged, older);
   }
 
-  /** The latest values of all points so far. */
+  /** Returns the latest values of all points so far. */
   latest(): LatestValues {
     if (this.newest) mergePoint(this.merged, this.newest.values, this.newest.time);
     return this.merged;
@@ -91,7 +91,7 @@ function haveSameKeys(a: PointValues, b: PointValues): boolean {
   return sameKeys(a.numericValues, b.numericValues) && sameKeys(a.stringValues, b.stringValues);
 }
 
-/** Whether two objects have the same keys in the same order. */
+/** Reports whether two objects have the same keys in the same order. */
 function sameKeys(a: object, b: object): boolean {
   const first = Object.keys(a);
   const second = Object.keys(b);

@@ -1,4 +1,4 @@
-// The values under a hash that was anchored: for proof bundles.
+// Finds the values behind an anchored hash, for proof bundles.
 import type { Database } from '../../platform/database/database.ts';
 
 /** Where a point was anchored. */
@@ -6,12 +6,12 @@ export interface AnchoredPlace {
   readonly deviceId: string;
   readonly batchId: string;
   readonly dataHash: Uint8Array;
-  /** When the batch took points: the point arrived in between. */
+  /** When the batch was opened and sealed; the point arrived in between. */
   readonly openedAt: Date;
   readonly sealedAt: Date;
 }
 
-/** A point as it was hashed. */
+/** A point as hashed. */
 export interface HashedPoint {
   /** Nanoseconds since 1970. */
   readonly time: bigint;
@@ -19,13 +19,16 @@ export interface HashedPoint {
   readonly payload: string;
 }
 
-/** A device's clock may be ten minutes ahead (validate.ts); most points are sent within the hour in which they were measured. */
+/** A device's clock may be ten minutes ahead (validate.ts); most points are sent within an hour of measurement. */
 const mostAheadMilliseconds = 600_000;
 const usualDelayMilliseconds = 3_600_000;
 
 const nanoseconds = (milliseconds: number): bigint => BigInt(Math.max(0, milliseconds)) * 1_000_000n;
 
-/** The point; undefined when it is not kept any longer. Points sent long after they were measured take a longer look. */
+/**
+ * Returns the point, or undefined if it is no longer retained. Points sent long after their measurement take a longer
+ * search.
+ */
 export async function findPointByHash(
   database: Database,
   tenantId: string,

@@ -1,15 +1,15 @@
-// Points per second over the last minute, per tenant and per device: two counters each, for as long as points come.
+// Tracks points per second over the last minute, per tenant and device, with two counters each while points arrive.
 
 const window = 60_000;
 
 interface Counter {
-  /** Which minute since 1970 `current` counts; `previous` counts the one before it. */
+  /** The minute since 1970 that `current` counts; `previous` counts the one before. */
   minute: number;
   current: number;
   previous: number;
 }
 
-/** Counts what this process has accepted. */
+/** Counts the points this process accepted. */
 export class Rates {
   private readonly counters = new Map<string, Counter>();
 
@@ -23,7 +23,7 @@ export class Rates {
     this.counters.set(key, counter);
   }
 
-  /** The last minute is the current one and as much of the one before as lies within 60 s. */
+  /** Returns the rate over the last 60 s: the current minute and the part of the previous one within the window. */
   perSecond(key: string, nowMilliseconds: number): number {
     const counter = this.at(key, nowMilliseconds);
     if (!counter) return 0;
@@ -31,7 +31,7 @@ export class Rates {
     return (counter.current + counter.previous * (1 - elapsed)) / 60;
   }
 
-  /** Forgets what has been silent for two minutes. */
+  /** Drops counters that have been silent for two minutes. */
   sweep(nowMilliseconds: number): void {
     for (const key of this.counters.keys()) if (!this.at(key, nowMilliseconds)) this.counters.delete(key);
   }

@@ -1,4 +1,4 @@
-// Latest values and usage: merged in memory when points are committed, written within a second, read from both.
+// Latest values and usage: merged in memory on commit, written within a second, read from both.
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import type { Logger } from '../../platform/logger.ts';
 import {
@@ -13,14 +13,14 @@ import {
 import { toNanoseconds } from '../points/timestamp.ts';
 import type { AcceptedPoint } from '../points/validate.ts';
 
-/** What was taken of a device or a tenant. */
+/** Accepted and rejected points and stored bytes of a device or tenant. */
 export interface Usage {
   readonly accepted: number;
   readonly rejected: number;
   readonly storedBytes: number;
 }
 
-/** Points that name no device of the tenant are counted here. */
+/** Counts the points that name no device of the tenant. */
 const noDevice = '00000000-0000-0000-0000-000000000000';
 const devicesPerTransaction = 1000;
 const writeEveryMilliseconds = 800;
@@ -35,12 +35,12 @@ interface DeviceChanges {
 }
 type Changes = Map<string, DeviceChanges>;
 
-/** Keeps what the last points of each device said. */
+/** Keeps the latest values and usage of each device. */
 export class SnapshotStore {
   private readonly database: Database;
   private readonly logger: Logger;
   private changes: Changes = new Map();
-  /** Being written, and still to be seen by readers. */
+  /** Changes being written, which readers must still see. */
   private writing: Changes = new Map();
   private timer: NodeJS.Timeout | undefined;
   private running: Promise<void> = Promise.resolve();
@@ -54,25 +54,25 @@ export class SnapshotStore {
     this.timer = setInterval(() => void this.write(), writeEveryMilliseconds);
   }
 
-  /** Writes what is in memory and ends. */
+  /** Writes pending changes and stops. */
   async stop(): Promise<void> {
     clearInterval(this.timer);
     await this.running;
     await this.write();
   }
 
-  /** Takes committed points in. */
+  /** Merges committed points. */
   accept(points: readonly AcceptedPoint[]): void {
     for (const point of points) {
       const changes = this.changesOf(point.tenantId, point.device.deviceId);
       changes.points.add(point, toNanoseconds(point.time));
       changes.accepted += 1;
-      // The payload is text of mostly one byte a character; 32 are its hash.
+      // The payload is mostly one byte per character; its hash adds 32.
       changes.storedBytes += point.payload.length + 32;
     }
   }
 
-  /** Counts a rejected point; `deviceId` is empty when it named no device of the tenant. */
+  /** Counts a rejected point; `deviceId` is empty if it named no device of the tenant. */
   reject(tenantId: string, deviceId: string): void {
     this.changesOf(tenantId, deviceId || noDevice).rejected += 1;
   }
@@ -87,7 +87,7 @@ export class SnapshotStore {
     return changes;
   }
 
-  /** The latest values of a device; undefined when it has never sent a point. */
+  /** Returns the latest values of a device, or undefined if it has never sent a point. */
   async latest(tenantId: string, deviceId: string): Promise<LatestValues | undefined> {
     const { rows } = await this.database.read(tenantId, (tx) =>
       tx.query<{ document: LatestDocument }>(
@@ -96,7 +96,7 @@ export class SnapshotStore {
       ),
     );
     const merged = rows[0] ? fromDocument(rows[0].document) : noLatestValues();
-    // What was in memory when the row was read may be in both: merging it again changes nothing.
+    // Changes in memory when the row was read may be in both; merging them again is harmless.
     for (const changes of [this.writing, this.changes]) {
       const own = changes.get(`${tenantId}/${deviceId}`);
       if (own) mergeLatest(merged, own.points.latest());
@@ -104,7 +104,7 @@ export class SnapshotStore {
     return merged.time < 0n ? undefined : merged;
   }
 
-  /** What was taken of a device, or of the whole tenant; up to a second behind. */
+  /** Returns the usage of a device, or of the whole tenant; up to a second behind. */
   async usage(tenantId: string, deviceId: string | undefined): Promise<Usage> {
     const { rows } = await this.database.read(tenantId, (tx) =>
       tx.query<{ accepted: number; rejected: number; stored_bytes: number }>(
@@ -118,20 +118,20 @@ export class SnapshotStore {
     return { accepted: row.accepted, rejected: row.rejected, storedBytes: row.stored_bytes };
   }
 
-  /** Writes the changes so far; what could not be written stays in memory. */
+  /** Writes the changes so far; those that fail stay in memory. */
   write(): Promise<void> {
     this.running = this.running.then(async () => {
       if (this.changes.size === 0) return;
       this.writing = this.changes;
       this.changes = new Map();
-      // Locks are taken in one order by every process.
+      // Every process takes locks in the same order.
       const all = [...this.writing.values()].sort((a, b) => (a.deviceId < b.deviceId ? -1 : 1));
       for (let first = 0; first < all.length; first += devicesPerTransaction) {
         const some = all.slice(first, first + devicesPerTransaction);
         try {
           await this.database.system((tx) => writeChanges(tx, some));
         } catch (error) {
-          this.logger.warn({ err: error }, 'latest values are kept in memory for now');
+          this.logger.warn({ err: error }, 'failed to write latest values; keeping them in memory');
           for (const changes of some) this.keep(changes);
         }
       }

@@ -1,5 +1,5 @@
-// For tests: a process that is nothing but a telemetry writer under load. It is told the database by its environment, appends
-// points until it is killed, and says on standard output which appends were acknowledged: `<client> <round>` a line.
+// A telemetry writer under load as a separate process, for tests. It takes the database from its environment, appends
+// points until it is killed, and prints each acknowledged append as `<client> <round>` on a line of standard output.
 import { writeSync } from 'node:fs';
 import { systemClock } from '../../platform/clock.ts';
 import { Database } from '../../platform/database/database.ts';
@@ -8,12 +8,12 @@ import type { AnchoringMode } from '../points/devices.ts';
 import { testPoint } from './test-devices.ts';
 import { TelemetryWriter, writerDefaults } from '../write/writer.ts';
 
-/** Points of one append. */
+/** Points per append. */
 export const crashPoints = 7;
-/** Clients that append at once; each has a device and a mode of its own. */
+/** Clients that append concurrently, each with its own device and mode. */
 export const crashModes: readonly AnchoringMode[] = ['merkle', 'merkle', 'chain', 'merkle', 'chain', 'per_event'];
 
-/** The points of a client's round: a value says where it belongs. */
+/** Returns the points of a client's round; each value identifies its position. */
 export const crashRound = (client: number, round: number) =>
   Array.from({ length: crashPoints }, (_, index) => {
     const n = round * crashPoints + index;
@@ -31,7 +31,7 @@ async function main(databaseUrl: string): Promise<void> {
     crashModes.map(async (_mode, client) => {
       for (let round = first; ; round += 1) {
         await writer.append(crashRound(client, round));
-        // Written at once: what was acknowledged must be known however the process ends.
+        // Written synchronously: acknowledgements must be known however the process ends.
         writeSync(1, `${client} ${round}\n`);
       }
     }),

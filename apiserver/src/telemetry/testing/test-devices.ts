@@ -1,8 +1,8 @@
-// For tests: a directory that holds devices in memory, and points for them.
+// An in-memory device directory and points for its devices, for tests.
 import type { AnchoringMode, Devices, TelemetryDevice } from '../points/devices.ts';
 import { isRejection, validatePoint, type AcceptedPoint } from '../points/validate.ts';
 
-/** A device with the given properties. */
+/** Returns a device with the given properties. */
 export function testDevice(deviceId: string, overrides: Partial<TelemetryDevice> = {}): TelemetryDevice {
   return {
     deviceId,
@@ -35,10 +35,10 @@ export class TestDevices implements Devices {
   }
 }
 
-/** The id of the n-th device of a test. */
+/** Returns the id of a test's n-th device. */
 export const testDeviceId = (n: number): string => `01900000-0000-7000-8000-${String(n).padStart(12, '0')}`;
 
-/** An accepted point: device `device`, `seconds` since 1970, the number `n` as its value. */
+/** Returns an accepted point of device `device` at `seconds` since 1970 with the value `n`. */
 export function testPoint(
   tenantId: string,
   device: number,

@@ -1,4 +1,4 @@
-// For tests: the ground a telemetry service stands on, on a real database.
+// The platform of a telemetry service on a real database, for tests.
 import { randomBytes } from 'node:crypto';
 import { readConfig } from '../../config.ts';
 import type { Broker } from '../../platform/events/broker.ts';
@@ -10,7 +10,7 @@ import type { Platform } from '../../module.ts';
 import { OutboxRelay } from '../../platform/events/outbox.ts';
 import { Paging } from '../../platform/paging.ts';
 
-/** A platform; `close` ends what it has started, but for the database. */
+/** Creates a platform; `close` stops everything it started except the database. */
 export function testPlatform(
   database: Database,
   broker: Broker,

@@ -1,6 +1,6 @@
-// Values for property tests: reproducible numbers and texts that reach the odd corners of JSON.
+// Reproducible numbers and texts for property tests, reaching the corner cases of JSON.
 
-/** Numbers in [0, 1) that are the same for the same seed (mulberry32). */
+/** Returns a generator of numbers in [0, 1), reproducible by seed (mulberry32). */
 export function seededRandom(seed: number): () => number {
   let state = seed >>> 0;
   return () => {
@@ -30,7 +30,7 @@ const pieces = [
   '\ufb33',
 ];
 
-/** Well-formed text without NUL, up to seven characters. */
+/** Returns well-formed text without NUL, up to seven characters. */
 export function randomText(random: () => number): string {
   let text = '';
   for (let length = Math.floor(random() * 8); length > 0; length -= 1) {
@@ -39,7 +39,7 @@ export function randomText(random: () => number): string {
   return text;
 }
 
-/** A finite double of any magnitude. */
+/** Returns a finite double of any magnitude. */
 export function randomNumber(random: () => number): number {
   const view = new DataView(new ArrayBuffer(8));
   for (;;) {

@@ -1,18 +1,18 @@
-// A request's points on their way through the writer: whole at first, in parts when a flush was refused for its data.
+// A request's points on their way through the writer: whole at first, then split if a flush is rejected for its data.
 import { unavailable } from '../../platform/errors.ts';
 import type { IdempotencyRow } from './flush.ts';
 import type { AcceptedPoint } from '../points/validate.ts';
 
-/** What became of a request whose good points are durable. */
+/** The result of a request whose valid points are durable. */
 export interface Appended {
-  /** Indexes of points that the database refused, all others being durable; empty in every expected case. */
+  /** Indexes of points the database rejected, with all others durable; normally empty. */
   readonly refused: readonly number[];
 }
 
-/** One request that waits for its points to be durable. */
+/** A request waiting for its points to become durable. */
 export class Append {
   readonly done: Promise<Appended>;
-  /** Milliseconds since 1970 after which the caller is told UNAVAILABLE. */
+  /** Milliseconds since 1970 after which the request fails with UNAVAILABLE. */
   readonly deadline: number;
   private settled = false;
   private open = 1;
@@ -28,12 +28,12 @@ export class Append {
     });
   }
 
-  /** Whether the caller has its answer already: what is left of the request must not be written any more. */
+  /** Whether the caller has a response already; the rest of the request must not be written any more. */
   get answered(): boolean {
     return this.settled;
   }
 
-  /** A part became two. */
+  /** Records that one part became two. */
   split(): void {
     this.open += 1;
   }
@@ -66,14 +66,14 @@ export class Append {
 export interface Part {
   readonly append: Append;
   readonly points: readonly AcceptedPoint[];
-  /** Where the points begin among the request's. */
+  /** Index of the first point within the request. */
   readonly offset: number;
   readonly idempotency: IdempotencyRow | undefined;
 }
 
-/** The two halves of a part whose data was refused; undefined when it cannot be told apart any further. */
+/** Splits a part whose data was rejected into halves; returns undefined if it cannot be split further. */
 export function halve(part: Part): [Part, Part] | undefined {
-  // The answer that an Idempotency-Key keeps speaks of all points, so that they stand or fall together.
+  // The stored response of an Idempotency-Key covers all points, so they succeed or fail together.
   if (part.points.length < 2 || part.idempotency) return undefined;
   const middle = part.points.length >> 1;
   return [

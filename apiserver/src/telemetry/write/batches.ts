@@ -1,11 +1,11 @@
-// Anchor batches in memory: every point is given its batch and its leaf before it is written (DECISIONS 4-6). Nothing here
-// does I/O; what was placed for a flush that did not commit is undone, last flush first.
+// Anchor batches in memory: every point is assigned its batch and leaf before it is written. No I/O happens here.
+// Placements of flushes that did not commit are undone, last flush first.
 import { GENESIS_HEAD, MAXIMUM_SEGMENT_LENGTH } from '@kellet/verify';
 import type { AnchoringMode } from '../points/devices.ts';
 import { hashPair, merkleRoot, type HashText } from '../points/hashes.ts';
 import type { AcceptedPoint } from '../points/validate.ts';
 
-/** A run of one device's points in a batch of chain mode. */
+/** A run of one device's points in a chain-mode batch. */
 export interface ChainSegment {
   readonly deviceId: string;
   readonly previousHead: HashText;
@@ -22,7 +22,7 @@ export interface Batch {
   readonly mode: AnchoringMode;
   /** Milliseconds since 1970. */
   readonly openedAt: number;
-  /** In leaf order; equal hashes stand once. */
+  /** In leaf order; equal hashes appear once. */
   readonly leaves: HashText[];
   /** The device of each leaf. */
   readonly leafDevices: string[];
@@ -32,7 +32,7 @@ export interface Batch {
   sealed: boolean;
 }
 
-/** The end of a device's chain before and after a flush. */
+/** The head of a device's chain before and after a flush. */
 export interface ChainMove {
   readonly tenantId: string;
   readonly deviceId: string;
@@ -41,26 +41,26 @@ export interface ChainMove {
   added: number;
 }
 
-/** Where the points of a flush have gone. */
+/** Where the points of a flush were placed. */
 export interface Placement {
-  /** Batch and leaf of each point, in the points' order. */
+  /** Batch and leaf of each point, in point order. */
   readonly batches: Batch[];
   readonly leafIndexes: number[];
-  /** Batches begun by this flush, sealed ones among them. */
+  /** Batches opened by this flush, including those it sealed. */
   readonly opened: Set<Batch>;
-  /** Batches this flush has added to or sealed, which were begun before it. */
+  /** Earlier batches that this flush added to or sealed. */
   readonly continued: Set<Batch>;
   readonly chains: ChainMove[];
-  /** Puts everything back as it was before the flush. Flushes are undone in the opposite order of their placing. */
+  /** Restores the state before the flush. Flushes must be undone in reverse order of placement. */
   undo(): void;
 }
 
-/** What is sealed besides full batches: those begun before a moment, or all. */
+/** Which batches to seal besides full ones: those opened before a given time, or all. */
 export type SealRule = { readonly openedBefore: number };
 
 const genesis: HashText = Buffer.from(GENESIS_HEAD).toString('latin1');
 
-/** Key of a device's chain. */
+/** Returns the key of a device's chain. */
 export const chainKey = (tenantId: string, deviceId: string): string => `${tenantId}/${deviceId}`;
 
 /** The open batches of a writer. */
@@ -76,14 +76,17 @@ export class OpenBatches {
     this.mostLeaves = mostLeaves;
   }
 
-  /** When the oldest open batch was begun, milliseconds since 1970; undefined when there is none. */
+  /** Returns when the oldest open batch was opened, in milliseconds since 1970, or undefined. */
   oldestOpenedAt(): number | undefined {
-    // Batches are begun in the order of the map, and a sealed one leaves it.
+    // The map is in opening order, and sealed batches leave it.
     for (const batch of this.open.values()) return batch.openedAt;
     return undefined;
   }
 
-  /** Chains of chain-mode points whose head is not known yet: `knowHead` must be called for them before they are placed. */
+  /**
+   * Returns the chains of chain-mode points whose head is not loaded; `knowHead` must be called for them before
+   * placement.
+   */
   unknownChains(points: readonly AcceptedPoint[]): { tenantId: string; deviceId: string }[] {
     const unknown = new Map<string, { tenantId: string; deviceId: string }>();
     for (const { tenantId, device } of points) {
@@ -94,17 +97,17 @@ export class OpenBatches {
     return [...unknown.values()];
   }
 
-  /** Says where a chain ends; undefined for one without points. */
+  /** Sets the head of a chain; undefined for one without points. */
   knowHead(tenantId: string, deviceId: string, head: HashText | undefined): void {
     this.heads.set(chainKey(tenantId, deviceId), head ?? genesis);
   }
 
-  /** Forgets all heads: another writer has moved one. */
+  /** Drops all heads, because another writer has moved one. */
   forgetHeads(): void {
     this.heads.clear();
   }
 
-  /** Places points and seals what is full and what the rule names. */
+  /** Places points and seals the batches that are full or match the rule. */
   place(points: readonly AcceptedPoint[], nowMilliseconds: number, rule: SealRule): Placement {
     const flush = new FlushPlacement(this.open, this.heads, this.newBatchId, this.mostLeaves, nowMilliseconds);
     flush.placeAll(points);
@@ -113,7 +116,7 @@ export class OpenBatches {
   }
 }
 
-/** One flush's placing, with what it takes to undo it. */
+/** The placement of one flush, with what is needed to undo it. */
 class FlushPlacement implements Placement {
   readonly batches: Batch[] = [];
   readonly leafIndexes: number[] = [];
@@ -160,7 +163,7 @@ class FlushPlacement implements Placement {
         else chained.set(key, [index]);
       }
     }
-    // A segment is a run of one device's leaves, so that the points of a flush are taken device by device.
+    // A segment is a run of one device's leaves, so the points of a flush are placed device by device.
     for (const indexes of chained.values()) this.placeChain(points, indexes);
   }
 
@@ -169,7 +172,7 @@ class FlushPlacement implements Placement {
       const point = points[index]!;
       const batch = this.batchFor(point.tenantId, 'chain');
       const leaves = batch.leaves.length;
-      // Sealing a full batch needs its last segment, so that the leaf joins its segment before it is counted.
+      // Sealing a full batch needs its last segment, so the leaf joins its segment before it is counted.
       if (!batch.places.has(point.dataHash)) this.extendChain(batch, leaves, point);
       this.give(index, batch, point);
     }
@@ -270,12 +273,12 @@ class FlushPlacement implements Placement {
   }
 }
 
-/** The root that a batch commits to. */
+/** Returns the root that a batch commits to. */
 export function batchRoot(batch: Pick<Batch, 'mode' | 'leaves' | 'segments'>): HashText {
   return merkleRoot(treeLeaves(batch));
 }
 
-/** The leaves of the tree that is committed: in chain mode the heads of the segments. */
+/** Returns the leaves of the committed tree: in chain mode, the heads of the segments. */
 export function treeLeaves(batch: Pick<Batch, 'mode' | 'leaves' | 'segments'>): readonly HashText[] {
   return batch.mode === 'chain' ? batch.segments.map((segment) => segment.head) : batch.leaves;
 }

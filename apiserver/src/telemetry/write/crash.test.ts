@@ -1,4 +1,5 @@
-// kill -9 in the middle of ingest, over and over: no acknowledged point is lost or doubled, and every batch can be proven.
+// Kills a writer with SIGKILL during ingest, repeatedly: no acknowledged point is lost or duplicated, and every batch
+// can be proven.
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import path from 'node:path';
@@ -18,7 +19,10 @@ describe('a writer that is killed', () => {
   before(async () => (test = await createTestDatabase()));
   after(() => test.drop());
 
-  /** Runs a writer, kills it after so many acknowledgements; answers the acknowledged rounds of each client. */
+  /**
+   * Runs a writer and kills it after the given number of acknowledgements; returns the acknowledged rounds of each
+   * client.
+   */
   async function runAndKill(firstRound: number, acknowledgements: number): Promise<Map<number, number[]>> {
     const child = spawn(process.execPath, [path.join(import.meta.dirname, '../testing/crash-writer.ts')], {
       env: {
@@ -44,15 +48,15 @@ describe('a writer that is killed', () => {
   }
 
   async function takeOver(): Promise<void> {
-    // The server lets the lock go when it notices that the peer is gone.
+    // The server releases the lock once it notices that the peer is gone.
     for (let wait = 0; wait < 100; wait += 1) {
       if ((await takeOverDeadWriters(test.database, createLogger('fatal'))) === 1) return;
       await new Promise((resolve) => setTimeout(resolve, 50));
     }
-    expect.fail('nobody could take the dead writer over');
+    expect.fail('the dead writer could not be taken over');
   }
 
-  it('loses no acknowledged point, doubles none, and leaves sound batches', async () => {
+  it('loses and duplicates no acknowledged point and leaves consistent batches', async () => {
     const acknowledged = new Map<number, Set<number>>();
     for (let kill = 0; kill < kills; kill += 1) {
       for (const [client, rounds] of await runAndKill(kill * 100_000, 150 + kill * 97)) {

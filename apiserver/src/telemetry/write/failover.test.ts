@@ -1,4 +1,4 @@
-// Another server takes the place of PostgreSQL: a promoted replica, or a restored backup, that lacks the last rows.
+// Replaces the PostgreSQL server by another: a promoted replica or a restored backup that lacks the last rows.
 import { create } from '@bufbuild/protobuf';
 import { IngestRequestSchema, TelemetryService } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { expect } from 'chai';
@@ -38,7 +38,7 @@ describe('a promoted replica that lacks the last rows', function () {
   let health: Health;
   let name: string;
 
-  /** Runs statements on the server, outside of the database in question. */
+  /** Runs statements on the server, outside the database under test. */
   async function onServer(...statements: string[]): Promise<void> {
     const client = new pg.Client({ connectionString: process.env['KELLET_TEST_DATABASE_URL'] });
     await client.connect();
@@ -54,7 +54,7 @@ describe('a promoted replica that lacks the last rows', function () {
     test = await createTestDatabase();
     name = new URL(test.url).pathname.slice(1);
     await insertTenant(test.database, 'acme');
-    // Only through the proxy from here on.
+    // All further access goes through the proxy.
     await test.database.close();
     proxy = await TcpProxy.before(test.url);
     database = new Database(proxy.through(test.url), logger, { loopMilliseconds: 2000, heartbeatMilliseconds: 500 });
@@ -103,7 +103,7 @@ describe('a promoted replica that lacks the last rows', function () {
       internalContext(caller),
     );
 
-  /** Copies the database as it is now: what is written from here on never reaches the replica. */
+  /** Copies the database as it is now; later writes never reach the replica. */
   async function replicate(): Promise<void> {
     proxy.cut();
     await onServer(
@@ -112,7 +112,7 @@ describe('a promoted replica that lacks the last rows', function () {
     );
     proxy.restore();
   }
-  /** The replica takes the place of the primary; `before` are statements that it has carried out by then. */
+  /** Promotes the replica; `before` are statements it has applied by then. */
   async function promote(): Promise<void> {
     proxy.cut();
     await onServer(
@@ -133,7 +133,7 @@ describe('a promoted replica that lacks the last rows', function () {
   }
 
   for (const hasRow of [false, true]) {
-    it(`is written to at once, ${hasRow ? "though it knows only the writer's first flush" : 'though it does not know the writer'}`, async () => {
+    it(`accepts writes at once, ${hasRow ? "though it knows only the writer's first flush" : 'though it does not know the writer'}`, async () => {
       const known = await makeDevice();
       expect(await send(known, 0)).to.include({ accepted: 1 });
       await replicate();
@@ -143,7 +143,7 @@ describe('a promoted replica that lacks the last rows', function () {
       expect(await send(later, n++)).to.include({ accepted: 1 });
       for (let more = 0; more < 15; more += 1) expect(await send(known, n++)).to.include({ accepted: 1 });
 
-      // Load goes on without a pause.
+      // Load continues without a pause.
       const acknowledged: number[] = [];
       let isOn = true;
       let isPromoted = false;
@@ -174,7 +174,7 @@ describe('a promoted replica that lacks the last rows', function () {
       isOn = false;
       await load;
 
-      // Nothing that was acknowledged after the switch is missing, and every point is in its place.
+      // Everything acknowledged after the switch is present and in place.
       const rows = await query<{ n: number }>(
         `SELECT (time / 1000000000 - ${start})::int4 AS n FROM telemetry_points WHERE device_id = '${known}'`,
       );
@@ -184,7 +184,7 @@ describe('a promoted replica that lacks the last rows', function () {
       await eventually(async () => (await takeOverDeadWriters(database, logger)) === 0);
       expect((await fsck(database)).problems).to.deep.equal([]);
 
-      // A device that the replica does not know is told so, and the next one is as good as any.
+      // A device the replica does not know is rejected, and the next request succeeds.
       const foreign = await send(later, n++);
       expect(foreign.errors.map(({ code }) => code)).to.deep.equal(['NOT_FOUND']);
       const next = await makeDevice();
@@ -197,7 +197,7 @@ describe('a promoted replica that lacks the last rows', function () {
     });
   }
 
-  it('is not ready, and points are not taken, while the server is a standby', async () => {
+  it('is not ready and rejects points while the server is a standby', async () => {
     const deviceId = await makeDevice();
     expect(await send(deviceId, 0)).to.include({ accepted: 1 });
     proxy.cut();

@@ -1,5 +1,5 @@
-// What waits to be flushed, in the order of arrival; and, after a flush was refused for its data, the groups in which the
-// bad row is searched, each flushed alone.
+// Parts waiting to be flushed in order of arrival and, after a flush was rejected for its data, the groups being
+// searched for the bad row, each flushed alone.
 import { KelletError, sqlState } from '../../platform/errors.ts';
 import type { Logger } from '../../platform/logger.ts';
 import { halve, type Part } from './append.ts';
@@ -7,11 +7,11 @@ import { halve, type Part } from './append.ts';
 /** Parts that are flushed together. */
 export interface FlushGroup {
   readonly parts: readonly Part[];
-  /** One of its points was refused in an earlier flush. */
+  /** Whether one of its points was rejected in an earlier flush. */
   readonly suspect: boolean;
 }
 
-/** A flush takes no more points than this, unless one request alone has more. */
+/** Maximum points per flush; only a single larger request exceeds it. */
 const mostPointsPerFlush = 10_000;
 
 /** The queue of a writer. */
@@ -27,7 +27,7 @@ export class FlushQueue {
     return this.suspects.length > 0;
   }
 
-  /** Everything that waits. */
+  /** Iterates over all waiting parts. */
   *parts(): Iterable<Part> {
     for (const group of this.suspects) yield* group.parts;
     yield* this.waiting;
@@ -37,7 +37,10 @@ export class FlushQueue {
     this.waiting.push(part);
   }
 
-  /** The next group; without parts when nothing waits. What has been answered already (UNAVAILABLE) is left out. */
+  /**
+   * Returns the next group; it has no parts if nothing is waiting. Parts that have already failed with UNAVAILABLE are
+   * dropped.
+   */
   take(): FlushGroup {
     const suspect = this.suspects.shift();
     if (suspect) return { ...suspect, parts: suspect.parts.filter((part) => !part.append.answered) };
@@ -55,14 +58,14 @@ export class FlushQueue {
     return { parts, suspect: false };
   }
 
-  /** Puts a group back to the front. */
+  /** Puts a group back at the front. */
   putBack(group: FlushGroup): void {
     if (group.parts.length === 0) return;
     if (group.suspect) this.suspects.unshift(group);
     else this.waiting.unshift(...group.parts);
   }
 
-  /** Halves a group that was refused for its data. A single point that is refused is reported to its request. */
+  /** Halves a group that was rejected for its data. A single rejected point is reported to its request. */
   takeApart(group: FlushGroup, error: unknown, logger: Logger): void {
     const [only] = group.parts;
     if (group.parts.length > 1) {
@@ -77,7 +80,7 @@ export class FlushQueue {
     } else if (only!.idempotency) {
       only!.append.fail(idempotencyError(error));
     } else {
-      logger.error({ err: error, tenantId: only!.points[0]?.tenantId }, 'the database refuses a valid point');
+      logger.error({ err: error, tenantId: only!.points[0]?.tenantId }, 'the database rejected a valid point');
       only!.append.partRefused(only!.offset);
     }
   }

@@ -1,4 +1,4 @@
-// One flush: the statements and the COPY data that commit points together with their places in anchor batches.
+// Encodes a flush: the statements and COPY data that commit points together with their places in anchor batches.
 import pg from 'pg';
 import { batchRoot, treeLeaves, type Batch, type ChainSegment, type Placement } from './batches.ts';
 import { hashBytes, toHex, type HashText } from '../points/hashes.ts';
@@ -6,10 +6,10 @@ import { toNanoseconds } from '../points/timestamp.ts';
 import type { AcceptedPoint } from '../points/validate.ts';
 import { uuidBytes, WireBuffer } from './wire-buffer.ts';
 
-/** The channel on which a sealed batch is announced. */
+/** The channel on which sealed batches are announced. */
 export const batchChannel = 'kellet_batches';
 
-/** The answer of a request with an Idempotency-Key, to be kept with its points. */
+/** The response to a request with an Idempotency-Key, stored with its points. */
 export interface IdempotencyRow {
   readonly tenantId: string;
   readonly credentialHash: string;
@@ -18,7 +18,7 @@ export interface IdempotencyRow {
   readonly response: string;
 }
 
-/** A segment that is complete with the flush before this one. */
+/** A segment completed by the previous flush. */
 export interface FinishedSegment {
   readonly segmentId: bigint;
   readonly rows: number;
@@ -26,20 +26,20 @@ export interface FinishedSegment {
   readonly greatestTime: bigint;
 }
 
-/** What a flush commits. */
+/** The content of a flush. */
 export interface FlushContent {
   readonly writerId: string;
   readonly epoch: number;
   readonly number: bigint;
   readonly points: readonly AcceptedPoint[];
   readonly placement: Placement;
-  /** The open segment, where points and sealed leaves go; undefined only when there are no points. */
+  /** The open segment, for points and sealed leaves; undefined only without points. */
   readonly segmentId: bigint | undefined;
   readonly finishedSegment: FinishedSegment | undefined;
   readonly idempotency: readonly IdempotencyRow[];
 }
 
-/** The messages of a flush. */
+/** Returns the protocol messages of a flush. */
 export function encodeFlush(content: FlushContent): Buffer {
   const { placement, points } = content;
   const statements = [
@@ -111,10 +111,10 @@ function writePoints(wire: WireBuffer, points: readonly AcceptedPoint[], placeme
   wire.endCopy();
 }
 
-/** The first eight bytes of a hash as leaf_index keeps them: big-endian, signed. */
+/** Returns the first eight bytes of a hash as stored in leaf_index: big-endian, signed. */
 export const hashPrefix = (hash: HashText): bigint => Buffer.from(hash.slice(0, 8), 'latin1').readBigInt64BE();
 
-/** The entries of a batch that is sealed while no segment is open. (COPY does not work under row-level security.) */
+/** Inserts the entries of a batch sealed while no segment is open. (COPY does not work under row-level security.) */
 function leafIndexStatement(batch: Batch): string {
   return `INSERT INTO leaf_index (tenant_id, batch_id, prefix, leaf_index, device_id)
     SELECT '${batch.tenantId}', '${batch.batchId}', prefix, ordinality - 1, device_id
@@ -124,7 +124,7 @@ function leafIndexStatement(batch: Batch): string {
 
 const bytea = (hashes: readonly HashText[]): string => `'\\x${hashBytes(hashes).toString('hex')}'::bytea`;
 
-/** Segments as anchor_batches keeps them. */
+/** Returns segments in the JSON form of anchor_batches. */
 export function segmentsJson(segments: readonly ChainSegment[]): string {
   return JSON.stringify(
     segments.map((segment) => ({

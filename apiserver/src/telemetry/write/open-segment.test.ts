@@ -22,7 +22,7 @@ describe('completeAt', () => {
 });
 
 describe('withPoints', () => {
-  it('counts rows and keeps the least and the greatest device time', () => {
+  it('counts rows and tracks the minimum and maximum device time', () => {
     const points = [5, 3, 9].map((second) => testPoint('acme', 1, second, 0));
     const first = withPoints(emptySegment(1n, opened), points);
     expect(first).to.deep.include({ rows: 3, leastTime: 3_000_000_000n, greatestTime: 9_000_000_000n });

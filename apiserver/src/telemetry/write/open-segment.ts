@@ -1,9 +1,9 @@
-// What a writer knows of the segment it writes to. Values, never changed: a flush that fails goes back to the one before.
+// A writer's view of the segment it writes to. Immutable: a failed flush reverts to the previous value.
 import type { FinishedSegment } from './flush.ts';
 import { toNanoseconds } from '../points/timestamp.ts';
 import type { AcceptedPoint } from '../points/validate.ts';
 
-/** A segment with what has been sent to it. */
+/** A segment and what has been sent to it. */
 export interface OpenSegment {
   readonly segmentId: bigint;
   /** Milliseconds since 1970. */
@@ -14,12 +14,12 @@ export interface OpenSegment {
   readonly greatestTime: bigint;
 }
 
-/** A segment without rows. */
+/** Returns a segment without rows. */
 export function emptySegment(segmentId: bigint, openedAt: number): OpenSegment {
   return { segmentId, openedAt, rows: 0, leastTime: 2n ** 63n - 1n, greatestTime: 0n };
 }
 
-/** The segment with the points in it. */
+/** Returns the segment with the points added. */
 export function withPoints(segment: OpenSegment, points: readonly AcceptedPoint[]): OpenSegment {
   let least = points[0]!.time;
   let greatest = least;
@@ -43,15 +43,15 @@ function isBefore(a: AcceptedPoint['time'], b: AcceptedPoint['time']): boolean {
 
 /** When a segment is complete. */
 export interface SegmentLimits {
-  /** At so many rows; */
+  /** At this many rows; */
   readonly segmentRows: number;
-  /** so long after it was opened, when it is worth an index of its own (a tenth of the rows); */
+  /** after this long, if it is large enough to deserve an index (a tenth of the rows); */
   readonly segmentSeconds: number;
-  /** and in any case after so long. A small segment is read quickly without an index, and many of them are a burden. */
+  /** and after this long in any case. A small segment is read quickly without an index, but many of them add up. */
   readonly segmentMostSeconds: number;
 }
 
-/** Milliseconds since 1970 at which the segment is complete; Infinity while it is empty. */
+/** Returns when the segment is complete, in milliseconds since 1970; Infinity while it is empty. */
 export function completeAt(segment: OpenSegment, limits: SegmentLimits): number {
   if (segment.rows === 0) return Infinity;
   if (segment.rows >= limits.segmentRows) return 0;
@@ -59,7 +59,7 @@ export function completeAt(segment: OpenSegment, limits: SegmentLimits): number 
   return segment.openedAt + seconds * 1000;
 }
 
-/** The segment as the flush after its last one records it. */
+/** Returns the segment as recorded by the flush after its last one. */
 export function finished(segment: OpenSegment): FinishedSegment {
   const { segmentId, rows, leastTime, greatestTime } = segment;
   return { segmentId, rows, leastTime, greatestTime };

@@ -1,9 +1,9 @@
-// Looks after complete segments: each gets its indexes once nothing is written to it any more.
+// Maintains complete segments: creates their indexes once nothing is written to them any more.
 import type { Database } from '../../platform/database/database.ts';
 import { sleep } from '../../platform/clock.ts';
 import type { Logger } from '../../platform/logger.ts';
 
-/** Indexes one complete segment; false when none is left, or another process is at it. */
+/** Indexes one complete segment; returns false if none is left or another process is working on it. */
 export function indexNextSegment(database: Database): Promise<boolean> {
   return database.maintenance(async (tx) => {
     const { rows } = await tx.query<{ segment_id: bigint }>(
@@ -12,7 +12,7 @@ export function indexNextSegment(database: Database): Promise<boolean> {
     );
     const id = rows[0]?.segment_id;
     if (id === undefined) return false;
-    // Readers go on meanwhile; nobody writes to a complete segment.
+    // Readers continue meanwhile; nothing writes to a complete segment.
     await tx.query(`CREATE INDEX ON telemetry_segment_${id} (device_id, time)`);
     await tx.query(`CREATE INDEX ON leaf_index_${id} (tenant_id, prefix)`);
     await tx.query(`CREATE INDEX ON leaf_index_${id} (tenant_id, device_id)`);
@@ -22,7 +22,7 @@ export function indexNextSegment(database: Database): Promise<boolean> {
   });
 }
 
-/** Indexes segments as they become complete, until the signal aborts: looks for them after each interval. */
+/** Indexes segments as they become complete, checking at each interval, until the signal aborts. */
 export async function indexSegments(
   database: Database,
   logger: Logger,
@@ -31,7 +31,7 @@ export async function indexSegments(
 ): Promise<void> {
   const next = () =>
     indexNextSegment(database).catch((error: unknown) => {
-      logger.warn({ err: error }, 'a segment could not be indexed');
+      logger.warn({ err: error }, 'failed to index a segment');
       return false;
     });
   while (!signal.aborted) {

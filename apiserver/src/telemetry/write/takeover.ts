@@ -1,5 +1,5 @@
-// The end of a writer: its open batches are sealed from the committed rows, its segment is complete, and what it may still
-// try to flush is refused. A writer closes itself this way too, when it stops and when it cannot know what was committed.
+// Closes writers: their open batches are sealed from the committed rows, their segment is completed, and any later
+// flush is rejected. A writer closes itself the same way when it stops or cannot know what was committed.
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { sleep } from '../../platform/clock.ts';
 import { KelletError } from '../../platform/errors.ts';
@@ -9,7 +9,7 @@ import type { AnchoringMode } from '../points/devices.ts';
 import { batchChannel, hashPrefix } from './flush.ts';
 import { hashBytes, hashPair, type HashText } from '../points/hashes.ts';
 
-/** A segment of anchor_batches.segments. */
+/** An element of anchor_batches.segments. */
 export interface StoredChainSegment {
   readonly device_id: string;
   readonly previous_head: string;
@@ -25,9 +25,9 @@ interface OpenBatchRow {
 }
 
 /**
- * Closes a writer in the transaction and returns the number of its last committed flush. Waits for a flush of it that runs.
- * A writer that is closed already stays as it is. Nothing was committed of a writer without a row: the database is a replica or a
- * backup that lacks its last rows.
+ * Closes a writer within the transaction and returns the number of its last committed flush, waiting for one in
+ * progress. Does nothing if the writer is already closed. Returns 0 if the writer has no row: the database is then a
+ * replica or backup that lacks its last rows, and nothing was committed.
  */
 export async function closeWriter(tx: Transaction, writerId: string): Promise<bigint> {
   const closed = await tx.query<{ flush_number: bigint }>(
@@ -47,7 +47,7 @@ export async function closeWriter(tx: Transaction, writerId: string): Promise<bi
   return earlier.rows[0]?.flush_number ?? 0n;
 }
 
-/** As many batches are sealed with one reading of the segments. */
+/** Batches sealed per pass over the segments. */
 const batchesAtOnce = 500;
 
 async function sealOpenBatches(tx: Transaction, writerId: string): Promise<void> {
@@ -56,7 +56,7 @@ async function sealOpenBatches(tx: Transaction, writerId: string): Promise<void>
     [writerId],
   );
   if (batches.length === 0) return;
-  // A batch is open for seconds: its rows are in segments that were open since.
+  // A batch is open for seconds, so its rows are in segments that were open since then.
   const { rows: segments } = await tx.query<{ segment_id: bigint }>(
     `SELECT segment_id FROM telemetry_segments WHERE writer_id = $1 AND (state = 'open' OR sealed_at >=
        (SELECT min(created_at) FROM anchor_batches WHERE writer_id = $1 AND status = 'open'))`,
@@ -115,12 +115,12 @@ async function sealBatch(
   );
 }
 
-/** Segments with their heads, which follow from the leaves. */
+/** Returns the segments with their heads, computed from the leaves. */
 export function chainSegments(stored: readonly StoredChainSegment[], leaves: readonly HashText[]): ChainSegment[] {
   return stored.map((segment) => {
     const previousHead = Buffer.from(segment.previous_head, 'hex').toString('latin1');
     const own = leaves.slice(segment.first_leaf, segment.first_leaf + segment.leaf_count);
-    if (own.length !== segment.leaf_count) throw new Error('a chain segment reaches beyond its batch');
+    if (own.length !== segment.leaf_count) throw new Error('a chain segment extends beyond its batch');
     return {
       deviceId: segment.device_id,
       previousHead,
@@ -155,7 +155,9 @@ async function completeSegments(tx: Transaction, writerId: string): Promise<void
   }
 }
 
-/** Closes every writer whose lock nobody holds; returns how many. One that cannot be closed does not keep the others waiting. */
+/**
+ * Closes every writer whose lock is free and returns how many. A failure for one writer does not hold up the others.
+ */
 export async function takeOverDeadWriters(database: Database, logger: Logger): Promise<number> {
   const { rows } = await database.system((tx) =>
     tx.query<{ writer_id: string }>('SELECT writer_id FROM telemetry_writers WHERE closed_at IS NULL'),
@@ -176,13 +178,13 @@ export async function takeOverDeadWriters(database: Database, logger: Logger): P
       logger.info({ writerId }, 'took over a dead telemetry writer');
     } catch (error) {
       if (error instanceof KelletError) throw error;
-      logger.error({ err: error, writerId }, 'a dead telemetry writer cannot be taken over');
+      logger.error({ err: error, writerId }, 'failed to take over a dead telemetry writer');
     }
   }
   return closed;
 }
 
-/** Looks for dead writers until the signal aborts. */
+/** Polls for dead writers until the signal aborts. */
 export async function watchForDeadWriters(
   database: Database,
   logger: Logger,
@@ -191,7 +193,7 @@ export async function watchForDeadWriters(
 ): Promise<void> {
   while (!signal.aborted) {
     await takeOverDeadWriters(database, logger).catch((error: unknown) =>
-      logger.warn({ err: error }, 'looking for dead telemetry writers failed'),
+      logger.warn({ err: error }, 'failed to look for dead telemetry writers'),
     );
     await sleep(intervalMilliseconds, signal);
   }

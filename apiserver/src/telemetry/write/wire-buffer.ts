@@ -1,5 +1,5 @@
 // A growing buffer of PostgreSQL protocol messages: one Query and the data of its COPY statements, sent in one write.
-// https://www.postgresql.org/docs/current/protocol-message-formats.html, and "Binary Format" of COPY.
+// See https://www.postgresql.org/docs/current/protocol-message-formats.html and "Binary Format" of COPY.
 
 const copySignature = Buffer.from('PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0', 'latin1');
 const copyTrailer = Buffer.from([0xff, 0xff]);
@@ -15,7 +15,7 @@ export class WireBuffer {
     this.buffer = Buffer.allocUnsafe(capacity);
   }
 
-  /** All messages so far. The buffer must not be written to afterwards. */
+  /** Returns all messages so far. The buffer must not be written to afterwards. */
   bytes(): Buffer {
     return this.buffer.subarray(0, this.length);
   }
@@ -43,14 +43,14 @@ export class WireBuffer {
     this.buffer.writeInt32BE(this.length - this.messageStart, this.messageStart);
   }
 
-  /** A simple Query of one or more statements. */
+  /** Writes a simple Query of one or more statements. */
   query(text: string): void {
     this.beginMessage(0x51);
     this.append(Buffer.from(`${text}\0`));
     this.endMessage();
   }
 
-  /** Begins the data of the Query's next COPY … FROM STDIN (FORMAT binary); rows follow, then `endCopy`. */
+  /** Starts the data of the Query's next COPY … FROM STDIN (FORMAT binary); rows follow, then `endCopy`. */
   beginCopy(): void {
     this.beginMessage(0x64);
     this.append(copySignature);
@@ -62,7 +62,7 @@ export class WireBuffer {
     this.append(copyDone);
   }
 
-  /** Begins a row of so many fields; each field follows by one of the methods below. */
+  /** Starts a row with the given number of fields; each field is written by one of the methods below. */
   row(fields: number): void {
     this.reserve(2);
     this.length = this.buffer.writeInt16BE(fields, this.length);
@@ -78,7 +78,7 @@ export class WireBuffer {
     this.length = this.buffer.writeBigInt64BE(value, this.buffer.writeInt32BE(8, this.length));
   }
 
-  /** A bytea or uuid given as a string of one character a byte. */
+  /** Writes a bytea or uuid given as a string of one character per byte. */
   binary(latin1: string): void {
     this.reserve(4 + latin1.length);
     this.length = this.buffer.writeInt32BE(latin1.length, this.length);
@@ -93,11 +93,11 @@ export class WireBuffer {
   }
 }
 
-// Ids repeat from flush to flush; reading one costs as much as writing the rest of its row.
+// Ids repeat from flush to flush; parsing one costs as much as writing the rest of its row.
 const mostKnownIds = 200_000;
 const knownIds = new Map<string, string>();
 
-/** The 16 bytes of a UUID as a string of one character a byte. */
+/** Returns the 16 bytes of a UUID as a string of one character per byte. */
 export function uuidBytes(id: string): string {
   let bytes = knownIds.get(id);
   if (bytes === undefined) {

@@ -1,5 +1,5 @@
-// Sends encoded messages over a pg client, the next before the answer to the last has come. (pg's own pipeline mode takes no
-// queries of other classes.)
+// Sends encoded messages over a pg client without waiting for earlier responses. (pg's own pipeline mode accepts no
+// custom queries.)
 import type pg from 'pg';
 
 interface Connection {
@@ -7,8 +7,8 @@ interface Connection {
 }
 
 /**
- * A Submittable of pg: one Query message with the data of its COPY statements, already sent. What pg's queue still does is
- * to hand the server's answers, which come in the order of the messages, to the queries in that order.
+ * A Submittable of pg: one Query message with the data of its COPY statements, already sent. pg's queue only dispatches
+ * the server's responses, which arrive in message order, to the queries in that order.
  */
 class WireQuery {
   private readonly settle: (error?: Error) => void;
@@ -21,7 +21,7 @@ class WireQuery {
     return null;
   }
 
-  // An error of the server, after which ReadyForQuery follows, or the loss of the connection, after which nothing does.
+  // Called for a server error, which ReadyForQuery follows, or for a lost connection, which nothing follows.
   handleError(error: Error): void {
     this.settle(error);
   }
@@ -30,7 +30,7 @@ class WireQuery {
     this.settle();
   }
 
-  // Results of the statements mean nothing here, and the data of a COPY has been sent with the statement.
+  // Statement results are ignored, and COPY data has been sent with the statement.
   handleRowDescription(): void {}
   handleDataRow(): void {}
   handleCommandComplete(): void {}
@@ -40,8 +40,8 @@ class WireQuery {
 }
 
 /**
- * Resolves when the server has committed; rejects with its error, or with the connection's. While messages are under way the
- * client must not be used for anything else.
+ * Resolves when the server has committed; rejects with the server's or the connection's error. The client must not be
+ * used for anything else while messages are in flight.
  */
 export function sendEncoded(client: pg.Client, bytes: Buffer): Promise<void> {
   const { stream } = (client as unknown as { connection: Connection }).connection;

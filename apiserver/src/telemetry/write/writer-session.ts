@@ -1,5 +1,5 @@
-// A writer's identity: a row with epoch and flush number, the session advisory lock that says it lives, and the connection
-// that holds the lock and carries its flushes in order.
+// A writer's identity: a row with epoch and flush number, the session advisory lock that marks it alive, and the
+// connection that holds the lock and carries its flushes in order.
 import type pg from 'pg';
 import { cutOff } from '../../platform/database/connection.ts';
 import type { Database } from '../../platform/database/database.ts';
@@ -9,22 +9,22 @@ import { closeWriter } from './takeover.ts';
 import { WireBuffer } from './wire-buffer.ts';
 import { sendEncoded } from './wire-query.ts';
 
-/** The longest a statement of a flush may run. */
+/** Statement timeout of a flush. */
 const flushStatementMilliseconds = 10_000;
 
-/** How long the first statements of a session may wait for their answer. */
+/** Timeout for the first statements of a session. */
 const openMilliseconds = 5000;
 
-/** A session that has been quiet for so long is asked whether it is there, and has as long to answer. */
+/** A session quiet for this long is probed, and has the same time to respond. */
 const quietMilliseconds = 3000;
 
-/** A living writer. Its flushes are numbered from 1. */
+/** A live writer. Its flushes are numbered from 1. */
 export class WriterSession {
   readonly writerId: string;
   readonly epoch = 0;
   private readonly client: pg.Client;
   private ended = false;
-  /** When the server was last known to be there, and since when it has owed an answer; milliseconds. */
+  /** When the server last responded and since when a response is outstanding, in milliseconds. */
   private heardAt = 0;
   private askedAt: number | undefined;
 
@@ -34,7 +34,7 @@ export class WriterSession {
     client.once('end', () => (this.ended = true));
   }
 
-  /** Opens a new identity. Rejects when the database is away. */
+  /** Opens a new identity. Rejects if the database is unavailable. */
   static async open(database: Database): Promise<WriterSession> {
     const writerId = newId();
     const client = await database.dedicated('telemetry-writer', flushStatementMilliseconds);
@@ -51,19 +51,19 @@ export class WriterSession {
     return new WriterSession(writerId, client);
   }
 
-  /** Whether the connection is gone. */
+  /** Whether the connection is lost. */
   get lost(): boolean {
     return this.ended;
   }
 
-  /** Sends a flush behind those already sent. */
+  /** Sends a flush after those already sent. */
   send(bytes: Buffer): Promise<void> {
     return sendEncoded(this.client, bytes);
   }
 
   /**
-   * Finds out whether a quiet connection still lives, and gives it up when it does not: a network that swallows packets tells
-   * nobody. To be called every so often with the present time in milliseconds.
+   * Probes a quiet connection and abandons it if it does not respond, because a network that drops packets reports no
+   * error. To be called periodically with the current time in milliseconds.
    */
   check(now: number): void {
     if (this.ended) return;
@@ -83,19 +83,19 @@ export class WriterSession {
     this.askedAt = undefined;
   }
 
-  /** Gives the connection up without waiting: flushes that were not answered reject. */
+  /** Closes the connection without waiting; pending flushes reject. */
   abandon(): void {
     this.ended = true;
     cutOff(this.client);
   }
 
   /**
-   * Ends the identity: what it sent is either committed by then or never will be. Answers the last committed flush number.
-   * Rejects while the database is away; may be repeated.
+   * Ends the identity: by then everything it sent is either committed or never will be. Returns the last committed
+   * flush number. Rejects while the database is unavailable; may be retried.
    */
   async close(database: Database): Promise<bigint> {
     if (this.ended) {
-      // The server may not have noticed yet, and would go on waiting for the rest of a flush.
+      // The server may not have noticed yet and would keep waiting for the rest of a flush.
       await database.system((tx) =>
         tx.query(
           `SELECT pg_terminate_backend(pid) FROM pg_locks

@@ -51,7 +51,7 @@ describe('TelemetryWriter', () => {
     return report;
   };
 
-  it('commits points with their places, seals full batches at once and the rest when it stops', async () => {
+  it('commits points with their places, sealing full batches at once and the rest when it stops', async () => {
     const writer = startWriter();
     await Promise.all([writer.append(points(13)), writer.append(points(12, 'merkle', 2))]);
     expect(await query('SELECT status, count FROM anchor_batches ORDER BY created_at, batch_id')).to.have.length(3);
@@ -63,7 +63,7 @@ describe('TelemetryWriter', () => {
     expect(report).to.include({ rows: 25, batches: 3, sealedBatches: 3 });
   });
 
-  it('seals a batch when its time has come, without further points', async () => {
+  it('seals a batch when it is due, without further points', async () => {
     const writer = startWriter({ batchSeconds: 1 });
     await writer.append(points(3));
     const sealed = () => query(`SELECT FROM anchor_batches WHERE status = 'sealed' AND count = 3`);
@@ -73,7 +73,7 @@ describe('TelemetryWriter', () => {
     expect(await sealed()).to.have.length(1);
   });
 
-  it('keeps equal hashes once within a batch, and each row', async () => {
+  it('stores equal hashes once within a batch but keeps every row', async () => {
     const writer = startWriter();
     const [point] = points(1);
     await writer.append([point!, point!]);
@@ -84,7 +84,7 @@ describe('TelemetryWriter', () => {
     expect(await query('SELECT count FROM anchor_batches')).to.deep.equal([{ count: 1 }]);
   });
 
-  it('gives every point of per_event mode a batch of its own', async () => {
+  it('puts every per_event point in its own batch', async () => {
     const writer = startWriter();
     await writer.append(points(4, 'per_event'));
     const batches = await query<object>(`SELECT count, status, merkle_root = leaves AS same FROM anchor_batches`);
@@ -105,13 +105,13 @@ describe('TelemetryWriter', () => {
     ]);
   });
 
-  it('builds one chain per device over batches, flushes and writers', async () => {
+  it('builds one chain per device across batches, flushes and writers', async () => {
     const writer = startWriter({ batchPoints: 7 });
     await writer.append([...points(80, 'chain', 1), ...points(5, 'chain', 2)]);
     await writer.append([...points(3, 'chain', 2, 100), ...points(3, 'chain', 1, 100)]);
     const second = startWriter({ batchPoints: 100 });
     await second.append(points(70, 'chain', 1, 200));
-    // The first has built on a head that the second has moved.
+    // The first writer built on a head that the second has moved.
     await writer.append(points(4, 'chain', 1, 300));
     await Promise.all([writer.append(points(9, 'chain', 1, 400)), second.append(points(9, 'chain', 1, 500))]);
     await stop(writer);
@@ -125,7 +125,7 @@ describe('TelemetryWriter', () => {
     expect(Math.max(...segments.map((segment) => segment.leaf_count))).to.equal(64);
   });
 
-  it('begins a new segment when one is full, and closes all when it stops', async () => {
+  it('starts a new segment when one is full and closes all when it stops', async () => {
     const writer = startWriter({ segmentRows: 20 });
     for (let first = 0; first < 60; first += 12) await writer.append(points(12, 'merkle', 1, first));
     await stop(writer);
@@ -141,7 +141,7 @@ describe('TelemetryWriter', () => {
     expect((await expectSound()).rows).to.equal(60);
   });
 
-  it('finds a row that the database refuses, and stores all others', async () => {
+  it('isolates a row that the database rejects and stores all others', async () => {
     await query(`ALTER TABLE telemetry_points ADD CHECK (payload NOT LIKE '%:13}%')`);
     const writer = startWriter();
     const results = await Promise.all([
@@ -155,7 +155,7 @@ describe('TelemetryWriter', () => {
     expect(committed).to.have.length(37);
   });
 
-  it('survives the loss of its connection at any moment without losing or doubling a point', async () => {
+  it('survives the loss of its connection at any moment without losing or duplicating a point', async () => {
     const writer = startWriter({ holdMilliseconds: 15_000 });
     const kill = () =>
       query(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity
@@ -187,7 +187,7 @@ describe('TelemetryWriter', () => {
     expect(Number(identities[0]!.n)).to.be.greaterThan(5);
   });
 
-  describe('while the database is away', () => {
+  describe('while the database is unavailable', () => {
     async function setAway(away: boolean): Promise<void> {
       const name = new URL(test.url).pathname.slice(1);
       const server = new pg.Client({ connectionString: process.env['KELLET_TEST_DATABASE_URL'] });
@@ -197,7 +197,7 @@ describe('TelemetryWriter', () => {
       await server.end();
     }
 
-    it('holds requests, and stores them when it is back', async () => {
+    it('holds requests and stores them once it is back', async () => {
       const writer = startWriter({ holdMilliseconds: 15_000 });
       await writer.append(points(3));
       await setAway(true);
@@ -211,7 +211,7 @@ describe('TelemetryWriter', () => {
       expect((await expectSound()).rows).to.equal(6);
     });
 
-    it('answers UNAVAILABLE when it stays away, and does not store later what was refused', async () => {
+    it('responds UNAVAILABLE if it stays unavailable and does not store refused points later', async () => {
       const writer = startWriter({ holdMilliseconds: 400 });
       await writer.append(points(3));
       await setAway(true);
@@ -230,7 +230,7 @@ describe('TelemetryWriter', () => {
     });
   });
 
-  it('stops in time when the database refuses every flush, and what was stored is sealed later', async () => {
+  it('stops in time while the database rejects every flush, and what was stored is sealed later', async () => {
     const writer = startWriter({ holdMilliseconds: 300 });
     await writer.append(points(3));
     await query('ALTER TABLE anchor_batches RENAME TO anchor_batches_away');
@@ -249,7 +249,7 @@ describe('TelemetryWriter', () => {
     expect(await expectSound()).to.include({ rows: 3, sealedBatches: 1 });
   });
 
-  it('refuses flushes of a writer that was taken over, and places the points again', async () => {
+  it('rejects flushes of a writer that was taken over and places the points again', async () => {
     const writer = startWriter();
     await writer.append(points(3));
     await query('UPDATE telemetry_writers SET epoch = epoch + 1');
@@ -259,7 +259,7 @@ describe('TelemetryWriter', () => {
     expect(await query('SELECT FROM telemetry_writers')).to.have.length(2);
   });
 
-  it('leaves a living writer alone', async () => {
+  it('leaves a live writer alone', async () => {
     const writer = startWriter();
     await writer.append(points(3));
     expect(await takeOverDeadWriters(test.database, logger)).to.equal(0);

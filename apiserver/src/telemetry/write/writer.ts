@@ -1,5 +1,5 @@
-// The group commit: one ordered connection, points of many requests in one flush, two flushes in flight. A request is
-// answered when the flush with its points, and with their places in anchor batches, is committed.
+// The group commit: one ordered connection, the points of many requests per flush, two flushes in flight. A request
+// completes when the flush with its points and their places in anchor batches is committed.
 import { sleep, type Clock } from '../../platform/clock.ts';
 import type { Database } from '../../platform/database/database.ts';
 import { unavailable } from '../../platform/errors.ts';
@@ -21,18 +21,18 @@ import {
 import type { AcceptedPoint } from '../points/validate.ts';
 import { WriterSession } from './writer-session.ts';
 
-/** How a writer behaves. */
+/** Settings of a writer. */
 export interface WriterOptions extends SegmentLimits {
   /** KELLET_BATCH_POINTS and KELLET_BATCH_SECONDS. */
   readonly batchPoints: number;
   readonly batchSeconds: number;
-  /** How long a request waits for the database before it is answered UNAVAILABLE. */
+  /** How long a request waits for the database before it fails with UNAVAILABLE. */
   readonly holdMilliseconds: number;
-  /** Points that may wait; beyond them requests are answered UNAVAILABLE at once. */
+  /** Limit on waiting points; requests beyond it fail with UNAVAILABLE at once. */
   readonly mostWaitingPoints: number;
 }
 
-/** What the configuration does not set. */
+/** Defaults for what the configuration does not set. */
 export const writerDefaults: Omit<WriterOptions, 'batchPoints' | 'batchSeconds'> = {
   segmentRows: 1_000_000,
   segmentSeconds: 600,
@@ -42,7 +42,7 @@ export const writerDefaults: Omit<WriterOptions, 'batchPoints' | 'batchSeconds'>
 };
 
 const flushesInFlight = 2;
-/** A flush without an answer for so long is taken for lost: a little longer than the server lets a statement of it run. */
+/** A flush without a response for this long counts as lost; slightly longer than the server's statement timeout. */
 const flushTimeoutMilliseconds = 12_000;
 const retryMilliseconds = 200;
 
@@ -53,7 +53,7 @@ interface Flight {
   readonly placement: Placement;
   readonly segmentBefore: OpenSegment | undefined;
   readonly sentAt: number;
-  /** Resolves with what the flush failed of, undefined when it is committed. */
+  /** Resolves with the reason of the failure, or undefined once the flush is committed. */
   readonly outcome: Promise<Failure | undefined>;
 }
 
@@ -61,7 +61,7 @@ interface Failure {
   readonly error: unknown;
 }
 
-/** Everything that belongs to one identity of the writer. */
+/** The state that belongs to one identity of the writer. */
 interface Identity {
   readonly session: WriterSession;
   readonly batches: OpenBatches;
@@ -80,10 +80,10 @@ export class TelemetryWriter {
   private waitingPoints = 0;
   private flights: Flight[] = [];
   private failed = false;
-  /** Identities given up since the last commit. */
+  /** Identities abandoned since the last commit. */
   private fruitlessIdentities = 0;
   private identity: Identity | undefined;
-  /** Since when nothing could be stored, if that is so; milliseconds since 1970. */
+  /** Since when nothing could be stored, in milliseconds since 1970; undefined while storing works. */
   private troubledSince: number | undefined;
   private wake: () => void = () => undefined;
   private stopping = false;
@@ -109,8 +109,8 @@ export class TelemetryWriter {
   }
 
   /**
-   * Resolves when the points are durable. Rejects with UNAVAILABLE when they could not be stored in time (they may yet be),
-   * with ALREADY_EXISTS when another process has just kept an answer under the same Idempotency-Key.
+   * Resolves once the points are durable. Rejects with UNAVAILABLE if they could not be stored in time (they may still
+   * be), and with ALREADY_EXISTS if another process has just stored a response under the same Idempotency-Key.
    */
   async append(points: readonly AcceptedPoint[], idempotency?: IdempotencyRow): Promise<Appended> {
     if (this.stopping) throw unavailable('the server is shutting down');
@@ -128,7 +128,10 @@ export class TelemetryWriter {
     }
   }
 
-  /** Writes what waits, seals what is open, and ends the identity. With the database away, or refusing, gives up after the hold time. */
+  /**
+   * Flushes what is waiting, seals open batches and ends the identity. Gives up after the hold time if the database is
+   * unavailable or rejects the flushes.
+   */
   async stop(): Promise<void> {
     this.stopping = true;
     this.wake();
@@ -136,7 +139,7 @@ export class TelemetryWriter {
     clearInterval(this.sweeper);
   }
 
-  /** Throws when points have not been stored for longer than a request waits for it. */
+  /** Throws if points have not been stored for longer than a request waits. */
   check(): void {
     const since = Math.min(this.troubledSince ?? Infinity, this.flights[0]?.sentAt ?? Infinity);
     if (this.clock.now() - since > this.options.holdMilliseconds) throw new Error('points cannot be stored');
@@ -145,7 +148,7 @@ export class TelemetryWriter {
   private async run(): Promise<void> {
     let giveUpAt = Infinity;
     for (;;) {
-      // A database that answers and refuses every flush is as good as away.
+      // A database that responds but rejects every flush is as good as unavailable.
       if (this.stopping) giveUpAt = Math.min(giveUpAt, this.clock.now() + this.options.holdMilliseconds);
       if (this.clock.now() > giveUpAt) return this.identity?.session.abandon();
       try {
@@ -158,7 +161,7 @@ export class TelemetryWriter {
         }
       } catch (error) {
         this.troubledSince ??= this.clock.now();
-        this.logger.warn({ err: error }, 'the telemetry writer waits for the database');
+        this.logger.warn({ err: error }, 'the telemetry writer is waiting for the database');
         await sleep(retryMilliseconds);
       }
     }
@@ -175,14 +178,14 @@ export class TelemetryWriter {
     return { session, batches, lastNumber: 0n, segment: undefined };
   }
 
-  /** Sends one flush, or waits for a reason to. False when nothing is left to do and the writer stops. */
+  /** Sends one flush or waits until one is due. Returns false when nothing is left to do and the writer is stopping. */
   private async step(identity: Identity): Promise<boolean> {
     const room = this.queue.hasSuspects || this.flights.some((flight) => flight.group.suspect) ? 1 : flushesInFlight;
     if (this.flights.length >= room) {
       await this.flights[0]!.outcome;
       return true;
     }
-    // Requests that arrive in the same turn of the event loop share a flush.
+    // Requests that arrive in the same event-loop turn share a flush.
     if (this.flights.length === 0 && !this.queue.isEmpty) await new Promise((resolve) => setImmediate(resolve));
     const group = this.queue.take();
     const draining = this.stopping && group.parts.length === 0;
@@ -196,7 +199,7 @@ export class TelemetryWriter {
     return true;
   }
 
-  /** Milliseconds until a batch must be sealed or the segment completed. */
+  /** Returns the milliseconds until a batch must be sealed or the segment completed. */
   private dueIn({ batches, segment }: Identity): number {
     const batchDue = (batches.oldestOpenedAt() ?? Infinity) + this.options.batchSeconds * 1000;
     const segmentDue = segment ? completeAt(segment, this.options) : Infinity;
@@ -271,12 +274,12 @@ export class TelemetryWriter {
 
   private landed(flight: Flight, failure: Failure | undefined): void {
     if (failure) this.failed = true;
-    // After a failure the recovery decides, in order, what became of the flushes behind it.
+    // After a failure, recovery decides in order what became of the later flushes.
     else if (this.flights[0] === flight) this.commit(flight);
     this.wake();
   }
 
-  /** Answers the requests of the first flight. */
+  /** Completes the requests of the first flight. */
   private commit(flight: Flight): void {
     this.flights.shift();
     this.fruitlessIdentities = 0;
@@ -284,13 +287,13 @@ export class TelemetryWriter {
     try {
       if (flight.points.length > 0) this.committed(flight.points);
     } catch (error) {
-      // The points are durable whatever those who follow them make of it.
-      this.logger.error({ err: error }, 'committed points could not be passed on');
+      // The points are durable whatever the callback does.
+      this.logger.error({ err: error }, 'failed to pass on committed points');
     }
     for (const part of flight.group.parts) part.append.partCommitted();
   }
 
-  /** After a flush has failed: finds out what was committed, and puts the rest back into the queue. */
+  /** Recovers from a failed flush: determines what was committed and requeues the rest. */
   private async recover(identity: Identity): Promise<void> {
     const outcomes = await Promise.all(this.flights.map((flight) => flight.outcome));
     while (this.flights.length > 0 && outcomes[0] === undefined) {
@@ -309,7 +312,7 @@ export class TelemetryWriter {
     this.failed = false;
   }
 
-  /** The database tells which flushes were committed; the others are placed again under a new identity. */
+  /** Asks the database which flushes were committed and places the others again under a new identity. */
   private async changeIdentity(identity: Identity): Promise<void> {
     if (identity.session.lost) {
       identity.session.abandon();
@@ -323,7 +326,10 @@ export class TelemetryWriter {
     this.fruitlessIdentities += 1;
   }
 
-  /** Nothing of the failed flushes was committed: they are undone and come again, or are taken apart to find the bad row. */
+  /**
+   * Handles a failure in which nothing was committed: undoes the flushes and retries them, or splits them to find the
+   * bad row.
+   */
   private async goBack(identity: Identity, kind: 'chain_moved' | 'later' | 'data', error: unknown): Promise<void> {
     const first = this.flights[0]!;
     for (const flight of this.flights.toReversed()) flight.placement.undo();
@@ -345,7 +351,7 @@ export class TelemetryWriter {
     this.flights = [];
   }
 
-  /** Answers requests that have waited too long, and gives up a connection that does not answer. */
+  /** Fails requests that have waited too long and abandons an unresponsive connection. */
   private sweep(): void {
     const now = this.clock.now();
     const parts: Part[] = [...this.queue.parts(), ...this.flights.flatMap((flight) => flight.group.parts)];
