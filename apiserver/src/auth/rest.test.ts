@@ -8,9 +8,9 @@ import { Broker } from '../platform/events/broker.ts';
 import { newId } from '../platform/ids.ts';
 import { ServiceRegistry } from '../platform/rpc.ts';
 import { createTestDatabase, type TestDatabase } from '../platform/testing/test-database.ts';
-import { hashPassword } from './sign-in/passwords.ts';
+import { hashPassword } from './accounts/passwords.ts';
 import { createAuth } from './service.ts';
-import { insertUser } from './store.ts';
+import { insertUser } from './accounts/account-store.ts';
 import { eventually, insertTenant } from './testing/test-fixtures.ts';
 import { clusterAway, MovableClock, testPlatform } from './testing/test-platform.ts';
 

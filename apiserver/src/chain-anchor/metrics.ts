@@ -1,8 +1,8 @@
 // What operators watch of anchoring: batches by status, how long the oldest one waits, the wallet, the chain's height.
 import type { Database } from '../platform/database/database.ts';
-import { Gauge, type Registry } from '../platform/metrics.ts';
+import { Gauge, type Registry } from '../platform/observability/metrics.ts';
 import { storedTip, type HeaderChain } from './headers/header-chain.ts';
-import { countQuotaWaiting } from './pipeline/store.ts';
+import { countQuotaWaiting } from './transactions/store.ts';
 import type { Wallet } from './wallet/wallet.ts';
 
 /** Registers the gauges; each scrape asks the database. `isConfigured`: there is a processor and a wallet key. */

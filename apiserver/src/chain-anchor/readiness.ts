@@ -1,5 +1,5 @@
 // What anchoring depends on outside of Kellet, for the readiness of a process that does nothing else (API.md, open routes).
-import type { Config } from '../config.ts';
+import type { Config } from '../config/config.ts';
 
 const answerMilliseconds = 900;
 

@@ -4,7 +4,7 @@ import { AnchoringPolicy_ModeSchema } from '@kellet/proto/es/kellet/v1/common_pb
 import { enumFilter } from '../platform/enums.ts';
 import { notFound } from '../platform/errors.ts';
 import { idField } from '../platform/fields.ts';
-import type { Platform, ServiceModule } from '../module.ts';
+import type { Platform, ServiceModule } from '../config/module.ts';
 import type { Implementation } from '../platform/rpc.ts';
 import { findBatch, listBatches, toAnchorBatch, type BatchCursor } from './batches.ts';
 import { Confirmations } from './pipeline/confirmations.ts';
@@ -12,7 +12,7 @@ import { storedTip } from './headers/header-chain.ts';
 import { Loop } from './pipeline/loop.ts';
 import { registerMetrics } from './metrics.ts';
 import { assembleParts } from './parts.ts';
-import { overtakenTransactions, settleDeep, type AnchorMode, type BatchStatus } from './pipeline/store.ts';
+import { overtakenTransactions, settleDeep, type AnchorMode, type BatchStatus } from './transactions/store.ts';
 import { timingOf, type Timing } from './pipeline/timing.ts';
 import { Turns } from './pipeline/turns.ts';
 

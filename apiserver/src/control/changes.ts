@@ -4,7 +4,7 @@ import type { Kind } from '@kellet/crds';
 import { sleep } from '../platform/clock.ts';
 import type { Database, Transaction } from '../platform/database/database.ts';
 import { unavailable } from '../platform/errors.ts';
-import type { Logger } from '../platform/logger.ts';
+import type { Logger } from '../platform/observability/logger.ts';
 
 const channel = 'kellet_control';
 

@@ -2,8 +2,8 @@
 // working copies. Construction and life cycle; each part is a file of its own.
 import type { InternalServer } from '../internal/server.ts';
 import { sleep } from '../platform/clock.ts';
-import type { KubernetesApi } from '../platform/kubernetes.ts';
-import type { Platform, ServiceModule } from '../module.ts';
+import type { KubernetesApi } from '../platform/kubernetes/kubernetes.ts';
+import type { Platform, ServiceModule } from '../config/module.ts';
 import type { Appliers, RolloutDriver } from './applier.ts';
 import { ChangeCoalescer, ChangeFeed } from './changes.ts';
 import { Dispatcher } from './dispatcher.ts';

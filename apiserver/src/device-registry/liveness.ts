@@ -2,7 +2,7 @@
 // is compared with what other processes write, so it is in the database's time: a process says how long ago something was.
 import type { Clock } from '../platform/clock.ts';
 import type { Database, Transaction } from '../platform/database/database.ts';
-import type { Logger } from '../platform/logger.ts';
+import type { Logger } from '../platform/observability/logger.ts';
 import { enqueueAll } from '../platform/events/outbox.ts';
 import type { DeviceDirectory } from './directory.ts';
 import { notAfter, offlineAt, withClose, withSign, writeDelay, type LifeSigns, type SignOfLife } from './status.ts';

@@ -11,14 +11,19 @@ import { sleep } from '../platform/clock.ts';
 import type { Database, Transaction } from '../platform/database/database.ts';
 import { failedPrecondition, KelletError, notFound } from '../platform/errors.ts';
 import { newId } from '../platform/ids.ts';
-import { KubernetesError, resourceOf, type KubernetesApi, type KubernetesObject } from '../platform/kubernetes.ts';
-import type { Logger } from '../platform/logger.ts';
+import {
+  KubernetesError,
+  resourceOf,
+  type KubernetesApi,
+  type KubernetesObject,
+} from '../platform/kubernetes/kubernetes.ts';
+import type { Logger } from '../platform/observability/logger.ts';
 import type { CallContext } from '../platform/rpc.ts';
 import { forgetDeleted, isOvertaken } from '../control/applied-versions.ts';
 import { refusalError, type LastStep } from '../control/applier.ts';
 import { Creations, metadataOf } from './creations.ts';
 import type { Dispatcher } from '../control/dispatcher.ts';
-import { inContract } from './field-names.ts';
+import { inContract } from '../control/field-names.ts';
 import { asApplied, conflictMessage, foreignManager, managerOf, ownedFields } from './field-ownership.ts';
 import { releaseDeleted } from './finalizers.ts';
 import { cancelOverdueIntents, type Intent } from '../control/intents.ts';

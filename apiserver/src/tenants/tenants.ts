@@ -10,12 +10,12 @@ import {
 } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { failedPrecondition, invalidArgument, notFound, permissionDenied } from '../platform/errors.ts';
 import { textField, updatedFields } from '../platform/fields.ts';
-import type { AuthPlatform } from '../auth/auth-platform.ts';
+import type { AuthPlatform } from '../auth/credentials/auth-platform.ts';
 import type { Implementation } from '../platform/rpc.ts';
 import { checkAllowlist } from '../platform/address-ranges.ts';
-import { checkNewPassword } from '../auth/sign-in/passwords.ts';
+import { checkNewPassword } from '../auth/accounts/passwords.ts';
 import type { TenantResources } from './tenant-resources.ts';
-import { emailField } from '../auth/users.ts';
+import { emailField } from '../auth/users/users.ts';
 import {
   checkDefaults,
   checkQuotas,

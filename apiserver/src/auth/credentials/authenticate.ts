@@ -11,7 +11,7 @@ import type { KubernetesIdentities, KubernetesUse } from './kubernetes-identitie
 import { readKubernetesToken } from './kubernetes-token.ts';
 import type { LastUsed } from './last-used.ts';
 import { deviceScopes, scopesOfRole } from './roles.ts';
-import { keyState, sessionState, type KeyState, type SessionState } from '../store.ts';
+import { keyState, sessionState, type KeyState, type SessionState } from '../accounts/account-store.ts';
 
 /** Why a credential is refused (kellet.v1.ValidateTokenResponse.Reason). */
 export type RefusalReason = 'unrecognized' | 'expired' | 'revoked' | 'disabled';

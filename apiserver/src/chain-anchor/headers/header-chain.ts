@@ -2,7 +2,7 @@
 import { checkHeaderChain, fetchHeaders, parseHeader, toDisplayHex } from '@kellet/verify';
 import type { HeaderAtHeight } from '@kellet/verify';
 import type { Database, Transaction } from '../../platform/database/database.ts';
-import type { Logger } from '../../platform/logger.ts';
+import type { Logger } from '../../platform/observability/logger.ts';
 import { traceRequestTo } from '../../platform/outbound/outgoing-call.ts';
 import { difficultyWindow, judgeBranch, type BranchHeader, type HeaderRules } from './header-branch.ts';
 

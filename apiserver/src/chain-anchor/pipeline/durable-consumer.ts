@@ -2,7 +2,7 @@
 import { AckPolicy, type ConsumerMessages, type JsMsg, type NatsConnection } from 'nats';
 import { streamName, type Broker } from '../../platform/events/broker.ts';
 import { sleep } from '../../platform/clock.ts';
-import type { Logger } from '../../platform/logger.ts';
+import type { Logger } from '../../platform/observability/logger.ts';
 
 /** After so many deliveries a message is given up: polling finds out what it said. */
 const maximumDeliveries = 20;

@@ -1,6 +1,6 @@
 // A loop of work that runs at an interval or when it is woken, one run at a time, and outlives every failure.
 import { sleep } from '../../platform/clock.ts';
-import type { Logger } from '../../platform/logger.ts';
+import type { Logger } from '../../platform/observability/logger.ts';
 
 export class Loop {
   private readonly name: string;

@@ -1,6 +1,6 @@
 // What to do with a transaction that is not getting on. The rule behind all of it: a batch is tried again with the same coin,
 // so that at most one of its transactions can be mined, until that coin is proven to be spent by somebody else.
-import type { ProcessorStatus } from './processor-status.ts';
+import type { ProcessorStatus } from '../processor/processor-status.ts';
 
 /** How long each kind of trouble is watched before something is done, in milliseconds. */
 export interface Patience {

@@ -9,8 +9,8 @@ import type { Database, Transaction } from '../../platform/database/database.ts'
 import { KelletError, permissionDenied } from '../../platform/errors.ts';
 import { textField } from '../../platform/fields.ts';
 import { newId } from '../../platform/ids.ts';
-import type { Logger } from '../../platform/logger.ts';
-import { Counter, type Registry } from '../../platform/metrics.ts';
+import type { Logger } from '../../platform/observability/logger.ts';
+import { Counter, type Registry } from '../../platform/observability/metrics.ts';
 import { enqueue, type OutboxRelay } from '../../platform/events/outbox.ts';
 import { retryConflicts } from '../../platform/database/retry-conflicts.ts';
 import type { Implementation } from '../../platform/rpc.ts';

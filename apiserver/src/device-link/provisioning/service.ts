@@ -5,7 +5,7 @@ import { ProvisioningService } from '@kellet/proto/es/kellet/v1/provisioning_pb.
 import type { ControlModule } from '../../control/service.ts';
 import type { MembershipListener } from '../../device-registry/membership.ts';
 import type { ProfileReader } from '../../policies/profile-reader.ts';
-import type { Platform, ServiceModule } from '../../module.ts';
+import type { Platform, ServiceModule } from '../../config/module.ts';
 import { claimMethod } from './claims.ts';
 import { ProfileApplier, type ProfileUsage } from './profile-applier.ts';
 import { createProfileReader, profileService } from './profiles.ts';

@@ -1,7 +1,7 @@
 // The routes of the gateway itself, which are no calls of a service: health, the processor's callback, the document.
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { KelletError } from '../../platform/errors.ts';
-import type { Logger } from '../../platform/logger.ts';
+import type { Logger } from '../../platform/observability/logger.ts';
 import type { Callbacks } from './callbacks.ts';
 import { addressOfRequest, type AddressOf } from '../admission/client-address.ts';
 import { excludedNames, type Health } from './health.ts';

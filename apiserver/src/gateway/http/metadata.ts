@@ -1,6 +1,6 @@
 // Request headers as the metadata that handlers see, on both ports.
-import { traceparentOf } from '../../platform/trace-context.ts';
-import { currentTrace, type Trace } from '../../platform/tracing.ts';
+import { traceparentOf } from '../../platform/observability/trace-context.ts';
+import { currentTrace, type Trace } from '../../platform/observability/tracing.ts';
 
 /** Where a Kubernetes token is used: heard with such a token alone, and what it names is authorised by the cluster. */
 export const namespaceHeader = 'x-kellet-namespace';

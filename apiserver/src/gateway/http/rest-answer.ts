@@ -1,7 +1,7 @@
 // How an HTTP answer is written: one place for error bodies, whatever failed.
 import type { ServerResponse } from 'node:http';
 import { codes, toKelletError, type KelletError } from '../../platform/errors.ts';
-import type { Logger } from '../../platform/logger.ts';
+import type { Logger } from '../../platform/observability/logger.ts';
 import { errorBody } from './http-server.ts';
 import { RateLimitExceeded } from '../rate-limit/rate-limit-exceeded.ts';
 import { RangeNotSatisfiable } from './raw-chunk.ts';

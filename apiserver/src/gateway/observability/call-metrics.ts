@@ -1,7 +1,7 @@
 // Calls counted and timed by method and outcome, on both ports alike.
 import type { DescMethod } from '@bufbuild/protobuf';
 import type { ErrorCode } from '../../platform/errors.ts';
-import { Counter, Histogram, type Registry } from '../../platform/metrics.ts';
+import { Counter, Histogram, type Registry } from '../../platform/observability/metrics.ts';
 
 /** The instruments of the gateway's calls. */
 export class CallMetrics {

@@ -2,8 +2,8 @@
 import { Access_RateLimit, type Access } from '@kellet/proto/es/kellet/v1/options_pb';
 import { addressBlock } from '../../platform/address-block.ts';
 import type { Clock } from '../../platform/clock.ts';
-import type { Logger } from '../../platform/logger.ts';
-import { Counter, type Registry } from '../../platform/metrics.ts';
+import type { Logger } from '../../platform/observability/logger.ts';
+import { Counter, type Registry } from '../../platform/observability/metrics.ts';
 import type { Identity } from '../admission/authenticate.ts';
 import { BoundedMap } from '../../platform/bounded-map.ts';
 import type { Hit } from './counted-window.ts';

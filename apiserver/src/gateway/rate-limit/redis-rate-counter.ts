@@ -1,7 +1,7 @@
 // The rate counter in Redis or Valkey, in the form that SPEC (Limits) describes: for installations that keep requests off their
 // PostgreSQL. One server (or what stands before a replicated pair); what it forgets costs one minute's exactness.
 import { createClient, defineScript, type CommandParser } from '@redis/client';
-import type { Logger } from '../../platform/logger.ts';
+import type { Logger } from '../../platform/observability/logger.ts';
 import type { Counted } from './counted-window.ts';
 import { CoalescingRateCounter } from './rate-counter.ts';
 

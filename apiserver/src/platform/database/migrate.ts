@@ -4,7 +4,7 @@ import { readdir, readFile } from 'node:fs/promises';
 import path from 'node:path';
 import { cutOff } from './connection.ts';
 import type { Database } from './database.ts';
-import type { Logger } from '../logger.ts';
+import type { Logger } from '../observability/logger.ts';
 import { watchSession } from './session-watch.ts';
 
 /** How often the server is asked whether it still works on a migration. */

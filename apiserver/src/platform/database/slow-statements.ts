@@ -1,6 +1,6 @@
 // Statements that PostgreSQL took long to answer: a line in the log, and a metric.
-import type { Logger } from '../logger.ts';
-import { Histogram, type Registry } from '../metrics.ts';
+import type { Logger } from '../observability/logger.ts';
+import { Histogram, type Registry } from '../observability/metrics.ts';
 import { shorten } from '../shorten.ts';
 import type { Statement } from './statement-batch.ts';
 

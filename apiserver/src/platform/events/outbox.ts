@@ -3,9 +3,9 @@ import { sleep, type Clock } from '../clock.ts';
 import { refusalOf, type Broker } from './broker.ts';
 import type { Database, Transaction } from '../database/database.ts';
 import { newId } from '../ids.ts';
-import type { Logger } from '../logger.ts';
-import { Gauge, type Registry } from '../metrics.ts';
-import { traceHeaders } from '../tracing.ts';
+import type { Logger } from '../observability/logger.ts';
+import { Gauge, type Registry } from '../observability/metrics.ts';
+import { traceHeaders } from '../observability/tracing.ts';
 
 /** An event as its cause knows it. */
 export interface OutboxEvent {

@@ -2,7 +2,7 @@
 import { tenantChannel } from '../../tenants/tenant-store.ts';
 import { sleep } from '../../platform/clock.ts';
 import type { Database } from '../../platform/database/database.ts';
-import type { Logger } from '../../platform/logger.ts';
+import type { Logger } from '../../platform/observability/logger.ts';
 
 const retryMilliseconds = 1000;
 

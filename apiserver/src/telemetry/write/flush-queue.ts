@@ -1,7 +1,7 @@
 // What waits to be flushed, in the order of arrival; and, after a flush was refused for its data, the groups in which the
 // bad row is searched, each flushed alone.
 import { KelletError, sqlState } from '../../platform/errors.ts';
-import type { Logger } from '../../platform/logger.ts';
+import type { Logger } from '../../platform/observability/logger.ts';
 import { halve, type Part } from './append.ts';
 
 /** Parts that are flushed together. */

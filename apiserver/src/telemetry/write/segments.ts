@@ -1,7 +1,7 @@
 // Looks after complete segments: each gets its indexes once nothing is written to it any more.
 import type { Database } from '../../platform/database/database.ts';
 import { sleep } from '../../platform/clock.ts';
-import type { Logger } from '../../platform/logger.ts';
+import type { Logger } from '../../platform/observability/logger.ts';
 
 /** Indexes one complete segment; false when none is left, or another process is at it. */
 export function indexNextSegment(database: Database): Promise<boolean> {

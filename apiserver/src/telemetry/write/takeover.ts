@@ -3,7 +3,7 @@
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { sleep } from '../../platform/clock.ts';
 import { KelletError } from '../../platform/errors.ts';
-import type { Logger } from '../../platform/logger.ts';
+import type { Logger } from '../../platform/observability/logger.ts';
 import { batchRoot, treeLeaves, type Batch, type ChainSegment } from './batches.ts';
 import type { AnchoringMode } from '../points/devices.ts';
 import { batchChannel, hashPrefix } from './flush.ts';

@@ -5,7 +5,7 @@ import type { AddressInfo } from 'node:net';
 import { create } from '@bufbuild/protobuf';
 import { ObjectMetaSchema, OtaPackageSpecSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import { expect } from 'chai';
-import { createLogger } from '../../../platform/logger.ts';
+import { createLogger } from '../../../platform/observability/logger.ts';
 import { Paging } from '../../../platform/paging.ts';
 import { createTestDatabase, type TestDatabase } from '../../../platform/testing/test-database.ts';
 import { Packages } from './packages.ts';

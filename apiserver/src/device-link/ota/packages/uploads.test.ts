@@ -7,7 +7,7 @@ import { expect } from 'chai';
 import { eventually } from '../../../auth/testing/test-fixtures.ts';
 import { KelletError } from '../../../platform/errors.ts';
 import { namedId } from '../../../platform/ids.ts';
-import { createLogger } from '../../../platform/logger.ts';
+import { createLogger } from '../../../platform/observability/logger.ts';
 import { Paging } from '../../../platform/paging.ts';
 import { internalContext, publicCaller } from '../../../platform/rpc.ts';
 import { createTestDatabase, type TestDatabase } from '../../../platform/testing/test-database.ts';

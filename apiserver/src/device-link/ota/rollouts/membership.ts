@@ -5,8 +5,8 @@ import type { FleetChange, FleetFacts, MembershipListener } from '../../../devic
 import { notifyChanged } from '../../../control/changes.ts';
 import type { Clock } from '../../../platform/clock.ts';
 import type { Transaction } from '../../../platform/database/database.ts';
-import { finishRolloutCommands } from '../../rpc/commands.ts';
-import { dropAssignments, listOverrideTypes, unassign } from '../delivery/assignments.ts';
+import { finishRolloutCommands } from '../../commands/commands.ts';
+import { dropAssignments, listOverrideTypes, unassign } from '../assignments/assignments.ts';
 import { isCovered, rank } from './cohort.ts';
 import {
   departure,

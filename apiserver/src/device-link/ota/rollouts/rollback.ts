@@ -1,8 +1,8 @@
 // The way back: cancels what was not delivered and sends the rollback package to every device that the update reached.
 import type { Transaction } from '../../../platform/database/database.ts';
 import { newId } from '../../../platform/ids.ts';
-import { cancelUndelivered, enqueueRolloutCommands, finishRolloutCommands } from '../../rpc/commands.ts';
-import { assign, unassign } from '../delivery/assignments.ts';
+import { cancelUndelivered, enqueueRolloutCommands, finishRolloutCommands } from '../../commands/commands.ts';
+import { assign, unassign } from '../assignments/assignments.ts';
 import type { PackageRow } from '../packages/package-store.ts';
 import { listRolloutDevices, updateRolloutDevice } from './rollout-devices.ts';
 import { countMove, noPlace, type RolloutState } from './rollout-state.ts';

@@ -13,8 +13,8 @@ import type { ProfileFacts, ProfileReader } from '../../../policies/profile-read
 import type { Clock } from '../../../platform/clock.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
 import { namedId, rolloutId } from '../../../platform/ids.ts';
-import { cancelUndelivered } from '../../rpc/commands.ts';
-import { unassignUndelivered } from '../delivery/assignments.ts';
+import { cancelUndelivered } from '../../commands/commands.ts';
+import { unassignUndelivered } from '../assignments/assignments.ts';
 import { takeOutDeparted } from './membership.ts';
 import { observe } from './observed.ts';
 import { findPackage, type PackageRow } from '../packages/package-store.ts';
@@ -44,7 +44,7 @@ import {
 } from './rollout-store.ts';
 import { readCohort, scheduleDevices, type Cohort } from './scheduling.ts';
 import { lacksSignature } from '../packages/signature-policy.ts';
-import { fleetProblem } from '../validation.ts';
+import { fleetProblem } from './rollout-validation.ts';
 
 type Observed = MessageInitShape<typeof OtaRolloutObservedSchema>;
 

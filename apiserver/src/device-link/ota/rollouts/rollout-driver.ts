@@ -8,7 +8,7 @@ import type { RolloutDriver as RolloutDriverContract } from '../../../control/ap
 import type { ProfileFacts, ProfileReader } from '../../../policies/profile-reader.ts';
 import type { Clock } from '../../../platform/clock.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
-import { finishRolloutCommands } from '../../rpc/commands.ts';
+import { finishRolloutCommands } from '../../commands/commands.ts';
 import { beginAttempt } from './attempts.ts';
 import { nextDeadline, observe } from './observed.ts';
 import { findPackage } from '../packages/package-store.ts';

@@ -7,7 +7,7 @@ import type { Transaction } from '../../../platform/database/database.ts';
 import { notFound } from '../../../platform/errors.ts';
 import { isId } from '../../../platform/ids.ts';
 import { enqueue } from '../../../platform/events/outbox.ts';
-import { wakeRollout } from '../../rpc/commands.ts';
+import { wakeRollout } from '../../commands/commands.ts';
 import type { PauseCondition, Phase } from './progress.ts';
 import type { RolloutEvent, RolloutState } from './rollout-state.ts';
 

@@ -32,8 +32,8 @@ import { isId, randomToken, rolloutId } from '../../../platform/ids.ts';
 import type { Paging } from '../../../platform/paging.ts';
 import type { CallContext } from '../../../platform/rpc.ts';
 import { windowManifest } from '../../../policies/policy-manifests.ts';
-import { cancelUndelivered, finishRolloutCommands } from '../../rpc/commands.ts';
-import { unassign, unassignUndelivered } from '../delivery/assignments.ts';
+import { cancelUndelivered, finishRolloutCommands } from '../../commands/commands.ts';
+import { unassign, unassignUndelivered } from '../assignments/assignments.ts';
 import { beginAttempt } from './attempts.ts';
 import { coverage } from './cohort.ts';
 import { toRollout } from './observed.ts';
@@ -54,7 +54,7 @@ import {
 import { findRollout, getRollout, listRollouts, lockRollout, saveRollout } from './rollout-store.ts';
 import { placeOf } from './scheduling.ts';
 import { lacksSignature } from '../packages/signature-policy.ts';
-import { rolloutProblem } from '../validation.ts';
+import { rolloutProblem } from './rollout-validation.ts';
 
 type Rollout = MessageInitShape<typeof RolloutSchema>;
 

@@ -1,5 +1,5 @@
 // mocha root-hook plugin: one PostgreSQL and one NATS server for a whole run of unit tests.
-// Use: mocha --require ./dev/stack/test-services.ts 'apiserver/src/**/*.test.ts'
+// Use: mocha --require ./dev/stack/testing/test-services.ts 'apiserver/src/**/*.test.ts'
 // Tests find KELLET_TEST_DATABASE_URL (a superuser's: each suite makes a database of its own) and
 // KELLET_TEST_NATS_URL, which are left alone when they are set already; and KELLET_TEST_NATS_SERVER and
 // KELLET_TEST_REDIS_SERVER, programs that a test starts by itself, because it also stops or configures them. Where there is
@@ -7,14 +7,14 @@
 import { chmod, mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { natsServerProgram } from './binaries.ts';
-import { startNats } from './nats.ts';
-import { findFreePorts } from './ports.ts';
-import { redisServerProgram } from './redis-server.ts';
-import { startPostgres } from './postgres.ts';
-import { randomPassword } from './secrets.ts';
-import type { Supervisor } from './supervisor.ts';
-import { createSupervisor } from './supervisor.ts';
+import { natsServerProgram } from '../binaries.ts';
+import { startNats } from '../nats.ts';
+import { findFreePorts } from '../ports.ts';
+import { redisServerProgram } from '../redis-server.ts';
+import { startPostgres } from '../postgres.ts';
+import { randomPassword } from '../secrets.ts';
+import type { Supervisor } from '../supervisor.ts';
+import { createSupervisor } from '../supervisor.ts';
 
 let supervisor: Supervisor | undefined;
 let folder: string | undefined;

@@ -2,8 +2,8 @@
 import { Counter } from 'prom-client';
 import type { Database } from '../../platform/database/database.ts';
 import { sleep } from '../../platform/clock.ts';
-import type { Logger } from '../../platform/logger.ts';
-import type { Platform } from '../../module.ts';
+import type { Logger } from '../../platform/observability/logger.ts';
+import type { Platform } from '../../config/module.ts';
 import { commandsChannel, openStatuses } from './commands.ts';
 
 /** Between two sweeps. */

@@ -1,13 +1,13 @@
 // `kellet-apiserver wallet …`: shows and prepares the money that pays for anchors.
 import { readFile } from 'node:fs/promises';
 import { fromHex, MalformedError, messageOf, parseBeef } from '@kellet/verify';
-import type { Config } from '../../config.ts';
-import type { Database } from '../../platform/database/database.ts';
-import type { Logger } from '../../platform/logger.ts';
-import { createMetrics } from '../../platform/metrics.ts';
-import { assembleParts } from '../parts.ts';
-import { timingOf } from '../pipeline/timing.ts';
-import type { Wallet } from './wallet.ts';
+import type { Config } from '../config/config.ts';
+import type { Database } from '../platform/database/database.ts';
+import type { Logger } from '../platform/observability/logger.ts';
+import { createMetrics } from '../platform/observability/metrics.ts';
+import { assembleParts } from './parts.ts';
+import { timingOf } from './pipeline/timing.ts';
+import type { Wallet } from './wallet/wallet.ts';
 
 /** The help text. */
 export const walletUsage = `usage: kellet-apiserver wallet COMMAND

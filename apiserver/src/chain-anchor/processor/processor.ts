@@ -1,8 +1,8 @@
 // The transaction processor (ARC's API): submitting, asking for a status, and its fee policy.
 import { toHex } from '@kellet/verify';
 import { traceRequestTo } from '../../platform/outbound/outgoing-call.ts';
-import { floorRate } from '../wallet/fees.ts';
-import type { FeeRate } from '../wallet/fees.ts';
+import { floorRate } from './fees.ts';
+import type { FeeRate } from './fees.ts';
 import { parseReport } from './processor-status.ts';
 import type { StatusReport } from './processor-status.ts';
 

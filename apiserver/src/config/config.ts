@@ -1,7 +1,7 @@
 // The configuration of kellet-apiserver: one table from which environment, flags and help are read.
 import { readFileSync } from 'node:fs';
-import { isRange } from './platform/address-ranges.ts';
-import { parseOutboundHosts } from './platform/outbound/outbound-addresses.ts';
+import { isRange } from '../platform/address-ranges.ts';
+import { parseOutboundHosts } from '../platform/outbound/outbound-addresses.ts';
 import { allTargets, parseAddresses, parseTargets, remoteTargets, type Target } from './targets.ts';
 
 /** Who answers calls that page or signs tokens; the gateway alone holds no key of its own. */

@@ -1,11 +1,11 @@
 import { toJsonString, type MessageInitShape } from '@bufbuild/protobuf';
 import { User_Role, ValidateTokenResponse_Reason as Reason } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { expect } from 'chai';
-import { newId } from '../platform/ids.ts';
-import type { KelletError } from '../platform/errors.ts';
-import type { Caller } from '../platform/rpc.ts';
-import { codeOf, method, password, TestAuth } from './testing/test-auth.ts';
-import { insertTenant } from './testing/test-fixtures.ts';
+import { newId } from '../../platform/ids.ts';
+import type { KelletError } from '../../platform/errors.ts';
+import type { Caller } from '../../platform/rpc.ts';
+import { codeOf, method, password, TestAuth } from '../testing/test-auth.ts';
+import { insertTenant } from '../testing/test-fixtures.ts';
 
 describe('users', () => {
   const at = TestAuth.define();

@@ -1,5 +1,5 @@
 // One at a time per key: attempts that must see each other's outcome.
-import { resourceExhausted } from '../platform/errors.ts';
+import { resourceExhausted } from './errors.ts';
 
 /** Runs work of the same key in turn; work of different keys runs side by side. */
 export class Turns {

@@ -1,6 +1,6 @@
 // The SQL of accounts, sessions and keys.
-import type { Transaction } from '../platform/database/database.ts';
-import type { Role } from './credentials/roles.ts';
+import type { Transaction } from '../../platform/database/database.ts';
+import type { Role } from '../credentials/roles.ts';
 
 /** A user as its row holds it. */
 export interface UserRow {

@@ -1,5 +1,5 @@
 // For tests: a clock that stands still until it is told to go on.
-import type { Clock } from './clock.ts';
+import type { Clock } from '../clock.ts';
 
 /** A clock whose time passes only by `advance`, and whose wall clock may be set. */
 export class TestClock implements Clock {

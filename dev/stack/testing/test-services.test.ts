@@ -1,8 +1,8 @@
 import { execFile } from 'node:child_process';
 import { join } from 'node:path';
 import { expect } from 'chai';
-import { checkout } from './paths.ts';
-import { withFolder } from './testing.ts';
+import { checkout } from '../paths.ts';
+import { withFolder } from './scratch.ts';
 
 describe('the servers of unit tests', function () {
   this.timeout(60_000);
@@ -12,8 +12,10 @@ describe('the servers of unit tests', function () {
       const { KELLET_TEST_REDIS_SERVER: _unset, ...environment } = process.env;
       const gateway = join(checkout, 'apiserver/src/gateway');
       const mocha = join(checkout, 'node_modules/mocha/bin/mocha.js');
-      const plugin = join(checkout, 'dev/stack/test-services.ts');
-      const tests = ['redis-rate-counter', 'byte-range'].map((name) => join(gateway, `${name}.test.ts`));
+      const plugin = join(checkout, 'dev/stack/testing/test-services.ts');
+      const tests = ['rate-limit/redis-rate-counter', 'http/byte-range'].map((name) =>
+        join(gateway, `${name}.test.ts`),
+      );
       const output = await new Promise<string>((resolve) =>
         execFile(
           process.execPath,

@@ -2,8 +2,8 @@
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { processIdentity } from './process-table.ts';
-import { waitUntil } from './wait.ts';
+import { processIdentity } from '../process-table.ts';
+import { waitUntil } from '../wait.ts';
 
 /** Runs `use` with a new folder, which is removed afterwards. */
 export async function withFolder<T>(use: (folder: string) => Promise<T>): Promise<T> {

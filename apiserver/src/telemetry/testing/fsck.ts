@@ -1,10 +1,10 @@
 // Checks that what is stored is what was promised: rows, leaves, roots and chains agree with one another. Reads only.
-import type { Database, Transaction } from '../platform/database/database.ts';
-import { batchRoot, treeLeaves, type ChainSegment } from './write/batches.ts';
-import type { AnchoringMode } from './points/devices.ts';
-import { hashPrefix } from './write/flush.ts';
-import { hashBytes, leafHash, splitHashes, type HashText } from './points/hashes.ts';
-import { chainSegments, type StoredChainSegment } from './write/takeover.ts';
+import type { Database, Transaction } from '../../platform/database/database.ts';
+import { batchRoot, treeLeaves, type ChainSegment } from '../write/batches.ts';
+import type { AnchoringMode } from '../points/devices.ts';
+import { hashPrefix } from '../write/flush.ts';
+import { hashBytes, leafHash, splitHashes, type HashText } from '../points/hashes.ts';
+import { chainSegments, type StoredChainSegment } from '../write/takeover.ts';
 
 /** The outcome of a check. */
 export interface FsckReport {

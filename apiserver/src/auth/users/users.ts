@@ -2,7 +2,7 @@
 import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import type { MessageInitShape } from '@bufbuild/protobuf';
 import { User_Role, type AuthService, type UserSchema } from '@kellet/proto/es/kellet/v1/auth_pb';
-import type { Transaction } from '../platform/database/database.ts';
+import type { Transaction } from '../../platform/database/database.ts';
 import {
   alreadyExists,
   failedPrecondition,
@@ -10,16 +10,16 @@ import {
   notFound,
   permissionDenied,
   sqlState,
-} from '../platform/errors.ts';
-import { idField, textField, updatedFields } from '../platform/fields.ts';
-import { newId } from '../platform/ids.ts';
-import type { AuthPlatform } from './auth-platform.ts';
-import type { Caller, Implementation } from '../platform/rpc.ts';
-import { refuseLimitedKey } from './credentials/key-limits.ts';
-import { checkNewPassword, hashPassword } from './sign-in/passwords.ts';
-import { scopesBeyond, scopesOfRole, tenantRoles, type Role } from './credentials/roles.ts';
-import { announceSessionsOfUser, revokeSessionsOfUser } from './sign-in/sessions.ts';
-import { insertUser, userColumns, type UserRow } from './store.ts';
+} from '../../platform/errors.ts';
+import { idField, textField, updatedFields } from '../../platform/fields.ts';
+import { newId } from '../../platform/ids.ts';
+import type { AuthPlatform } from '../credentials/auth-platform.ts';
+import type { Caller, Implementation } from '../../platform/rpc.ts';
+import { refuseLimitedKey } from '../credentials/key-limits.ts';
+import { checkNewPassword, hashPassword } from '../accounts/passwords.ts';
+import { scopesBeyond, scopesOfRole, tenantRoles, type Role } from '../credentials/roles.ts';
+import { announceSessionsOfUser, revokeSessionsOfUser } from '../sign-in/sessions.ts';
+import { insertUser, userColumns, type UserRow } from '../accounts/account-store.ts';
 
 const updatable = ['email', 'name', 'role', 'group_ids', 'password', 'disabled'] as const;
 

@@ -17,8 +17,8 @@ import { templateMethods } from '../../apiserver/src/device-link/provisioning/te
 import { registryUsage } from '../../apiserver/src/device-link/provisioning/testing/test-fixtures.ts';
 import { systemClock } from '../../apiserver/src/platform/clock.ts';
 import type { Database } from '../../apiserver/src/platform/database/database.ts';
-import type { KubernetesApi } from '../../apiserver/src/platform/kubernetes.ts';
-import { createLogger } from '../../apiserver/src/platform/logger.ts';
+import type { KubernetesApi } from '../../apiserver/src/platform/kubernetes/kubernetes.ts';
+import { createLogger } from '../../apiserver/src/platform/observability/logger.ts';
 import { Paging } from '../../apiserver/src/platform/paging.ts';
 import { ServiceRegistry } from '../../apiserver/src/platform/rpc.ts';
 

@@ -7,7 +7,7 @@ import type { Schema } from '@kellet/client';
 import type { DeviceOptions } from '../../dev/devices/device.ts';
 import type { SimulatedDevice } from '../../dev/devices/device.ts';
 import { Fleet } from '../../dev/devices/fleet.ts';
-import { stack } from '../../dev/stack/test-stack.ts';
+import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { Kubectl } from '../../dev/clients/kubectl.ts';
 import { Rest } from '../../dev/clients/rest.ts';
 

@@ -1,10 +1,10 @@
 // What may be asked of packages and rollouts: pure, each answers the first thing that is wrong, naming the field.
 import type { CreatePackageRequest, CreateRolloutRequest } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { OtaPackage_Type } from '@kellet/proto/es/kellet/v1/ota_pb';
-import type { OutboundGuard } from '../../platform/outbound/outbound-guard.ts';
-import { uriProblem } from './packages/artifact-fetch.ts';
-import type { Exclusion } from './rollouts/cohort.ts';
-import { compareVersions, isVersion } from './packages/version.ts';
+import type { OutboundGuard } from '../../../platform/outbound/outbound-guard.ts';
+import { uriProblem } from '../packages/artifact-fetch.ts';
+import type { Exclusion } from './cohort.ts';
+import { compareVersions, isVersion } from '../packages/version.ts';
 
 const longestText = 253;
 const longestReleaseNotes = 16_384;

@@ -1,13 +1,13 @@
 // What every service folder is given, and what it gives back to main.ts.
 import type { Config } from './config.ts';
-import type { Broker } from './platform/events/broker.ts';
-import type { Clock } from './platform/clock.ts';
-import type { Database } from './platform/database/database.ts';
-import type { Logger } from './platform/logger.ts';
-import type { Registry } from './platform/metrics.ts';
-import type { OutboxRelay } from './platform/events/outbox.ts';
-import type { Paging } from './platform/paging.ts';
-import type { ServiceRegistry } from './platform/rpc.ts';
+import type { Broker } from '../platform/events/broker.ts';
+import type { Clock } from '../platform/clock.ts';
+import type { Database } from '../platform/database/database.ts';
+import type { Logger } from '../platform/observability/logger.ts';
+import type { Registry } from '../platform/observability/metrics.ts';
+import type { OutboxRelay } from '../platform/events/outbox.ts';
+import type { Paging } from '../platform/paging.ts';
+import type { ServiceRegistry } from '../platform/rpc.ts';
 
 /** The ground a service stands on. */
 export interface Platform {

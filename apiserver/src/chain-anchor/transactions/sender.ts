@@ -1,11 +1,11 @@
 // Sends stored bytes to the processor and applies what it says.
 import type { Database } from '../../platform/database/database.ts';
-import type { Logger } from '../../platform/logger.ts';
-import { Counter, type Registry } from '../../platform/metrics.ts';
-import { ProcessorUnavailable } from './processor.ts';
-import type { Processor } from './processor.ts';
+import type { Logger } from '../../platform/observability/logger.ts';
+import { Counter, type Registry } from '../../platform/observability/metrics.ts';
+import { ProcessorUnavailable } from '../processor/processor.ts';
+import type { Processor } from '../processor/processor.ts';
 import { markTrouble, readTransaction } from './store.ts';
-import type { Tracker } from './tracker.ts';
+import type { Tracker } from '../pipeline/tracker.ts';
 
 export class Sender {
   private readonly database: Database;

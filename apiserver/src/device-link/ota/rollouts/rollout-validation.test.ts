@@ -3,8 +3,8 @@ import { create, type MessageInitShape } from '@bufbuild/protobuf';
 import { CreateRolloutRequestSchema } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { expect } from 'chai';
 import { parse } from 'yaml';
-import type { Exclusion } from './rollouts/cohort.ts';
-import { fleetProblem, rolloutProblem } from './validation.ts';
+import type { Exclusion } from './cohort.ts';
+import { fleetProblem, rolloutProblem } from './rollout-validation.ts';
 
 type Request = MessageInitShape<typeof CreateRolloutRequestSchema>;
 
@@ -27,7 +27,7 @@ const problemOf = (change: Request): string | undefined =>
   );
 
 describe('limits of a rollout', () => {
-  const text = readFileSync(new URL('../../../../crds/ota-rollout.yaml', import.meta.url), 'utf8');
+  const text = readFileSync(new URL('../../../../../crds/ota-rollout.yaml', import.meta.url), 'utf8');
   const { spec } = (parse(text) as { spec: { versions: { schema: { openAPIV3Schema: Schema } }[] } }).spec.versions[0]!
     .schema.openAPIV3Schema.properties as { spec: Schema };
   const step = (fields: object): Request => ({ steps: [{ percent: 2, ...fields }] });

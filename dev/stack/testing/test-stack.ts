@@ -1,14 +1,14 @@
 // mocha root-hook plugin of the e2e tests: one whole stack for a run, on free ports and with fresh state.
 import { join } from 'node:path';
-import { checkout } from './paths.ts';
-import type { Stack } from './stack.ts';
-import { startStack } from './stack.ts';
+import { checkout } from '../paths.ts';
+import type { Stack } from '../stack.ts';
+import { startStack } from '../stack.ts';
 
 let running: Stack | undefined;
 
 /** The stack of this test run. */
 export function stack(): Stack {
-  if (!running) throw new Error('no stack is running: run mocha with --require ./dev/stack/test-stack.ts');
+  if (!running) throw new Error('no stack is running: run mocha with --require ./dev/stack/testing/test-stack.ts');
   return running;
 }
 

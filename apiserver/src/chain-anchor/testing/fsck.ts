@@ -1,9 +1,9 @@
 // Checks what the database says of anchoring against itself, byte for byte: run after every fault test, and whenever in doubt.
 import { findCommitment, parseTransaction, toDisplayHex, toHex, txidOf } from '@kellet/verify';
-import type { Database } from '../platform/database/database.ts';
-import { proveInBlock } from './headers/block-proof.ts';
-import type { BatchStatus, TransactionPurpose, TransactionState } from './pipeline/store.ts';
-import type { CoinState } from './wallet/wallet-store.ts';
+import type { Database } from '../../platform/database/database.ts';
+import { proveInBlock } from '../headers/block-proof.ts';
+import type { BatchStatus, TransactionPurpose, TransactionState } from '../transactions/store.ts';
+import type { CoinState } from '../wallet/wallet-store.ts';
 
 interface BatchRow {
   batch_id: string;

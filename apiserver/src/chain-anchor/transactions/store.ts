@@ -1,7 +1,7 @@
 // SQL of anchor batches and of the transactions made for them.
 import type { Transaction } from '../../platform/database/database.ts';
-import type { ProcessorStatus } from './processor-status.ts';
-import type { Lane } from './turns.ts';
+import type { ProcessorStatus } from '../processor/processor-status.ts';
+import type { Lane } from '../pipeline/turns.ts';
 
 export type AnchorMode = 'merkle' | 'per_event' | 'chain';
 export type BatchStatus = 'open' | 'sealed' | 'submitted' | 'seen' | 'confirmed' | 'failed';

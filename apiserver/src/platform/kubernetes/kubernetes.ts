@@ -6,10 +6,10 @@ import { isDeepStrictEqual } from 'node:util';
 import { KubeConfig } from '@kubernetes/client-node';
 import type { JSONWebKeySet } from 'jose';
 import { apiFieldManager, apiVersion, group, plurals, version, type Kind, type ObjectMeta } from '@kellet/crds';
-import { KelletError, unavailable } from './errors.ts';
-import type { Logger } from './logger.ts';
-import { traceRequestTo } from './outbound/outgoing-call.ts';
-import { traceHeaders } from './tracing.ts';
+import { KelletError, unavailable } from '../errors.ts';
+import type { Logger } from '../observability/logger.ts';
+import { traceRequestTo } from '../outbound/outgoing-call.ts';
+import { traceHeaders } from '../observability/tracing.ts';
 
 /** An entry of metadata.managedFields: which fields a manager owns, and by which operation. */
 export interface ManagedFields {
