@@ -2,7 +2,7 @@ import { expect } from 'chai';
 import { Turns } from './turns.ts';
 
 describe('turns', () => {
-  it('runs one at a time per key, in order, and goes on after a failure', async () => {
+  it('runs one at a time per key, in order, and continues after a failure', async () => {
     const turns = new Turns(10);
     const log: string[] = [];
     const work = (name: string, fails = false) =>
@@ -17,7 +17,7 @@ describe('turns', () => {
     expect(results.map((result) => result.status)).to.deep.equal(['fulfilled', 'rejected', 'fulfilled']);
   });
 
-  it('lets other keys pass, and refuses what would wait too long', async () => {
+  it('does not delay other keys, and rejects calls beyond the limit', async () => {
     const turns = new Turns(2);
     let release: () => void = () => undefined;
     const held = new Promise<void>((resolve) => (release = resolve));

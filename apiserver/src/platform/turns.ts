@@ -1,16 +1,20 @@
-// One at a time per key: attempts that must see each other's outcome.
+// Work that must run one at a time per key, in order of arrival, within this process.
 import { resourceExhausted } from './errors.ts';
 
-/** Runs work of the same key in turn; work of different keys runs side by side. */
+/** Runs work of the same key in turn; work of different keys runs concurrently. */
 export class Turns {
   private readonly queues = new Map<string, { last: Promise<void>; waiting: number }>();
   private readonly maximumWaiting: number;
 
-  constructor(maximumWaiting: number) {
+  /** `maximumWaiting` bounds the calls of one key that run or wait. */
+  constructor(maximumWaiting = Infinity) {
     this.maximumWaiting = maximumWaiting;
   }
 
-  /** Waits for its turn, then runs. Throws RESOURCE_EXHAUSTED when too many of the same key wait already. */
+  /**
+   * Runs `work` once all earlier work of the key has settled. Throws RESOURCE_EXHAUSTED when too many calls of the key are
+   * waiting.
+   */
   async run<T>(key: string, work: () => Promise<T>): Promise<T> {
     const queue = this.queues.get(key) ?? { last: Promise.resolve(), waiting: 0 };
     if (queue.waiting >= this.maximumWaiting) throw resourceExhausted('too many attempts at once', 1);

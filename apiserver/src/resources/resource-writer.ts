@@ -31,7 +31,7 @@ import { kindNumbers } from '../control/kinds.ts';
 import { refusedByKubernetes } from './kubernetes-refusals.ts';
 import { applyRequest, metaOf, workingCopyId, type ManagedKind, type ManagedSpecs } from './manifest.ts';
 import { resourceName } from './resource-names.ts';
-import { Turns } from '../control/turns.ts';
+import { Turns } from '../platform/turns.ts';
 
 /** A resource to be made. */
 export interface NewResource<K extends ManagedKind> {
@@ -137,7 +137,7 @@ export class ResourceWriter {
     const { kind, name } = change;
     const namespace = await this.namespaceOf(context.tenantId);
     // A change that the data plane refuses is taken back before the next one is made.
-    return this.turns.take(`${kind}/${namespace}/${name}`, () => this.patchInTurn(context, namespace, change));
+    return this.turns.run(`${kind}/${namespace}/${name}`, () => this.patchInTurn(context, namespace, change));
   }
 
   private async patchInTurn<K extends ManagedKind>(

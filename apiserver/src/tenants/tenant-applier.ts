@@ -21,6 +21,7 @@ import {
   checkRateLimit,
   checkSigningKeys,
   defaultRateLimitPerMinute,
+  refuseUnenforceable,
   tenantIdForm,
 } from './tenant-settings.ts';
 import {
@@ -31,7 +32,6 @@ import {
   type TenantField,
   type TenantSettings,
 } from './tenant-store.ts';
-import { refuseUnenforceable } from './tenants.ts';
 
 interface Observed {
   readonly adminUserId: string;

@@ -8,7 +8,7 @@ import { resourceExhausted } from '../../platform/errors.ts';
 import type { KubernetesApi } from '../../platform/kubernetes/kubernetes.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import { credentialHash } from './api-key-format.ts';
-import type { Authentication } from './authenticate.ts';
+import type { Authentication } from './authentication.ts';
 import { ClusterKeys } from './cluster-keys.ts';
 import {
   kubernetesAudience,
@@ -17,7 +17,7 @@ import {
   type ClaimedKubernetesToken,
   type KubernetesPermission,
 } from './kubernetes-token.ts';
-import { tenantOfNamespace } from '../accounts/account-store.ts';
+import { tenantOfNamespace } from './credential-store.ts';
 import { Turns } from '../../platform/turns.ts';
 
 /** Where a token is used and what for; both may be empty. */

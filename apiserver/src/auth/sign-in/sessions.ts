@@ -10,7 +10,8 @@ import { credentialHash, type RandomSource } from '../credentials/api-key-format
 import { decideRefresh, familyDays, refreshExpiry } from './refresh-decision.ts';
 import { notifyRevoked, sessionPayload } from '../credentials/revocations.ts';
 import { scopesOfRole, type Role } from '../credentials/roles.ts';
-import { sessionState, type SessionState, type UserRow } from '../accounts/account-store.ts';
+import type { UserRow } from '../accounts/account-store.ts';
+import { sessionState, type SessionState } from '../credentials/credential-store.ts';
 
 /** The pair that a sign-in or a refresh answers. */
 export interface TokenPair {

@@ -6,7 +6,7 @@ import { newId } from '../../platform/ids.ts';
 import { internalContext, publicCaller, ServiceRegistry, type Caller, type CallContext } from '../../platform/rpc.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
 import { hashPassword } from '../accounts/passwords.ts';
-import { revocationChannel } from '../credentials/revocations.ts';
+import { revocationChannel } from '../../platform/database/channels.ts';
 import type { Role } from '../credentials/roles.ts';
 import { createAuth, type AuthModule } from '../service.ts';
 import { insertUser, type UserRow } from '../accounts/account-store.ts';

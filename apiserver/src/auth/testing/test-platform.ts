@@ -8,6 +8,7 @@ import { createMetrics } from '../../platform/observability/metrics.ts';
 import { Paging } from '../../platform/paging.ts';
 import type { AuthPlatform } from '../credentials/auth-platform.ts';
 import type { AuthKubernetes } from '../service.ts';
+import type { CreationsOptions } from '../../resources/creations.ts';
 
 /** A clock that stands still until the test moves it, so that a slow machine changes nothing. */
 export class MovableClock {
@@ -50,7 +51,7 @@ export function testPlatform(
 
 const away = () => Promise.reject(unavailable('the Kubernetes API is unavailable'));
 /** A cluster that is away. */
-export const clusterAway: AuthKubernetes = {
+export const clusterAway: AuthKubernetes & CreationsOptions['kubernetes'] = {
   review: away,
   signingKeys: away,
   create: away,

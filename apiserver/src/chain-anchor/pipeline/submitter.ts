@@ -16,7 +16,7 @@ import {
   reserveAnchor,
 } from '../transactions/store.ts';
 import type { SealedBatch } from '../transactions/store.ts';
-import type { Lane } from './turns.ts';
+import type { Lane } from '../transactions/store.ts';
 import type { WalletKey } from '../wallet/wallet-key.ts';
 import { leaseCoin, leasedCoins } from '../wallet/wallet-store.ts';
 

@@ -1,10 +1,5 @@
 // Whose sealed batch is submitted next: tenants take turns, whatever each of them has waiting. Pure.
-
-/** The sealed batches of one tenant, those of per_event mode apart: they were counted when their points were accepted. */
-export interface Lane {
-  readonly tenantId: string;
-  readonly isPerEvent: boolean;
-}
+import type { Lane } from '../transactions/store.ts';
 
 /** One round of submissions: lanes in turn, until all are empty or `most` turns are taken. */
 export class Turns {

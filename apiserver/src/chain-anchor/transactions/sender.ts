@@ -4,17 +4,22 @@ import type { Logger } from '../../platform/observability/logger.ts';
 import { Counter, type Registry } from '../../platform/observability/metrics.ts';
 import { ProcessorUnavailable } from '../processor/processor.ts';
 import type { Processor } from '../processor/processor.ts';
+import type { StatusReport } from '../processor/processor-status.ts';
 import { markTrouble, readTransaction } from './store.ts';
-import type { Tracker } from '../pipeline/tracker.ts';
+
+/** Applies the processor's reports (pipeline/tracker.ts). */
+export interface ReportListener {
+  apply(report: StatusReport, isCurrent: boolean): Promise<unknown>;
+}
 
 export class Sender {
   private readonly database: Database;
   private readonly processor: Processor;
-  private readonly tracker: Tracker;
+  private readonly tracker: ReportListener;
   private readonly logger: Logger;
   private readonly submissions: Counter;
 
-  constructor(database: Database, processor: Processor, tracker: Tracker, logger: Logger, metrics: Registry) {
+  constructor(database: Database, processor: Processor, tracker: ReportListener, logger: Logger, metrics: Registry) {
     this.database = database;
     this.processor = processor;
     this.tracker = tracker;

@@ -1,12 +1,17 @@
 // SQL of anchor batches and of the transactions made for them.
 import type { Transaction } from '../../platform/database/database.ts';
 import type { ProcessorStatus } from '../processor/processor-status.ts';
-import type { Lane } from '../pipeline/turns.ts';
 
 export type AnchorMode = 'merkle' | 'per_event' | 'chain';
 export type BatchStatus = 'open' | 'sealed' | 'submitted' | 'seen' | 'confirmed' | 'failed';
 export type TransactionPurpose = 'anchor' | 'split' | 'funding';
 export type TransactionState = 'pending' | 'mined' | 'final' | 'dead';
+
+/** The sealed batches of one tenant, those of per_event mode apart: they were counted when their points were accepted. */
+export interface Lane {
+  readonly tenantId: string;
+  readonly isPerEvent: boolean;
+}
 
 /** A sealed batch, as far as its transaction needs it. */
 export interface SealedBatch {

@@ -14,6 +14,7 @@ import { Packages } from './packages/packages.ts';
 import { Reports } from './rollouts/reports.ts';
 import { RolloutApplier } from './rollouts/rollout-applier.ts';
 import { RolloutDriver } from './rollouts/rollout-driver.ts';
+import { recountRollouts } from './rollouts/rollout-store.ts';
 import { Rollouts } from './rollouts/rollouts.ts';
 
 /** The OTA room of device-link. */
@@ -39,6 +40,7 @@ export function createOta(
       transfers: config.artifactTransfers,
       transfersPerTenant: config.artifactTransfersPerTenant,
     },
+    compatibilityChanged: recountRollouts,
   });
   const rolloutApplier = new RolloutApplier(database, profiles, clock);
   const rolloutDriver = new RolloutDriver(database, profiles, rolloutApplier, clock);

@@ -2,8 +2,14 @@
 import type { ClaimDeviceRequest, ProvisioningService } from '@kellet/proto/es/kellet/v1/provisioning_pb.ts';
 import { mintDeviceKey } from '../../auth/credentials/device-keys.ts';
 import type { ChangeCoalescer } from '../../control/changes.ts';
-import { createDevice, findByHardwareId, unknownGroups, type DeviceRow } from '../../device-registry/devices.ts';
-import { fleetFacts, type MembershipListener } from '../../device-registry/membership.ts';
+import {
+  createDevice,
+  findByHardwareId,
+  fleetFacts,
+  unknownGroups,
+  type DeviceRow,
+} from '../../device-registry/devices.ts';
+import type { MembershipListener } from '../../device-registry/membership.ts';
 import type { Clock } from '../../platform/clock.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { KelletError, permissionDenied } from '../../platform/errors.ts';

@@ -6,7 +6,7 @@ import { createLogger } from '../../platform/observability/logger.ts';
 import { createMetrics } from '../../platform/observability/metrics.ts';
 import { publicCaller, type Caller } from '../../platform/rpc.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
-import type { Identity } from '../admission/authenticate.ts';
+import type { Identity } from './rate-limit.ts';
 import { PostgresRateCounter } from './postgres-rate-counter.ts';
 import type { RateCounter } from './rate-counter.ts';
 import { judge, RateLimiter } from './rate-limit.ts';

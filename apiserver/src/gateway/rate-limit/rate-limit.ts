@@ -4,7 +4,7 @@ import { addressBlock } from '../../platform/address-block.ts';
 import type { Clock } from '../../platform/clock.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import { Counter, type Registry } from '../../platform/observability/metrics.ts';
-import type { Identity } from '../admission/authenticate.ts';
+import type { Caller } from '../../platform/rpc.ts';
 import { BoundedMap } from '../../platform/bounded-map.ts';
 import type { Hit } from './counted-window.ts';
 import type { RateCounter } from './rate-counter.ts';
@@ -13,6 +13,13 @@ import { TokenBuckets } from './token-bucket.ts';
 
 /** Requests per minute of a tenant that has no limit of its own (SPEC, Limits). */
 export const defaultRateLimit = 1000;
+
+/** A caller, and the limits that come with its tenant. */
+export interface Identity {
+  readonly caller: Caller;
+  /** The tenant's requests per minute; 0: the default. */
+  readonly rateLimitPerMinute: number;
+}
 
 /** The state of a tenant's window after a request, as the headers show it. */
 export interface WindowState {

@@ -6,7 +6,7 @@ import type { DescMethod } from '@bufbuild/protobuf';
 import type * as OpenTelemetry from '@opentelemetry/api';
 import type { Attributes, Span, SpanKind, Tracer } from '@opentelemetry/api';
 import type { Sampler } from '@opentelemetry/sdk-trace';
-import type { Logger } from './logger.ts';
+import type { Logger } from 'pino';
 import { traceparentOf, type TraceContext } from './trace-context.ts';
 
 /** A part of a trace that runs in this process. */

@@ -2,8 +2,8 @@
 import type { MessageInitShape } from '@bufbuild/protobuf';
 import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import type { AssignmentSchema } from '@kellet/proto/es/kellet/v1/ota_pb';
-import { findDevice } from '../../../device-registry/devices.ts';
-import { fleetFacts, type FleetFacts } from '../../../device-registry/membership.ts';
+import { findDevice, fleetFacts } from '../../../device-registry/devices.ts';
+import type { FleetFacts } from '../../../device-registry/membership.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
 import { failedPrecondition, notFound } from '../../../platform/errors.ts';
 import { idField } from '../../../platform/fields.ts';

@@ -20,6 +20,7 @@ import { ArtifactIntake, type IntakeSettings } from './artifact-intake.ts';
 import { lockArtifact, readArtifact, removeArtifact, stageArtifact } from './artifact-store.ts';
 import { setPackageAvailability } from './package-store.ts';
 import { Packages } from './packages.ts';
+import { recountRollouts } from '../rollouts/rollout-store.ts';
 import { putArtifact, testIntake } from '../testing/test-artifacts.ts';
 
 const signal = new AbortController().signal;
@@ -73,6 +74,7 @@ describe('the intake of artifacts', () => {
   };
   const packagesOf = (overrides: Partial<IntakeSettings> = {}, database = test.database) => {
     const packages = new Packages({
+      compatibilityChanged: recountRollouts,
       ...{ database, writer: undefined as never, paging: new Paging(Buffer.alloc(32)), logger },
       artifacts: testIntake({ unusedSeconds: 0, ...overrides }),
     });

@@ -1,57 +1,8 @@
-// What may be asked of packages and rollouts: pure, each answers the first thing that is wrong, naming the field.
-import type { CreatePackageRequest, CreateRolloutRequest } from '@kellet/proto/es/kellet/v1/ota_pb';
-import { OtaPackage_Type } from '@kellet/proto/es/kellet/v1/ota_pb';
-import type { OutboundGuard } from '../../../platform/outbound/outbound-guard.ts';
-import { uriProblem } from '../packages/artifact-fetch.ts';
+// Checks rollouts. Pure: each function returns the first problem, naming the field.
+import type { CreateRolloutRequest } from '@kellet/proto/es/kellet/v1/ota_pb';
 import type { Exclusion } from './cohort.ts';
-import { compareVersions, isVersion } from '../packages/version.ts';
 
 const longestText = 253;
-const longestReleaseNotes = 16_384;
-
-/** What is wrong with a package, or undefined. */
-export function packageProblem(
-  request: Pick<
-    CreatePackageRequest,
-    'version' | 'artifactUri' | 'sha256' | 'signature' | 'sizeBytes' | 'compatibility' | 'releaseNotes' | 'name'
-  > & { type?: OtaPackage_Type | undefined },
-  guard: OutboundGuard,
-): string | undefined {
-  const { compatibility } = request;
-  if (request.type === undefined || request.type === OtaPackage_Type.type_unspecified) return 'type must be fw or sw';
-  if (request.name.length > longestText) return `name must be at most ${longestText} characters`;
-  if (!isVersion(request.version)) return 'version must be a semantic version (1.2.3)';
-  const uri = uriProblem(request.artifactUri, guard);
-  if (uri) return uri;
-  if (!/^[0-9a-f]{64}$/i.test(request.sha256)) return 'sha256 must be 64 hexadecimal digits';
-  if (request.signature !== '' && !isSignature(request.signature)) {
-    return 'signature must be the base64 of an Ed25519 signature (64 bytes)';
-  }
-  if (request.releaseNotes.length > longestReleaseNotes)
-    return `release_notes must be at most ${longestReleaseNotes} characters`;
-  if (compatibility) {
-    for (const [field, version] of [
-      ['min_version', compatibility.minVersion],
-      ['max_version', compatibility.maxVersion],
-    ] as const) {
-      if (version !== '' && !isVersion(version)) return `compatibility.${field} must be a semantic version`;
-    }
-    const { minVersion, maxVersion } = compatibility;
-    if (minVersion !== '' && maxVersion !== '' && compareVersions(minVersion, maxVersion) > 0)
-      return 'compatibility.min_version must not be above max_version';
-    if (compatibility.deviceType.length > longestText)
-      return `compatibility.device_type must be at most ${longestText} characters`;
-    if (compatibility.hardwareIdPattern.length > longestText) {
-      return `compatibility.hardware_id_pattern must be at most ${longestText} characters`;
-    }
-  }
-  return undefined;
-}
-
-/** Whether the text can be a signature at all; whether it is one of ours is decided with the artifact (signature.ts). */
-const isSignature = (text: string): boolean =>
-  /^[A-Za-z0-9+/]+={0,2}$/.test(text) && Buffer.from(text, 'base64').length === 64;
-
 const mostSteps = 20;
 /** 30 days. */
 const mostSeconds = 2_592_000;
@@ -59,7 +10,7 @@ const mostPerMinute = 1_000_000;
 const mostFailures = 1_000_000;
 const mostAttempts = 100;
 
-/** What is wrong with a rollout, or undefined. The limits are those of the custom resource definition. */
+/** Returns what is wrong with a rollout, or undefined. The limits equal those of the custom resource definition. */
 export function rolloutProblem(request: CreateRolloutRequest): string | undefined {
   const { canaryPercent, minFailures, steps } = request;
   if (request.packageId === '') return 'package_id is required';
@@ -87,8 +38,8 @@ export function rolloutProblem(request: CreateRolloutRequest): string | undefine
 }
 
 /**
- * Why no device of a fleet can ever take the package, or undefined. Versions and assignments change, and a fleet without
- * devices may get some: neither is a reason.
+ * Returns why no device of a fleet can ever take the package, or undefined. Versions and assignments may change, and an empty
+ * fleet may grow, so neither is a reason.
  */
 export function fleetProblem(fleet: {
   readonly devices: readonly unknown[];
