@@ -15,6 +15,7 @@ import { assembleParts } from './parts.ts';
 import { overtakenTransactions, settleDeep, type AnchorMode, type BatchStatus } from './transactions/store.ts';
 import { timingOf, type Timing } from './pipeline/timing.ts';
 import { Turns } from './pipeline/turns.ts';
+import { batchChannel } from '../platform/database/channels.ts';
 
 /** Sealed batches that one process takes to the processor at once. */
 const submitConcurrency = 16;
@@ -112,7 +113,7 @@ export function createChainAnchor(platform: Platform, timing: Partial<Timing> = 
       if (!isConfigured) logger.warn('no processor or no wallet key is configured: sealed batches wait');
       if (!headers) logger.warn('no header source is configured: mined batches wait for their proof');
       database.listen(
-        ['kellet_batches'],
+        [batchChannel],
         () => submitLoop?.wake(),
         (lost) => lost || submitLoop?.wake(),
       );

@@ -11,6 +11,7 @@ import {
 } from '@kellet/verify';
 import type { Bump } from '@kellet/verify';
 import type { Database, Transaction } from '../../platform/database/database.ts';
+import { walletLock } from '../../platform/database/advisory-locks.ts';
 import { newId } from '../../platform/ids.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import type { BuiltTransaction } from './anchor-transaction.ts';
@@ -25,9 +26,6 @@ import type { ChainTransaction } from '../transactions/store.ts';
 import type { WalletKey } from './wallet-key.ts';
 import { addOutputs, dropOutputsOf, leaseCoin, leasedCoins, readBalance } from './wallet-store.ts';
 import type { WalletBalance } from './wallet-store.ts';
-
-/** One process at a time tends the wallet. */
-const walletLock = 6452817311;
 
 export interface WalletParts {
   readonly database: Database;

@@ -1,7 +1,7 @@
 // Wakes whoever waits for a device's commands or for a command's end, through PostgreSQL's NOTIFY.
 import { sleep } from '../../platform/clock.ts';
 import type { Database } from '../../platform/database/database.ts';
-import { commandsChannel } from './commands.ts';
+import { commandsChannel } from '../../platform/database/channels.ts';
 
 /** Somebody who waits. */
 interface Waiter {

@@ -1,10 +1,11 @@
 // Ends commands whose time is over and deletes those that ended long ago.
 import { Counter } from 'prom-client';
 import type { Database } from '../../platform/database/database.ts';
+import { commandsChannel } from '../../platform/database/channels.ts';
 import { sleep } from '../../platform/clock.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import type { Platform } from '../../config/module.ts';
-import { commandsChannel, openStatuses } from './commands.ts';
+import { openStatuses } from './commands.ts';
 
 /** Between two sweeps. */
 const pauseMilliseconds = 15_000;

@@ -1,14 +1,9 @@
 // Commands to devices: queued in PostgreSQL, handed out until the device answers, ended once.
 import type { JsonObject } from '@bufbuild/protobuf';
 import type { Transaction } from '../../platform/database/database.ts';
+import { commandsChannel } from '../../platform/database/channels.ts';
 import { newId } from '../../platform/ids.ts';
 import { redeliverySeconds } from './redelivery.ts';
-
-/**
- * The notification channel that wakes long polls and streams; payload `tenant/device`, `tenant/rollout` when what held a
- * rollout's commands back may have gone, or a correlation id.
- */
-export const commandsChannel = 'kellet_commands';
 
 /** Where a command stands (API.md, RPC). */
 export type CommandStatus = 'queued' | 'scheduled' | 'sent' | 'successful' | 'failure' | 'expired' | 'cancelled';

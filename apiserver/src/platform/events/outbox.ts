@@ -2,6 +2,8 @@
 import { sleep, type Clock } from '../clock.ts';
 import { refusalOf, type Broker } from './broker.ts';
 import type { Database, Transaction } from '../database/database.ts';
+import { outboxLock } from '../database/advisory-locks.ts';
+import { outboxChannel } from '../database/channels.ts';
 import { newId } from '../ids.ts';
 import type { Logger } from '../observability/logger.ts';
 import { Gauge, type Registry } from '../observability/metrics.ts';
@@ -18,9 +20,6 @@ export interface OutboxEvent {
   /** Kept back until this many milliseconds have passed or `release` is called (device.provisioned waits for its response). */
   readonly holdMilliseconds?: number;
 }
-
-/** The notification channel that wakes the relay. */
-const channel = 'kellet_outbox';
 
 /** Adds an event to the transaction; returns its position. */
 export async function enqueue(tx: Transaction, event: OutboxEvent, clock: Clock): Promise<bigint> {
@@ -61,7 +60,7 @@ export async function enqueueAll(tx: Transaction, events: readonly OutboxEvent[]
       events.map((event) => event.holdMilliseconds ?? 0),
     ],
   );
-  if (events.some((event) => !event.holdMilliseconds)) await tx.query(`SELECT pg_notify('${channel}', '')`);
+  if (events.some((event) => !event.holdMilliseconds)) await tx.query(`SELECT pg_notify('${outboxChannel}', '')`);
   return rows.map((row) => row.position);
 }
 
@@ -109,7 +108,7 @@ export class OutboxRelay {
     this.logger = logger;
     addGauges(database, metrics, logger);
     database.listen(
-      [channel],
+      [outboxChannel],
       () => this.wake(),
       () => this.wake(),
     );
@@ -149,7 +148,7 @@ export class OutboxRelay {
     // While it is away a publication would only wait until it is given up.
     if (!this.broker.isConnected) return 0;
     const { published, refused } = await this.database.system(async (tx): Promise<Round> => {
-      const lock = await tx.query<{ locked: boolean }>('SELECT pg_try_advisory_xact_lock(6452817302) AS locked');
+      const lock = await tx.query<{ locked: boolean }>('SELECT pg_try_advisory_xact_lock($1) AS locked', [outboxLock]);
       if (!lock.rows[0]?.locked) return { published: [], refused: [] };
       const { rows } = await tx.query<Row>(
         `SELECT position, event_id, tenant_id, subject, payload FROM outbox

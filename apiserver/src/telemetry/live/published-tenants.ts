@@ -1,7 +1,7 @@
 // Which tenants' points are published on NATS: those of the configuration, unless `kellet-apiserver publish-points` says otherwise.
-import { tenantChannel } from '../../tenants/tenant-store.ts';
 import { sleep } from '../../platform/clock.ts';
 import type { Database } from '../../platform/database/database.ts';
+import { tenantChannel } from '../../platform/database/channels.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 
 const retryMilliseconds = 1000;

@@ -5,9 +5,7 @@ import { hashBytes, toHex, type HashText } from '../points/hashes.ts';
 import { toNanoseconds } from '../points/timestamp.ts';
 import type { AcceptedPoint } from '../points/validate.ts';
 import { uuidBytes, WireBuffer } from './wire-buffer.ts';
-
-/** The channel on which a sealed batch is announced. */
-export const batchChannel = 'kellet_batches';
+import { batchChannel } from '../../platform/database/channels.ts';
 
 /** The answer of a request with an Idempotency-Key, to be kept with its points. */
 export interface IdempotencyRow {

@@ -1,12 +1,13 @@
 // The end of a writer: its open batches are sealed from the committed rows, its segment is complete, and what it may still
 // try to flush is refused. A writer closes itself this way too, when it stops and when it cannot know what was committed.
 import type { Database, Transaction } from '../../platform/database/database.ts';
+import { batchChannel } from '../../platform/database/channels.ts';
 import { sleep } from '../../platform/clock.ts';
 import { KelletError } from '../../platform/errors.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import { batchRoot, treeLeaves, type Batch, type ChainSegment } from './batches.ts';
 import type { AnchoringMode } from '../points/devices.ts';
-import { batchChannel, hashPrefix } from './flush.ts';
+import { hashPrefix } from './flush.ts';
 import { hashBytes, hashPair, type HashText } from '../points/hashes.ts';
 
 /** A segment of anchor_batches.segments. */

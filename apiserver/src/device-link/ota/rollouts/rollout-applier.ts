@@ -12,6 +12,7 @@ import { takeUp } from '../../../control/applied-versions.ts';
 import type { ProfileFacts, ProfileReader } from '../../../policies/profile-reader.ts';
 import type { Clock } from '../../../platform/clock.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
+import { profileRolloutsLock } from '../../../platform/database/advisory-locks.ts';
 import { namedId, rolloutId } from '../../../platform/ids.ts';
 import { cancelUndelivered } from '../../commands/commands.ts';
 import { unassignUndelivered } from '../assignments/assignments.ts';
@@ -37,7 +38,6 @@ import {
   insertRollout,
   lockRollout,
   otherRunningRollout,
-  profileLockKey,
   publishRolloutEvent,
   saveRollout,
   updateIdentity,
@@ -104,7 +104,7 @@ export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
   ): Promise<void> {
     // One creation at a time per profile: whoever comes second sees the first.
     await tx.query(`SELECT pg_advisory_xact_lock(hashtextextended($1, 0))`, [
-      profileLockKey(meta.tenantId, namedId(meta.tenantId, 'profile', spec.profileName)),
+      profileRolloutsLock(meta.tenantId, namedId(meta.tenantId, 'profile', spec.profileName)),
     ]);
     const { package_, profile: target, rollback, cohort } = await this.judge(tx, meta.tenantId, spec, id, profile);
     await insertRollout(tx, {

@@ -143,12 +143,6 @@ export async function lockRollouts(
   return rows.map(toState);
 }
 
-/**
- * Key of the advisory lock of a profile's rollouts. Creating a rollout holds it alone; a change of the profile's devices shares
- * it, so that a rollout and a change that do not see each other's rows never cross.
- */
-export const profileLockKey = (tenantId: string, profileId: string): string => `rollout/${tenantId}/${profileId}`;
-
 /** Rollouts of a tenant in order of creation, one more than the page; `after` is the id of the last one shown. */
 export async function listRollouts(
   tx: Transaction,
