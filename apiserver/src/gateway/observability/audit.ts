@@ -1,5 +1,5 @@
 // The audit trail of Kubernetes identities: a line for every call that changes something, with its outcome. Who asked for what
-// in vain is written by auth/kubernetes-identities.ts.
+// in vain is written by auth/credentials/kubernetes-identities.ts.
 import type { DescMethod } from '@bufbuild/protobuf';
 import { parsePermission } from '../../auth/credentials/kubernetes-token.ts';
 import { toKelletError } from '../../platform/errors.ts';
