@@ -22,7 +22,7 @@ test: install ## every check and test (ONLY=lint|unit|e2e, GREP=title)
 
 fuzz: install ## 20,000 mutated requests to every route (REQUESTS=n, SEED=n)
 	@KELLET_FUZZ_REQUESTS=$(or $(REQUESTS),20000) $(if $(SEED),KELLET_FUZZ_SEED=$(SEED)) exec mocha \
-		--require ./dev/stack/test-stack.ts e2e/tests/fuzz.test.ts
+		--require ./dev/stack/testing/test-stack.ts e2e/tests/fuzz.test.ts
 
 property: install ## schemathesis over the OpenAPI document (ONLY=admin|viewer|device|platform, EXAMPLES=n)
 	@exec node e2e/property/main.ts

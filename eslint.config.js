@@ -1,7 +1,9 @@
-// The lint gate: type-checked rules, no floating promises, and the import boundaries between folders.
+// The lint gate: type-checked rules, no floating promises, and the import boundaries between folders. Those within apiserver/src
+// are in scripts/floors.ts.
 import js from '@eslint/js';
 import { defineConfig } from 'eslint/config';
 import tseslint from 'typescript-eslint';
+import { plugin } from './scripts/floors.ts';
 
 /** @type {Record<string, string[]>} What each folder may import of ours; everything else of ours is refused (docs/architecture.md). */
 const mayImport = {
@@ -70,6 +72,13 @@ export default defineConfig(
     },
   },
   ...boundaries,
+  {
+    // Tests may import anything: e2e/ is nothing but tests, and the reporter is a part of mocha.
+    files: ['**/*.ts'],
+    ignores: ['**/*.test.ts', '**/testing/**', 'e2e/**', 'scripts/mocha-reporter.ts'],
+    plugins: { kellet: plugin },
+    rules: { 'kellet/floors': 'error', 'kellet/test-helpers': 'error' },
+  },
   {
     // Commands, tests and tools talk to a terminal.
     files: ['**/cli.ts', '**/main.ts', 'scripts/**', 'dev/**', 'e2e/**', 'bench/**'],

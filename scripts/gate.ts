@@ -150,7 +150,7 @@ const steps: Step[] = [
   check('proto breaking', 'npm', 'run', '--silent', 'breaking', '--workspace', 'proto'),
   check('generated code', 'node', 'scripts/generate.ts', '--check'),
   check('types', 'tsc', '--noEmit'),
-  tests('unit', './dev/stack/test-services.ts', [
+  tests('unit', './dev/stack/testing/test-services.ts', [
     'verify/**/*.test.ts',
     'client/**/*.test.ts',
     'crds/**/*.test.ts',
@@ -159,9 +159,9 @@ const steps: Step[] = [
     'operator/**/*.test.ts',
     'kubectl/**/*.test.ts',
     'scripts/**/*.test.ts',
-    '{dev,e2e/property,e2e/src}/**/*.test.ts',
+    '{dev,e2e/property,e2e/testing}/**/*.test.ts',
   ]),
-  tests('e2e', './dev/stack/test-stack.ts', ['e2e/tests/**/*.test.ts'], ['--timeout', '120000'], lastTests),
+  tests('e2e', './dev/stack/testing/test-stack.ts', ['e2e/tests/**/*.test.ts'], ['--timeout', '120000'], lastTests),
   {
     name: 'programs',
     group: 'programs',

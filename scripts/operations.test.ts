@@ -8,7 +8,7 @@ import path from 'node:path';
 import { expect } from 'chai';
 import { eventually } from '../apiserver/src/auth/testing/test-fixtures.ts';
 import { newSigningKey } from '../apiserver/src/auth/testing/test-platform.ts';
-import { readConfig as readApiserverConfig } from '../apiserver/src/config.ts';
+import { readConfig as readApiserverConfig } from '../apiserver/src/config/config.ts';
 import { createTestDatabase, type TestDatabase } from '../apiserver/src/platform/testing/test-database.ts';
 import { readConfig as readOperatorConfig } from '../operator/src/config.ts';
 import type { RegisteredMetric } from './report-metrics.ts';

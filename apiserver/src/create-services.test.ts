@@ -10,11 +10,11 @@ import { publicServices } from './gateway/services.ts';
 import { InternalServer } from './internal/server.ts';
 import { Broker } from './platform/events/broker.ts';
 import { OutboxRelay } from './platform/events/outbox.ts';
-import type { ServiceModule } from './module.ts';
+import type { ServiceModule } from './config/module.ts';
 import type { ServiceRegistry } from './platform/rpc.ts';
 import { createTestDatabase, type TestDatabase } from './platform/testing/test-database.ts';
 import { absentCluster } from './platform/testing/test-kubeconfig.ts';
-import { allTargets } from './targets.ts';
+import { allTargets } from './config/targets.ts';
 import { LiveHub } from './telemetry/live/live.ts';
 
 describe('the services of a process', () => {

@@ -1,7 +1,6 @@
-// The services of a process, wired: each reaches another through that service's interface. Facts of devices and profiles are
-// read from the database wherever they are needed, as in every replica; only the gateway's calls cross processes.
+// Wires the services of a process: the one place that knows them all. Only the gateway calls services of other processes; facts
+// of devices and profiles are read from the database wherever they are needed.
 import { createAuth } from './auth/service.ts';
-import { TenantApplier } from './tenants/tenant-applier.ts';
 import { createChainAnchor } from './chain-anchor/service.ts';
 import { createControl } from './control/service.ts';
 import { RolloutMembership } from './device-link/ota/rollouts/membership.ts';
@@ -14,15 +13,18 @@ import { countDevicesOfProfile } from './device-registry/devices.ts';
 import type { DeviceDirectory } from './device-registry/directory.ts';
 import { createDeviceRegistry } from './device-registry/service.ts';
 import type { InternalServer } from './internal/server.ts';
-import { KubernetesApi, loadKubeConfig } from './platform/kubernetes.ts';
-import type { Platform, ServiceModule } from './module.ts';
+import { KubernetesApi, loadKubeConfig } from './platform/kubernetes/kubernetes.ts';
+import type { Platform, ServiceModule } from './config/module.ts';
 import { ServiceRegistry } from './platform/rpc.ts';
-import type { Target } from './targets.ts';
+import type { Target } from './config/targets.ts';
 import type { LiveHub } from './telemetry/live/live.ts';
 import { createTelemetry } from './telemetry/service.ts';
+import { createResources } from './resources/service.ts';
+import { createTenants } from './tenants/service.ts';
+import { TenantApplier } from './tenants/tenant-applier.ts';
 import { createVerifier } from './verifier/service.ts';
 
-/** What the targets of a process consist of. */
+/** The services that run the targets of a process. */
 export interface ProcessServices {
   /** In the order in which they start. */
   readonly modules: readonly ServiceModule[];
@@ -31,7 +33,7 @@ export interface ProcessServices {
   readonly directory: DeviceDirectory;
 }
 
-/** Makes the services of the targets; control adds itself to the internal server. */
+/** Creates the services of the targets. Control adds itself to the internal server. */
 export function createServices(
   platform: Platform,
   targets: ReadonlySet<Target>,
@@ -47,26 +49,31 @@ export function createServices(
     return module;
   };
 
-  // Each with connections of its own: reviews of tokens never stand in the way of writing resources.
+  // Separate connections, so that token reviews never delay writes of resources.
   const openKubernetes = (): KubernetesApi => new KubernetesApi(loadKubeConfig(process.env['KUBECONFIG']), logger);
-  if (targets.has('auth')) serve(createAuth(platform, openKubernetes()));
+  if (targets.has('auth')) {
+    const kubernetes = openKubernetes();
+    serve(createAuth(platform, kubernetes));
+    serve(createTenants(platform, kubernetes));
+  }
 
   const profiles = createProfileReader(database);
-  // Whatever process changes a device changes the rollouts that it is in, in the same transaction.
+  // A change to a device changes its rollouts in the same transaction, in whichever process it happens.
   const membership = new RolloutMembership(platform.clock);
   const deviceRegistry = createDeviceRegistry(platform, profiles, membership);
   const { directory, liveness } = deviceRegistry;
   if (targets.has('device-registry')) serve(deviceRegistry);
-  // Who hears devices writes down that they live.
+  // Targets that receive device traffic also record liveness.
   else if (targets.has('telemetry') || targets.has('device-link')) modules.push(deviceRegistry);
 
   if (targets.has('device-link')) {
-    const kubernetes = openKubernetes();
-    const control = createControl(platform, kubernetes, internal);
+    const control = createControl(platform, internal);
+    const resources = createResources(platform, openKubernetes(), control.dispatcher);
     serve(
       createProvisioning(
         platform,
         control,
+        resources.writer,
         async (tx, tenantId, profileId) => ({
           devices: await countDevicesOfProfile(tx, tenantId, profileId),
           rollouts: await countRolloutsOfProfile(tx, tenantId, profileId),
@@ -74,12 +81,13 @@ export function createServices(
         membership,
       ),
     );
-    const ota = serve(createOta(platform, profiles, control.writer, membership));
+    const ota = serve(createOta(platform, profiles, resources.writer, membership));
     control.addApplier('tenant', new TenantApplier(platform));
     control.addApplier('otaPackage', ota.packages);
     control.addApplier('otaRollout', ota.rolloutApplier);
     control.setRolloutDriver(ota.rolloutDriver);
     serve(createRpc(platform, profiles, (tenantId, deviceId, at) => liveness.seen(tenantId, deviceId, at, 'poll')));
+    serve(resources);
     serve(control);
   }
   if (targets.has('telemetry')) serve(createTelemetry(platform, directory, liveness, { live }));

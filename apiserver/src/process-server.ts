@@ -6,8 +6,8 @@ import type { Health } from './gateway/http/health.ts';
 import { HttpServer } from './gateway/http/http-server.ts';
 import { answer, answerError } from './gateway/http/rest-answer.ts';
 import { newId } from './platform/ids.ts';
-import type { Logger } from './platform/logger.ts';
-import type { Registry } from './platform/metrics.ts';
+import type { Logger } from './platform/observability/logger.ts';
+import type { Registry } from './platform/observability/metrics.ts';
 
 /** /metrics, /healthz and /readyz. Alive from the first moment, ready only once `started` was called. */
 export class ProcessServer {

@@ -5,7 +5,7 @@ import { expect } from 'chai';
 import { findOnPath, isAtLeast, stagingReplacements, statedReplacements } from './binaries.ts';
 import type { GoProgram } from './go-build.ts';
 import { buildPrograms, cachedProgram, expectedSeconds, fileExists, roughly } from './go-build.ts';
-import { script, waitGone, withFolder } from './testing.ts';
+import { script, waitGone, withFolder } from './testing/scratch.ts';
 import { waitUntil } from './wait.ts';
 
 describe('stack: programs', () => {

@@ -2,7 +2,7 @@ import { expect } from 'chai';
 import type { KubernetesResource } from './kubernetes-client.ts';
 import { openKubernetes } from './kubernetes-client.ts';
 import { startKubernetes } from './stack.ts';
-import { isAlive, withFolder } from './testing.ts';
+import { isAlive, withFolder } from './testing/scratch.ts';
 import { waitUntil } from './wait.ts';
 
 const tenant = (name: string, spec: object): KubernetesResource => {

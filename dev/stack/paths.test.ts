@@ -8,7 +8,7 @@ import {
   removeReachableFolder,
   substituteFolder,
 } from './paths.ts';
-import { withFolder } from './testing.ts';
+import { withFolder } from './testing/scratch.ts';
 
 describe('stack: paths', () => {
   const cases: [Record<string, string>, string][] = [

@@ -3,7 +3,7 @@ import { stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { expect } from 'chai';
 import { ed25519PrivateKey, openSecrets, randomHexKey } from './secrets.ts';
-import { withFolder } from './testing.ts';
+import { withFolder } from './testing/scratch.ts';
 
 describe('stack: secrets', () => {
   it('are made once, kept, and readable by their owner alone', async () => {

@@ -11,7 +11,7 @@ import { ensureServiceDatabase, startPostgres } from './postgres.ts';
 import { randomPassword } from './secrets.ts';
 import type { Supervisor } from './supervisor.ts';
 import { createSupervisor } from './supervisor.ts';
-import { withFolder } from './testing.ts';
+import { withFolder } from './testing/scratch.ts';
 
 async function withSupervisor(use: (supervisor: Supervisor, folder: string, port: number) => Promise<void>) {
   await withFolder(async (folder) => {

@@ -6,7 +6,7 @@ import { findFreePorts } from './ports.ts';
 import { endRecordedProcesses, recordedProcesses } from './process-table.ts';
 import type { Supervisor } from './supervisor.ts';
 import { createSupervisor, restartDelay } from './supervisor.ts';
-import { isAlive, script, waitGone, withFolder } from './testing.ts';
+import { isAlive, script, waitGone, withFolder } from './testing/scratch.ts';
 import { waitUntil } from './wait.ts';
 
 /** Listens on the port of its first argument, and appends to the file of its second when it is asked to end. */

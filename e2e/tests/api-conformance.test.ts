@@ -9,7 +9,7 @@ import {
   makeProfile,
   otherAdmin,
   unique,
-} from '../src/fixtures.ts';
+} from '../testing/fixtures.ts';
 
 interface ErrorBody {
   code: string;

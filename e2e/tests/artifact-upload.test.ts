@@ -2,8 +2,8 @@
 import { createHash, randomBytes } from 'node:crypto';
 import { connect } from 'node:net';
 import { expect } from 'chai';
-import type { OtaPackage } from '../src/fixtures.ts';
-import { admin, kubectl, makeDevice, makeUser, unique } from '../src/fixtures.ts';
+import type { OtaPackage } from '../testing/fixtures.ts';
+import { admin, kubectl, makeDevice, makeUser, unique } from '../testing/fixtures.ts';
 import type { Rest } from '../../dev/clients/rest.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
 

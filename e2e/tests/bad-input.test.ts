@@ -1,6 +1,6 @@
 // Everything at the edge is validated: the spec's status and body, the field named, nothing made.
 import { expect } from 'chai';
-import { admin, anonymous, makeDevice, unique } from '../src/fixtures.ts';
+import { admin, anonymous, makeDevice, unique } from '../testing/fixtures.ts';
 
 interface ErrorBody {
   code: string;

@@ -3,8 +3,8 @@ import { expect } from 'chai';
 import type { SimulatedDevice } from '../../dev/devices/device.ts';
 import { replay, weatherStations } from '../../dev/devices/readings.ts';
 import { followEvents } from '../../dev/clients/broker-events.ts';
-import { admin, anonymous, makeDevice, makeFleet, makeProfile } from '../src/fixtures.ts';
-import { stack } from '../../dev/stack/test-stack.ts';
+import { admin, anonymous, makeDevice, makeFleet, makeProfile } from '../testing/fixtures.ts';
+import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
 
 describe('without the broker', function () {

@@ -2,9 +2,9 @@
 import { createHmac, randomBytes } from 'node:crypto';
 import { expect } from 'chai';
 import { followEvents } from '../../dev/clients/broker-events.ts';
-import { anonymous } from '../src/fixtures.ts';
+import { anonymous } from '../testing/fixtures.ts';
 import { Rest } from '../../dev/clients/rest.ts';
-import { stack } from '../../dev/stack/test-stack.ts';
+import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
 
 const sign = (body: string, secret = stack().info.callbackSecret) =>

@@ -5,10 +5,10 @@ import { readFile } from 'node:fs/promises';
 import path from 'node:path';
 import { promisify } from 'node:util';
 import { parseAllDocuments } from 'yaml';
-import { configHelp, readConfig } from '../../apiserver/src/config.ts';
+import { configHelp, readConfig } from '../../apiserver/src/config/config.ts';
 import { Kubectl } from '../../dev/clients/kubectl.ts';
 import { helmProgram, kubectlProgram } from '../../dev/stack/binaries.ts';
-import { stack } from '../../dev/stack/test-stack.ts';
+import { stack } from '../../dev/stack/testing/test-stack.ts';
 
 const execute = promisify(execFile);
 const root = path.resolve(import.meta.dirname, '../..');

@@ -3,8 +3,8 @@ import { randomUUID } from 'node:crypto';
 import { expect } from 'chai';
 import type { BrokerEvents } from '../../dev/clients/broker-events.ts';
 import { followEvents } from '../../dev/clients/broker-events.ts';
-import { admin, anonymous, makeProfile, makeTemplate, unique } from '../src/fixtures.ts';
-import { stack } from '../../dev/stack/test-stack.ts';
+import { admin, anonymous, makeProfile, makeTemplate, unique } from '../testing/fixtures.ts';
+import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
 
 interface Claimed {

@@ -2,9 +2,9 @@
 import { expect } from 'chai';
 import pg from 'pg';
 import type { Command, SimulatedDevice } from '../../dev/devices/device.ts';
-import type { Rollout } from '../src/fixtures.ts';
-import { admin, makeFleet, makePackage, makeProfile, unique } from '../src/fixtures.ts';
-import { stack } from '../../dev/stack/test-stack.ts';
+import type { Rollout } from '../testing/fixtures.ts';
+import { admin, makeFleet, makePackage, makeProfile, unique } from '../testing/fixtures.ts';
+import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
 
 interface CommandRecord extends Command {

@@ -1,9 +1,9 @@
 // kill -9 in the middle: no acknowledged point is lost, every one is proven in the end, and rollouts go on.
 import { expect } from 'chai';
 import type { SimulatedDevice } from '../../dev/devices/device.ts';
-import type { Rollout } from '../src/fixtures.ts';
-import { admin, kubectl, makeFleet, makePackage, makeProfile, unique } from '../src/fixtures.ts';
-import { stack } from '../../dev/stack/test-stack.ts';
+import type { Rollout } from '../testing/fixtures.ts';
+import { admin, kubectl, makeFleet, makePackage, makeProfile, unique } from '../testing/fixtures.ts';
+import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
 
 interface Point {

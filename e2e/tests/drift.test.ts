@@ -22,10 +22,10 @@ import { ControlClient, isOvertaken } from '../../operator/src/data-plane.ts';
 import { toMeta, type SpecMessage } from '../../operator/src/messages.ts';
 import { systemClock } from '../../operator/src/runtime/clock.ts';
 import { createLogger } from '../../operator/src/runtime/logger.ts';
-import { makeArtifact, unique, type OtaPackage, type Profile, type Rollout } from '../src/fixtures.ts';
+import { makeArtifact, unique, type OtaPackage, type Profile, type Rollout } from '../testing/fixtures.ts';
 import { Kubectl } from '../../dev/clients/kubectl.ts';
 import { Rest, type RestError } from '../../dev/clients/rest.ts';
-import { stack } from '../../dev/stack/test-stack.ts';
+import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
 
 describe('drift', function () {

@@ -5,10 +5,10 @@ import path from 'node:path';
 import { expect } from 'chai';
 import { parseAllDocuments } from 'yaml';
 import { writeFirmware } from '../../dev/demo/firmware.ts';
-import { kubectl } from '../src/fixtures.ts';
+import { kubectl } from '../testing/fixtures.ts';
 import type { Kubectl } from '../../dev/clients/kubectl.ts';
 import { Rest } from '../../dev/clients/rest.ts';
-import { stack } from '../../dev/stack/test-stack.ts';
+import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
 
 const examples = path.resolve(import.meta.dirname, '../../examples');

@@ -1,9 +1,9 @@
 // Kellet under a GitOps tool: health as Argo CD itself judges it, and a loop that applies the same manifest for ever.
 import { setTimeout as sleep } from 'node:timers/promises';
 import { expect } from 'chai';
-import { argocdHealth } from '../src/argocd.ts';
+import { argocdHealth } from '../testing/argocd.ts';
 import { argocdProgram } from '../../dev/stack/binaries.ts';
-import { admin, kubectl, makeArtifact, makeFleet, makeProfile, unique, type Rollout } from '../src/fixtures.ts';
+import { admin, kubectl, makeArtifact, makeFleet, makeProfile, unique, type Rollout } from '../testing/fixtures.ts';
 import type { Kubectl } from '../../dev/clients/kubectl.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
 

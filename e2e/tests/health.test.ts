@@ -1,8 +1,8 @@
 // Liveness and readiness of both servers (SPEC "Gateway-level routes").
 import { expect } from 'chai';
-import { anonymous } from '../src/fixtures.ts';
+import { anonymous } from '../testing/fixtures.ts';
 import { Rest } from '../../dev/clients/rest.ts';
-import { stack } from '../../dev/stack/test-stack.ts';
+import { stack } from '../../dev/stack/testing/test-stack.ts';
 
 describe('health and readiness', () => {
   const servers = () => ({

@@ -12,9 +12,9 @@ import {
   makeUser,
   otherAdmin,
   unique,
-} from '../src/fixtures.ts';
+} from '../testing/fixtures.ts';
 import { LiveFeed } from '../../dev/clients/live-feed.ts';
-import { stack } from '../../dev/stack/test-stack.ts';
+import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
 
 interface ErrorBody {

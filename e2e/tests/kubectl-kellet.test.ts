@@ -7,11 +7,11 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { parse, parseAllDocuments, stringify } from 'yaml';
-import { admin, kubectl, makeArtifact, makeFleet, makeProfile, unique, type Rollout } from '../src/fixtures.ts';
+import { admin, kubectl, makeArtifact, makeFleet, makeProfile, unique, type Rollout } from '../testing/fixtures.ts';
 import type { Kubectl } from '../../dev/clients/kubectl.ts';
-import { callPlugin, pluginProgram } from '../src/plugin.ts';
-import { startPortForwardingApi, type PortForwardingApi } from '../src/port-forwarding-api.ts';
-import { stack } from '../../dev/stack/test-stack.ts';
+import { callPlugin, pluginProgram } from '../testing/plugin.ts';
+import { startPortForwardingApi, type PortForwardingApi } from '../testing/port-forwarding-api.ts';
+import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
 
 const execute = promisify(execFile);

@@ -1,7 +1,7 @@
 // What a person sees and does with kubectl: columns, the same things in REST, refusals in words.
 import { expect } from 'chai';
-import type { Rollout } from '../src/fixtures.ts';
-import { admin, kubectl, makeArtifact, makeFleet, makeProfile, unique } from '../src/fixtures.ts';
+import type { Rollout } from '../testing/fixtures.ts';
+import { admin, kubectl, makeArtifact, makeFleet, makeProfile, unique } from '../testing/fixtures.ts';
 import type { Kubectl } from '../../dev/clients/kubectl.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
 

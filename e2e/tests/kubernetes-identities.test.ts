@@ -2,10 +2,10 @@
 import { expect } from 'chai';
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { admin, kubectl, makePackage, makeProfile, makeFleet, unique, type Rollout } from '../src/fixtures.ts';
+import { admin, kubectl, makePackage, makeProfile, makeFleet, unique, type Rollout } from '../testing/fixtures.ts';
 import type { Kubectl } from '../../dev/clients/kubectl.ts';
 import { Rest, type RestResponse } from '../../dev/clients/rest.ts';
-import { stack } from '../../dev/stack/test-stack.ts';
+import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
 
 const rbac = 'rbac.authorization.k8s.io';

@@ -10,7 +10,7 @@ import { checkout } from '../../dev/stack/paths.ts';
 import { removeReachableFolder } from '../../dev/stack/paths.ts';
 import { processIdentity } from '../../dev/stack/process-table.ts';
 import type { ProcessName } from '../../dev/stack/stack.ts';
-import { stack } from '../../dev/stack/test-stack.ts';
+import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
 
 const readInfo = async (path: string) => JSON.parse(await readFile(path, 'utf8')) as DevInfo;

@@ -11,10 +11,10 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { apiVersion, type DeviceProfile, type ObjectMeta, type OtaRollout } from '@kellet/crds';
 import { expect } from 'chai';
 import pg from 'pg';
-import { admin, kubectl as openKubectl, makeFleet, makePackage, makeProfile, unique } from '../src/fixtures.ts';
+import { admin, kubectl as openKubectl, makeFleet, makePackage, makeProfile, unique } from '../testing/fixtures.ts';
 import type { Kubectl } from '../../dev/clients/kubectl.ts';
 import type { Rest } from '../../dev/clients/rest.ts';
-import { stack } from '../../dev/stack/test-stack.ts';
+import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
 
 const rounds = Number(process.env['KELLET_FAULT_ROUNDS'] ?? '3');

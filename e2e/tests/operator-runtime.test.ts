@@ -12,9 +12,9 @@ import { createLogger } from '../../operator/src/runtime/logger.ts';
 import { createMetrics } from '../../operator/src/runtime/metrics.ts';
 import { Reflector } from '../../operator/src/runtime/reflector.ts';
 import type { KubernetesObject, Resource } from '../../operator/src/runtime/resource.ts';
-import { FaultProxy } from '../src/fault-proxy.ts';
+import { FaultProxy } from '../testing/fault-proxy.ts';
 import { Kubectl } from '../../dev/clients/kubectl.ts';
-import { stack } from '../../dev/stack/test-stack.ts';
+import { stack } from '../../dev/stack/testing/test-stack.ts';
 
 const configMaps: Resource = { group: '', version: 'v1', plural: 'configmaps', kind: 'ConfigMap', namespaced: true };
 

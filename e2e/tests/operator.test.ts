@@ -19,7 +19,7 @@ import {
 import { expect } from 'chai';
 import { Kubectl } from '../../dev/clients/kubectl.ts';
 import { Rest, type RestError } from '../../dev/clients/rest.ts';
-import { stack } from '../../dev/stack/test-stack.ts';
+import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
 
 interface Resource {

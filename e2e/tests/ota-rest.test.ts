@@ -5,9 +5,9 @@ import type { Behaviour } from '../../dev/devices/behaviour.ts';
 import type { SimulatedDevice } from '../../dev/devices/device.ts';
 import type { Fleet } from '../../dev/devices/fleet.ts';
 import { followEvents } from '../../dev/clients/broker-events.ts';
-import type { Profile, Rollout } from '../src/fixtures.ts';
-import { admin, kubectl, makeArtifact, makeFleet, makePackage, makeProfile, unique } from '../src/fixtures.ts';
-import { stack } from '../../dev/stack/test-stack.ts';
+import type { Profile, Rollout } from '../testing/fixtures.ts';
+import { admin, kubectl, makeArtifact, makeFleet, makePackage, makeProfile, unique } from '../testing/fixtures.ts';
+import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
 
 interface ErrorBody {

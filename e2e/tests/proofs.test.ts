@@ -6,9 +6,9 @@ import { expect } from 'chai';
 import { canonicalPayload, dataHash } from '@kellet/verify';
 import type { SimulatedDevice } from '../../dev/devices/device.ts';
 import { replay, weatherStations } from '../../dev/devices/readings.ts';
-import { admin, makeDevice } from '../src/fixtures.ts';
+import { admin, makeDevice } from '../testing/fixtures.ts';
 import { fetchHeadersFile, verifyOffline } from '../../dev/clients/verify-command.ts';
-import { stack } from '../../dev/stack/test-stack.ts';
+import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
 
 interface Bundle {

@@ -1,11 +1,11 @@
 // The tenant's window of requests (SPEC "Limits").
 import { randomBytes } from 'node:crypto';
 import { expect } from 'chai';
-import { anonymous, unique } from '../src/fixtures.ts';
+import { anonymous, unique } from '../testing/fixtures.ts';
 import type { RestResponse } from '../../dev/clients/rest.ts';
 import { Rest } from '../../dev/clients/rest.ts';
 import { openResources } from '../../dev/stack/resources.ts';
-import { stack } from '../../dev/stack/test-stack.ts';
+import { stack } from '../../dev/stack/testing/test-stack.ts';
 
 const limit = 8;
 

@@ -37,15 +37,19 @@ import { createDevice } from '../../apiserver/src/device-registry/devices.ts';
 import { systemClock } from '../../apiserver/src/platform/clock.ts';
 import { KelletError } from '../../apiserver/src/platform/errors.ts';
 import { namedId, newId } from '../../apiserver/src/platform/ids.ts';
-import { KubernetesApi, loadKubeConfig, type KubernetesObject } from '../../apiserver/src/platform/kubernetes.ts';
-import { createLogger } from '../../apiserver/src/platform/logger.ts';
+import {
+  KubernetesApi,
+  loadKubeConfig,
+  type KubernetesObject,
+} from '../../apiserver/src/platform/kubernetes/kubernetes.ts';
+import { createLogger } from '../../apiserver/src/platform/observability/logger.ts';
 import { startOtlpReceiver } from '../../apiserver/src/platform/testing/test-otlp.ts';
 import { Paging } from '../../apiserver/src/platform/paging.ts';
 import { internalContext, publicCaller, ServiceRegistry, type CallContext } from '../../apiserver/src/platform/rpc.ts';
 import { createTestDatabase, type TestDatabase } from '../../apiserver/src/platform/testing/test-database.ts';
 import { openResources } from '../../dev/stack/resources.ts';
-import { mochaGlobalSetup, mochaGlobalTeardown } from '../../dev/stack/test-services.ts';
-import { stack } from '../../dev/stack/test-stack.ts';
+import { mochaGlobalSetup, mochaGlobalTeardown } from '../../dev/stack/testing/test-services.ts';
+import { stack } from '../../dev/stack/testing/test-stack.ts';
 
 const tenantId = 'writer';
 const context: CallContext = internalContext({ ...publicCaller, kind: 'user', tenantId });

@@ -1,9 +1,9 @@
 // A rollout follows its fleet: at once, without an operator, and whichever process a device is changed in.
 import { expect } from 'chai';
 import type { SimulatedDevice } from '../../dev/devices/device.ts';
-import { admin, makeArtifact, makeFleet, makePackage, makeProfile, unique, type Rollout } from '../src/fixtures.ts';
+import { admin, makeArtifact, makeFleet, makePackage, makeProfile, unique, type Rollout } from '../testing/fixtures.ts';
 import { Rest } from '../../dev/clients/rest.ts';
-import { stack } from '../../dev/stack/test-stack.ts';
+import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
 
 describe('a rollout follows its fleet', function () {

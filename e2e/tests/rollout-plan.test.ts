@@ -8,14 +8,14 @@ import { insertTenant } from '../../apiserver/src/auth/testing/test-fixtures.ts'
 import { createDevice } from '../../apiserver/src/device-registry/devices.ts';
 import { KelletError } from '../../apiserver/src/platform/errors.ts';
 import { namedId, newId, rolloutId } from '../../apiserver/src/platform/ids.ts';
-import { KubernetesApi, loadKubeConfig } from '../../apiserver/src/platform/kubernetes.ts';
-import { createLogger } from '../../apiserver/src/platform/logger.ts';
+import { KubernetesApi, loadKubeConfig } from '../../apiserver/src/platform/kubernetes/kubernetes.ts';
+import { createLogger } from '../../apiserver/src/platform/observability/logger.ts';
 import { internalContext, publicCaller, type ServiceRegistry } from '../../apiserver/src/platform/rpc.ts';
 import { createTestDatabase, type TestDatabase } from '../../apiserver/src/platform/testing/test-database.ts';
-import { assembleServices } from '../src/services.ts';
+import { assembleServices } from '../testing/services.ts';
 import { openResources } from '../../dev/stack/resources.ts';
-import { mochaGlobalSetup, mochaGlobalTeardown } from '../../dev/stack/test-services.ts';
-import { stack } from '../../dev/stack/test-stack.ts';
+import { mochaGlobalSetup, mochaGlobalTeardown } from '../../dev/stack/testing/test-services.ts';
+import { stack } from '../../dev/stack/testing/test-stack.ts';
 
 const tenantId = 'plans';
 const logger = createLogger('silent');

@@ -8,9 +8,9 @@ import { createMetrics } from '../../operator/src/runtime/metrics.ts';
 import { Reflector } from '../../operator/src/runtime/reflector.ts';
 import { customResources } from '../../operator/src/resources.ts';
 import type { SimulatedDevice } from '../../dev/devices/device.ts';
-import { admin, makeFleet, makePackage, makeProfile, unique, type Rollout } from '../src/fixtures.ts';
+import { admin, makeFleet, makePackage, makeProfile, unique, type Rollout } from '../testing/fixtures.ts';
 import { Rest } from '../../dev/clients/rest.ts';
-import { stack } from '../../dev/stack/test-stack.ts';
+import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
 
 const pause = (milliseconds: number) => new Promise((resolve) => setTimeout(resolve, milliseconds));

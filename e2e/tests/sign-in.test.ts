@@ -3,10 +3,10 @@ import { sign } from 'node:crypto';
 import { readFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { expect } from 'chai';
-import { admin, anonymous, makeDevice, makeUser, platformAdmin, unique } from '../src/fixtures.ts';
+import { admin, anonymous, makeDevice, makeUser, platformAdmin, unique } from '../testing/fixtures.ts';
 import type { RestResponse } from '../../dev/clients/rest.ts';
 import { Rest } from '../../dev/clients/rest.ts';
-import { stack } from '../../dev/stack/test-stack.ts';
+import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
 
 interface Tokens {

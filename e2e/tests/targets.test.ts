@@ -8,10 +8,10 @@ import { grpcService } from '../../apiserver/src/platform/grpc/grpc-service.ts';
 import { SimulatedDevice } from '../../dev/devices/device.ts';
 import { replay, weatherStations } from '../../dev/devices/readings.ts';
 import { followEvents } from '../../dev/clients/broker-events.ts';
-import { admin, makeDevice, makeFleet, makePackage, makeProfile, unique, type Rollout } from '../src/fixtures.ts';
+import { admin, makeDevice, makeFleet, makePackage, makeProfile, unique, type Rollout } from '../testing/fixtures.ts';
 import { LiveFeed } from '../../dev/clients/live-feed.ts';
 import { Rest } from '../../dev/clients/rest.ts';
-import { stack } from '../../dev/stack/test-stack.ts';
+import { stack } from '../../dev/stack/testing/test-stack.ts';
 import type { TargetPorts } from '../../dev/stack/stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
 

@@ -4,10 +4,10 @@ import { expect } from 'chai';
 import { connect } from 'nats';
 import type { IngestAnswer, Reading } from '../../dev/devices/device.ts';
 import { replay, weatherStations } from '../../dev/devices/readings.ts';
-import { admin, makeDevice } from '../src/fixtures.ts';
+import { admin, makeDevice } from '../testing/fixtures.ts';
 import { LiveFeed } from '../../dev/clients/live-feed.ts';
 import { RestError } from '../../dev/clients/rest.ts';
-import { stack } from '../../dev/stack/test-stack.ts';
+import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
 
 interface Point extends Reading {

@@ -4,10 +4,10 @@ import { provisionKeyBinding, tenantLabel } from '@kellet/crds';
 import { createHash, randomUUID } from 'node:crypto';
 import path from 'node:path';
 import { expect } from 'chai';
-import { admin, anonymous, kubectl, makeProfile, unique } from '../src/fixtures.ts';
+import { admin, anonymous, kubectl, makeProfile, unique } from '../testing/fixtures.ts';
 import { Kubectl } from '../../dev/clients/kubectl.ts';
 import type { RestError } from '../../dev/clients/rest.ts';
-import { stack } from '../../dev/stack/test-stack.ts';
+import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
 
 interface Resource {

@@ -1,8 +1,8 @@
 // Tenants made and removed through REST are Tenant resources, as if a manifest had made them.
 import { expect } from 'chai';
-import { anonymous, kubectl, platformAdmin, unique } from '../src/fixtures.ts';
+import { anonymous, kubectl, platformAdmin, unique } from '../testing/fixtures.ts';
 import { Rest, type RestError } from '../../dev/clients/rest.ts';
-import { stack } from '../../dev/stack/test-stack.ts';
+import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
 
 const password = 'correct horse battery';

@@ -4,7 +4,7 @@ import { readdir, readFile } from 'node:fs/promises';
 import path from 'node:path';
 import { expect } from 'chai';
 import { parse, parseAllDocuments } from 'yaml';
-import { kubectl } from '../src/fixtures.ts';
+import { kubectl } from '../testing/fixtures.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
 
 const definitions = path.resolve(import.meta.dirname, '../../crds');

@@ -5,7 +5,7 @@ import { deviceProfileReconciler } from './controllers/device-profile.ts';
 import { overtakenRetryMs } from './data-plane.ts';
 import { Reconciler, type Environment } from './reconciler.ts';
 import type { ReconcileContext } from './runtime/controller.ts';
-import { TestClock } from './runtime/test-clock.ts';
+import { TestClock } from './runtime/testing/test-clock.ts';
 
 describe('a reconcile whose Apply fails', () => {
   const object: DeviceProfile = {

@@ -3,7 +3,7 @@ import { expect } from 'chai';
 import type { Namespace } from './resources.ts';
 import { KubernetesError } from './runtime/kubernetes-error.ts';
 import type { KubernetesObject, Resource } from './runtime/resource.ts';
-import { TestClock } from './runtime/test-clock.ts';
+import { TestClock } from './runtime/testing/test-clock.ts';
 import { SecretAccess, toSubject } from './secret-access.ts';
 
 describe('toSubject', () => {

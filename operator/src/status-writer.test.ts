@@ -1,7 +1,7 @@
 import { apiVersion, type DeviceProfile } from '@kellet/crds';
 import { expect } from 'chai';
 import type { KubernetesObject } from './runtime/resource.ts';
-import { TestClock } from './runtime/test-clock.ts';
+import { TestClock } from './runtime/testing/test-clock.ts';
 import { StatusWriter, withoutEmpty } from './status-writer.ts';
 
 describe('withoutEmpty', () => {

@@ -8,9 +8,10 @@ import { Broker } from '../platform/events/broker.ts';
 import { newId } from '../platform/ids.ts';
 import { ServiceRegistry } from '../platform/rpc.ts';
 import { createTestDatabase, type TestDatabase } from '../platform/testing/test-database.ts';
-import { hashPassword } from './sign-in/passwords.ts';
+import { hashPassword } from './accounts/passwords.ts';
+import { createTenants } from '../tenants/service.ts';
 import { createAuth } from './service.ts';
-import { insertUser } from './store.ts';
+import { insertUser } from './accounts/account-store.ts';
 import { eventually, insertTenant } from './testing/test-fixtures.ts';
 import { clusterAway, MovableClock, testPlatform } from './testing/test-platform.ts';
 
@@ -49,7 +50,7 @@ describe('auth and devices over REST', () => {
     const auth = createAuth(platform, clusterAway);
     const noProfiles = { get: async () => undefined, list: async () => [] };
     const devices = createDeviceRegistry(platform, noProfiles, new RolloutMembership(platform.clock));
-    for (const module of [auth, devices]) {
+    for (const module of [auth, createTenants(platform, clusterAway), devices]) {
       module.register(registry);
       await module.start?.();
     }

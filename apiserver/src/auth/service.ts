@@ -1,4 +1,4 @@
-// The auth service: who may sign in, what their credentials may do, and the tenants they belong to.
+// The auth service: users, sign-in, sessions and API keys. The tenants' part of AuthService is in tenants/.
 import { timestampFromMs } from '@bufbuild/protobuf/wkt';
 import {
   AuthService,
@@ -9,44 +9,42 @@ import type { MessageInitShape } from '@bufbuild/protobuf';
 import type { TokenResponseSchema, ValidateTokenResponseSchema } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { permissionDenied, unauthenticated } from '../platform/errors.ts';
 import { newId } from '../platform/ids.ts';
-import type { KubernetesApi } from '../platform/kubernetes.ts';
-import { Counter } from '../platform/metrics.ts';
-import type { ServiceModule } from '../module.ts';
+import type { KubernetesApi } from '../platform/kubernetes/kubernetes.ts';
+import { Counter } from '../platform/observability/metrics.ts';
+import type { ServiceModule } from '../config/module.ts';
 import type { Caller, CallerKind, CallContext, Implementation } from '../platform/rpc.ts';
 import { AccessTokens } from './credentials/access-tokens.ts';
-import type { AuthPlatform } from './auth-platform.ts';
+import type { AuthPlatform } from './credentials/auth-platform.ts';
 import { apiKeyHandlers } from './credentials/api-keys.ts';
-import { Authenticator, type Authentication } from './credentials/authenticate.ts';
+import { Authenticator } from './credentials/authenticate.ts';
+import type { Authentication } from './credentials/authentication.ts';
 import { isAllowed } from '../platform/address-ranges.ts';
 import { KubernetesIdentities } from './credentials/kubernetes-identities.ts';
 import { LastUsed } from './credentials/last-used.ts';
 import { LoginThrottle } from './sign-in/login-throttle.ts';
-import { checkNewPassword, hashPassword } from './sign-in/passwords.ts';
+import { checkNewPassword, hashPassword } from './accounts/passwords.ts';
 import { sessionHandlers } from './sign-in/session-list.ts';
 import { revokeSessions, Sessions, type TokenPair } from './sign-in/sessions.ts';
 import { SignIn } from './sign-in/sign-in.ts';
-import { hasPlatformAdministrator, insertUser } from './store.ts';
-import { TenantApplier } from '../tenants/tenant-applier.ts';
-import { TenantResources } from '../tenants/tenant-resources.ts';
-import { tenantHandlers } from '../tenants/tenants.ts';
-import { userHandlers } from './users.ts';
+import { hasPlatformAdministrator, insertUser } from './accounts/account-store.ts';
+import { userHandlers } from './users/users.ts';
 
 const sweepMilliseconds = 3600_000;
 
-/** What auth asks of the Kubernetes API. */
-export type AuthKubernetes = Pick<KubernetesApi, 'review' | 'signingKeys' | 'create' | 'get' | 'delete' | 'mergePatch'>;
+/** The part of the Kubernetes API that auth uses. */
+export type AuthKubernetes = Pick<KubernetesApi, 'review' | 'signingKeys'>;
 
 /** The auth service as the rest of the process sees it. */
 export interface AuthModule extends ServiceModule {
   /**
-   * The caller behind a credential that comes from an address. Asks the database each time. Throws UNAUTHENTICATED when it
-   * does not hold (for an expired access token the message names the refresh endpoint), PERMISSION_DENIED when it may not be
-   * used from this address, UNAVAILABLE when the database is away.
+   * Resolves a credential presented from an address, querying the database each time. Throws UNAUTHENTICATED when it is
+   * invalid (for an expired access token the message names the refresh endpoint), PERMISSION_DENIED when it may not be used
+   * from this address, and UNAVAILABLE when the database is unavailable.
    */
   authenticate(credential: string, address: string): Promise<Caller>;
 }
 
-/** Builds the service. Throws when the configured signing key is no Ed25519 key. */
+/** Creates the service. Throws when the configured signing key is not an Ed25519 key. */
 export function createAuth(platform: AuthPlatform, kubernetes: AuthKubernetes): AuthModule {
   const { config, database, clock, logger, metrics } = platform;
   const tokens = new AccessTokens(config.jwtPrivateKey, clock);
@@ -56,12 +54,6 @@ export function createAuth(platform: AuthPlatform, kubernetes: AuthKubernetes): 
   const signIn = new SignIn(database, throttle, sessions);
   const identities = new KubernetesIdentities(database, clock, logger.child({ component: 'auth' }), kubernetes);
   const authenticator = new Authenticator(database, clock, tokens, lastUsed, identities);
-  const tenantResources = new TenantResources({
-    database,
-    kubernetes,
-    applier: new TenantApplier(platform),
-    logger,
-  });
   const logins = new Counter({
     name: 'kellet_auth_logins_total',
     help: 'Sign-ins by outcome.',
@@ -87,7 +79,7 @@ export function createAuth(platform: AuthPlatform, kubernetes: AuthKubernetes): 
       return {};
     },
     validateToken: async (request, { caller, address }) =>
-      // Of callers that may ask, the gateway alone has no credential of its own.
+      // Only the gateway calls this without a credential.
       validateTokenResponse(
         await authenticator.authenticate(request.token, request, address),
         caller.kind === 'public',
@@ -95,10 +87,9 @@ export function createAuth(platform: AuthPlatform, kubernetes: AuthKubernetes): 
     ...apiKeyHandlers(platform, lastUsed),
     ...sessionHandlers(platform, lastUsed),
     ...userHandlers(platform),
-    ...tenantHandlers(platform, tenantResources),
   };
 
-  /** Makes the configured platform administrator when the account is missing; an account that exists keeps its password. */
+  /** Creates the configured platform administrator if the account is missing. An existing account keeps its password. */
   const makePlatformAdmin = async () => {
     const { platformAdminEmail: email, platformAdminPassword: password } = config;
     if (email === '' || password === '') return;
@@ -110,7 +101,7 @@ export function createAuth(platform: AuthPlatform, kubernetes: AuthKubernetes): 
     if (made) logger.info({ user: made.user_id }, 'the platform administrator was made');
   };
 
-  /** Removes what is over for good: ended sessions with their tokens, and failures held against nobody. */
+  /** Deletes expired sessions with their tokens, and sign-in failures that no longer block anyone. */
   const sweep = async () => {
     await throttle.sweep();
     const before = new Date(clock.now() - 86_400_000);
@@ -142,7 +133,7 @@ export function createAuth(platform: AuthPlatform, kubernetes: AuthKubernetes): 
   };
 }
 
-/** What the holder of a refused credential is told. */
+/** Returns the message for the holder of a refused credential. */
 export function refusalMessage(refusal: Extract<Authentication, { valid: false }>): string {
   if (refusal.reason !== 'expired') return 'a valid credential is required';
   return {
@@ -160,7 +151,7 @@ const kinds: Readonly<Record<Exclude<CallerKind, 'public'>, Kind>> = {
   kubernetes: Kind.kubernetes,
 };
 
-/** `forGateway`: with what belongs to the credential and is shown to nobody else. */
+/** Converts the result. `forGateway` adds facts of the credential that only the gateway may see. */
 function validateTokenResponse(
   result: Authentication,
   forGateway: boolean,

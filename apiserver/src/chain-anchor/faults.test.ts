@@ -5,7 +5,7 @@ import { eventually } from '../auth/testing/test-fixtures.ts';
 import { Broker } from '../platform/events/broker.ts';
 import { newId } from '../platform/ids.ts';
 import { Database } from '../platform/database/database.ts';
-import { createLogger } from '../platform/logger.ts';
+import { createLogger } from '../platform/observability/logger.ts';
 import { TcpProxy } from '../platform/testing/test-tcp-proxy.ts';
 import { createVerifier } from '../verifier/service.ts';
 import { startDevchain } from './testing/devchain-process.ts';

@@ -1,8 +1,8 @@
 // Metrics of anchoring: batches by status, age of the oldest one, wallet and chain height.
 import type { Database } from '../platform/database/database.ts';
-import { Gauge, type Registry } from '../platform/metrics.ts';
+import { Gauge, type Registry } from '../platform/observability/metrics.ts';
 import { storedTip, type HeaderChain } from './headers/header-chain.ts';
-import { countQuotaWaiting } from './pipeline/store.ts';
+import { countQuotaWaiting } from './transactions/store.ts';
 import type { Wallet } from './wallet/wallet.ts';
 
 /**

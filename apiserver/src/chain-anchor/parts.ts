@@ -1,12 +1,12 @@
 // Assembles chain-anchor from the parts that the configuration allows.
-import type { Config } from '../config.ts';
+import type { Config } from '../config/config.ts';
 import type { Database } from '../platform/database/database.ts';
-import type { Logger } from '../platform/logger.ts';
-import type { Registry } from '../platform/metrics.ts';
+import type { Logger } from '../platform/observability/logger.ts';
+import type { Registry } from '../platform/observability/metrics.ts';
 import { rulesOf } from './headers/header-branch.ts';
 import { HeaderChain } from './headers/header-chain.ts';
-import { Processor } from './pipeline/processor.ts';
-import { Sender } from './pipeline/sender.ts';
+import { Processor } from './processor/processor.ts';
+import { Sender } from './transactions/sender.ts';
 import { Submitter } from './pipeline/submitter.ts';
 import type { Timing } from './pipeline/timing.ts';
 import { Tracker } from './pipeline/tracker.ts';

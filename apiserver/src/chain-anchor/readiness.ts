@@ -1,5 +1,5 @@
 // Readiness checks of anchoring's external dependencies, for processes that only anchor.
-import type { Config } from '../config.ts';
+import type { Config } from '../config/config.ts';
 
 const answerMilliseconds = 900;
 

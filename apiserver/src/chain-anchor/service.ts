@@ -4,7 +4,7 @@ import { AnchoringPolicy_ModeSchema } from '@kellet/proto/es/kellet/v1/common_pb
 import { enumFilter } from '../platform/enums.ts';
 import { notFound } from '../platform/errors.ts';
 import { idField } from '../platform/fields.ts';
-import type { Platform, ServiceModule } from '../module.ts';
+import type { Platform, ServiceModule } from '../config/module.ts';
 import type { Implementation } from '../platform/rpc.ts';
 import { findBatch, listBatches, toAnchorBatch, type BatchCursor } from './batches.ts';
 import { Confirmations } from './pipeline/confirmations.ts';
@@ -12,9 +12,10 @@ import { storedTip } from './headers/header-chain.ts';
 import { Loop } from './pipeline/loop.ts';
 import { registerMetrics } from './metrics.ts';
 import { assembleParts } from './parts.ts';
-import { overtakenTransactions, settleDeep, type AnchorMode, type BatchStatus } from './pipeline/store.ts';
+import { overtakenTransactions, settleDeep, type AnchorMode, type BatchStatus } from './transactions/store.ts';
 import { timingOf, type Timing } from './pipeline/timing.ts';
 import { Turns } from './pipeline/turns.ts';
+import { batchChannel } from '../platform/database/channels.ts';
 
 /** Number of sealed batches that one process submits concurrently. */
 const submitConcurrency = 16;
@@ -112,7 +113,7 @@ export function createChainAnchor(platform: Platform, timing: Partial<Timing> = 
       if (!isConfigured) logger.warn('no processor or no wallet key is configured; sealed batches wait');
       if (!headers) logger.warn('no header source is configured; mined batches wait for their proof');
       database.listen(
-        ['kellet_batches'],
+        [batchChannel],
         () => submitLoop?.wake(),
         (lost) => lost || submitLoop?.wake(),
       );

@@ -12,7 +12,7 @@ import {
   transactionBytes,
   COMMITMENT_BYTES,
   PAYMENT_BYTES,
-} from './wallet/fees.ts';
+} from './processor/fees.ts';
 import type { Coin } from './wallet/sign-transaction.ts';
 import { buildSplitTransaction, planSplit, splitAmounts } from './wallet/split-transaction.ts';
 import { createWalletKey } from './wallet/wallet-key.ts';

@@ -18,7 +18,7 @@ import type {
 import type { Kind } from '@kellet/crds';
 import type { Transaction } from '../platform/database/database.ts';
 import { KelletError, type ErrorCode } from '../platform/errors.ts';
-import { inContract } from '../resources/field-names.ts';
+import { inContract } from './field-names.ts';
 
 /** Why a manifest is not honoured → the code that a REST caller gets when their own request led to it. */
 const refusalCodes = {

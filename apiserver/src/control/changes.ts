@@ -3,10 +3,9 @@
 import type { Kind } from '@kellet/crds';
 import { sleep } from '../platform/clock.ts';
 import type { Database, Transaction } from '../platform/database/database.ts';
+import { controlChannel } from '../platform/database/channels.ts';
 import { unavailable } from '../platform/errors.ts';
-import type { Logger } from '../platform/logger.ts';
-
-const channel = 'kellet_control';
+import type { Logger } from '../platform/observability/logger.ts';
 
 /** The key of a resource whose observed state changed. */
 export interface Change {
@@ -26,7 +25,7 @@ export async function notifyChanged(
   name: string,
 ): Promise<void> {
   const change: Change = { kind, tenantId, namespace, name };
-  await tx.query('SELECT pg_notify($1, $2)', [channel, JSON.stringify(change)]);
+  await tx.query('SELECT pg_notify($1, $2)', [controlChannel, JSON.stringify(change)]);
 }
 
 /** Changes in order of their first occurrence; the same key is held once however often it changes. */
@@ -70,7 +69,7 @@ export class ChangeFeed {
 
   constructor(database: Database, logger: Logger) {
     database.listen(
-      [channel],
+      [controlChannel],
       (_channel, payload) => {
         try {
           const change = JSON.parse(payload) as Change;

@@ -18,7 +18,7 @@ import { eventually, insertTenant } from '../auth/testing/test-fixtures.ts';
 import { InternalServer } from '../internal/server.ts';
 import { KelletError } from '../platform/errors.ts';
 import { grpcService } from '../platform/grpc/grpc-service.ts';
-import { createLogger } from '../platform/logger.ts';
+import { createLogger } from '../platform/observability/logger.ts';
 import { createTestDatabase, type TestDatabase } from '../platform/testing/test-database.ts';
 import { RefusalError, type Appliers } from './applier.ts';
 import { ChangeCoalescer, ChangeFeed, notifyChanged } from './changes.ts';

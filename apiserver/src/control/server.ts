@@ -15,7 +15,7 @@ import type { status, handleServerStreamingCall, handleUnaryCall, ServerWritable
 import type { InternalServer } from '../internal/server.ts';
 import { codes, KelletError, toKelletError, unavailable } from '../platform/errors.ts';
 import { grpcService } from '../platform/grpc/grpc-service.ts';
-import type { Logger } from '../platform/logger.ts';
+import type { Logger } from '../platform/observability/logger.ts';
 import type { RolloutDriver } from './applier.ts';
 import type { Change, ChangeFeed } from './changes.ts';
 import type { Dispatcher } from './dispatcher.ts';

@@ -1,7 +1,7 @@
 // One /ws client: its permissions and the devices it watches.
 import { invalidArgument, notFound, resourceExhausted, toKelletError } from '../platform/errors.ts';
 import type { MemoryBudget } from '../gateway/http/memory-budget.ts';
-import type { Logger } from '../platform/logger.ts';
+import type { Logger } from '../platform/observability/logger.ts';
 import type { Caller } from '../platform/rpc.ts';
 import type { Devices } from '../telemetry/points/devices.ts';
 import type { LiveHub, LiveListener } from '../telemetry/live/live.ts';

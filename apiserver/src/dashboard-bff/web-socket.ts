@@ -11,7 +11,7 @@ import { requestIdOf } from '../gateway/http/metadata.ts';
 import { addressBlock } from '../platform/address-block.ts';
 import { codes, toKelletError, unavailable, type ErrorCode, type KelletError } from '../platform/errors.ts';
 import { newRequestId } from '../platform/ids.ts';
-import { Gauge, type Registry } from '../platform/metrics.ts';
+import { Gauge, type Registry } from '../platform/observability/metrics.ts';
 import type { Caller } from '../platform/rpc.ts';
 import { defaultConnectionLimits, Tally, type ConnectionLimits } from './connections.ts';
 import { Session, type SessionParts } from './session.ts';

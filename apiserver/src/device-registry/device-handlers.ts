@@ -21,13 +21,13 @@ import {
   createDevice,
   deviceColumns,
   findDevice,
+  fleetFacts,
   joinGroups,
   notifyDeviceChanged,
   unknownGroups,
   type DeviceRow,
 } from './devices.ts';
 import type { TenantDefaultFacts } from '../policies/inheritance.ts';
-import { fleetFacts } from './membership.ts';
 import type { RegistryParts } from './registry-parts.ts';
 
 const updatable = ['name', 'profile_id', 'tags', 'group_ids', 'customer_id', 'metadata', 'hardware_id'] as const;

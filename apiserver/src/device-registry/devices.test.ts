@@ -1,7 +1,7 @@
 import { expect } from 'chai';
 import { credentialHash } from '../auth/credentials/api-key-format.ts';
 import { mintDeviceKey, revokeDeviceKeys, rotateDeviceKey } from '../auth/credentials/device-keys.ts';
-import { revocationChannel } from '../auth/credentials/revocations.ts';
+import { revocationChannel } from '../platform/database/channels.ts';
 import { eventually, insertTenant } from '../auth/testing/test-fixtures.ts';
 import { KelletError } from '../platform/errors.ts';
 import { newId } from '../platform/ids.ts';

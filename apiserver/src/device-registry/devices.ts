@@ -1,7 +1,9 @@
 // Devices as other services make and find them. Every function works inside the caller's transaction.
 import type { Transaction } from '../platform/database/database.ts';
+import { tenantDevicesLock } from '../platform/database/advisory-locks.ts';
+import { deviceChannel } from '../platform/database/channels.ts';
 import { alreadyExists, resourceExhausted } from '../platform/errors.ts';
-import { fleetFacts, type FleetFacts } from './membership.ts';
+import type { FleetFacts } from './membership.ts';
 
 /** How a device proves who it is. */
 export type CredentialType = 'api_key' | 'psk' | 'certificate';
@@ -29,6 +31,17 @@ export interface DeviceRow {
 export const deviceColumns = `device_id, name, hardware_id, profile_id, tags, metadata, customer_id, gateway_device_id,
   credential_type, status, last_seen, firmware_version, software_version, created_at, updated_at`;
 
+/** Returns the part of a row that decides which groups the device belongs to. */
+export const fleetFacts = (
+  row: Pick<DeviceRow, 'device_id' | 'hardware_id' | 'profile_id' | 'firmware_version' | 'software_version'>,
+): FleetFacts => ({
+  deviceId: row.device_id,
+  hardwareId: row.hardware_id,
+  profileId: row.profile_id,
+  firmwareVersion: row.firmware_version,
+  softwareVersion: row.software_version,
+});
+
 /** A device to be made. Its references (profile, groups, gateway) have been checked by the caller. */
 export interface NewDevice {
   readonly tenantId: string;
@@ -44,10 +57,7 @@ export interface NewDevice {
   readonly metadata?: unknown;
 }
 
-/** The notification channel of changed devices; the payload is `tenant/device`. */
-export const deviceChannel = 'kellet_devices';
-
-/** Tells every directory to forget what it knows of a device, once the transaction has committed. */
+/** Has every directory evict a device once the transaction has committed. */
 export async function notifyDeviceChanged(tx: Transaction, tenantId: string, deviceId: string): Promise<void> {
   await tx.query(`SELECT pg_notify('${deviceChannel}', $1)`, [`${tenantId}/${deviceId}`]);
 }
@@ -109,7 +119,7 @@ async function checkDeviceQuota(tx: Transaction, tenantId: string): Promise<void
   );
   const quota = rows[0]?.quota ?? 0;
   if (quota === 0) return;
-  await tx.query(`SELECT pg_advisory_xact_lock(hashtextextended('devices of ' || $1, 0))`, [tenantId]);
+  await tx.query(`SELECT pg_advisory_xact_lock(hashtextextended($1, 0))`, [tenantDevicesLock(tenantId)]);
   const counted = await tx.query<{ devices: number }>(
     `SELECT count(*)::int4 AS devices FROM devices WHERE tenant_id = $1 AND deleted_at IS NULL`,
     [tenantId],

@@ -1,17 +1,13 @@
 // The directory of devices in memory: what ingest must know of each device, without a query per request.
 import type { JsonValue } from '@bufbuild/protobuf';
 import type { Database } from '../platform/database/database.ts';
+import { deviceChannel, profileChannel, tenantChannel } from '../platform/database/channels.ts';
 import { isId } from '../platform/ids.ts';
-import { deviceChannel } from './devices.ts';
 import { inherit, type DeviceFacts, type TenantDefaultFacts } from '../policies/inheritance.ts';
 import type { ProfileFacts, ProfileReader } from '../policies/profile-reader.ts';
 import { readTenantDefaults } from '../policies/tenant-defaults.ts';
 
 export type { DeviceFacts } from '../policies/inheritance.ts';
-
-/** Changed profiles: payload `tenant/profile_id`. Changed tenants: payload `tenant`. */
-const profileChannel = 'kellet_profiles';
-const tenantChannel = 'kellet_tenants';
 
 interface Entry {
   readonly tenantId: string;

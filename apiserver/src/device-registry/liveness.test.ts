@@ -3,7 +3,7 @@ import { eventually, insertTenant } from '../auth/testing/test-fixtures.ts';
 import { MovableClock } from '../auth/testing/test-platform.ts';
 import type { Clock } from '../platform/clock.ts';
 import { newId } from '../platform/ids.ts';
-import { createLogger } from '../platform/logger.ts';
+import { createLogger } from '../platform/observability/logger.ts';
 import { createTestDatabase, type TestDatabase } from '../platform/testing/test-database.ts';
 import { createDevice } from './devices.ts';
 import { DeviceDirectory } from './directory.ts';

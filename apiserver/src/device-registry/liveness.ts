@@ -2,13 +2,12 @@
 // is compared with what other processes write, so it is in the database's time: a process says how long ago something was.
 import type { Clock } from '../platform/clock.ts';
 import type { Database, Transaction } from '../platform/database/database.ts';
-import type { Logger } from '../platform/logger.ts';
+import { livenessLock } from '../platform/database/advisory-locks.ts';
+import { offlineChannel } from '../platform/database/channels.ts';
+import type { Logger } from '../platform/observability/logger.ts';
 import { enqueueAll } from '../platform/events/outbox.ts';
 import type { DeviceDirectory } from './directory.ts';
 import { notAfter, offlineAt, withClose, withSign, writeDelay, type LifeSigns, type SignOfLife } from './status.ts';
-
-/** Devices that some process has found silent; the payload is `tenant/device`. */
-const offlineChannel = 'kellet_devices_offline';
 
 const tickMilliseconds = 400;
 const batchSize = 1000;
@@ -269,7 +268,8 @@ export class Liveness {
   private async sweep(): Promise<void> {
     await this.database.system(async (tx) => {
       const lock = await tx.query<{ locked: boolean; now: number }>(
-        `SELECT pg_try_advisory_xact_lock(6452817303) AS locked, extract(epoch FROM clock_timestamp())::float8 * 1000 AS now`,
+        `SELECT pg_try_advisory_xact_lock($1) AS locked, extract(epoch FROM clock_timestamp())::float8 * 1000 AS now`,
+        [livenessLock],
       );
       const ahead = this.clock.now() - lock.rows[0]!.now;
       this.ahead = Math.abs(ahead) < equalMilliseconds ? 0 : Math.round(ahead);

@@ -3,11 +3,10 @@
 // Lock order, for every transaction of the data plane that locks several of these rows:
 //   1. one row of applied_versions, then one of profiles, provisioning_templates, provision_keys or ota_packages
 //   2. devices, in order of tenant_id and device_id
-//   3. advisory locks of profiles, in order of profile id (device-link/ota/rollout-store.ts, profileLockKey)
+//   3. advisory locks of profiles, in order of profile id (profileRolloutsLock)
 //   4. ota_rollouts, in order of rollout_id
 //   5. ota_rollout_devices, ota_assignments, device_commands: only below the lock of their device or rollout
 import type { Transaction } from '../platform/database/database.ts';
-import type { DeviceRow } from './devices.ts';
 
 /** What of a device decides which groups it belongs to. */
 export interface FleetFacts {
@@ -41,14 +40,3 @@ export interface MembershipListener {
     policy: { readonly requireSignature: boolean },
   ): Promise<void>;
 }
-
-/** What of a row the listener is told. */
-export const fleetFacts = (
-  row: Pick<DeviceRow, 'device_id' | 'hardware_id' | 'profile_id' | 'firmware_version' | 'software_version'>,
-): FleetFacts => ({
-  deviceId: row.device_id,
-  hardwareId: row.hardware_id,
-  profileId: row.profile_id,
-  firmwareVersion: row.firmware_version,
-  softwareVersion: row.software_version,
-});

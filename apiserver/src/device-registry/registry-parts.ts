@@ -1,5 +1,5 @@
 // What the handlers of the device registry work with.
-import type { Platform } from '../module.ts';
+import type { Platform } from '../config/module.ts';
 import type { Liveness } from './liveness.ts';
 import type { MembershipListener } from './membership.ts';
 import type { ProfileReader } from '../policies/profile-reader.ts';

@@ -1,6 +1,6 @@
 // The device registry: devices, their groups, what they inherit, and whether they are online.
 import { DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
-import type { Platform, ServiceModule } from '../module.ts';
+import type { Platform, ServiceModule } from '../config/module.ts';
 import { deviceHandlers } from './device-handlers.ts';
 import { DeviceDirectory } from './directory.ts';
 import { groupHandlers } from './group-handlers.ts';

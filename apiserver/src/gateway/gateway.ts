@@ -6,7 +6,7 @@ import { Health as HealthService } from '@kellet/proto/es/grpc/health/v1/health_
 import { sleep } from '../platform/clock.ts';
 import { addHealth } from '../platform/grpc/grpc-health.ts';
 import type { GrpcPort } from '../platform/grpc/grpc-port.ts';
-import type { Platform } from '../module.ts';
+import type { Platform } from '../config/module.ts';
 import type { Caller, Invoker } from '../platform/rpc.ts';
 import { AccessLog, type LineSink } from './observability/access-log.ts';
 import { Admission, type IsGatewayOf } from './admission/admission.ts';

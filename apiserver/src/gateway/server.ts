@@ -9,7 +9,7 @@ import type { BodyMemory } from './http/body-memory.ts';
 import { credentialOf } from './admission/authenticate.ts';
 import { corsHeaders, isPreflight, preflightHeaders } from './http/cors.ts';
 import { newRequestId } from '../platform/ids.ts';
-import type { Logger } from '../platform/logger.ts';
+import type { Logger } from '../platform/observability/logger.ts';
 import type { Caller, Invoker } from '../platform/rpc.ts';
 import { plainAddress } from './admission/authorize.ts';
 import { addressOfRequest, type AddressOf } from './admission/client-address.ts';
@@ -24,7 +24,7 @@ import { readBody, RestContext, streamBody, type BodyBounds } from './http/rest-
 import type { Match, Route, RouteTable } from './transcoding/routes.ts';
 import { bodyMessages, decodeRequest, encodeResponse } from './transcoding/transcode.ts';
 import { codes } from '../platform/errors.ts';
-import { currentTrace, nameTrace } from '../platform/tracing.ts';
+import { currentTrace, nameTrace } from '../platform/observability/tracing.ts';
 import { nameRequest, traceRequest } from './observability/call-trace.ts';
 
 /** Maximum body size in bytes, of telemetry requests and of all others. */

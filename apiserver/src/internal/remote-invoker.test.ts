@@ -23,7 +23,7 @@ import { expect } from 'chai';
 import { eventually } from '../auth/testing/test-fixtures.ts';
 import { invalidArgument, KelletError } from '../platform/errors.ts';
 import { grpcService } from '../platform/grpc/grpc-service.ts';
-import { createLogger } from '../platform/logger.ts';
+import { createLogger } from '../platform/observability/logger.ts';
 import { internalContext, publicCaller, ServiceRegistry, type CallContext, type Caller } from '../platform/rpc.ts';
 import { RemoteInvoker } from './remote-invoker.ts';
 import { InternalServer } from './server.ts';

@@ -11,8 +11,8 @@ import {
 import { sleep } from '../platform/clock.ts';
 import type { Database, Transaction } from '../platform/database/database.ts';
 import { alreadyExists, KelletError, unavailable } from '../platform/errors.ts';
-import { KubernetesError, type KubernetesApi, type KubernetesObject } from '../platform/kubernetes.ts';
-import type { Logger } from '../platform/logger.ts';
+import { KubernetesError, type KubernetesApi, type KubernetesObject } from '../platform/kubernetes/kubernetes.ts';
+import type { Logger } from '../platform/observability/logger.ts';
 import type { CallContext } from '../platform/rpc.ts';
 import { refusalError, type LastStep } from '../control/applier.ts';
 import { releaseDeleted } from './finalizers.ts';

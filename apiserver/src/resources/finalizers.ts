@@ -1,7 +1,7 @@
 // The finalizer that keeps a deleted resource until the data plane has let go of it.
 import { finalizer, type Kind } from '@kellet/crds';
-import type { KubernetesApi } from '../platform/kubernetes.ts';
-import type { Logger } from '../platform/logger.ts';
+import type { KubernetesApi } from '../platform/kubernetes/kubernetes.ts';
+import type { Logger } from '../platform/observability/logger.ts';
 
 /** A resource that was deleted; a namespace only for the kinds that have one. */
 export interface DeletedResource {

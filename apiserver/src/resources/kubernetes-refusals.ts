@@ -1,9 +1,9 @@
 // What the API server's refusal of a resource means to the caller of the API who asked for it.
 import type { Kind } from '@kellet/crds';
 import { failedPrecondition, invalidArgument, unavailable } from '../platform/errors.ts';
-import type { KubernetesError } from '../platform/kubernetes.ts';
+import type { KubernetesError } from '../platform/kubernetes/kubernetes.ts';
 import { conflictMessage } from './field-ownership.ts';
-import { inContract } from './field-names.ts';
+import { inContract } from '../control/field-names.ts';
 
 /** The error for the caller; it names the fields as the contract does. */
 export function refusedByKubernetes(kind: Kind, error: KubernetesError): Error {

@@ -1,6 +1,6 @@
 import type { OtaRolloutSpec } from '@kellet/crds';
 import { expect } from 'chai';
-import { resourceOf } from '../platform/kubernetes.ts';
+import { resourceOf } from '../platform/kubernetes/kubernetes.ts';
 import { applyRequest, lowerCase, type ManagedKind, type ManagedSpecs } from './manifest.ts';
 
 describe('manifests as control applies them', () => {

@@ -23,7 +23,7 @@ import {
   type WindowSchema,
 } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
 import { namedId, rolloutId } from '../platform/ids.ts';
-import type { KubernetesObject } from '../platform/kubernetes.ts';
+import type { KubernetesObject } from '../platform/kubernetes/kubernetes.ts';
 
 /** The kinds that REST and gRPC callers create, with the type of their spec. */
 export interface ManagedSpecs {

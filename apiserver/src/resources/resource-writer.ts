@@ -11,14 +11,19 @@ import { sleep } from '../platform/clock.ts';
 import type { Database, Transaction } from '../platform/database/database.ts';
 import { failedPrecondition, KelletError, notFound } from '../platform/errors.ts';
 import { newId } from '../platform/ids.ts';
-import { KubernetesError, resourceOf, type KubernetesApi, type KubernetesObject } from '../platform/kubernetes.ts';
-import type { Logger } from '../platform/logger.ts';
+import {
+  KubernetesError,
+  resourceOf,
+  type KubernetesApi,
+  type KubernetesObject,
+} from '../platform/kubernetes/kubernetes.ts';
+import type { Logger } from '../platform/observability/logger.ts';
 import type { CallContext } from '../platform/rpc.ts';
 import { forgetDeleted, isOvertaken } from '../control/applied-versions.ts';
 import { refusalError, type LastStep } from '../control/applier.ts';
 import { Creations, metadataOf } from './creations.ts';
 import type { Dispatcher } from '../control/dispatcher.ts';
-import { inContract } from './field-names.ts';
+import { inContract } from '../control/field-names.ts';
 import { asApplied, conflictMessage, foreignManager, managerOf, ownedFields } from './field-ownership.ts';
 import { releaseDeleted } from './finalizers.ts';
 import { cancelOverdueIntents, type Intent } from '../control/intents.ts';
@@ -26,7 +31,7 @@ import { kindNumbers } from '../control/kinds.ts';
 import { refusedByKubernetes } from './kubernetes-refusals.ts';
 import { applyRequest, metaOf, workingCopyId, type ManagedKind, type ManagedSpecs } from './manifest.ts';
 import { resourceName } from './resource-names.ts';
-import { Turns } from '../control/turns.ts';
+import { Turns } from '../platform/turns.ts';
 
 /** A resource to be made. */
 export interface NewResource<K extends ManagedKind> {
@@ -132,7 +137,7 @@ export class ResourceWriter {
     const { kind, name } = change;
     const namespace = await this.namespaceOf(context.tenantId);
     // A change that the data plane refuses is taken back before the next one is made.
-    return this.turns.take(`${kind}/${namespace}/${name}`, () => this.patchInTurn(context, namespace, change));
+    return this.turns.run(`${kind}/${namespace}/${name}`, () => this.patchInTurn(context, namespace, change));
   }
 
   private async patchInTurn<K extends ManagedKind>(

@@ -19,8 +19,8 @@ import type {
 } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { enumFilter } from '../platform/enums.ts';
 import { invalidArgument, notFound } from '../platform/errors.ts';
-import { Counter, Histogram } from '../platform/metrics.ts';
-import type { Platform, ServiceModule } from '../module.ts';
+import { Counter, Histogram } from '../platform/observability/metrics.ts';
+import type { Platform, ServiceModule } from '../config/module.ts';
 import type { Page } from '../platform/paging.ts';
 import type { CallContext, ServiceRegistry } from '../platform/rpc.ts';
 import { AnchorQuota } from './ingest/anchor-quota.ts';

@@ -5,22 +5,23 @@ import type { ObjectMeta, TenantSpec } from '@kellet/proto/es/kellet/control/v1/
 import { QuotasSchema, TenantDefaultsSchema } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { RefusalError, type Applied, type Applier, type LastStep, type Refusal } from '../control/applier.ts';
 import { takeUp } from '../control/applied-versions.ts';
-import { inManifest } from '../resources/field-names.ts';
+import { inManifest } from '../control/field-names.ts';
 import { anchoringModeOf, otaPolicyOf, telemetrySchemaOf } from '../policies/policies.ts';
 import type { Database, Transaction } from '../platform/database/database.ts';
 import { KelletError, sqlState } from '../platform/errors.ts';
 import { textField } from '../platform/fields.ts';
 import { newId } from '../platform/ids.ts';
-import type { Platform } from '../module.ts';
+import type { Platform } from '../config/module.ts';
 import { checkAllowlist } from '../platform/address-ranges.ts';
-import { checkNewPassword, hashPassword } from '../auth/sign-in/passwords.ts';
-import { insertUser } from '../auth/store.ts';
+import { checkNewPassword, hashPassword } from '../auth/accounts/passwords.ts';
+import { insertUser } from '../auth/accounts/account-store.ts';
 import {
   checkDefaults,
   checkQuotas,
   checkRateLimit,
   checkSigningKeys,
   defaultRateLimitPerMinute,
+  refuseUnenforceable,
   tenantIdForm,
 } from './tenant-settings.ts';
 import {
@@ -31,7 +32,6 @@ import {
   type TenantField,
   type TenantSettings,
 } from './tenant-store.ts';
-import { refuseUnenforceable } from './tenants.ts';
 
 interface Observed {
   readonly adminUserId: string;

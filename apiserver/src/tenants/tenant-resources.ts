@@ -13,7 +13,7 @@ import { metaOf, tenantSpec } from '../resources/manifest.ts';
 import type { Transaction } from '../platform/database/database.ts';
 import { alreadyExists, failedPrecondition } from '../platform/errors.ts';
 import { newId } from '../platform/ids.ts';
-import { resourceOf, type KubernetesObject } from '../platform/kubernetes.ts';
+import { resourceOf, type KubernetesObject } from '../platform/kubernetes/kubernetes.ts';
 import type { CallContext } from '../platform/rpc.ts';
 import type { TenantApplier } from './tenant-applier.ts';
 import { tenantManifest } from './tenant-manifest.ts';

@@ -2,7 +2,7 @@
 import { createPublicKey } from 'node:crypto';
 import type { Quotas, TenantDefaults } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { checkAnchoringMode, checkOfflineAfter, checkOtaPolicy, checkTelemetrySchema } from '../policies/policies.ts';
-import { invalidArgument } from '../platform/errors.ts';
+import { failedPrecondition, invalidArgument } from '../platform/errors.ts';
 import { textMapField } from '../platform/fields.ts';
 
 /** Requests per minute of a tenant that states none (SPEC, Limits). */
@@ -53,4 +53,9 @@ function isEd25519PublicKey(pem: string): boolean {
   } catch {
     return false;
   }
+}
+
+/** Refuses multi-factor sign-in: it cannot be required until it exists. Throws FAILED_PRECONDITION. */
+export function refuseUnenforceable(mfaRequired: boolean): void {
+  if (mfaRequired) throw failedPrecondition('mfa_required: multi-factor sign-in is not available');
 }

@@ -9,6 +9,7 @@ import {
   type TenantSchema,
 } from '@kellet/proto/es/kellet/v1/auth_pb';
 import type { Transaction } from '../platform/database/database.ts';
+import { tenantChannel } from '../platform/database/channels.ts';
 
 /** A tenant as its row holds it. */
 export interface TenantRow {
@@ -75,10 +76,7 @@ export async function updateTenant(
   return rows[0];
 }
 
-/** The notification channel of tenants whose settings have changed; the payload is the tenant's id. */
-export const tenantChannel = 'kellet_tenants';
-
-/** Tells everyone who holds settings of a tenant to forget them, once the transaction has committed. */
+/** Has every cache of tenant settings evict the tenant once the transaction has committed. */
 export async function notifyTenantChanged(tx: Transaction, tenantId: string): Promise<void> {
   await tx.query('SELECT pg_notify($1, $2)', [tenantChannel, tenantId]);
 }

@@ -8,12 +8,13 @@ import { KelletError } from '../platform/errors.ts';
 import { internalContext, publicCaller, ServiceRegistry } from '../platform/rpc.ts';
 import { createTestDatabase, type TestDatabase } from '../platform/testing/test-database.ts';
 import { mintDeviceKey } from '../auth/credentials/device-keys.ts';
-import { revocationChannel } from '../auth/credentials/revocations.ts';
+import { revocationChannel, tenantChannel } from '../platform/database/channels.ts';
 import { createAuth, type AuthModule } from '../auth/service.ts';
 import { TenantApplier } from './tenant-applier.ts';
 import { changedSettings } from './tenant-applier.ts';
 import { eventually } from '../auth/testing/test-fixtures.ts';
 import { clusterAway, MovableClock, testPlatform } from '../auth/testing/test-platform.ts';
+import { createTenants } from './service.ts';
 import type { TenantSettings } from './tenant-store.ts';
 
 const { method } = AuthService;
@@ -32,9 +33,10 @@ describe('tenants', () => {
     auth = createAuth(platform, clusterAway);
     applier = new TenantApplier(platform);
     auth.register(registry);
+    createTenants(platform, clusterAway).register(registry);
     let listening = false;
     test.database.listen(
-      [revocationChannel, 'kellet_tenants'],
+      [revocationChannel, tenantChannel],
       (channel, payload) => heard.push(`${channel} ${payload}`),
       (lost) => (listening = !lost),
     );

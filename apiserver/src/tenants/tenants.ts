@@ -8,20 +8,21 @@ import {
   type UpdateOwnTenantRequest,
   type UpdateTenantRequest,
 } from '@kellet/proto/es/kellet/v1/auth_pb';
-import { failedPrecondition, invalidArgument, notFound, permissionDenied } from '../platform/errors.ts';
+import { invalidArgument, notFound, permissionDenied } from '../platform/errors.ts';
 import { textField, updatedFields } from '../platform/fields.ts';
-import type { AuthPlatform } from '../auth/auth-platform.ts';
+import type { AuthPlatform } from '../auth/credentials/auth-platform.ts';
 import type { Implementation } from '../platform/rpc.ts';
 import { checkAllowlist } from '../platform/address-ranges.ts';
-import { checkNewPassword } from '../auth/sign-in/passwords.ts';
+import { checkNewPassword } from '../auth/accounts/passwords.ts';
 import type { TenantResources } from './tenant-resources.ts';
-import { emailField } from '../auth/users.ts';
+import { emailField } from '../auth/users/users.ts';
 import {
   checkDefaults,
   checkQuotas,
   checkRateLimit,
   checkSigningKeys,
   defaultRateLimitPerMinute,
+  refuseUnenforceable,
   tenantIdForm,
 } from './tenant-settings.ts';
 import {
@@ -163,9 +164,4 @@ function settingsOf(
     settings.trusted_signing_keys = request.trustedSigningKeys;
   }
   return settings;
-}
-
-/** A promise that nothing enforces is not accepted: there is no second factor to require yet. */
-export function refuseUnenforceable(mfaRequired: boolean): void {
-  if (mfaRequired) throw failedPrecondition('mfa_required: multi-factor sign-in is not available');
 }

@@ -28,7 +28,7 @@ import {
 } from '@kellet/verify';
 import { expect } from 'chai';
 import { eventually } from '../auth/testing/test-fixtures.ts';
-import type { AnchorMode } from '../chain-anchor/pipeline/store.ts';
+import type { AnchorMode } from '../chain-anchor/transactions/store.ts';
 import {
   asAdmin,
   asDevice,

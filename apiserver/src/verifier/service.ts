@@ -24,7 +24,7 @@ import {
   unavailable,
 } from '../platform/errors.ts';
 import { idField } from '../platform/fields.ts';
-import type { Platform, ServiceModule } from '../module.ts';
+import type { Platform, ServiceModule } from '../config/module.ts';
 import type { CallContext, Implementation } from '../platform/rpc.ts';
 import { findPointByHash } from '../telemetry/read/point-lookup.ts';
 import { parseTimestamp } from '../telemetry/points/timestamp.ts';

@@ -1,7 +1,7 @@
 import type { OtaRollout } from '@kellet/crds';
 import { expect } from 'chai';
 import { pauseReason, rolloutFindings, rolloutHappenings, toRolloutMessage, toRolloutStatus } from './ota-rollout.ts';
-import { makeObserved as observe, type ObservedFields } from './test-observed.ts';
+import { makeObserved as observe, type ObservedFields } from './testing/test-observed.ts';
 
 type Status = NonNullable<OtaRollout['status']>;
 

@@ -1,7 +1,7 @@
 import { expect } from 'chai';
 import type { OtaRolloutObserved } from '@kellet/proto/ts/kellet/control/v1/control';
 import { decideRollout, toAdvanceRequest, type RolloutDecision, type RolloutFacts } from './rollout-decision.ts';
-import { makeObserved, type ObservedFields } from './test-observed.ts';
+import { makeObserved, type ObservedFields } from './testing/test-observed.ts';
 
 const at = (milliseconds: number) => ({
   seconds: BigInt(Math.floor(milliseconds / 1000)),

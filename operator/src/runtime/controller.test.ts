@@ -4,7 +4,7 @@ import { Controller, judge, TerminalError, type Reconcile, type Verdict } from '
 import { KubernetesError } from './kubernetes-error.ts';
 import { createLogger } from './logger.ts';
 import { createMetrics } from './metrics.ts';
-import { settle, TestClock } from './test-clock.ts';
+import { settle, TestClock } from './testing/test-clock.ts';
 
 const conflict = new KubernetesError(409, { reason: 'Conflict' });
 const exists = new KubernetesError(409, { reason: 'AlreadyExists' });

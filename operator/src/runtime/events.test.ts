@@ -4,7 +4,7 @@ import { KubernetesError } from './kubernetes-error.ts';
 import { createLogger } from './logger.ts';
 import { createMetrics } from './metrics.ts';
 import type { KubernetesObject, Resource } from './resource.ts';
-import { TestClock } from './test-clock.ts';
+import { TestClock } from './testing/test-clock.ts';
 
 function makeRecorder(options: { pending?: number; remembered?: number } = {}) {
   const clock = new TestClock();

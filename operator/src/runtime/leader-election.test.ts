@@ -4,7 +4,7 @@ import { decideLease, LeaderElection, type Lease, type LeaseDecision } from './l
 import { createLogger } from './logger.ts';
 import { createMetrics } from './metrics.ts';
 import type { KubernetesObject, Resource } from './resource.ts';
-import { TestClock } from './test-clock.ts';
+import { TestClock } from './testing/test-clock.ts';
 
 describe('decideLease', () => {
   const held = (holderIdentity: string): Lease => ({

@@ -1,6 +1,6 @@
 import { expect } from 'chai';
 import { createMetrics } from './metrics.ts';
-import { TestClock } from './test-clock.ts';
+import { TestClock } from './testing/test-clock.ts';
 import { failureDelay, WorkQueue } from './work-queue.ts';
 
 function makeQueue(): { clock: TestClock; queue: WorkQueue } {

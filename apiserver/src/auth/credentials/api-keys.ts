@@ -5,7 +5,7 @@ import type { ApiKeySchema, AuthService } from '@kellet/proto/es/kellet/v1/auth_
 import { invalidArgument, notFound, permissionDenied } from '../../platform/errors.ts';
 import { idField, textField } from '../../platform/fields.ts';
 import { newId } from '../../platform/ids.ts';
-import type { AuthPlatform } from '../auth-platform.ts';
+import type { AuthPlatform } from './auth-platform.ts';
 import type { Implementation } from '../../platform/rpc.ts';
 import { mintKey } from './api-key-format.ts';
 import { checkAllowlist } from '../../platform/address-ranges.ts';

@@ -126,7 +126,7 @@ describe('validate', () => {
   });
   const closedDatabase = async () => {
     const { Database } = await import('../../platform/database/database.ts');
-    const { createLogger } = await import('../../platform/logger.ts');
+    const { createLogger } = await import('../../platform/observability/logger.ts');
     return new Database('postgres://127.0.0.1:1/nothing', createLogger('silent'));
   };
 });

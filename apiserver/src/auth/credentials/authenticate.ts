@@ -1,9 +1,10 @@
-// From a credential to a caller: the one place that decides whether a token or key holds.
+// Resolves credentials to callers. Every token and key is judged here and nowhere else.
 import { timingSafeEqual } from 'node:crypto';
 import type { Clock } from '../../platform/clock.ts';
 import type { Database } from '../../platform/database/database.ts';
 import { isId } from '../../platform/ids.ts';
 import type { Caller } from '../../platform/rpc.ts';
+import type { Authentication, RefusalReason } from './authentication.ts';
 import type { AccessTokens } from './access-tokens.ts';
 import { credentialHash, isWellFormedKey, looksLikeApiKey } from './api-key-format.ts';
 import { intersect } from '../../platform/address-ranges.ts';
@@ -11,24 +12,9 @@ import type { KubernetesIdentities, KubernetesUse } from './kubernetes-identitie
 import { readKubernetesToken } from './kubernetes-token.ts';
 import type { LastUsed } from './last-used.ts';
 import { deviceScopes, scopesOfRole } from './roles.ts';
-import { keyState, sessionState, type KeyState, type SessionState } from '../store.ts';
+import { keyState, sessionState, type KeyState, type SessionState } from './credential-store.ts';
 
-/** Why a credential is refused (kellet.v1.ValidateTokenResponse.Reason). */
-export type RefusalReason = 'unrecognized' | 'expired' | 'revoked' | 'disabled';
-
-/** What a credential stands for, or why it stands for nothing. */
-export type Authentication =
-  | {
-      readonly valid: true;
-      readonly caller: Caller;
-      /** The tenant's; 0 for a platform administrator. */
-      readonly rateLimitPerMinute: number;
-      /** The service key's or device key's id; empty for an access token. */
-      readonly keyId: string;
-    }
-  | { readonly valid: false; readonly reason: RefusalReason; readonly credential: 'token' | 'key' | 'kubernetes' };
-
-/** Decides whether credentials hold, asking the database each time: callers cache (and listen to revocations). */
+/** Judges credentials against the database on every call. Callers cache the result and listen for revocations. */
 export class Authenticator {
   private readonly database: Database;
   private readonly clock: Clock;
@@ -51,8 +37,8 @@ export class Authenticator {
   }
 
   /**
-   * `use` and `address` are looked at for a Kubernetes token alone. Throws UNAVAILABLE when the database cannot be asked or, for such a
-   * token, the Kubernetes API.
+   * Resolves a credential. `use` and `address` matter only for Kubernetes tokens. Throws UNAVAILABLE when the database or, for
+   * a Kubernetes token, the Kubernetes API cannot be reached.
    */
   authenticate(credential: string, use: KubernetesUse, address: string): Promise<Authentication> {
     if (looksLikeApiKey(credential)) return this.key(credential);
@@ -62,10 +48,10 @@ export class Authenticator {
 
   private async key(credential: string): Promise<Authentication> {
     const refused = (reason: RefusalReason) => ({ valid: false, reason, credential: 'key' }) as const;
-    // Guesses and typing errors end here, without a query.
+    // Reject guesses and typing errors without a query.
     if (!isWellFormedKey(credential)) return refused('unrecognized');
     const hash = credentialHash(credential);
-    // The tenant is not known before the key is.
+    // The tenant is unknown until the key is found.
     const key = await this.database.systemRead((tx) => keyState(tx, hash));
     if (!key || !timingSafeEqual(key.key_hash, hash)) return refused('unrecognized');
     const reason = keyRefusal(key, this.clock.now());
@@ -85,7 +71,7 @@ export class Authenticator {
     if (typeof token === 'string') return refused(token);
     if (!isId(token.sessionId)) return refused('unrecognized');
     const session = await this.database.systemRead((tx) => sessionState(tx, token.sessionId));
-    // A session that is gone was deleted with its user.
+    // A missing session was deleted together with its user.
     if (!session) return refused('revoked');
     if (session.user_id !== token.userId || (session.tenant_id ?? '') !== token.tenantId)
       return refused('unrecognized');
@@ -101,7 +87,7 @@ export class Authenticator {
   }
 }
 
-/** Why a stored key does not hold at a time; undefined when it holds. */
+/** Returns why a stored key is invalid at the given time, or undefined when it is valid. */
 export function keyRefusal(
   key: Pick<KeyState, 'revoked' | 'tenant_deleted' | 'expires_at'>,
   now: number,
@@ -111,7 +97,7 @@ export function keyRefusal(
   return key.expires_at !== null && key.expires_at.getTime() <= now ? 'expired' : undefined;
 }
 
-/** Why the access tokens of a session do not hold at a time; undefined when they hold. */
+/** Returns why the access tokens of a session are invalid at the given time, or undefined when they are valid. */
 export function sessionRefusal(
   session: Pick<SessionState, 'revoked' | 'tenant_deleted' | 'user_disabled' | 'expires_at'>,
   now: number,
@@ -131,7 +117,7 @@ function callerOfKey(key: KeyState, hash: Buffer): Caller {
     scopes: isDevice ? deviceScopes : new Set(key.scopes),
     credentialHash: hash.toString('hex'),
     sessionId: '',
-    // A tenant's list is about where its people and integrations work from; devices are wherever they are.
+    // A tenant's allowlist restricts its users and integrations, not its devices.
     ipAllowlist: isDevice ? key.ip_allowlist : intersect(key.tenant_ip_allowlist, key.ip_allowlist),
     expiresAt: key.expires_at === null ? 0 : Math.floor(key.expires_at.getTime() / 1000),
   };

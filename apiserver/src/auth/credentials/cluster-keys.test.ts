@@ -1,7 +1,7 @@
 import { expect } from 'chai';
 import { exportJWK, generateKeyPair, SignJWT, type JSONWebKeySet } from 'jose';
 import { unavailable } from '../../platform/errors.ts';
-import { createLogger } from '../../platform/logger.ts';
+import { createLogger } from '../../platform/observability/logger.ts';
 import { ClusterKeys } from './cluster-keys.ts';
 import { MovableClock } from '../testing/test-platform.ts';
 

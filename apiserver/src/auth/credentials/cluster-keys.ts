@@ -1,8 +1,8 @@
 // The cluster's own keys: a token that they did not sign is refused here, without a question to the cluster.
 import { createLocalJWKSet, errors, jwtVerify, type JSONWebKeySet } from 'jose';
 import type { Clock } from '../../platform/clock.ts';
-import type { KubernetesApi } from '../../platform/kubernetes.ts';
-import type { Logger } from '../../platform/logger.ts';
+import type { KubernetesApi } from '../../platform/kubernetes/kubernetes.ts';
+import type { Logger } from '../../platform/observability/logger.ts';
 import { kubernetesAudience } from './kubernetes-token.ts';
 
 /** How long keys are used before they are read again, and how soon again for a token that none of them signed. */

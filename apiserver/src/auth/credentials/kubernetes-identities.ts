@@ -5,10 +5,10 @@ import { addressBlock } from '../../platform/address-block.ts';
 import type { Clock } from '../../platform/clock.ts';
 import type { Database } from '../../platform/database/database.ts';
 import { resourceExhausted } from '../../platform/errors.ts';
-import type { KubernetesApi } from '../../platform/kubernetes.ts';
-import type { Logger } from '../../platform/logger.ts';
+import type { KubernetesApi } from '../../platform/kubernetes/kubernetes.ts';
+import type { Logger } from '../../platform/observability/logger.ts';
 import { credentialHash } from './api-key-format.ts';
-import type { Authentication } from './authenticate.ts';
+import type { Authentication } from './authentication.ts';
 import { ClusterKeys } from './cluster-keys.ts';
 import {
   kubernetesAudience,
@@ -17,8 +17,8 @@ import {
   type ClaimedKubernetesToken,
   type KubernetesPermission,
 } from './kubernetes-token.ts';
-import { tenantOfNamespace } from '../store.ts';
-import { Turns } from '../turns.ts';
+import { tenantOfNamespace } from './credential-store.ts';
+import { Turns } from '../../platform/turns.ts';
 
 /** Where a token is used and what for; both may be empty. */
 export interface KubernetesUse {

@@ -1,7 +1,7 @@
 // When sessions and service keys were last used: gathered in memory, written every few seconds, at most once a minute each.
 import type { Clock } from '../../platform/clock.ts';
 import type { Database } from '../../platform/database/database.ts';
-import type { Logger } from '../../platform/logger.ts';
+import type { Logger } from '../../platform/observability/logger.ts';
 
 type Table = 'sessions' | 'api_keys';
 const idColumn: Readonly<Record<Table, string>> = { sessions: 'session_id', api_keys: 'key_id' };

@@ -1,16 +1,11 @@
-// How the end of a credential is told to everyone who holds it in memory or serves a stream on it.
+// Announces revoked credentials to everyone that caches them or serves a stream on them.
 import type { Transaction } from '../../platform/database/database.ts';
+import { revocationChannel } from '../../platform/database/channels.ts';
 
-/**
- * The notification channel. The payload is the hex SHA-256 of a credential, or `session:<session id>` for every access token
- * of a session. What concerns a whole tenant is announced as a change of the tenant.
- */
-export const revocationChannel = 'kellet_revocations';
-
-/** The payload that stands for every access token of a session. */
+/** Returns the payload that revokes every access token of a session. */
 export const sessionPayload = (sessionId: string): string => `session:${sessionId}`;
 
-/** Announces revocations when, and only when, the transaction that carries them out commits. */
+/** Announces revocations if and when the transaction that makes them commits. */
 export async function notifyRevoked(tx: Transaction, payloads: readonly string[]): Promise<void> {
   if (payloads.length === 0) return;
   await tx.query(`SELECT pg_notify('${revocationChannel}', payload) FROM unnest($1::text[]) AS payload`, [payloads]);

@@ -5,7 +5,7 @@ import type { Clock } from '../../platform/clock.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { resourceExhausted } from '../../platform/errors.ts';
 import { addressRule, delayAfter, pairRule, type DelayRule } from './login-delay.ts';
-import { Turns } from '../turns.ts';
+import { Turns } from '../../platform/turns.ts';
 
 /** Holds failed sign-ins against further ones: per pair of account and address, and per address (IPv6: /64). */
 export class LoginThrottle {

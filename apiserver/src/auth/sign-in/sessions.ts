@@ -4,13 +4,14 @@ import type { Clock } from '../../platform/clock.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { unauthenticated } from '../../platform/errors.ts';
 import { newId } from '../../platform/ids.ts';
-import type { Logger } from '../../platform/logger.ts';
+import type { Logger } from '../../platform/observability/logger.ts';
 import type { AccessTokens } from '../credentials/access-tokens.ts';
 import { credentialHash, type RandomSource } from '../credentials/api-key-format.ts';
 import { decideRefresh, familyDays, refreshExpiry } from './refresh-decision.ts';
 import { notifyRevoked, sessionPayload } from '../credentials/revocations.ts';
 import { scopesOfRole, type Role } from '../credentials/roles.ts';
-import { sessionState, type SessionState, type UserRow } from '../store.ts';
+import type { UserRow } from '../accounts/account-store.ts';
+import { sessionState, type SessionState } from '../credentials/credential-store.ts';
 
 /** The pair that a sign-in or a refresh answers. */
 export interface TokenPair {

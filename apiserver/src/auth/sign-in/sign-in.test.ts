@@ -2,8 +2,8 @@ import { expect } from 'chai';
 import { decodeJwt, decodeProtectedHeader } from 'jose';
 import { newId } from '../../platform/ids.ts';
 import { scopesOfRole } from '../credentials/roles.ts';
-import { hashPassword } from './passwords.ts';
-import { insertUser } from '../store.ts';
+import { hashPassword } from '../accounts/passwords.ts';
+import { insertUser } from '../accounts/account-store.ts';
 import { codeOf, refusal, TestAuth } from '../testing/test-auth.ts';
 import { insertTenant } from '../testing/test-fixtures.ts';
 

@@ -5,9 +5,9 @@ import type { Database } from '../../platform/database/database.ts';
 import { unauthenticated } from '../../platform/errors.ts';
 import { textField } from '../../platform/fields.ts';
 import type { LoginThrottle } from './login-throttle.ts';
-import { verifyPassword } from './passwords.ts';
+import { verifyPassword } from '../accounts/passwords.ts';
 import type { SessionOrigin, Sessions, TokenPair } from './sessions.ts';
-import { findAccounts } from '../store.ts';
+import { findAccounts } from '../accounts/account-store.ts';
 
 /** What a person gives to sign in. */
 export interface Credentials {

@@ -5,11 +5,11 @@ import { KelletError, type ErrorCode } from '../../platform/errors.ts';
 import { newId } from '../../platform/ids.ts';
 import { internalContext, publicCaller, ServiceRegistry, type Caller, type CallContext } from '../../platform/rpc.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
-import { hashPassword } from '../sign-in/passwords.ts';
-import { revocationChannel } from '../credentials/revocations.ts';
+import { hashPassword } from '../accounts/passwords.ts';
+import { revocationChannel } from '../../platform/database/channels.ts';
 import type { Role } from '../credentials/roles.ts';
 import { createAuth, type AuthModule } from '../service.ts';
-import { insertUser, type UserRow } from '../store.ts';
+import { insertUser, type UserRow } from '../accounts/account-store.ts';
 import { eventually, insertTenant } from './test-fixtures.ts';
 import { clusterAway, MovableClock, newSigningKey, testPlatform } from './test-platform.ts';
 

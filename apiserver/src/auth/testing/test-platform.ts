@@ -1,13 +1,14 @@
 // For tests: a platform on a test database, with a clock that the test moves.
 import { generateKeyPairSync } from 'node:crypto';
-import { readConfig } from '../../config.ts';
+import { readConfig } from '../../config/config.ts';
 import type { Database } from '../../platform/database/database.ts';
 import { unavailable } from '../../platform/errors.ts';
-import { createLogger } from '../../platform/logger.ts';
-import { createMetrics } from '../../platform/metrics.ts';
+import { createLogger } from '../../platform/observability/logger.ts';
+import { createMetrics } from '../../platform/observability/metrics.ts';
 import { Paging } from '../../platform/paging.ts';
-import type { AuthPlatform } from '../auth-platform.ts';
+import type { AuthPlatform } from '../credentials/auth-platform.ts';
 import type { AuthKubernetes } from '../service.ts';
+import type { CreationsOptions } from '../../resources/creations.ts';
 
 /** A clock that stands still until the test moves it, so that a slow machine changes nothing. */
 export class MovableClock {
@@ -50,7 +51,7 @@ export function testPlatform(
 
 const away = () => Promise.reject(unavailable('the Kubernetes API is unavailable'));
 /** A cluster that is away. */
-export const clusterAway: AuthKubernetes = {
+export const clusterAway: AuthKubernetes & CreationsOptions['kubernetes'] = {
   review: away,
   signingKeys: away,
   create: away,

@@ -3,7 +3,7 @@ import { createServer, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { blockHash, meetsTarget, serialiseHeader, targetOf, toDisplayHex } from '@kellet/verify';
 import { expect } from 'chai';
-import { createLogger } from '../../platform/logger.ts';
+import { createLogger } from '../../platform/observability/logger.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
 import { rulesOf } from './header-branch.ts';
 import { HeaderChain, storedHeaders, storedTip } from './header-chain.ts';

@@ -2,7 +2,8 @@
 import { checkHeaderChain, fetchHeaders, parseHeader, toDisplayHex } from '@kellet/verify';
 import type { HeaderAtHeight } from '@kellet/verify';
 import type { Database, Transaction } from '../../platform/database/database.ts';
-import type { Logger } from '../../platform/logger.ts';
+import { headersLock } from '../../platform/database/advisory-locks.ts';
+import type { Logger } from '../../platform/observability/logger.ts';
 import { traceRequestTo } from '../../platform/outbound/outgoing-call.ts';
 import { difficultyWindow, judgeBranch, type BranchHeader, type HeaderRules } from './header-branch.ts';
 
@@ -20,9 +21,6 @@ const mostHeaders = 100_000;
 
 /** Heights are int4 in the database. */
 const highestHeight = 2 ** 31 - 1;
-
-/** Advisory lock that serialises changes of block_headers across processes. */
-const headersLock = 6452817310;
 
 const answerMilliseconds = 10_000;
 

@@ -4,9 +4,9 @@ import type { JsMsg } from 'nats';
 import type { Broker } from '../../platform/events/broker.ts';
 import type { Clock } from '../../platform/clock.ts';
 import type { Database } from '../../platform/database/database.ts';
-import type { Logger } from '../../platform/logger.ts';
+import type { Logger } from '../../platform/observability/logger.ts';
 import { consumeDurably, type DurableConsumer } from './durable-consumer.ts';
-import { parseCallback, type StatusReport } from './processor-status.ts';
+import { parseCallback, type StatusReport } from '../processor/processor-status.ts';
 import type { Tracker } from './tracker.ts';
 
 const callbackSubject = 'arc.callbacks';

@@ -2,7 +2,7 @@ import { expect } from 'chai';
 import { eventually } from '../../auth/testing/test-fixtures.ts';
 import { Broker } from '../../platform/events/broker.ts';
 import { newId } from '../../platform/ids.ts';
-import { createLogger } from '../../platform/logger.ts';
+import { createLogger } from '../../platform/observability/logger.ts';
 import { TestNats } from '../../platform/testing/test-nats.ts';
 import { consumeDurably } from './durable-consumer.ts';
 

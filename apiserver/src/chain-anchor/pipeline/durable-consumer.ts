@@ -2,7 +2,7 @@
 import { AckPolicy, type ConsumerMessages, type JsMsg, type NatsConnection } from 'nats';
 import { streamName, type Broker } from '../../platform/events/broker.ts';
 import { sleep } from '../../platform/clock.ts';
-import type { Logger } from '../../platform/logger.ts';
+import type { Logger } from '../../platform/observability/logger.ts';
 
 /** A message is dropped after this many deliveries; polling finds out its content. */
 const maximumDeliveries = 20;

@@ -1,6 +1,6 @@
 // Runs work at an interval or when woken, one run at a time, and survives every failure.
 import { sleep } from '../../platform/clock.ts';
-import type { Logger } from '../../platform/logger.ts';
+import type { Logger } from '../../platform/observability/logger.ts';
 
 export class Loop {
   private readonly name: string;

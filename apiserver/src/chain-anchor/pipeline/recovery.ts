@@ -1,6 +1,6 @@
 // Decides how to handle a stuck transaction. The underlying rule: a batch is retried with the same coin, so that at
 // most one of its transactions can be mined, until that coin is proven to be spent elsewhere.
-import type { ProcessorStatus } from './processor-status.ts';
+import type { ProcessorStatus } from '../processor/processor-status.ts';
 
 /** How long each kind of trouble is observed before anything is done, in milliseconds. */
 export interface Patience {

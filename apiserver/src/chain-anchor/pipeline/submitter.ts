@@ -3,13 +3,20 @@
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { buildAnchorTransaction } from '../wallet/anchor-transaction.ts';
 import type { BuiltTransaction } from '../wallet/anchor-transaction.ts';
-import { anchorCoinRange, anchorFee } from '../wallet/fees.ts';
-import type { FeeRate } from '../wallet/fees.ts';
-import type { Processor } from './processor.ts';
-import type { Sender } from './sender.ts';
-import { claimSealedBatch, insertTransaction, lockBatch, markSubmitted, readLanes, reserveAnchor } from './store.ts';
-import type { SealedBatch } from './store.ts';
-import type { Lane } from './turns.ts';
+import { anchorCoinRange, anchorFee } from '../processor/fees.ts';
+import type { FeeRate } from '../processor/fees.ts';
+import type { Processor } from '../processor/processor.ts';
+import type { Sender } from '../transactions/sender.ts';
+import {
+  claimSealedBatch,
+  insertTransaction,
+  lockBatch,
+  markSubmitted,
+  readLanes,
+  reserveAnchor,
+} from '../transactions/store.ts';
+import type { SealedBatch } from '../transactions/store.ts';
+import type { Lane } from '../transactions/store.ts';
 import type { WalletKey } from '../wallet/wallet-key.ts';
 import { leaseCoin, leasedCoins } from '../wallet/wallet-store.ts';
 

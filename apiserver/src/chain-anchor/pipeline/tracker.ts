@@ -2,11 +2,11 @@
 // order, repeatedly and by any route.
 import { MalformedError, RefutedError } from '@kellet/verify';
 import type { Database, Transaction } from '../../platform/database/database.ts';
-import type { Logger } from '../../platform/logger.ts';
+import type { Logger } from '../../platform/observability/logger.ts';
 import { heightOfPath, proveInBlock } from '../headers/block-proof.ts';
 import type { HeaderChain } from '../headers/header-chain.ts';
-import { isSeen, judgeReport } from './processor-status.ts';
-import type { StatusReport } from './processor-status.ts';
+import { isSeen, judgeReport } from '../processor/processor-status.ts';
+import type { StatusReport } from '../processor/processor-status.ts';
 import {
   lockBatch,
   lockTransaction,
@@ -21,8 +21,8 @@ import {
   readTransaction,
   transactionsOfLease,
   withdrawProof,
-} from './store.ts';
-import type { BlockProof, ChainTransaction } from './store.ts';
+} from '../transactions/store.ts';
+import type { BlockProof, ChainTransaction } from '../transactions/store.ts';
 import { dropOutputsOf, moveLease, moveOutputsOf } from '../wallet/wallet-store.ts';
 
 /**

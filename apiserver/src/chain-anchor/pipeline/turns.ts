@@ -1,13 +1,5 @@
 // Decides whose sealed batch is submitted next: tenants take turns, however much each has waiting. Pure.
-
-/**
- * The sealed batches of one tenant. Those of per_event mode form a separate lane, because they were counted when their
- * points were accepted.
- */
-export interface Lane {
-  readonly tenantId: string;
-  readonly isPerEvent: boolean;
-}
+import type { Lane } from '../transactions/store.ts';
 
 /** One round of submissions: lanes take turns until all are empty or `most` turns are used. */
 export class Turns {

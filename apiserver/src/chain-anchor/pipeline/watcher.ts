@@ -1,12 +1,12 @@
 // Polls every transaction that may still be mined: sends it if it was never sent, resends it if it was lost, and helps
 // it if it is stuck. Callbacks only make this faster.
 import type { Database } from '../../platform/database/database.ts';
-import type { Logger } from '../../platform/logger.ts';
+import type { Logger } from '../../platform/observability/logger.ts';
 import type { HeaderChain } from '../headers/header-chain.ts';
 import { heightOfPath, proveInBlock } from '../headers/block-proof.ts';
-import { ProcessorUnavailable } from './processor.ts';
-import type { Processor } from './processor.ts';
-import type { StatusReport } from './processor-status.ts';
+import { ProcessorUnavailable } from '../processor/processor.ts';
+import type { Processor } from '../processor/processor.ts';
+import type { StatusReport } from '../processor/processor-status.ts';
 import { chooseRemedy } from './recovery.ts';
 import type { Patience, Situation } from './recovery.ts';
 import {
@@ -17,9 +17,9 @@ import {
   pollSoon,
   readTransaction,
   transactionsOfLease,
-} from './store.ts';
-import type { ChainTransaction } from './store.ts';
-import type { Sender } from './sender.ts';
+} from '../transactions/store.ts';
+import type { ChainTransaction } from '../transactions/store.ts';
+import type { Sender } from '../transactions/sender.ts';
 import type { Submitter } from './submitter.ts';
 import type { Tracker } from './tracker.ts';
 import type { Wallet } from '../wallet/wallet.ts';

@@ -1,11 +1,11 @@
 // Runs chain-anchor as a separate process that tests can kill. Settings come from the environment as in production; the
 // timing is that of the other tests. Prints a line once it is running.
-import { readConfig } from '../../config.ts';
+import { readConfig } from '../../config/config.ts';
 import { Broker } from '../../platform/events/broker.ts';
 import { systemClock } from '../../platform/clock.ts';
 import { Database } from '../../platform/database/database.ts';
-import { createLogger } from '../../platform/logger.ts';
-import { createMetrics } from '../../platform/metrics.ts';
+import { createLogger } from '../../platform/observability/logger.ts';
+import { createMetrics } from '../../platform/observability/metrics.ts';
 import { OutboxRelay } from '../../platform/events/outbox.ts';
 import { Paging } from '../../platform/paging.ts';
 import { createChainAnchor } from '../service.ts';

@@ -11,20 +11,20 @@ import {
 } from '@kellet/verify';
 import { AnchorService } from '@kellet/proto/es/kellet/v1/anchor_pb.ts';
 import { insertTenant } from '../../auth/testing/test-fixtures.ts';
-import { readConfig } from '../../config.ts';
+import { readConfig } from '../../config/config.ts';
 import { startTestGateway, type TestGateway } from '../../gateway/testing/test-gateway.ts';
 import { systemClock } from '../../platform/clock.ts';
 import type { Broker } from '../../platform/events/broker.ts';
 import type { Database } from '../../platform/database/database.ts';
 import { newId } from '../../platform/ids.ts';
-import { createLogger } from '../../platform/logger.ts';
-import { createMetrics } from '../../platform/metrics.ts';
-import type { Platform, ServiceModule } from '../../module.ts';
+import { createLogger } from '../../platform/observability/logger.ts';
+import { createMetrics } from '../../platform/observability/metrics.ts';
+import type { Platform, ServiceModule } from '../../config/module.ts';
 import { OutboxRelay } from '../../platform/events/outbox.ts';
 import { Paging } from '../../platform/paging.ts';
 import { internalContext, publicCaller, ServiceRegistry, type CallContext } from '../../platform/rpc.ts';
 import { createChainAnchor } from '../service.ts';
-import type { AnchorMode } from '../pipeline/store.ts';
+import type { AnchorMode } from '../transactions/store.ts';
 import { quickTiming } from './quick-timing.ts';
 import { startDevchain, type DevchainProcess } from './devchain-process.ts';
 

@@ -8,7 +8,7 @@ import {
 import { fetchHeaders, pinsOfHeaders, toHex, verifyBundle } from '@kellet/verify';
 import { expect } from 'chai';
 import { eventually } from '../../auth/testing/test-fixtures.ts';
-import { checkAnchoring } from '../fsck.ts';
+import { checkAnchoring } from './fsck.ts';
 import { asAdmin, type Anchoring, type TestBatch } from './anchoring.ts';
 
 /** Returns the batch's current status. */

@@ -4,10 +4,10 @@ import { expect } from 'chai';
 import { eventually } from '../../auth/testing/test-fixtures.ts';
 import { newId } from '../../platform/ids.ts';
 import { createVerifier } from '../../verifier/service.ts';
-import { checkAnchoring } from '../fsck.ts';
+import { checkAnchoring } from '../testing/fsck.ts';
 import { newPoint, sealBatch, startAnchoring, type Anchoring, type TestBatch } from '../testing/anchoring.ts';
 import { expectAnchored, reaches, statusOf } from '../testing/expect-anchored.ts';
-import { runWalletCommand } from './wallet-command.ts';
+import { runWalletCommand } from '../wallet-command.ts';
 
 describe('the wallet', function () {
   this.timeout(60_000);

@@ -12,23 +12,21 @@ import {
 } from '@kellet/verify';
 import type { Bump } from '@kellet/verify';
 import type { Database, Transaction } from '../../platform/database/database.ts';
+import { walletLock } from '../../platform/database/advisory-locks.ts';
 import { newId } from '../../platform/ids.ts';
-import type { Logger } from '../../platform/logger.ts';
+import type { Logger } from '../../platform/observability/logger.ts';
 import type { BuiltTransaction } from './anchor-transaction.ts';
 import { proveInBlock } from '../headers/block-proof.ts';
-import { anchorCoinRange } from './fees.ts';
+import { anchorCoinRange } from '../processor/fees.ts';
 import type { HeaderChain } from '../headers/header-chain.ts';
-import type { Processor } from '../pipeline/processor.ts';
-import type { Sender } from '../pipeline/sender.ts';
+import type { Processor } from '../processor/processor.ts';
+import type { Sender } from '../transactions/sender.ts';
 import { buildSplitTransaction, planSplit, splitAmounts } from './split-transaction.ts';
-import { insertTransaction, markMined } from '../pipeline/store.ts';
-import type { ChainTransaction } from '../pipeline/store.ts';
+import { insertTransaction, markMined } from '../transactions/store.ts';
+import type { ChainTransaction } from '../transactions/store.ts';
 import type { WalletKey } from './wallet-key.ts';
 import { addOutputs, dropOutputsOf, leaseCoin, leasedCoins, readBalance } from './wallet-store.ts';
 import type { WalletBalance } from './wallet-store.ts';
-
-/** Advisory lock: one process at a time tends the wallet. */
-const walletLock = 6452817311;
 
 export interface WalletParts {
   readonly database: Database;

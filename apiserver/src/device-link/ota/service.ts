@@ -3,17 +3,18 @@ import { OtaService } from '@kellet/proto/es/kellet/v1/ota_pb';
 import type { ResourceWriter } from '../../resources/resource-writer.ts';
 import type { ProfileReader } from '../../policies/profile-reader.ts';
 import { invalidArgument, permissionDenied } from '../../platform/errors.ts';
-import type { Platform, ServiceModule } from '../../module.ts';
+import type { Platform, ServiceModule } from '../../config/module.ts';
 import { parseOutboundHosts } from '../../platform/outbound/outbound-addresses.ts';
 import { OutboundGuard } from '../../platform/outbound/outbound-guard.ts';
 import type { ServiceRegistry } from '../../platform/rpc.ts';
-import { assignedPackage, chunk } from './delivery/device-side.ts';
+import { assignedPackage, chunk } from './assignments/device-side.ts';
 import type { RolloutMembership } from './rollouts/membership.ts';
 import { Overrides } from './delivery/overrides.ts';
 import { Packages } from './packages/packages.ts';
 import { Reports } from './rollouts/reports.ts';
 import { RolloutApplier } from './rollouts/rollout-applier.ts';
 import { RolloutDriver } from './rollouts/rollout-driver.ts';
+import { recountRollouts } from './rollouts/rollout-store.ts';
 import { Rollouts } from './rollouts/rollouts.ts';
 
 /** The OTA room of device-link. */
@@ -39,10 +40,11 @@ export function createOta(
       transfers: config.artifactTransfers,
       transfersPerTenant: config.artifactTransfersPerTenant,
     },
+    compatibilityChanged: recountRollouts,
   });
   const rolloutApplier = new RolloutApplier(database, profiles, clock);
-  const rolloutDriver = new RolloutDriver(database, profiles, rolloutApplier, clock);
-  const rollouts = new Rollouts({ database, profiles, writer, applier: rolloutApplier, paging, clock });
+  const rolloutDriver = new RolloutDriver(database, profiles, clock);
+  const rollouts = new Rollouts({ database, profiles, writer, paging, clock });
   const reports = new Reports(database, membership, clock);
   const overrides = new Overrides(database, membership);
 

@@ -2,15 +2,21 @@
 import type { ClaimDeviceRequest, ProvisioningService } from '@kellet/proto/es/kellet/v1/provisioning_pb.ts';
 import { mintDeviceKey } from '../../auth/credentials/device-keys.ts';
 import type { ChangeCoalescer } from '../../control/changes.ts';
-import { createDevice, findByHardwareId, unknownGroups, type DeviceRow } from '../../device-registry/devices.ts';
-import { fleetFacts, type MembershipListener } from '../../device-registry/membership.ts';
+import {
+  createDevice,
+  findByHardwareId,
+  fleetFacts,
+  unknownGroups,
+  type DeviceRow,
+} from '../../device-registry/devices.ts';
+import type { MembershipListener } from '../../device-registry/membership.ts';
 import type { Clock } from '../../platform/clock.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { KelletError, permissionDenied } from '../../platform/errors.ts';
 import { textField } from '../../platform/fields.ts';
 import { newId } from '../../platform/ids.ts';
-import type { Logger } from '../../platform/logger.ts';
-import { Counter, type Registry } from '../../platform/metrics.ts';
+import type { Logger } from '../../platform/observability/logger.ts';
+import { Counter, type Registry } from '../../platform/observability/metrics.ts';
 import { enqueue, type OutboxRelay } from '../../platform/events/outbox.ts';
 import { retryConflicts } from '../../platform/database/retry-conflicts.ts';
 import type { Implementation } from '../../platform/rpc.ts';

@@ -9,7 +9,7 @@ import type { Profile } from '@kellet/proto/es/kellet/v1/profile_pb.ts';
 import { RefusalError, type Applied, type Applier, type LastStep, type Refusal } from '../../control/applier.ts';
 import { takeUp } from '../../control/applied-versions.ts';
 import type { MembershipListener } from '../../device-registry/membership.ts';
-import { inManifest } from '../../resources/field-names.ts';
+import { inManifest } from '../../control/field-names.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { KelletError } from '../../platform/errors.ts';
 import { namedId } from '../../platform/ids.ts';

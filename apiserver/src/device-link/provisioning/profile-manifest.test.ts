@@ -2,7 +2,7 @@ import { equals, fromJson, toJson, type JsonObject } from '@bufbuild/protobuf';
 import { ProfileSchema } from '@kellet/proto/es/kellet/v1/profile_pb.ts';
 import { expect } from 'chai';
 import { applyRequest } from '../../resources/manifest.ts';
-import { resourceOf } from '../../platform/kubernetes.ts';
+import { resourceOf } from '../../platform/kubernetes/kubernetes.ts';
 import { manifestOf, profileFromSpec } from './profile-manifest.ts';
 
 /** Through the custom resource and control, as a creation goes. */

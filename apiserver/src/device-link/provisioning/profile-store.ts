@@ -4,6 +4,7 @@ import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import type { ObjectMeta } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
 import { ProfileSchema, type Profile } from '@kellet/proto/es/kellet/v1/profile_pb.ts';
 import type { Transaction } from '../../platform/database/database.ts';
+import { profileChannel } from '../../platform/database/channels.ts';
 import type { ProfileFields } from './profile-rules.ts';
 
 /** A profile's row. */
@@ -23,9 +24,6 @@ export type ProfileCursor = [name: string, id: string];
 
 const columns = `profile_id, namespace, resource_name, name, document, detached_at IS NOT NULL AS detached, created_at,
   updated_at`;
-
-/** The notification channel of changed profiles; the payload is `tenant/profile_id`. */
-const channel = 'kellet_profiles';
 
 /** The public message of a row. */
 export function toProfile(row: ProfileRow): Profile {
@@ -75,7 +73,7 @@ export async function writeProfile(
 }
 
 async function notifyProfileChanged(tx: Transaction, tenantId: string, profileId: string): Promise<void> {
-  await tx.query(`SELECT pg_notify('${channel}', $1)`, [`${tenantId}/${profileId}`]);
+  await tx.query(`SELECT pg_notify('${profileChannel}', $1)`, [`${tenantId}/${profileId}`]);
 }
 
 /** The profile with this id, or undefined. `lock` keeps it from being deleted until the transaction ends. */

@@ -3,9 +3,10 @@ import { sealProvisionKey } from '@kellet/crds';
 import { ProfileService } from '@kellet/proto/es/kellet/v1/profile_pb.ts';
 import { ProvisioningService } from '@kellet/proto/es/kellet/v1/provisioning_pb.ts';
 import type { ControlModule } from '../../control/service.ts';
+import type { ResourceWriter } from '../../resources/resource-writer.ts';
 import type { MembershipListener } from '../../device-registry/membership.ts';
 import type { ProfileReader } from '../../policies/profile-reader.ts';
-import type { Platform, ServiceModule } from '../../module.ts';
+import type { Platform, ServiceModule } from '../../config/module.ts';
 import { claimMethod } from './claims.ts';
 import { ProfileApplier, type ProfileUsage } from './profile-applier.ts';
 import { createProfileReader, profileService } from './profiles.ts';
@@ -24,12 +25,13 @@ export interface ProvisioningModule extends ServiceModule {
 export function createProvisioning(
   platform: Platform,
   control: ControlModule,
+  writer: ResourceWriter,
   usage: ProfileUsage,
   membership: MembershipListener,
 ): ProvisioningModule {
   const { config, database, paging, outbox, clock, metrics } = platform;
   const logger = platform.logger.child({ service: 'provisioning' });
-  const { writer, changes } = control;
+  const { changes } = control;
   const profileApplier = new ProfileApplier(database, usage, membership);
   const templateApplier = new TemplateApplier(database);
   control.addApplier('deviceProfile', profileApplier);

@@ -9,7 +9,7 @@ import { isId } from '../../platform/ids.ts';
 import { mayDeliver } from '../ota/delivery/delivery.ts';
 import { deliveryWindow } from '../ota/rollouts/policy.ts';
 import { UpdateDelivery } from '../ota/delivery/update-delivery.ts';
-import { handOut, openStatuses, type CommandRow } from './commands.ts';
+import { handOut, openStatuses, type CommandRow } from '../commands/commands.ts';
 
 /** Commands handed out by one poll at the most. */
 const commandsPerPoll = 20;

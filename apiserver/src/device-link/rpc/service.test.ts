@@ -13,15 +13,15 @@ import { startTestGateway, type TestGateway } from '../../gateway/testing/test-g
 import { systemClock } from '../../platform/clock.ts';
 import { grpcService } from '../../platform/grpc/grpc-service.ts';
 import { newId } from '../../platform/ids.ts';
-import { createLogger } from '../../platform/logger.ts';
-import { createMetrics } from '../../platform/metrics.ts';
-import type { Platform } from '../../module.ts';
+import { createLogger } from '../../platform/observability/logger.ts';
+import { createMetrics } from '../../platform/observability/metrics.ts';
+import type { Platform } from '../../config/module.ts';
 import { Paging } from '../../platform/paging.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
 import { createProfileReader } from '../provisioning/profiles.ts';
-import { CommandFeed } from './command-feed.ts';
-import { CommandSweep, deleteEndedCommands, expireCommands } from './command-sweep.ts';
-import { enqueueCommand } from './commands.ts';
+import { CommandFeed } from '../commands/command-feed.ts';
+import { CommandSweep, deleteEndedCommands, expireCommands } from '../commands/command-sweep.ts';
+import { enqueueCommand } from '../commands/commands.ts';
 import { Delivery } from './delivery.ts';
 import { createRpc } from './service.ts';
 

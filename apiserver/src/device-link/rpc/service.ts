@@ -16,11 +16,17 @@ import { enumFilter } from '../../platform/enums.ts';
 import { failedPrecondition, invalidArgument, notFound, permissionDenied } from '../../platform/errors.ts';
 import { freeJsonField, textField } from '../../platform/fields.ts';
 import { isId } from '../../platform/ids.ts';
-import type { Platform, ServiceModule } from '../../module.ts';
+import type { Platform, ServiceModule } from '../../config/module.ts';
 import type { CallContext, ServiceRegistry } from '../../platform/rpc.ts';
-import { CommandFeed } from './command-feed.ts';
-import { CommandSweep } from './command-sweep.ts';
-import { enqueueCommand, openStatuses, wakeCommand, type CommandRow, type CommandStatus } from './commands.ts';
+import { CommandFeed } from '../commands/command-feed.ts';
+import { CommandSweep } from '../commands/command-sweep.ts';
+import {
+  enqueueCommand,
+  openStatuses,
+  wakeCommand,
+  type CommandRow,
+  type CommandStatus,
+} from '../commands/commands.ts';
 import { Delivery } from './delivery.ts';
 
 /** Called at every sign of life of a device that is not telemetry. */

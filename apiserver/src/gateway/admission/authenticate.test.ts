@@ -8,8 +8,7 @@ import {
 } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { expect } from 'chai';
 import { hash } from 'node:crypto';
-import { revocationChannel } from '../../auth/credentials/revocations.ts';
-import { tenantChannel } from '../../tenants/tenant-store.ts';
+import { revocationChannel, tenantChannel } from '../../platform/database/channels.ts';
 import type { Database } from '../../platform/database/database.ts';
 import type { ListenerState } from '../../platform/database/listen.ts';
 import { KelletError, unavailable } from '../../platform/errors.ts';

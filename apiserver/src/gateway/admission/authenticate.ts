@@ -12,14 +12,14 @@ import {
 } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { isAllowed } from '../../platform/address-ranges.ts';
 import { readKubernetesToken } from '../../auth/credentials/kubernetes-token.ts';
-import { revocationChannel } from '../../auth/credentials/revocations.ts';
-import { tenantChannel } from '../../tenants/tenant-store.ts';
 import type { Clock } from '../../platform/clock.ts';
 import type { Database } from '../../platform/database/database.ts';
+import { revocationChannel, tenantChannel } from '../../platform/database/channels.ts';
 import { KelletError, permissionDenied, unauthenticated } from '../../platform/errors.ts';
 import { internalContext, publicCaller, type Caller, type CallerKind, type Invoker } from '../../platform/rpc.ts';
 import { addressBlock } from '../../platform/address-block.ts';
 import { BoundedMap } from '../../platform/bounded-map.ts';
+import type { Identity } from '../rate-limit/rate-limit.ts';
 import { RateLimitExceeded } from '../rate-limit/rate-limit-exceeded.ts';
 import { RevocationIndex, tenantKey } from './revocation-index.ts';
 import { TokenBuckets } from '../rate-limit/token-bucket.ts';
@@ -38,13 +38,6 @@ const recheckMilliseconds = 1_000;
 
 /** Added to the error when the credential is missing or uses another scheme. */
 const howToSend = 'send Authorization: Bearer <access token or API key>, or X-API-Key: <API key>';
-
-/** A caller, and the limits of its tenant. */
-export interface Identity {
-  readonly caller: Caller;
-  /** The tenant's requests per minute; 0 means the default. */
-  readonly rateLimitPerMinute: number;
-}
 
 /**
  * Returns the credential from request headers or metadata, or undefined. `Authorization` takes precedence over

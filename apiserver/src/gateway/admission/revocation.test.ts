@@ -13,7 +13,7 @@ import { ObjectMetaSchema, TenantSpecSchema } from '@kellet/proto/es/kellet/cont
 import { Database } from '../../platform/database/database.ts';
 import { grpcService } from '../../platform/grpc/grpc-service.ts';
 import { newId } from '../../platform/ids.ts';
-import { createLogger } from '../../platform/logger.ts';
+import { createLogger } from '../../platform/observability/logger.ts';
 import { publicCaller, type Caller, type ServiceRegistry } from '../../platform/rpc.ts';
 import { TcpProxy } from '../../platform/testing/test-tcp-proxy.ts';
 import { startTestGateway, type TestGateway } from '../testing/test-gateway.ts';

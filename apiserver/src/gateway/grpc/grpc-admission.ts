@@ -12,9 +12,9 @@ import {
 } from '@grpc/grpc-js';
 import { codeNames, KelletError, unavailable } from '../../platform/errors.ts';
 import { metadataText, type GrpcCall } from '../../platform/grpc/grpc-context.ts';
-import type { Logger } from '../../platform/logger.ts';
+import type { Logger } from '../../platform/observability/logger.ts';
 import { publicCaller, type Caller } from '../../platform/rpc.ts';
-import { inTrace, type Trace } from '../../platform/tracing.ts';
+import { inTrace, type Trace } from '../../platform/observability/tracing.ts';
 import type { AccessEntry, AccessLog } from '../observability/access-log.ts';
 import type { Admission } from '../admission/admission.ts';
 import { credentialOf } from '../admission/authenticate.ts';

@@ -7,7 +7,7 @@ import { StatusSchema } from '@kellet/proto/es/google/rpc/status_pb';
 import { codes, invalidArgument, toKelletError, type KelletError } from '../../platform/errors.ts';
 import { metadataText, toMetadata } from '../../platform/grpc/grpc-context.ts';
 import { newRequestId } from '../../platform/ids.ts';
-import type { Logger } from '../../platform/logger.ts';
+import type { Logger } from '../../platform/observability/logger.ts';
 import type { AddressOf } from '../admission/client-address.ts';
 import { requestIdOf } from '../http/metadata.ts';
 import { checkMask, hasUpdateMask } from '../transcoding/update-mask.ts';

@@ -16,7 +16,7 @@ import { GrpcContext, metadataEntries, toMetadata, type GrpcCall } from '../../p
 import { GrpcPort, type GrpcLimits } from '../../platform/grpc/grpc-port.ts';
 import { grpcService, withBinaryRequests } from '../../platform/grpc/grpc-service.ts';
 import type { CallContext, Invoker } from '../../platform/rpc.ts';
-import { inTrace } from '../../platform/tracing.ts';
+import { inTrace } from '../../platform/observability/tracing.ts';
 import { GrpcAdmission, type GrpcAdmissionParts, type RunningCall } from './grpc-admission.ts';
 import { maximumMessageBytes, readRequest, toStatus } from './grpc-call.ts';
 import { requestMetadata } from '../http/metadata.ts';

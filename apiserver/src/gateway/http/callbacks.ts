@@ -5,8 +5,8 @@ import { sleep } from '../../platform/clock.ts';
 import type { Database } from '../../platform/database/database.ts';
 import { invalidArgument, unauthenticated } from '../../platform/errors.ts';
 import { newId } from '../../platform/ids.ts';
-import type { Logger } from '../../platform/logger.ts';
-import { Counter, type Registry } from '../../platform/metrics.ts';
+import type { Logger } from '../../platform/observability/logger.ts';
+import { Counter, type Registry } from '../../platform/observability/metrics.ts';
 
 /** Subject to which callbacks are published, byte for byte. */
 export const callbackSubject = 'arc.callbacks';

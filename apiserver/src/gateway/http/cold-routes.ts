@@ -1,7 +1,7 @@
 // The gateway's own routes, which are not service calls: health, callbacks, the OpenAPI document.
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { KelletError } from '../../platform/errors.ts';
-import type { Logger } from '../../platform/logger.ts';
+import type { Logger } from '../../platform/observability/logger.ts';
 import type { Callbacks } from './callbacks.ts';
 import { addressOfRequest, type AddressOf } from '../admission/client-address.ts';
 import { excludedNames, type Health } from './health.ts';

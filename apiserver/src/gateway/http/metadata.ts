@@ -1,6 +1,6 @@
 // Converts request headers to the metadata that handlers see, on both ports.
-import { traceparentOf } from '../../platform/trace-context.ts';
-import { currentTrace, type Trace } from '../../platform/tracing.ts';
+import { traceparentOf } from '../../platform/observability/trace-context.ts';
+import { currentTrace, type Trace } from '../../platform/observability/tracing.ts';
 
 /** Namespace in which a Kubernetes token is used. Ignored for other credentials; the cluster authorises it. */
 export const namespaceHeader = 'x-kellet-namespace';

@@ -1,7 +1,7 @@
 // Writes HTTP responses, including all error bodies.
 import type { ServerResponse } from 'node:http';
 import { codes, toKelletError, type KelletError } from '../../platform/errors.ts';
-import type { Logger } from '../../platform/logger.ts';
+import type { Logger } from '../../platform/observability/logger.ts';
 import { errorBody } from './http-server.ts';
 import { RateLimitExceeded } from '../rate-limit/rate-limit-exceeded.ts';
 import { RangeNotSatisfiable } from './raw-chunk.ts';

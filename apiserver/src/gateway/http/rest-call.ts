@@ -5,7 +5,7 @@ import type { CallContext, Caller } from '../../platform/rpc.ts';
 import { continueRequest } from './http-server.ts';
 import type { Hold, MemoryBudget } from './memory-budget.ts';
 import { requestMetadata } from './metadata.ts';
-import { currentTrace } from '../../platform/tracing.ts';
+import { currentTrace } from '../../platform/observability/tracing.ts';
 
 const noBytes = new Uint8Array();
 

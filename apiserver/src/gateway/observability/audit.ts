@@ -3,7 +3,7 @@
 import type { DescMethod } from '@bufbuild/protobuf';
 import { parsePermission } from '../../auth/credentials/kubernetes-token.ts';
 import { toKelletError } from '../../platform/errors.ts';
-import type { Logger } from '../../platform/logger.ts';
+import type { Logger } from '../../platform/observability/logger.ts';
 import type { CallContext, Invoker } from '../../platform/rpc.ts';
 import { accessOf } from '../transcoding/routes.ts';
 

@@ -1,7 +1,7 @@
 // Counts and times calls by method and outcome, on both ports.
 import type { DescMethod } from '@bufbuild/protobuf';
 import type { ErrorCode } from '../../platform/errors.ts';
-import { Counter, Histogram, type Registry } from '../../platform/metrics.ts';
+import { Counter, Histogram, type Registry } from '../../platform/observability/metrics.ts';
 
 /** Metrics of the gateway's calls. */
 export class CallMetrics {

@@ -5,8 +5,15 @@ import type { DescMethod } from '@bufbuild/protobuf';
 import type { Metadata } from '@grpc/grpc-js';
 import { codes, type ErrorCode } from '../../platform/errors.ts';
 import { metadataText } from '../../platform/grpc/grpc-context.ts';
-import { readTraceContext } from '../../platform/trace-context.ts';
-import { beginTrace, currentTrace, endTrace, inTrace, rpcAttributes, type Trace } from '../../platform/tracing.ts';
+import { readTraceContext } from '../../platform/observability/trace-context.ts';
+import {
+  beginTrace,
+  currentTrace,
+  endTrace,
+  inTrace,
+  rpcAttributes,
+  type Trace,
+} from '../../platform/observability/tracing.ts';
 import type { Route } from '../transcoding/routes.ts';
 
 /** Runs a REST request within its trace. Spans omit the query, which may contain secrets. */

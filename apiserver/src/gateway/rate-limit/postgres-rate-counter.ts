@@ -1,7 +1,7 @@
 // Rate counter in PostgreSQL: the default, which needs no additional server.
 import type { QueryConfig } from 'pg';
 import type { Database } from '../../platform/database/database.ts';
-import type { Logger } from '../../platform/logger.ts';
+import type { Logger } from '../../platform/observability/logger.ts';
 import type { Counted } from './counted-window.ts';
 import { CoalescingRateCounter } from './rate-counter.ts';
 

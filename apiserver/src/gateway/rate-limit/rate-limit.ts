@@ -2,9 +2,9 @@
 import { Access_RateLimit, type Access } from '@kellet/proto/es/kellet/v1/options_pb';
 import { addressBlock } from '../../platform/address-block.ts';
 import type { Clock } from '../../platform/clock.ts';
-import type { Logger } from '../../platform/logger.ts';
-import { Counter, type Registry } from '../../platform/metrics.ts';
-import type { Identity } from '../admission/authenticate.ts';
+import type { Logger } from '../../platform/observability/logger.ts';
+import { Counter, type Registry } from '../../platform/observability/metrics.ts';
+import type { Caller } from '../../platform/rpc.ts';
 import { BoundedMap } from '../../platform/bounded-map.ts';
 import type { Hit } from './counted-window.ts';
 import type { RateCounter } from './rate-counter.ts';
@@ -13,6 +13,13 @@ import { TokenBuckets } from './token-bucket.ts';
 
 /** Requests per minute of tenants without their own limit. */
 export const defaultRateLimit = 1000;
+
+/** A caller, and the limits of its tenant. */
+export interface Identity {
+  readonly caller: Caller;
+  /** The tenant's requests per minute; 0 means the default. */
+  readonly rateLimitPerMinute: number;
+}
 
 /** State of a tenant's window after a request, as shown in the headers. */
 export interface WindowState {

@@ -1,7 +1,7 @@
 // Rate counter in Redis or Valkey, for installations that keep request counting off PostgreSQL. Uses one server (or the
 // front of a replicated pair); if it loses data, limits are inexact for one minute.
 import { createClient, defineScript, type CommandParser } from '@redis/client';
-import type { Logger } from '../../platform/logger.ts';
+import type { Logger } from '../../platform/observability/logger.ts';
 import type { Counted } from './counted-window.ts';
 import { CoalescingRateCounter } from './rate-counter.ts';
 

@@ -3,7 +3,7 @@
 import { ValidateTokenResponse_Kind as Kind } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { Database } from '../../platform/database/database.ts';
-import { createLogger } from '../../platform/logger.ts';
+import { createLogger } from '../../platform/observability/logger.ts';
 import { startTestGateway } from './test-gateway.ts';
 
 const url = process.env['KELLET_TEST_SHARED_DATABASE_URL']!;

@@ -6,13 +6,13 @@ import {
   ValidateTokenResponse_Reason as Reason,
 } from '@kellet/proto/es/kellet/v1/auth_pb';
 import type { DescService } from '@bufbuild/protobuf';
-import { readConfig } from '../../config.ts';
+import { readConfig } from '../../config/config.ts';
 import { RemoteInvoker } from '../../internal/remote-invoker.ts';
 import { InternalServer } from '../../internal/server.ts';
 import { Broker } from '../../platform/events/broker.ts';
 import { systemClock } from '../../platform/clock.ts';
-import { createLogger } from '../../platform/logger.ts';
-import { createMetrics, type Registry } from '../../platform/metrics.ts';
+import { createLogger } from '../../platform/observability/logger.ts';
+import { createMetrics, type Registry } from '../../platform/observability/metrics.ts';
 import { ServiceRegistry } from '../../platform/rpc.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
 import { Gateway } from '../gateway.ts';

@@ -3,8 +3,16 @@ import { create, ScalarType, type DescField, type Message } from '@bufbuild/prot
 import { HttpBodySchema } from '@kellet/proto/es/google/api/httpbody_pb';
 import { decodePlain } from './compiled-decoder.ts';
 import type { Match, Route } from './routes.ts';
-import type { RestRequest } from './transcode.ts';
 import { hasUpdateMask } from './update-mask.ts';
+
+/** The parts of an HTTP request that carry the message. */
+export interface RestRequest {
+  /** Raw, without the question mark. */
+  readonly query: string;
+  readonly body: Uint8Array;
+  /** The Content-Type header, kept only by google.api.HttpBody. */
+  readonly contentType: string;
+}
 
 /** Returns the message of a request, equal to that of the exact path, or undefined if only the exact path can tell. */
 export function decodePlainRequest({ route, variables }: Match, { query, body }: RestRequest): Message | undefined {

@@ -18,21 +18,12 @@ import { invalidArgument } from '../../platform/errors.ts';
 import { encodePlain } from './compiled-encoder.ts';
 import { explainFailure } from './decode-failure.ts';
 import { fieldOf, showProblem } from './field-path.ts';
-import { decodePlainRequest } from './plain-request.ts';
+import { decodePlainRequest, type RestRequest } from './plain-request.ts';
 import { addQuery, fieldFromText } from './query.ts';
 import { rawBody, type Match, type RawBody, type Route } from './routes.ts';
 import { hasTooManyNodes, JsonProblem, maximumNodes, parseStrictJson, textProblem } from './strict-json.ts';
 import { hasUpdateMask, takeMask } from './update-mask.ts';
 import { findValueProblem, mayHoldNumberText } from './values.ts';
-
-/** The parts of an HTTP request that carry the message. */
-export interface RestRequest {
-  /** Raw, without the question mark. */
-  readonly query: string;
-  readonly body: Uint8Array;
-  /** The Content-Type header, kept only by google.api.HttpBody. */
-  readonly contentType: string;
-}
 
 /** An HTTP response; the status defaults to 200. */
 export interface RestResponse {

@@ -2,7 +2,7 @@
 import { expect } from 'chai';
 import { Database } from './database.ts';
 import { KelletError } from '../errors.ts';
-import { createLogger } from '../logger.ts';
+import { createLogger } from '../observability/logger.ts';
 import { migrate } from './migrate.ts';
 import { createTestDatabase, type TestDatabase } from '../testing/test-database.ts';
 

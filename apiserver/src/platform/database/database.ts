@@ -3,7 +3,7 @@ import type { Attributes } from '@opentelemetry/api';
 import pg from 'pg';
 import { connectionOptions, cutOff, prepareSession } from './connection.ts';
 import { codes, KelletError, sqlState, unavailable } from '../errors.ts';
-import type { Logger } from '../logger.ts';
+import type { Logger } from '../observability/logger.ts';
 import { keepListening, type ListenerState } from './listen.ts';
 import type { SlowStatements } from './slow-statements.ts';
 import {
@@ -15,7 +15,7 @@ import {
   type Result,
   type Statement,
 } from './statement-batch.ts';
-import { beginClientSpan, endTrace, inTrace } from '../tracing.ts';
+import { beginClientSpan, endTrace, inTrace } from '../observability/tracing.ts';
 
 // int8 holds nanoseconds and sizes beyond 2^53; everything smaller is int4 in Kellet's tables.
 pg.types.setTypeParser(pg.types.builtins.INT8, (text) => BigInt(text));

@@ -2,7 +2,7 @@
 import type pg from 'pg';
 import { sleep } from '../clock.ts';
 import { cutOff } from './connection.ts';
-import type { Logger } from '../logger.ts';
+import type { Logger } from '../observability/logger.ts';
 import { sendBatch } from './statement-batch.ts';
 
 /** Called when a listening connection is lost (true) and when it is back (false). */

@@ -4,7 +4,8 @@ import { readdir, readFile } from 'node:fs/promises';
 import path from 'node:path';
 import { cutOff } from './connection.ts';
 import type { Database } from './database.ts';
-import type { Logger } from '../logger.ts';
+import { migrationLock } from './advisory-locks.ts';
+import type { Logger } from '../observability/logger.ts';
 import { watchSession } from './session-watch.ts';
 
 /** How often the server is asked whether it still works on a migration. */
@@ -25,7 +26,7 @@ export async function migrate(database: Database, logger: Logger): Promise<void>
   try {
     const { rows } = await client.query<{ pid: number }>('SELECT pg_backend_pid() AS pid');
     watch = watchSession(database, client, rows[0]!.pid, watchMilliseconds, over.signal);
-    await client.query('SELECT pg_advisory_lock(6452817301)');
+    await client.query('SELECT pg_advisory_lock($1)', [migrationLock]);
     await client.query(
       `CREATE TABLE IF NOT EXISTS schema_migrations
          (name text PRIMARY KEY, checksum text NOT NULL, applied_at timestamptz NOT NULL DEFAULT now())`,

@@ -3,8 +3,8 @@ import { DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registr
 import { expect } from 'chai';
 import { startTestGateway } from '../../gateway/testing/test-gateway.ts';
 import { Database } from './database.ts';
-import { createLogger } from '../logger.ts';
-import { createMetrics } from '../metrics.ts';
+import { createLogger } from '../observability/logger.ts';
+import { createMetrics } from '../observability/metrics.ts';
 import { SlowStatements } from './slow-statements.ts';
 import { createTestDatabase, type TestDatabase } from '../testing/test-database.ts';
 

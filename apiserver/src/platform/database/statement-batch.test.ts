@@ -3,7 +3,7 @@ import { expect } from 'chai';
 import pg from 'pg';
 import { Database, type Transaction } from './database.ts';
 import type { KelletError } from '../errors.ts';
-import { createLogger } from '../logger.ts';
+import { createLogger } from '../observability/logger.ts';
 import { isStale, named, StatementNames } from './statement-batch.ts';
 import { createTestDatabase, type TestDatabase } from '../testing/test-database.ts';
 

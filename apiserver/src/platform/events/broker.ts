@@ -8,7 +8,7 @@ import {
   type JetStreamClient,
   type NatsConnection,
 } from 'nats';
-import type { Logger } from '../logger.ts';
+import type { Logger } from '../observability/logger.ts';
 import { sleep } from '../clock.ts';
 
 /** The JetStream stream that stores every event except live telemetry. */

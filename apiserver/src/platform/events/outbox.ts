@@ -2,10 +2,12 @@
 import { sleep, type Clock } from '../clock.ts';
 import { refusalOf, type Broker } from './broker.ts';
 import type { Database, Transaction } from '../database/database.ts';
+import { outboxLock } from '../database/advisory-locks.ts';
+import { outboxChannel } from '../database/channels.ts';
 import { newId } from '../ids.ts';
-import type { Logger } from '../logger.ts';
-import { Gauge, type Registry } from '../metrics.ts';
-import { traceHeaders } from '../tracing.ts';
+import type { Logger } from '../observability/logger.ts';
+import { Gauge, type Registry } from '../observability/metrics.ts';
+import { traceHeaders } from '../observability/tracing.ts';
 
 /** An event as enqueued by its producer. */
 export interface OutboxEvent {
@@ -21,9 +23,6 @@ export interface OutboxEvent {
    */
   readonly holdMilliseconds?: number;
 }
-
-/** The notification channel that wakes the relay. */
-const channel = 'kellet_outbox';
 
 /** Adds an event to the transaction and returns its position. */
 export async function enqueue(tx: Transaction, event: OutboxEvent, clock: Clock): Promise<bigint> {
@@ -64,7 +63,7 @@ export async function enqueueAll(tx: Transaction, events: readonly OutboxEvent[]
       events.map((event) => event.holdMilliseconds ?? 0),
     ],
   );
-  if (events.some((event) => !event.holdMilliseconds)) await tx.query(`SELECT pg_notify('${channel}', '')`);
+  if (events.some((event) => !event.holdMilliseconds)) await tx.query(`SELECT pg_notify('${outboxChannel}', '')`);
   return rows.map((row) => row.position);
 }
 
@@ -112,7 +111,7 @@ export class OutboxRelay {
     this.logger = logger;
     addGauges(database, metrics, logger);
     database.listen(
-      [channel],
+      [outboxChannel],
       () => this.wake(),
       () => this.wake(),
     );
@@ -153,7 +152,7 @@ export class OutboxRelay {
     // While the broker is down, a publication would only wait for its timeout.
     if (!this.broker.isConnected) return 0;
     const { published, refused } = await this.database.system(async (tx): Promise<Round> => {
-      const lock = await tx.query<{ locked: boolean }>('SELECT pg_try_advisory_xact_lock(6452817302) AS locked');
+      const lock = await tx.query<{ locked: boolean }>('SELECT pg_try_advisory_xact_lock($1) AS locked', [outboxLock]);
       if (!lock.rows[0]?.locked) return { published: [], refused: [] };
       const { rows } = await tx.query<Row>(
         `SELECT position, event_id, tenant_id, subject, payload FROM outbox

@@ -1,7 +1,7 @@
 // Spans of the HTTP requests that the data plane sends. Attributes follow OpenTelemetry's semantic conventions for HTTP
 // clients.
 import type { Attributes } from '@opentelemetry/api';
-import { beginClientSpan, endTrace, inTrace } from '../tracing.ts';
+import { beginClientSpan, endTrace, inTrace } from '../observability/tracing.ts';
 
 /** A request to another system. */
 export interface OutgoingRequest {

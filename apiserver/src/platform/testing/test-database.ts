@@ -2,7 +2,7 @@
 import pg from 'pg';
 import { Database } from '../database/database.ts';
 import { newId } from '../ids.ts';
-import { createLogger } from '../logger.ts';
+import { createLogger } from '../observability/logger.ts';
 import { migrate } from '../database/migrate.ts';
 
 /** A database that belongs to one test. */

@@ -4,8 +4,8 @@ import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { BinaryReader, WireType } from '@bufbuild/protobuf/wire';
 import { expect } from 'chai';
-import { createLogger } from '../logger.ts';
-import { startTracing } from '../tracing.ts';
+import { createLogger } from '../observability/logger.ts';
+import { startTracing } from '../observability/tracing.ts';
 
 interface Message {
   [field: number]: (Uint8Array | bigint | number)[];

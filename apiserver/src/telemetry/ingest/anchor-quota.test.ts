@@ -3,7 +3,7 @@ import { create } from '@bufbuild/protobuf';
 import { IngestRequestSchema, TelemetryService, type IngestResponse } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { expect } from 'chai';
 import { Broker } from '../../platform/events/broker.ts';
-import { createLogger } from '../../platform/logger.ts';
+import { createLogger } from '../../platform/observability/logger.ts';
 import { internalContext, publicCaller, ServiceRegistry } from '../../platform/rpc.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
 import { AnchorQuota } from './anchor-quota.ts';

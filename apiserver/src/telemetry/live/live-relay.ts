@@ -5,7 +5,7 @@ import type { NatsConnection } from 'nats';
 import type { Broker } from '../../platform/events/broker.ts';
 import { sleep, type Clock } from '../../platform/clock.ts';
 import { newId } from '../../platform/ids.ts';
-import { Counter, type Registry } from '../../platform/metrics.ts';
+import { Counter, type Registry } from '../../platform/observability/metrics.ts';
 import { Interest, interestBytes, mayWatch, type InterestBits } from './live-interest.ts';
 import { decodePoints, encodePoints, mostCharacters } from './live-message.ts';
 import type { LiveHub, LiveElsewhere } from './live.ts';

@@ -1,9 +1,9 @@
 // Determines which tenants' points are published on NATS: those configured, unless overridden with `kellet-apiserver
 // publish-points`.
-import { tenantChannel } from '../../tenants/tenant-store.ts';
 import { sleep } from '../../platform/clock.ts';
 import type { Database } from '../../platform/database/database.ts';
-import type { Logger } from '../../platform/logger.ts';
+import { tenantChannel } from '../../platform/database/channels.ts';
+import type { Logger } from '../../platform/observability/logger.ts';
 
 const retryMilliseconds = 1000;
 

@@ -1,6 +1,6 @@
 // Latest values and usage: merged in memory on commit, written within a second, read from both.
 import type { Database, Transaction } from '../../platform/database/database.ts';
-import type { Logger } from '../../platform/logger.ts';
+import type { Logger } from '../../platform/observability/logger.ts';
 import {
   fromDocument,
   LatestBuilder,

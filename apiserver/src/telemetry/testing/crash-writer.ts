@@ -3,7 +3,7 @@
 import { writeSync } from 'node:fs';
 import { systemClock } from '../../platform/clock.ts';
 import { Database } from '../../platform/database/database.ts';
-import { createLogger } from '../../platform/logger.ts';
+import { createLogger } from '../../platform/observability/logger.ts';
 import type { AnchoringMode } from '../points/devices.ts';
 import { testPoint } from './test-devices.ts';
 import { TelemetryWriter, writerDefaults } from '../write/writer.ts';

@@ -1,12 +1,12 @@
 // The platform of a telemetry service on a real database, for tests.
 import { randomBytes } from 'node:crypto';
-import { readConfig } from '../../config.ts';
+import { readConfig } from '../../config/config.ts';
 import type { Broker } from '../../platform/events/broker.ts';
 import { systemClock } from '../../platform/clock.ts';
 import type { Database } from '../../platform/database/database.ts';
-import { createLogger } from '../../platform/logger.ts';
-import { createMetrics } from '../../platform/metrics.ts';
-import type { Platform } from '../../module.ts';
+import { createLogger } from '../../platform/observability/logger.ts';
+import { createMetrics } from '../../platform/observability/metrics.ts';
+import type { Platform } from '../../config/module.ts';
 import { OutboxRelay } from '../../platform/events/outbox.ts';
 import { Paging } from '../../platform/paging.ts';
 

@@ -5,10 +5,10 @@ import { once } from 'node:events';
 import path from 'node:path';
 import { createInterface } from 'node:readline';
 import { expect } from 'chai';
-import { createLogger } from '../../platform/logger.ts';
+import { createLogger } from '../../platform/observability/logger.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
 import { crashModes, crashPoints } from '../testing/crash-writer.ts';
-import { fsck } from '../fsck.ts';
+import { fsck } from '../testing/fsck.ts';
 import { takeOverDeadWriters } from './takeover.ts';
 import { testDeviceId } from '../testing/test-devices.ts';
 

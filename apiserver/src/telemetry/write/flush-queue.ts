@@ -1,7 +1,7 @@
 // Parts waiting to be flushed in order of arrival and, after a flush was rejected for its data, the groups being
 // searched for the bad row, each flushed alone.
 import { KelletError, sqlState } from '../../platform/errors.ts';
-import type { Logger } from '../../platform/logger.ts';
+import type { Logger } from '../../platform/observability/logger.ts';
 import { halve, type Part } from './append.ts';
 
 /** Parts that are flushed together. */

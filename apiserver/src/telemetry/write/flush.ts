@@ -5,9 +5,7 @@ import { hashBytes, toHex, type HashText } from '../points/hashes.ts';
 import { toNanoseconds } from '../points/timestamp.ts';
 import type { AcceptedPoint } from '../points/validate.ts';
 import { uuidBytes, WireBuffer } from './wire-buffer.ts';
-
-/** The channel on which sealed batches are announced. */
-export const batchChannel = 'kellet_batches';
+import { batchChannel } from '../../platform/database/channels.ts';
 
 /** The response to a request with an Idempotency-Key, stored with its points. */
 export interface IdempotencyRow {

@@ -1,7 +1,7 @@
 // Maintains complete segments: creates their indexes once nothing is written to them any more.
 import type { Database } from '../../platform/database/database.ts';
 import { sleep } from '../../platform/clock.ts';
-import type { Logger } from '../../platform/logger.ts';
+import type { Logger } from '../../platform/observability/logger.ts';
 
 /** Indexes one complete segment; returns false if none is left or another process is working on it. */
 export function indexNextSegment(database: Database): Promise<boolean> {

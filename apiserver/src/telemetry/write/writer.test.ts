@@ -1,10 +1,10 @@
 import { expect } from 'chai';
 import pg from 'pg';
 import { systemClock } from '../../platform/clock.ts';
-import { createLogger } from '../../platform/logger.ts';
+import { createLogger } from '../../platform/observability/logger.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
 import type { AnchoringMode } from '../points/devices.ts';
-import { fsck } from '../fsck.ts';
+import { fsck } from '../testing/fsck.ts';
 import { takeOverDeadWriters } from './takeover.ts';
 import { testPoint } from '../testing/test-devices.ts';
 import type { AcceptedPoint } from '../points/validate.ts';

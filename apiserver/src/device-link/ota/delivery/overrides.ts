@@ -2,13 +2,13 @@
 import type { MessageInitShape } from '@bufbuild/protobuf';
 import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import type { AssignmentSchema } from '@kellet/proto/es/kellet/v1/ota_pb';
-import { findDevice } from '../../../device-registry/devices.ts';
-import { fleetFacts, type FleetFacts } from '../../../device-registry/membership.ts';
+import { findDevice, fleetFacts } from '../../../device-registry/devices.ts';
+import type { FleetFacts } from '../../../device-registry/membership.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
 import { failedPrecondition, notFound } from '../../../platform/errors.ts';
 import { idField } from '../../../platform/fields.ts';
 import { retryConflicts } from '../../../platform/database/retry-conflicts.ts';
-import { assign, deleteOverride, listAssignments, type AssignmentRow } from './assignments.ts';
+import { assign, deleteOverride, listAssignments, type AssignmentRow } from '../assignments/assignments.ts';
 import type { RolloutMembership } from '../rollouts/membership.ts';
 import { getPackage } from '../packages/package-store.ts';
 import { deviceRequiresSignature, lacksSignature } from '../packages/signature-policy.ts';

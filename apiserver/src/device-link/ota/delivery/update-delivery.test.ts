@@ -10,13 +10,13 @@ import { expect } from 'chai';
 import type { ProfileReader } from '../../../policies/profile-reader.ts';
 import { Database } from '../../../platform/database/database.ts';
 import { namedId, newId } from '../../../platform/ids.ts';
-import { createLogger } from '../../../platform/logger.ts';
+import { createLogger } from '../../../platform/observability/logger.ts';
 import { Paging } from '../../../platform/paging.ts';
 import { internalContext, publicCaller } from '../../../platform/rpc.ts';
 import { createTestDatabase, type TestDatabase } from '../../../platform/testing/test-database.ts';
-import { CommandFeed } from '../../rpc/command-feed.ts';
-import { deleteEndedCommands, expireCommands } from '../../rpc/command-sweep.ts';
-import type { CommandRow } from '../../rpc/commands.ts';
+import { CommandFeed } from '../../commands/command-feed.ts';
+import { deleteEndedCommands, expireCommands } from '../../commands/command-sweep.ts';
+import type { CommandRow } from '../../commands/commands.ts';
 import { Delivery } from '../../rpc/delivery.ts';
 import { RolloutMembership } from '../rollouts/membership.ts';
 import { Reports } from '../rollouts/reports.ts';
@@ -72,11 +72,11 @@ describe('delivery of a rollout’s commands', () => {
       }
     });
     applier = new RolloutApplier(database, profiles, clock);
-    driver = new RolloutDriver(database, profiles, applier, clock);
+    driver = new RolloutDriver(database, profiles, clock);
     reports = new Reports(database, new RolloutMembership(clock), clock);
     delivery = new Delivery(small, profiles, clock);
     const paging = new Paging(Buffer.alloc(32));
-    rollouts = new Rollouts({ database, profiles, applier, paging, clock, writer: undefined as never });
+    rollouts = new Rollouts({ database, profiles, paging, clock, writer: undefined as never });
   });
   after(async () => {
     await small.close();

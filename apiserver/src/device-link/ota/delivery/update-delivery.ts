@@ -4,7 +4,7 @@ import type { ProfileReader } from '../../../policies/profile-reader.ts';
 import { Batches } from '../../../platform/batches.ts';
 import type { Clock } from '../../../platform/clock.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
-import { endOpenCommands, handOut, stopRedelivery, type CommandRow } from '../../rpc/commands.ts';
+import { endOpenCommands, handOut, stopRedelivery, type CommandRow } from '../../commands/commands.ts';
 import { judgeCommand, mayDeliver } from './delivery.ts';
 import { deliveryWindow, deviceTimeout } from '../rollouts/policy.ts';
 import { listRolloutDevices, type RolloutDeviceRow } from '../rollouts/rollout-devices.ts';

@@ -10,8 +10,8 @@ import { expect } from 'chai';
 import { eventually } from '../../../auth/testing/test-fixtures.ts';
 import { sleep } from '../../../platform/clock.ts';
 import { Database } from '../../../platform/database/database.ts';
-import { createLogger } from '../../../platform/logger.ts';
-import { createMetrics } from '../../../platform/metrics.ts';
+import { createLogger } from '../../../platform/observability/logger.ts';
+import { createMetrics } from '../../../platform/observability/metrics.ts';
 import { Paging } from '../../../platform/paging.ts';
 import { internalContext, publicCaller } from '../../../platform/rpc.ts';
 import { createTestDatabase, type TestDatabase } from '../../../platform/testing/test-database.ts';
@@ -20,6 +20,7 @@ import { ArtifactIntake, type IntakeSettings } from './artifact-intake.ts';
 import { lockArtifact, readArtifact, removeArtifact, stageArtifact } from './artifact-store.ts';
 import { setPackageAvailability } from './package-store.ts';
 import { Packages } from './packages.ts';
+import { recountRollouts } from '../rollouts/rollout-store.ts';
 import { putArtifact, testIntake } from '../testing/test-artifacts.ts';
 
 const signal = new AbortController().signal;
@@ -73,6 +74,7 @@ describe('the intake of artifacts', () => {
   };
   const packagesOf = (overrides: Partial<IntakeSettings> = {}, database = test.database) => {
     const packages = new Packages({
+      compatibilityChanged: recountRollouts,
       ...{ database, writer: undefined as never, paging: new Paging(Buffer.alloc(32)), logger },
       artifacts: testIntake({ unusedSeconds: 0, ...overrides }),
     });

@@ -3,8 +3,8 @@
 import type { Database } from '../../../platform/database/database.ts';
 import { KelletError, resourceExhausted, unavailable } from '../../../platform/errors.ts';
 import { FairSlots, NoSlotError } from '../../../platform/fair-slots.ts';
-import type { Logger } from '../../../platform/logger.ts';
-import { Counter, Gauge, type Registry } from '../../../platform/metrics.ts';
+import type { Logger } from '../../../platform/observability/logger.ts';
+import { Counter, Gauge, type Registry } from '../../../platform/observability/metrics.ts';
 import type { OutboundGuard } from '../../../platform/outbound/outbound-guard.ts';
 import type { Pace } from '../../../platform/outbound/pace.ts';
 import { ArtifactError, fetchArtifact, type DeclaredArtifact } from './artifact-fetch.ts';

@@ -14,7 +14,7 @@ import { textField, updatedFields } from '../../../platform/fields.ts';
 import type { OutboundGuard } from '../../../platform/outbound/outbound-guard.ts';
 import type { CallContext } from '../../../platform/rpc.ts';
 import { findNamesake, getPackage, setPackageAvailability } from './package-store.ts';
-import { packageProblem } from '../validation.ts';
+import { packageProblem } from './package-validation.ts';
 
 /** The manifest's form of a compatibility: absent where nothing is restricted. */
 export function manifestCompatibility(value: Compatibility | undefined): PackageManifestSpec['compatibility'] {

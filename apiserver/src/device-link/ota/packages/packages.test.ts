@@ -5,10 +5,11 @@ import type { AddressInfo } from 'node:net';
 import { create } from '@bufbuild/protobuf';
 import { ObjectMetaSchema, OtaPackageSpecSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import { expect } from 'chai';
-import { createLogger } from '../../../platform/logger.ts';
+import { createLogger } from '../../../platform/observability/logger.ts';
 import { Paging } from '../../../platform/paging.ts';
 import { createTestDatabase, type TestDatabase } from '../../../platform/testing/test-database.ts';
 import { Packages } from './packages.ts';
+import { recountRollouts } from '../rollouts/rollout-store.ts';
 import { testIntake } from '../testing/test-artifacts.ts';
 
 describe('the artifact of a manifest', () => {
@@ -25,6 +26,7 @@ describe('the artifact of a manifest', () => {
       tx.query(`INSERT INTO tenants (tenant_id, name, namespace) VALUES ('acme', 'Acme', 'n1')`),
     );
     packages = new Packages({
+      compatibilityChanged: recountRollouts,
       database: test.database,
       writer: undefined as never,
       paging: new Paging(Buffer.alloc(32)),

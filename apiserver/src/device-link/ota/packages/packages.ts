@@ -24,15 +24,15 @@ import type { OtaPackageSpec as PackageManifestSpec } from '@kellet/crds';
 import { RefusalError, type Applied, type Applier, type LastStep, type Refusal } from '../../../control/applier.ts';
 import { notifyChanged } from '../../../control/changes.ts';
 import { takeUp } from '../../../control/applied-versions.ts';
-import { inManifest } from '../../../resources/field-names.ts';
+import { inManifest } from '../../../control/field-names.ts';
 import { resourceName } from '../../../resources/resource-names.ts';
 import type { ResourceWriter } from '../../../resources/resource-writer.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
 import { enumFilter } from '../../../platform/enums.ts';
 import { alreadyExists, failedPrecondition, invalidArgument, KelletError } from '../../../platform/errors.ts';
 import { namedId } from '../../../platform/ids.ts';
-import type { Logger } from '../../../platform/logger.ts';
-import type { Registry } from '../../../platform/metrics.ts';
+import type { Logger } from '../../../platform/observability/logger.ts';
+import type { Registry } from '../../../platform/observability/metrics.ts';
 import type { Paging } from '../../../platform/paging.ts';
 import type { CallContext } from '../../../platform/rpc.ts';
 import { ArtifactError, uploadUri } from './artifact-fetch.ts';
@@ -55,10 +55,9 @@ import {
   type PackageRow,
 } from './package-store.ts';
 import { manifestCompatibility, updatePackage } from './package-update.ts';
-import { recountRollouts } from '../rollouts/rollout-store.ts';
 import { verifySignature } from './signature.ts';
 import { Uploads } from './uploads.ts';
-import { packageProblem } from '../validation.ts';
+import { packageProblem } from './package-validation.ts';
 
 type OtaPackage = MessageInitShape<typeof OtaPackageSchema>;
 type Observed = MessageInitShape<typeof OtaPackageObservedSchema>;
@@ -66,12 +65,16 @@ type Observed = MessageInitShape<typeof OtaPackageObservedSchema>;
 /** A failed fetch is tried again after 5 s, 10 s, 20 s … at most 5 minutes, whenever the operator asks. */
 const retryDelay = (attempts: number): number => Math.min(5_000 * 2 ** Math.max(0, attempts - 1), 300_000);
 
+/** Called in the transaction that changes which devices a package is compatible with. */
+export type CompatibilityListener = (tx: Transaction, tenantId: string, packageId: string) => Promise<void>;
+
 /** Packages of the API and of manifests. */
 export class Packages implements Applier<OtaPackageSpec, Observed> {
   private readonly database: Database;
   private readonly writer: ResourceWriter;
   private readonly paging: Paging;
   private readonly logger: Logger;
+  private readonly compatibilityChanged: CompatibilityListener;
   private readonly intake: ArtifactIntake;
   private readonly uploads: Uploads;
   private readonly closing = new AbortController();
@@ -84,12 +87,14 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
     paging: Paging;
     logger: Logger;
     artifacts: IntakeSettings;
+    compatibilityChanged: CompatibilityListener;
     metrics?: Registry;
   }) {
     this.database = parts.database;
     this.writer = parts.writer;
     this.paging = parts.paging;
     this.logger = parts.logger;
+    this.compatibilityChanged = parts.compatibilityChanged;
     this.intake = new ArtifactIntake(parts.database, parts.logger, parts.artifacts, parts.metrics);
     this.uploads = new Uploads(parts.database, this.intake, (tx, tenantId, packageId) =>
       this.judge(tx, tenantId, packageId),
@@ -246,7 +251,7 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
         releaseNotes: spec.releaseNotes,
       });
       if (before && !isDeepStrictEqual(before.compatibility, compatibility))
-        await recountRollouts(tx, tenantId, packageId);
+        await this.compatibilityChanged(tx, tenantId, packageId);
       if (before?.deleted_at) await beginAnew(tx, tenantId, packageId, spec.sizeBytes);
       await this.judge(tx, tenantId, packageId);
       const judged = await getPackage(tx, tenantId, packageId);

@@ -7,12 +7,13 @@ import { expect } from 'chai';
 import { eventually } from '../../../auth/testing/test-fixtures.ts';
 import { KelletError } from '../../../platform/errors.ts';
 import { namedId } from '../../../platform/ids.ts';
-import { createLogger } from '../../../platform/logger.ts';
+import { createLogger } from '../../../platform/observability/logger.ts';
 import { Paging } from '../../../platform/paging.ts';
 import { internalContext, publicCaller } from '../../../platform/rpc.ts';
 import { createTestDatabase, type TestDatabase } from '../../../platform/testing/test-database.ts';
 import { readArtifact } from './artifact-store.ts';
 import { Packages } from './packages.ts';
+import { recountRollouts } from '../rollouts/rollout-store.ts';
 import { testIntake } from '../testing/test-artifacts.ts';
 
 const tenant = 'acme';
@@ -31,6 +32,7 @@ describe('uploads of artifacts', () => {
       ),
     );
     packages = new Packages({
+      compatibilityChanged: recountRollouts,
       database: test.database,
       // Creation through REST is tested on the whole system; nothing here reaches it.
       writer: undefined as never,

@@ -1,7 +1,7 @@
 // Another attempt of the update for devices of a rollout: after a timeout, or because an operator asks for it.
 import type { Transaction } from '../../../platform/database/database.ts';
 import { newId } from '../../../platform/ids.ts';
-import { endOpenCommands, enqueueRolloutCommands } from '../../rpc/commands.ts';
+import { endOpenCommands, enqueueRolloutCommands } from '../../commands/commands.ts';
 import type { PackageRow } from '../packages/package-store.ts';
 import type { RolloutDeviceRow } from './rollout-devices.ts';
 import type { RolloutState } from './rollout-state.ts';

@@ -5,8 +5,9 @@ import type { FleetChange, FleetFacts, MembershipListener } from '../../../devic
 import { notifyChanged } from '../../../control/changes.ts';
 import type { Clock } from '../../../platform/clock.ts';
 import type { Transaction } from '../../../platform/database/database.ts';
-import { finishRolloutCommands } from '../../rpc/commands.ts';
-import { dropAssignments, listOverrideTypes, unassign } from '../delivery/assignments.ts';
+import { profileRolloutsLock } from '../../../platform/database/advisory-locks.ts';
+import { finishRolloutCommands } from '../../commands/commands.ts';
+import { dropAssignments, listOverrideTypes, unassign } from '../assignments/assignments.ts';
 import { isCovered, rank } from './cohort.ts';
 import {
   departure,
@@ -20,7 +21,7 @@ import { findPackage, type PackageRow } from '../packages/package-store.ts';
 import type { Phase } from './progress.ts';
 import { markLeft, removeRolloutDevices, type RolloutDeviceRow } from './rollout-devices.ts';
 import { countRemoval, holdForSignature, isRunning, pauseIfExceeded, type RolloutState } from './rollout-state.ts';
-import { lockRollouts, profileLockKey, saveRollout } from './rollout-store.ts';
+import { lockRollouts, saveRollout } from './rollout-store.ts';
 import { enroll, placeOf, targetOf, type Departed } from './scheduling.ts';
 import { lacksSignature } from '../packages/signature-policy.ts';
 
@@ -298,7 +299,7 @@ async function findConcerned(
 async function shareProfiles(tx: Transaction, tenantId: string, profileIds: readonly string[]): Promise<void> {
   if (profileIds.length === 0) return;
   await tx.query(`SELECT pg_advisory_xact_lock_shared(hashtextextended(key, 0)) FROM unnest($1::text[]) AS k (key)`, [
-    profileIds.map((profileId) => profileLockKey(tenantId, profileId)),
+    profileIds.map((profileId) => profileRolloutsLock(tenantId, profileId)),
   ]);
 }
 

@@ -1,16 +1,17 @@
-// Reports of devices: the one that crosses the threshold pauses the rollout in its own transaction. Reports of one rollout that
-// arrive together share a transaction, so that a fleet reporting at once does not queue for one row's lock.
+// Applies the reports of devices. The report that crosses the failure threshold pauses the rollout in the same transaction.
+// Reports on one rollout that arrive together share a transaction, so that a fleet does not queue for one row's lock.
 import type { OtaReport, ReportOtaResponseSchema } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { OtaReport_Status, RolloutDevice_State } from '@kellet/proto/es/kellet/v1/ota_pb';
 import type { MessageInitShape } from '@bufbuild/protobuf';
 import { setVersions } from '../../../device-registry/devices.ts';
 import type { MembershipListener } from '../../../device-registry/membership.ts';
+import { Batches } from '../../../platform/batches.ts';
 import type { Clock } from '../../../platform/clock.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
 import { invalidArgument, notFound } from '../../../platform/errors.ts';
 import { retryConflicts } from '../../../platform/database/retry-conflicts.ts';
-import { finishRolloutCommands } from '../../rpc/commands.ts';
-import { listAssignments } from '../delivery/assignments.ts';
+import { finishRolloutCommands } from '../../commands/commands.ts';
+import { listAssignments } from '../assignments/assignments.ts';
 import { findPackage } from '../packages/package-store.ts';
 import { mayMove, reportedState, stateOnWayBack } from './progress.ts';
 import { findRolloutDevice, knownDevices, updateRolloutDevice, type RolloutDeviceRow } from './rollout-devices.ts';
@@ -29,21 +30,24 @@ import { placeOf } from './scheduling.ts';
 type ReportAnswer = MessageInitShape<typeof ReportOtaResponseSchema>;
 
 interface WaitingReport {
+  readonly tenantId: string;
+  readonly rolloutId: string;
   readonly deviceId: string;
   readonly report: OtaReport;
-  resolve(answer: ReportAnswer): void;
-  reject(error: unknown): void;
 }
 
-/** Reports taken into one transaction at the most. */
+/** Most reports that share a transaction. */
 const reportsPerTransaction = 200;
 
-/** Takes reports in and answers each once its transaction has committed. */
+/** Applies reports and returns the result of each once its transaction has committed. */
 export class Reports {
   private readonly database: Database;
   private readonly membership: MembershipListener;
   private readonly clock: Clock;
-  private readonly waiting = new Map<string, WaitingReport[]>();
+  private readonly batches = new Batches<WaitingReport, ReportAnswer | Error>(
+    reportsPerTransaction,
+    (_rollout, batch) => this.apply(batch),
+  );
 
   constructor(database: Database, membership: MembershipListener, clock: Clock) {
     this.database = database;
@@ -52,8 +56,8 @@ export class Reports {
   }
 
   /**
-   * Takes a device's report. Throws NOT_FOUND for a rollout the device is not in, INVALID_ARGUMENT for a report that says
-   * nothing.
+   * Applies a device's report. Throws NOT_FOUND for a rollout that the device is not in, INVALID_ARGUMENT for an empty or
+   * malformed report.
    */
   async report(tenantId: string, deviceId: string, report: OtaReport): Promise<ReportAnswer> {
     if (report.status === undefined && report.progressPercent === undefined) {
@@ -66,46 +70,15 @@ export class Reports {
       throw invalidArgument('firmware_version is required with a success');
     }
     if (report.rolloutId === '') return this.reportOverride(tenantId, deviceId, report);
-    return new Promise((resolve, reject) => {
-      const key = `${tenantId}/${report.rolloutId}`;
-      const queue = this.waiting.get(key);
-      const item = { deviceId, report, resolve, reject };
-      if (queue) {
-        queue.push(item);
-      } else {
-        this.waiting.set(key, [item]);
-        void this.drain(key, tenantId, report.rolloutId);
-      }
-    });
+    const waiting = { tenantId, rolloutId: report.rolloutId, deviceId, report };
+    const result = await this.batches.add(`${tenantId}/${report.rolloutId}`, waiting);
+    if (result instanceof Error) throw result;
+    return result;
   }
 
-  /** One transaction after another for one rollout, until nobody waits. */
-  private async drain(key: string, tenantId: string, rolloutId: string): Promise<void> {
-    for (;;) {
-      const queue = this.waiting.get(key)!;
-      const batch = queue.splice(0, reportsPerTransaction);
-      if (batch.length === 0) {
-        this.waiting.delete(key);
-        return;
-      }
-      try {
-        const answers = await this.apply(tenantId, rolloutId, batch);
-        for (const [index, item] of batch.entries()) {
-          const answer = answers[index]!;
-          if (answer instanceof Error) item.reject(answer);
-          else item.resolve(answer);
-        }
-      } catch (error) {
-        for (const item of batch) item.reject(error);
-      }
-    }
-  }
-
-  private apply(
-    tenantId: string,
-    rolloutId: string,
-    batch: readonly WaitingReport[],
-  ): Promise<(ReportAnswer | Error)[]> {
+  /** Applies reports on one rollout in one transaction. A report that is refused leaves the others as they are. */
+  private apply(batch: readonly WaitingReport[]): Promise<(ReportAnswer | Error)[]> {
+    const { tenantId, rolloutId } = batch[0]!;
     const work = async (tx: Transaction): Promise<(ReportAnswer | Error)[]> => {
       const [{ profileId, packageId, rollbackPackageId, phase }, known] = await Promise.all([
         getRollout(tx, tenantId, rolloutId),
@@ -115,17 +88,17 @@ export class Reports {
         findPackage(tx, tenantId, packageId),
         rollbackPackageId ? findPackage(tx, tenantId, rollbackPackageId) : undefined,
       ]);
-      // Devices before rollouts (device-registry/membership.ts), and all of them in one statement.
+      // Devices are locked before rollouts (device-registry/membership.ts), in one statement.
       const changes = await setVersions(tx, tenantId, update?.type ?? 'fw', versionsOf(batch, known));
-      // A version makes a device eligible or not for a rollout that it is not in: not for this one, which it is in, nor for
-      // another one of its profile and type while this one runs, because there is none.
+      // A new version can make a device eligible for another rollout of its profile and type. There is none while this one
+      // runs, so members of a running rollout need no check.
       const members = new Set(known.flatMap((row) => (row.has_left ? [] : [row.device_id])));
       const elsewhere = changes.filter(
         ({ after }) => phase === 'completed' || after.profileId !== profileId || !members.has(after.deviceId),
       );
       await this.membership.devicesChanged(tx, tenantId, elsewhere);
       const state = await lockRollout(tx, tenantId, rolloutId);
-      // It may have been changed for another until the lock was there.
+      // The rollback package may have changed before the lock was taken.
       const wayBack =
         state.rollbackPackageId && state.rollbackPackageId !== rollbackPackageId
           ? await findPackage(tx, tenantId, state.rollbackPackageId)
@@ -148,7 +121,7 @@ export class Reports {
     return retryConflicts(() => this.database.tenant(tenantId, work));
   }
 
-  /** Applies one report to the device's row and the counters; answers the device's state after it. */
+  /** Applies one report to the device's row and the counters. Returns the device's new state. */
   private async applyOne(
     tx: Transaction,
     state: RolloutState,
@@ -162,7 +135,7 @@ export class Reports {
       updateRolloutDevice(tx, state.tenantId, state.rolloutId, device.device_id, change);
     const running = device.state === 'scheduled' || device.state === 'sent' || device.state === 'downloading';
     if (report.status === undefined) {
-      // Progress of a way back that has not been delivered is progress of the update before it.
+      // Before a rollback is delivered, progress is about the update that it replaces.
       if (!running || (device.rolling_back && device.state === 'scheduled')) return device.state;
       if (!device.rolling_back) countMove(state, device.state, 'downloading', noPlace, now);
       await write({ state: 'downloading', progressPercent: report.progressPercent });
@@ -181,7 +154,7 @@ export class Reports {
         next === 'failure' ? 'failure' : 'successful',
       );
       countReturn(state, device.state);
-      // Not a count of the update, but the operator waits for it.
+      // It does not count towards the update, but the operator waits for it.
       state.lastTerminalAt = now;
       settlePhase(state);
       return next;
@@ -200,7 +173,7 @@ export class Reports {
     return reported.state;
   }
 
-  /** A report on a device-level assignment: only the device's version changes. */
+  /** Applies a report on a device-level assignment, which changes the device's version only. */
   private reportOverride(tenantId: string, deviceId: string, report: OtaReport): Promise<ReportAnswer> {
     const work = async (tx: Transaction): Promise<ReportAnswer> => {
       const assignment = (await listAssignments(tx, tenantId, deviceId)).find((row) => row.slot === 'override');
@@ -224,7 +197,7 @@ export class Reports {
   }
 }
 
-/** The versions that devices of the rollout report: of several reports of a device the last one's. */
+/** Returns the versions that devices of the rollout report. The last report of a device wins. */
 function versionsOf(
   batch: readonly WaitingReport[],
   known: readonly { readonly device_id: string }[],
@@ -238,7 +211,7 @@ function versionsOf(
   );
 }
 
-/** What of a rollout a report can change, for telling whether it did. */
+/** Returns the parts of a rollout that a report can change, to detect whether it did. */
 const snapshot = (state: RolloutState): string =>
   [
     state.sent,

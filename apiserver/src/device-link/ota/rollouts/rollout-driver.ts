@@ -8,12 +8,12 @@ import type { RolloutDriver as RolloutDriverContract } from '../../../control/ap
 import type { ProfileFacts, ProfileReader } from '../../../policies/profile-reader.ts';
 import type { Clock } from '../../../platform/clock.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
-import { finishRolloutCommands } from '../../rpc/commands.ts';
+import { finishRolloutCommands } from '../../commands/commands.ts';
 import { beginAttempt } from './attempts.ts';
 import { nextDeadline, observe } from './observed.ts';
 import { findPackage } from '../packages/package-store.ts';
 import { maxAttempts } from './policy.ts';
-import type { RolloutApplier } from './rollout-applier.ts';
+import { reviewFleet } from './fleet-review.ts';
 import { listOverdueDevices, updateRolloutDevice, type RolloutDeviceRow } from './rollout-devices.ts';
 import {
   addPauseCondition,
@@ -32,17 +32,15 @@ import { devicesPerTransaction, placeOf } from './scheduling.ts';
 type Response = MessageInitShape<typeof AdvanceRolloutResponseSchema>;
 type Action = AdvanceRolloutRequest['action'];
 
-/** The data plane's half of driving a rollout; the operator's half decides. */
+/** Carries out the operator's decisions about rollouts. */
 export class RolloutDriver implements RolloutDriverContract {
   private readonly database: Database;
   private readonly profiles: ProfileReader;
-  private readonly applier: RolloutApplier;
   private readonly clock: Clock;
 
-  constructor(database: Database, profiles: ProfileReader, applier: RolloutApplier, clock: Clock) {
+  constructor(database: Database, profiles: ProfileReader, clock: Clock) {
     this.database = database;
     this.profiles = profiles;
-    this.applier = applier;
     this.clock = clock;
   }
 
@@ -60,7 +58,7 @@ export class RolloutDriver implements RolloutDriverContract {
     });
   }
 
-  /** Carries out one action if the state still allows it; answers whether it did. */
+  /** Carries out one action if the state still allows it. Reports whether it did. */
   private async carryOut(
     tx: Transaction,
     state: RolloutState,
@@ -71,7 +69,7 @@ export class RolloutDriver implements RolloutDriverContract {
     switch (action.case) {
       case 'scheduleDevices': {
         if (state.phase !== 'active') return false;
-        await this.applier.scheduleOnce(tx, state, profile);
+        await reviewFleet(tx, state, profile, this.clock);
         return true;
       }
       case 'beginStep': {
@@ -81,7 +79,7 @@ export class RolloutDriver implements RolloutDriverContract {
         if (state.spec.steps[stepIndex]!.approval && state.approvedStepIndex < stepIndex) return false;
         beginStep(state, stepIndex);
         await saveRollout(tx, state, this.clock);
-        await this.applier.scheduleOnce(tx, state, profile);
+        await reviewFleet(tx, state, profile, this.clock);
         return true;
       }
       case 'requestApproval': {
@@ -93,8 +91,8 @@ export class RolloutDriver implements RolloutDriverContract {
         return true;
       }
       case 'complete': {
-        // Completion is for good: the fleet is looked over once more, in case a process of an earlier release has changed it.
-        await this.applier.scheduleOnce(tx, state, profile);
+        // Completion is permanent: review the fleet once more, in case a process of an earlier release has changed it.
+        await reviewFleet(tx, state, profile, this.clock);
         if (state.phase !== 'active' || !allSucceeded(state) || pendingDevices(state) > 0) return false;
         await saveRollout(tx, state, this.clock, complete(state, 'succeeded'));
         return true;

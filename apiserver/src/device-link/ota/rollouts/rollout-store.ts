@@ -7,7 +7,7 @@ import type { Transaction } from '../../../platform/database/database.ts';
 import { notFound } from '../../../platform/errors.ts';
 import { isId } from '../../../platform/ids.ts';
 import { enqueue } from '../../../platform/events/outbox.ts';
-import { wakeRollout } from '../../rpc/commands.ts';
+import { wakeRollout } from '../../commands/commands.ts';
 import type { PauseCondition, Phase } from './progress.ts';
 import type { RolloutEvent, RolloutState } from './rollout-state.ts';
 
@@ -142,12 +142,6 @@ export async function lockRollouts(
   );
   return rows.map(toState);
 }
-
-/**
- * Key of the advisory lock of a profile's rollouts. Creating a rollout holds it alone; a change of the profile's devices shares
- * it, so that a rollout and a change that do not see each other's rows never cross.
- */
-export const profileLockKey = (tenantId: string, profileId: string): string => `rollout/${tenantId}/${profileId}`;
 
 /** Rollouts of a tenant in order of creation, one more than the page; `after` is the id of the last one shown. */
 export async function listRollouts(

@@ -21,10 +21,10 @@ import { namedId, newId } from '../../../platform/ids.ts';
 import { Paging } from '../../../platform/paging.ts';
 import { internalContext, publicCaller } from '../../../platform/rpc.ts';
 import { createTestDatabase, type TestDatabase } from '../../../platform/testing/test-database.ts';
-import type { CommandRow } from '../../rpc/commands.ts';
+import type { CommandRow } from '../../commands/commands.ts';
 import { Delivery } from '../../rpc/delivery.ts';
 import { chunkBytes } from '../packages/artifact-store.ts';
-import { assignedPackage, chunk } from '../delivery/device-side.ts';
+import { assignedPackage, chunk } from '../assignments/device-side.ts';
 import { RolloutMembership } from './membership.ts';
 import { Reports } from './reports.ts';
 import { RolloutApplier } from './rollout-applier.ts';
@@ -96,14 +96,13 @@ describe('rollouts on a database', () => {
       })(),
     );
     applier = new RolloutApplier(test.database, profiles, clock);
-    driver = new RolloutDriver(test.database, profiles, applier, clock);
+    driver = new RolloutDriver(test.database, profiles, clock);
     reports = new Reports(test.database, new RolloutMembership(clock), clock);
     const taking = new Delivery(test.database, profiles, clock);
     delivery = { take: async (tenantId, deviceId) => (await taking.take(tenantId, deviceId)).commands };
     rollouts = new Rollouts({
       database: test.database,
       profiles,
-      applier,
       paging: new Paging(Buffer.alloc(32)),
       clock,
       // Creation through REST is tested on the whole system; nothing here reaches it.

@@ -19,7 +19,6 @@ import {
 import type { OtaRolloutSpec as RolloutManifest } from '@kellet/crds';
 import type { OtaRolloutSpec } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import { refusalError, RefusalError } from '../../../control/applier.ts';
-import { workingCopyId } from '../../../resources/manifest.ts';
 import { resourceName } from '../../../resources/resource-names.ts';
 import type { NewResource, ResourceWriter } from '../../../resources/resource-writer.ts';
 import { checkWindow } from '../../../policies/policies.ts';
@@ -32,13 +31,14 @@ import { isId, randomToken, rolloutId } from '../../../platform/ids.ts';
 import type { Paging } from '../../../platform/paging.ts';
 import type { CallContext } from '../../../platform/rpc.ts';
 import { windowManifest } from '../../../policies/policy-manifests.ts';
-import { cancelUndelivered, finishRolloutCommands } from '../../rpc/commands.ts';
-import { unassign, unassignUndelivered } from '../delivery/assignments.ts';
+import { cancelUndelivered, finishRolloutCommands } from '../../commands/commands.ts';
+import { unassign, unassignUndelivered } from '../assignments/assignments.ts';
 import { beginAttempt } from './attempts.ts';
 import { coverage } from './cohort.ts';
 import { toRollout } from './observed.ts';
 import { findPackage, getPackage, packageEverExisted } from '../packages/package-store.ts';
-import type { RolloutApplier } from './rollout-applier.ts';
+import { turnBack } from './rollback.ts';
+import { judgeRollout, wantedRollout } from './rollout-judgement.ts';
 import { acknowledgeFailures, listRolloutDevices, updateRolloutDevice } from './rollout-devices.ts';
 import {
   approve,
@@ -54,7 +54,7 @@ import {
 import { findRollout, getRollout, listRollouts, lockRollout, saveRollout } from './rollout-store.ts';
 import { placeOf } from './scheduling.ts';
 import { lacksSignature } from '../packages/signature-policy.ts';
-import { rolloutProblem } from '../validation.ts';
+import { rolloutProblem } from './rollout-validation.ts';
 
 type Rollout = MessageInitShape<typeof RolloutSchema>;
 
@@ -66,7 +66,6 @@ export class Rollouts {
   private readonly database: Database;
   private readonly profiles: ProfileReader;
   private readonly writer: ResourceWriter;
-  private readonly applier: RolloutApplier;
   private readonly paging: Paging;
   private readonly clock: Clock;
 
@@ -74,14 +73,12 @@ export class Rollouts {
     database: Database;
     profiles: ProfileReader;
     writer: ResourceWriter;
-    applier: RolloutApplier;
     paging: Paging;
     clock: Clock;
   }) {
     this.database = parts.database;
     this.profiles = parts.profiles;
     this.writer = parts.writer;
-    this.applier = parts.applier;
     this.paging = parts.paging;
     this.clock = parts.clock;
   }
@@ -160,7 +157,7 @@ export class Rollouts {
     const profile = await this.profiles.get(tenantId, request.targetProfileId);
     const { cohort } = await this.database
       .tenant(tenantId, (tx) =>
-        this.applier.judge(tx, tenantId, foreseen.spec.value as OtaRolloutSpec, workingCopyId(foreseen), profile),
+        judgeRollout(tx, wantedRollout(foreseen.meta!, foreseen.spec.value as OtaRolloutSpec), profile),
       )
       .catch((error: unknown) => {
         throw error instanceof RefusalError ? refusalError(resource.kind, error) : error;
@@ -282,7 +279,7 @@ export class Rollouts {
       if (state.rollbackPackageId && !(await findPackage(tx, state.tenantId, state.rollbackPackageId))) {
         throw failedPrecondition('the rollback package has been deleted');
       }
-      return this.applier.turnBack(tx, state, context.caller.name, profile);
+      return turnBack(tx, state, context.caller.name, profile, new Date(this.clock.now()));
     });
   };
 

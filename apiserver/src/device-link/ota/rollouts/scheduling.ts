@@ -2,8 +2,8 @@
 import type { Transaction } from '../../../platform/database/database.ts';
 import { newId } from '../../../platform/ids.ts';
 import { listFleet } from '../../../device-registry/fleet.ts';
-import { enqueueRolloutCommands } from '../../rpc/commands.ts';
-import { assign } from '../delivery/assignments.ts';
+import { enqueueRolloutCommands } from '../../commands/commands.ts';
+import { assign } from '../assignments/assignments.ts';
 import { coverage, exclusion, inCohortOrder, rank, type Exclusion, type FleetDevice, type Target } from './cohort.ts';
 import type { PackageRow } from '../packages/package-store.ts';
 import { effectivePercent, type DevicePlace, type RolloutState } from './rollout-state.ts';

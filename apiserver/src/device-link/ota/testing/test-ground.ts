@@ -23,8 +23,8 @@ import { DeviceDirectory } from '../../../device-registry/directory.ts';
 import { Liveness } from '../../../device-registry/liveness.ts';
 import { KelletError } from '../../../platform/errors.ts';
 import { namedId, newId } from '../../../platform/ids.ts';
-import { createLogger } from '../../../platform/logger.ts';
-import { createMetrics } from '../../../platform/metrics.ts';
+import { createLogger } from '../../../platform/observability/logger.ts';
+import { createMetrics } from '../../../platform/observability/metrics.ts';
 import type { OutboxRelay } from '../../../platform/events/outbox.ts';
 import { Paging } from '../../../platform/paging.ts';
 import { internalContext, publicCaller } from '../../../platform/rpc.ts';
@@ -34,7 +34,7 @@ import { createProfileReader } from '../../provisioning/profiles.ts';
 import { mintProvisionKey } from '../../provisioning/provision-key.ts';
 import { applyProfile, applyTemplate, provisioningDispatcher } from '../../provisioning/testing/test-fixtures.ts';
 import { chunkBytes } from '../packages/artifact-store.ts';
-import { assignedPackage, chunk } from '../delivery/device-side.ts';
+import { assignedPackage, chunk } from '../assignments/device-side.ts';
 import { RolloutMembership } from '../rollouts/membership.ts';
 import { Overrides } from '../delivery/overrides.ts';
 import { Reports } from '../rollouts/reports.ts';
@@ -130,9 +130,9 @@ export async function openGround(): Promise<Ground> {
     membership,
   });
   const applier = new RolloutApplier(database, profiles, clock);
-  const driver = new RolloutDriver(database, profiles, applier, clock);
+  const driver = new RolloutDriver(database, profiles, clock);
   // Creation through REST is tested on the whole system; nothing here reaches it.
-  const rollouts = new Rollouts({ database, profiles, applier, paging, clock, writer: undefined as never });
+  const rollouts = new Rollouts({ database, profiles, paging, clock, writer: undefined as never });
   const reports = new Reports(database, membership, clock);
   const context = internalContext({ ...publicCaller, kind: 'user', tenantId: tenant, name: 'admin@acme.test' });
   const artifact = Buffer.alloc(chunkBytes + 1000, 7);

@@ -1,0 +1,73 @@
+// SQL of user accounts.
+import type { Transaction } from '../../platform/database/database.ts';
+import type { Role } from '../credentials/roles.ts';
+
+/** A row of the table users. */
+export interface UserRow {
+  user_id: string;
+  /** Null for a platform administrator. */
+  tenant_id: string | null;
+  email: string;
+  name: string;
+  role: Role;
+  disabled: boolean;
+  created_at: Date;
+  updated_at: Date;
+}
+
+/** The columns of UserRow. */
+export const userColumns = 'user_id, tenant_id, email, name, role, disabled, created_at, updated_at';
+
+/** A candidate account of a sign-in. */
+export interface AccountRow extends UserRow {
+  password_hash: string;
+}
+
+/** Most accounts that one sign-in is checked against. */
+export const mostAccounts = 10;
+
+/**
+ * Returns the enabled accounts that an e-mail address may refer to: the given tenant's; without a tenant, the platform
+ * administrator's alone, or those of tenants that are not deleted, at most {@link mostAccounts}. The oldest come first, so that
+ * a tenant that later creates a user of the same address cannot displace another's. Needs a system transaction, because the
+ * tenant is not known yet.
+ */
+export async function findAccounts(tx: Transaction, email: string, tenantId: string): Promise<AccountRow[]> {
+  const { rows } = await tx.query<AccountRow>(
+    `SELECT ${userColumns}, password_hash FROM users u
+     WHERE lower(email) = lower($1) AND ($2 = '' OR tenant_id = $2) AND NOT disabled
+       AND (tenant_id IS NULL OR EXISTS (SELECT FROM tenants t WHERE t.tenant_id = u.tenant_id AND deleted_at IS NULL))
+     ORDER BY tenant_id IS NOT NULL, created_at, user_id LIMIT ${mostAccounts}`,
+    [email, tenantId],
+  );
+  // A tenant's user with the platform administrator's address must not lock the administrator out.
+  return rows[0]?.tenant_id === null ? rows.slice(0, 1) : rows;
+}
+
+/** Reports whether a platform administrator with this address exists, enabled or not. */
+export async function hasPlatformAdministrator(tx: Transaction, email: string): Promise<boolean> {
+  const { rows } = await tx.query('SELECT FROM users WHERE lower(email) = lower($1) AND tenant_id IS NULL', [email]);
+  return rows.length > 0;
+}
+
+/** A new account. */
+export interface NewUser {
+  readonly userId: string;
+  /** Null for a platform administrator. */
+  readonly tenantId: string | null;
+  readonly email: string;
+  readonly name: string;
+  readonly role: Role;
+  readonly passwordHash: string;
+  readonly disabled: boolean;
+}
+
+/** Inserts an account. Returns undefined when the address is taken in the tenant. */
+export async function insertUser(tx: Transaction, user: NewUser): Promise<UserRow | undefined> {
+  const { rows } = await tx.query<UserRow>(
+    `INSERT INTO users (user_id, tenant_id, email, name, role, password_hash, disabled)
+     VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT DO NOTHING RETURNING ${userColumns}`,
+    [user.userId, user.tenantId, user.email, user.name, user.role, user.passwordHash, user.disabled],
+  );
+  return rows[0];
+}

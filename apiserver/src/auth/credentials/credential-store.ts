@@ -1,0 +1,83 @@
+// SQL that decides whether sessions, keys and Kubernetes identities are valid.
+import type { Transaction } from '../../platform/database/database.ts';
+import type { Role } from './roles.ts';
+
+/** A session and everything that decides whether its access tokens are valid. */
+export interface SessionState {
+  session_id: string;
+  tenant_id: string | null;
+  user_id: string;
+  email: string;
+  role: Role;
+  user_disabled: boolean;
+  tenant_deleted: boolean;
+  revoked: boolean;
+  expires_at: Date;
+  last_used_at: Date;
+  /** Null for a platform administrator. */
+  rate_limit_per_minute: number | null;
+  tenant_ip_allowlist: string[] | null;
+}
+
+/** Reads the state of a session, or returns undefined. `lock` locks it until the transaction ends. */
+export async function sessionState(
+  tx: Transaction,
+  sessionId: string,
+  lock: '' | 'FOR UPDATE OF s' = '',
+): Promise<SessionState | undefined> {
+  const { rows } = await tx.query<SessionState>(
+    `SELECT s.session_id, s.tenant_id, s.user_id, u.email, u.role, u.disabled AS user_disabled,
+       t.deleted_at IS NOT NULL AS tenant_deleted, s.revoked_at IS NOT NULL AS revoked, s.expires_at, s.last_used_at,
+       t.rate_limit_per_minute, t.ip_allowlist AS tenant_ip_allowlist
+     FROM sessions s JOIN users u USING (user_id) LEFT JOIN tenants t ON t.tenant_id = s.tenant_id
+     WHERE s.session_id = $1 ${lock}`,
+    [sessionId],
+  );
+  return rows[0];
+}
+
+/** The settings of a namespace's tenant that a Kubernetes identity needs. */
+export interface TenantOfNamespace {
+  tenant_id: string;
+  rate_limit_per_minute: number;
+  ip_allowlist: string[];
+}
+
+/** Returns the tenant that owns a namespace, or undefined. Deleted tenants own none. */
+export async function tenantOfNamespace(tx: Transaction, namespace: string): Promise<TenantOfNamespace | undefined> {
+  const { rows } = await tx.query<TenantOfNamespace>(
+    `SELECT tenant_id, rate_limit_per_minute, ip_allowlist FROM tenants WHERE namespace = $1 AND deleted_at IS NULL`,
+    [namespace],
+  );
+  return rows[0];
+}
+
+/** A key and everything that decides whether it is valid. */
+export interface KeyState {
+  key_id: string;
+  tenant_id: string;
+  /** Null for a service account's key. */
+  device_id: string | null;
+  name: string;
+  key_hash: Buffer;
+  scopes: string[];
+  ip_allowlist: string[];
+  expires_at: Date | null;
+  last_used_at: Date | null;
+  revoked: boolean;
+  tenant_deleted: boolean;
+  rate_limit_per_minute: number;
+  tenant_ip_allowlist: string[];
+}
+
+/** Reads the state of the key with this hash, or returns undefined. */
+export async function keyState(tx: Transaction, hash: Buffer): Promise<KeyState | undefined> {
+  const { rows } = await tx.query<KeyState>(
+    `SELECT k.key_id, k.tenant_id, k.device_id, k.name, k.key_hash, k.scopes, k.ip_allowlist, k.expires_at, k.last_used_at,
+       k.revoked_at IS NOT NULL AS revoked, t.deleted_at IS NOT NULL AS tenant_deleted, t.rate_limit_per_minute,
+       t.ip_allowlist AS tenant_ip_allowlist
+     FROM api_keys k JOIN tenants t USING (tenant_id) WHERE k.key_hash = $1`,
+    [hash],
+  );
+  return rows[0];
+}

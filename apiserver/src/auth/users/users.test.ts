@@ -1,0 +1,115 @@
+import { toJsonString, type MessageInitShape } from '@bufbuild/protobuf';
+import { User_Role, ValidateTokenResponse_Reason as Reason } from '@kellet/proto/es/kellet/v1/auth_pb';
+import { expect } from 'chai';
+import { newId } from '../../platform/ids.ts';
+import type { KelletError } from '../../platform/errors.ts';
+import type { Caller } from '../../platform/rpc.ts';
+import { codeOf, method, password, TestAuth } from '../testing/test-auth.ts';
+import { insertTenant } from '../testing/test-fixtures.ts';
+
+describe('users', () => {
+  const at = TestAuth.define();
+
+  const context = { tenantId: 'acme' };
+  const make = (caller: Caller, fields: MessageInitShape<typeof method.createUser.input> = {}) =>
+    at.call(
+      method.createUser,
+      { email: `${newId()}@test`, role: User_Role.viewer, password, ...fields },
+      caller,
+      context,
+    );
+
+  it('are made, read, listed page by page, changed and removed', async () => {
+    const { caller } = await at.signedIn();
+    const made = await make(caller, { name: 'Ada', email: 'Ada@Test.example' });
+    expect(made).to.include({ name: 'Ada', email: 'Ada@Test.example', role: User_Role.viewer, disabled: false });
+    expect(toJsonString(method.createUser.output, made)).not.to.contain('argon2');
+    expect((await at.login('ada@test.example')).accessToken).not.to.equal('');
+    const ids: string[] = [];
+    let pageToken = '';
+    do {
+      const page = await at.call(method.listUsers, { pageSize: 2, pageToken }, caller, context);
+      ids.push(...page.users.map((user) => user.userId));
+      pageToken = page.nextPageToken;
+    } while (pageToken !== '');
+    expect(ids).to.include(made.userId);
+    expect(new Set(ids).size).to.equal(ids.length);
+    const update = { userId: made.userId, name: 'Augusta', email: 'unnamed@x', updateMask: { paths: ['name'] } };
+    expect(await at.call(method.updateUser, update, caller, context)).to.include({
+      name: 'Augusta',
+      email: made.email,
+    });
+    await at.call(method.deleteUser, { userId: made.userId }, caller, context);
+    expect(await codeOf(at.call(method.getUser, { userId: made.userId }, caller, context))).to.equal('NOT_FOUND');
+  });
+
+  it('have an address of their own in the tenant, however it is written', async () => {
+    const { caller } = await at.signedIn();
+    const email = `${newId()}@test`;
+    await make(caller, { email });
+    expect(await codeOf(make(caller, { email: email.toUpperCase() }))).to.equal('ALREADY_EXISTS');
+    const another = await make(caller);
+    const update = { userId: another.userId, email, updateMask: { paths: ['email'] } };
+    expect(await codeOf(at.call(method.updateUser, update, caller, context))).to.equal('ALREADY_EXISTS');
+  });
+
+  it('lose the sessions of an old password, except the one that changed it', async () => {
+    const { user, tokens, caller } = await at.signedIn();
+    const elsewhere = await at.login(user.email);
+    const update = { userId: user.user_id, password: 'another good password', updateMask: { paths: ['password'] } };
+    await at.call(method.updateUser, update, caller, context);
+    expect((await at.validate(tokens.accessToken)).valid).to.equal(true);
+    expect(await at.validate(elsewhere.accessToken)).to.include({ valid: false, reason: Reason.revoked });
+    expect(await codeOf(at.login(user.email))).to.equal('UNAUTHENTICATED');
+    await at.login(user.email, { password: 'another good password' });
+  });
+
+  it('cannot be raised, changed or removed by those who hold less', async () => {
+    const { caller, user } = await at.signedIn();
+    const request = { name: 'hr', scopes: ['users:write', 'users:read'] };
+    const key = await at.call(method.createApiKey, request, caller, context);
+    const service = await at.auth.authenticate(key.apiKey!, '127.0.0.1');
+    const takeover = { userId: user.user_id, password: 'a stolen account', updateMask: { paths: ['password'] } };
+    expect(await codeOf(make(service, { role: User_Role.tenant_admin }))).to.equal('PERMISSION_DENIED');
+    expect(await codeOf(at.call(method.updateUser, takeover, service, context))).to.equal('PERMISSION_DENIED');
+    expect(await codeOf(at.call(method.deleteUser, { userId: user.user_id }, service, context))).to.equal(
+      'PERMISSION_DENIED',
+    );
+  });
+
+  it('always keep one administrator', async () => {
+    await insertTenant(at.test.database, 'lonely');
+    const only = await at.signedIn('tenant_admin', 'lonely');
+    const lonely = { tenantId: 'lonely' };
+    const userId = only.user.user_id;
+    const change = (fields: object, path: string) =>
+      at.call(method.updateUser, { userId, ...fields, updateMask: { paths: [path] } }, only.caller, lonely);
+    expect(await codeOf(change({ role: User_Role.viewer }, 'role'))).to.equal('FAILED_PRECONDITION');
+    expect(await codeOf(change({ disabled: true }, 'disabled'))).to.equal('FAILED_PRECONDITION');
+    expect(await codeOf(at.call(method.deleteUser, { userId }, only.caller, lonely))).to.equal('FAILED_PRECONDITION');
+    const second = await at.makeUser('tenant_admin', 'lonely');
+    const both = await Promise.all(
+      [userId, second.user_id].map((id) =>
+        at.call(method.deleteUser, { userId: id }, only.caller, lonely).then(
+          () => 'deleted',
+          (error: KelletError) => error.code,
+        ),
+      ),
+    );
+    expect(both.sort()).to.deep.equal(['FAILED_PRECONDITION', 'deleted']);
+  });
+
+  for (const [name, fields, code] of [
+    ['a short password', { password: 'short' }, 'INVALID_ARGUMENT'],
+    ['no role', { role: undefined }, 'INVALID_ARGUMENT'],
+    ['the platform role', { role: User_Role.platform_admin }, 'INVALID_ARGUMENT'],
+    ['no e-mail', { email: '' }, 'INVALID_ARGUMENT'],
+    ['no address', { email: 'ada' }, 'INVALID_ARGUMENT'],
+    ['an unknown group', { groupIds: ['0190a000-0000-7000-8000-000000000000'] }, 'NOT_FOUND'],
+  ] as const) {
+    it(`are refused with ${name}`, async () => {
+      const { caller } = await at.signedIn();
+      expect(await codeOf(make(caller, fields as Parameters<typeof make>[1]))).to.equal(code);
+    });
+  }
+});

@@ -1,0 +1,199 @@
+// Users of a tenant: made, changed and removed by those who hold at least what they give.
+import { timestampFromDate } from '@bufbuild/protobuf/wkt';
+import type { MessageInitShape } from '@bufbuild/protobuf';
+import { User_Role, type AuthService, type UserSchema } from '@kellet/proto/es/kellet/v1/auth_pb';
+import type { Transaction } from '../../platform/database/database.ts';
+import {
+  alreadyExists,
+  failedPrecondition,
+  invalidArgument,
+  notFound,
+  permissionDenied,
+  sqlState,
+} from '../../platform/errors.ts';
+import { idField, textField, updatedFields } from '../../platform/fields.ts';
+import { newId } from '../../platform/ids.ts';
+import type { AuthPlatform } from '../credentials/auth-platform.ts';
+import type { Caller, Implementation } from '../../platform/rpc.ts';
+import { refuseLimitedKey } from '../credentials/key-limits.ts';
+import { checkNewPassword, hashPassword } from '../accounts/passwords.ts';
+import { scopesBeyond, scopesOfRole, tenantRoles, type Role } from '../credentials/roles.ts';
+import { announceSessionsOfUser, revokeSessionsOfUser } from '../sign-in/sessions.ts';
+import { insertUser, userColumns, type UserRow } from '../accounts/account-store.ts';
+
+const updatable = ['email', 'name', 'role', 'group_ids', 'password', 'disabled'] as const;
+
+/** The handlers of `auth/users`. */
+export function userHandlers(platform: AuthPlatform): Implementation<typeof AuthService> {
+  const { database, paging } = platform;
+  return {
+    createUser: async (request, { tenantId, caller }) => {
+      const email = emailField(request.email);
+      const name = textField('name', request.name, { maximum: 128 });
+      const role = roleField(request.role);
+      checkMayManage(caller, role);
+      refuseGroups(request.groupIds);
+      checkNewPassword(request.password);
+      const passwordHash = await hashPassword(request.password, tenantId);
+      const user = { userId: newId(), tenantId, email, name, role, passwordHash, disabled: request.disabled };
+      const row = await database.tenant(tenantId, async (tx) => {
+        await refuseLimitedKey(tx, caller);
+        return insertUser(tx, user);
+      });
+      if (!row) throw alreadyExists(`a user with e-mail ${JSON.stringify(email)} already exists`);
+      return toUser(row);
+    },
+
+    getUser: async (request, { tenantId }) => {
+      const userId = idField('user', request.userId);
+      return toUser(await database.read(tenantId, (tx) => findUser(tx, tenantId, userId)));
+    },
+
+    listUsers: async (request, { tenantId }) => {
+      const scope = [tenantId, 'users'];
+      const page = paging.open<string>(request, scope);
+      const { rows } = await database.read(tenantId, (tx) =>
+        tx.query<UserRow>(
+          `SELECT ${userColumns} FROM users WHERE tenant_id = $1 AND ($2::uuid IS NULL OR user_id > $2)
+           ORDER BY user_id LIMIT $3`,
+          [tenantId, page.after ?? null, page.size + 1],
+        ),
+      );
+      const closed = paging.close(rows, page, scope, (row) => row.user_id);
+      return { users: closed.rows.map(toUser), nextPageToken: closed.nextPageToken };
+    },
+
+    updateUser: async (request, { tenantId, caller }) => {
+      const userId = idField('user', request.userId);
+      const fields = updatedFields(request.updateMask, updatable);
+      const changes = {
+        email: fields.has('email') ? emailField(request.email ?? '') : null,
+        name: fields.has('name') ? textField('name', request.name ?? '', { maximum: 128 }) : null,
+        role: fields.has('role') ? roleField(request.role) : null,
+        disabled: fields.has('disabled') ? (request.disabled ?? false) : null,
+      };
+      if (fields.has('group_ids')) refuseGroups(request.groupIds);
+      let passwordHash: string | null = null;
+      if (fields.has('password')) {
+        checkNewPassword(request.password ?? '');
+        passwordHash = await hashPassword(request.password ?? '', tenantId);
+      }
+      const row = await database.tenant(tenantId, async (tx) => {
+        await refuseLimitedKey(tx, caller);
+        const administrators = await lockAdministrators(tx, tenantId);
+        const before = await findUser(tx, tenantId, userId);
+        checkMayManage(caller, before.role);
+        if (changes.role) checkMayManage(caller, changes.role);
+        const stays = (changes.role ?? before.role) === 'tenant_admin' && !(changes.disabled ?? before.disabled);
+        if (!stays) keepAnAdministrator(administrators, userId);
+        const updated = await updateUser(tx, tenantId, userId, { ...changes, passwordHash });
+        // A new password ends the sessions opened with the old one, except the one that changes it.
+        if (passwordHash !== null) await revokeSessionsOfUser(tx, userId, caller.sessionId);
+        if (updated.disabled) await revokeSessionsOfUser(tx, userId, '');
+        // Whoever holds the old role in memory forgets it; the sessions go on under the new one.
+        else if (updated.role !== before.role) await announceSessionsOfUser(tx, userId);
+        return updated;
+      });
+      return toUser(row);
+    },
+
+    deleteUser: async (request, { tenantId, caller }) => {
+      const userId = idField('user', request.userId);
+      await database.tenant(tenantId, async (tx) => {
+        const administrators = await lockAdministrators(tx, tenantId);
+        checkMayManage(caller, (await findUser(tx, tenantId, userId)).role);
+        keepAnAdministrator(administrators, userId);
+        await revokeSessionsOfUser(tx, userId, '');
+        await tx.query('DELETE FROM users WHERE tenant_id = $1 AND user_id = $2', [tenantId, userId]);
+      });
+      return {};
+    },
+  };
+}
+
+interface UserChanges {
+  readonly email: string | null;
+  readonly name: string | null;
+  readonly role: Role | null;
+  readonly disabled: boolean | null;
+  readonly passwordHash: string | null;
+}
+
+async function updateUser(tx: Transaction, tenantId: string, userId: string, changes: UserChanges): Promise<UserRow> {
+  try {
+    const { rows } = await tx.query<UserRow>(
+      `UPDATE users SET email = coalesce($3, email), name = coalesce($4, name), role = coalesce($5, role),
+         disabled = coalesce($6, disabled), password_hash = coalesce($7, password_hash), updated_at = now()
+       WHERE tenant_id = $1 AND user_id = $2 RETURNING ${userColumns}`,
+      [tenantId, userId, changes.email, changes.name, changes.role, changes.disabled, changes.passwordHash],
+    );
+    return rows[0]!;
+  } catch (error) {
+    if (sqlState(error) === '23505') {
+      throw alreadyExists(`a user with e-mail ${JSON.stringify(changes.email)} already exists`);
+    }
+    throw error;
+  }
+}
+
+async function findUser(tx: Transaction, tenantId: string, userId: string): Promise<UserRow> {
+  const { rows } = await tx.query<UserRow>(`SELECT ${userColumns} FROM users WHERE tenant_id = $1 AND user_id = $2`, [
+    tenantId,
+    userId,
+  ]);
+  if (!rows[0]) throw notFound('user');
+  return rows[0];
+}
+
+/** The enabled administrators, locked so that two of them cannot remove each other at once. */
+async function lockAdministrators(tx: Transaction, tenantId: string): Promise<string[]> {
+  const { rows } = await tx.query<{ user_id: string }>(
+    `SELECT user_id FROM users WHERE tenant_id = $1 AND role = 'tenant_admin' AND NOT disabled
+     ORDER BY user_id FOR UPDATE`,
+    [tenantId],
+  );
+  return rows.map((row) => row.user_id);
+}
+
+function keepAnAdministrator(administrators: readonly string[], leaving: string): void {
+  if (administrators.length === 1 && administrators[0] === leaving) {
+    throw failedPrecondition('a tenant keeps at least one enabled tenant_admin');
+  }
+}
+
+/** Nobody makes, changes or removes an account that holds more than they hold themselves. */
+export function checkMayManage(caller: Caller, role: Role): void {
+  if (scopesBeyond(scopesOfRole(role), caller.scopes).length > 0) {
+    throw permissionDenied(`the role ${role} holds more than you do`);
+  }
+}
+
+/** Checks an e-mail address. Throws INVALID_ARGUMENT naming the field. */
+export function emailField(text: string, field = 'email'): string {
+  const email = textField(field, text.trim(), { minimum: 1, maximum: 254 });
+  if (!/^[^\s@]+@[^\s@]+$/.test(email)) throw invalidArgument(`${field} must be an e-mail address`);
+  return email;
+}
+
+function roleField(role: User_Role | undefined): Role {
+  const known = tenantRoles.find((candidate) => User_Role[candidate] === role);
+  if (!known) throw invalidArgument(`role must be one of ${tenantRoles.join(', ')}`);
+  return known;
+}
+
+/** Groups of users are made by a service that this data plane does not have yet, so no id can name one. */
+function refuseGroups(groupIds: readonly string[]): void {
+  if (groupIds.length > 0) throw notFound(`group_ids: ${groupIds[0]}`);
+}
+
+function toUser(row: UserRow): MessageInitShape<typeof UserSchema> {
+  return {
+    userId: row.user_id,
+    email: row.email,
+    name: row.name,
+    role: User_Role[row.role],
+    disabled: row.disabled,
+    createdAt: timestampFromDate(row.created_at),
+    updatedAt: timestampFromDate(row.updated_at),
+  };
+}

@@ -1,0 +1,145 @@
+// Client of the transaction processor (the ARC API): submission, status and fee policy.
+import { toHex } from '@kellet/verify';
+import { traceRequestTo } from '../../platform/outbound/outgoing-call.ts';
+import { floorRate } from './fees.ts';
+import type { FeeRate } from './fees.ts';
+import { parseReport } from './processor-status.ts';
+import type { StatusReport } from './processor-status.ts';
+
+/** The processor could not be reached or gave no usable response: nothing is known about the transaction. */
+export class ProcessorUnavailable extends Error {
+  override readonly name = 'ProcessorUnavailable';
+}
+
+/** The result of a submission: a report of the transaction's status, or a refusal of its bytes (ARC errors 400–475). */
+export type Submission = { readonly report: StatusReport } | { readonly refused: number; readonly message: string };
+
+export interface ProcessorOptions {
+  /** Base URL, without /v1. */
+  readonly url: string;
+  /** Bearer token; empty for none. */
+  readonly token: string;
+  /** Callback URL; empty for none. */
+  readonly callbackUrl: string;
+}
+
+/** How long the processor may wait for the network before it responds to a submission, in seconds. */
+const networkSeconds = '2';
+const answerMilliseconds = 15_000;
+const policyMilliseconds = 600_000;
+
+export class Processor {
+  private readonly options: ProcessorOptions;
+  private readonly base: string;
+  private rate: FeeRate | undefined;
+  private rateReadAt = -Infinity;
+
+  constructor(options: ProcessorOptions) {
+    this.options = options;
+    this.base = options.url.replace(/\/+$/, '');
+  }
+
+  /**
+   * Submits raw bytes; resubmitting is harmless. The status in the body decides, whatever the HTTP code.
+   * @throws {ProcessorUnavailable} if the response says nothing about the transaction
+   */
+  async submit(raw: Uint8Array): Promise<Submission> {
+    const { callbackUrl } = this.options;
+    const first = await this.post(raw, callbackUrl);
+    // A rejected callback URL must not keep a batch off the chain: polling suffices without it.
+    if ('refused' in first && callbackUrl !== '' && /callback url/i.test(first.message)) return this.post(raw, '');
+    return first;
+  }
+
+  private async post(raw: Uint8Array, callbackUrl: string): Promise<Submission> {
+    const headers: Record<string, string> = { 'content-type': 'application/json', 'x-maxtimeout': networkSeconds };
+    if (callbackUrl !== '') headers['x-callbackurl'] = callbackUrl;
+    const { status, body } = await this.request('/v1/tx', '/v1/tx', {
+      method: 'POST',
+      headers,
+      body: JSON.stringify({ rawTx: toHex(raw) }),
+    });
+    const report = parseReport(body);
+    if (report) return { report };
+    if (status >= 400 && status < 500 && ![401, 403, 404, 408, 409, 429].includes(status)) {
+      return { refused: status, message: describe(body) };
+    }
+    throw new ProcessorUnavailable(`the processor answered ${status}: ${describe(body)}`);
+  }
+
+  /**
+   * Returns the status of a transaction, or undefined if the processor does not know it.
+   * @throws {ProcessorUnavailable}
+   */
+  async status(txid: string): Promise<StatusReport | undefined> {
+    const { status, body } = await this.request(`/v1/tx/${txid}`, '/v1/tx/{txid}', { headers: {} });
+    const report = parseReport(body);
+    if (report) return report;
+    if (status === 404) return undefined;
+    throw new ProcessorUnavailable(`the processor answered ${status}: ${describe(body)}`);
+  }
+
+  /**
+   * Returns the processor's fee rate, refreshed every ten minutes; while it is unavailable, the last known rate or the
+   * floor.
+   */
+  async feeRate(): Promise<FeeRate> {
+    if (performance.now() - this.rateReadAt < policyMilliseconds) return this.rate ?? floorRate;
+    try {
+      const { body } = await this.request('/v1/policy', '/v1/policy', { headers: {} });
+      const fee = (body as { policy?: { miningFee?: Partial<FeeRate> } } | undefined)?.policy?.miningFee;
+      if (Number.isFinite(fee?.satoshis) && Number.isFinite(fee?.bytes) && fee!.bytes! > 0) {
+        this.rate = { satoshis: fee!.satoshis!, bytes: fee!.bytes! };
+        this.rateReadAt = performance.now();
+      }
+    } catch (error) {
+      if (!(error instanceof ProcessorUnavailable)) throw error;
+    }
+    return this.rate ?? floorRate;
+  }
+
+  /** Refreshes the fee rate on next use: a refusal may mean that it has changed. */
+  forgetPolicy(): void {
+    this.rateReadAt = -Infinity;
+  }
+
+  /**
+   * Sends a request without trace context: the processor is a third party and must not learn which transactions and
+   * calls belong together.
+   */
+  private async request(
+    path: string,
+    template: string,
+    init: { method?: string; headers: Record<string, string>; body?: string },
+  ): Promise<{ status: number; body: unknown }> {
+    const headers = { ...init.headers };
+    if (this.options.token !== '') headers['authorization'] = `Bearer ${this.options.token}`;
+    let status: number;
+    let text: string;
+    try {
+      const url = new URL(`${this.base}${path}`);
+      ({ status, text } = await traceRequestTo({ method: init.method ?? 'GET', url, template }, async (answered) => {
+        const signal = AbortSignal.timeout(answerMilliseconds);
+        const response = await fetch(url, { ...init, headers, signal });
+        answered(response.status);
+        return { status: response.status, text: await response.text() };
+      }));
+    } catch (error) {
+      throw new ProcessorUnavailable('the processor does not respond', { cause: error });
+    }
+    try {
+      return { status, body: JSON.parse(text) as unknown };
+    } catch {
+      return { status, body: undefined };
+    }
+  }
+}
+
+/** Describes a refusal for logs and the batch's `error`. */
+function describe(body: unknown): string {
+  if (typeof body !== 'object' || body === null) return 'no explanation';
+  const { extraInfo, detail, message } = body as Record<string, unknown>;
+  const text = [extraInfo, detail, message].find((item) => typeof item === 'string' && item !== '') as
+    string | undefined;
+  return (text ?? 'no explanation').replaceAll('\n', ': ').slice(0, 300);
+}

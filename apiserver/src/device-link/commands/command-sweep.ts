@@ -1,0 +1,106 @@
+// Ends commands whose time is over and deletes those that ended long ago.
+import { Counter } from 'prom-client';
+import type { Database } from '../../platform/database/database.ts';
+import { commandsChannel } from '../../platform/database/channels.ts';
+import { sleep } from '../../platform/clock.ts';
+import type { Logger } from '../../platform/observability/logger.ts';
+import type { Platform } from '../../config/module.ts';
+import { openStatuses } from './commands.ts';
+
+/** Between two sweeps. */
+const pauseMilliseconds = 15_000;
+
+/** Commands that one transaction changes at the most. */
+const commandsPerTransaction = 500;
+
+/**
+ * Marks up to a batch of commands, of every tenant, as expired whose time is over, and wakes whoever waits for their end. Rows
+ * that another process sweeps are left to it. Returns how many.
+ */
+export function expireCommands(database: Database, most = commandsPerTransaction): Promise<number> {
+  return database.system(async (tx) => {
+    const { rowCount } = await tx.query(
+      `WITH over AS (
+         SELECT correlation_id FROM device_commands WHERE status IN ${openStatuses} AND expires_at <= now()
+         ORDER BY expires_at LIMIT $1 FOR UPDATE SKIP LOCKED),
+       ended AS (
+         UPDATE device_commands c SET status = 'expired', finished_at = c.expires_at
+         FROM over WHERE c.correlation_id = over.correlation_id RETURNING c.correlation_id)
+       SELECT pg_notify('${commandsChannel}', correlation_id::text) FROM ended`,
+      [most],
+    );
+    return rowCount ?? 0;
+  });
+}
+
+/** Deletes up to a batch of commands, of every tenant, that ended more than `days` ago. Returns how many. */
+export function deleteEndedCommands(database: Database, days: number, most = commandsPerTransaction): Promise<number> {
+  return database.system(async (tx) => {
+    const { rowCount } = await tx.query(
+      `DELETE FROM device_commands WHERE correlation_id = ANY (ARRAY (
+         SELECT correlation_id FROM device_commands WHERE finished_at < now() - $1::int4 * interval '1 day'
+         ORDER BY finished_at LIMIT $2 FOR UPDATE SKIP LOCKED))`,
+      [days, most],
+    );
+    return rowCount ?? 0;
+  });
+}
+
+/** Sweeps until it is stopped. */
+export class CommandSweep {
+  private readonly database: Database;
+  private readonly logger: Logger;
+  private readonly retentionDays: number;
+  private readonly swept: Counter;
+  private readonly stopping = new AbortController();
+  private running: Promise<void> | undefined;
+
+  constructor({ database, logger, config, metrics }: Platform) {
+    this.database = database;
+    this.logger = logger;
+    this.retentionDays = config.commandRetentionDays;
+    this.swept = new Counter({
+      name: 'kellet_commands_swept_total',
+      help: 'Commands that the sweep ended or deleted.',
+      labelNames: ['what'],
+      registers: [metrics],
+    });
+  }
+
+  start(): void {
+    this.running = this.run();
+  }
+
+  /** Resolves once a transaction under way has ended. */
+  async stop(): Promise<void> {
+    this.stopping.abort();
+    await this.running;
+  }
+
+  private async run(): Promise<void> {
+    const { signal } = this.stopping;
+    while (!signal.aborted) {
+      try {
+        await this.sweep();
+      } catch (error) {
+        this.logger.warn({ err: error }, 'commands could not be swept');
+      }
+      await sleep(pauseMilliseconds, signal);
+    }
+  }
+
+  /** Sweeps in small transactions until nothing is left or it is stopped. */
+  private async sweep(): Promise<void> {
+    const { database, retentionDays } = this;
+    const steps = [
+      { what: 'expired', step: () => expireCommands(database) },
+      { what: 'deleted', step: () => deleteEndedCommands(database, retentionDays) },
+    ];
+    for (const { what, step } of steps) {
+      for (let count = commandsPerTransaction; count === commandsPerTransaction && !this.stopping.signal.aborted;) {
+        count = await step();
+        this.swept.inc({ what }, count);
+      }
+    }
+  }
+}

@@ -1,0 +1,225 @@
+// Commands to devices: queued in PostgreSQL, handed out until the device answers, ended once.
+import type { JsonObject } from '@bufbuild/protobuf';
+import type { Transaction } from '../../platform/database/database.ts';
+import { commandsChannel } from '../../platform/database/channels.ts';
+import { newId } from '../../platform/ids.ts';
+import { redeliverySeconds } from './redelivery.ts';
+
+/** Where a command stands (API.md, RPC). */
+export type CommandStatus = 'queued' | 'scheduled' | 'sent' | 'successful' | 'failure' | 'expired' | 'cancelled';
+
+/** States of a command that has not ended, as SQL. */
+export const openStatuses = `('queued', 'scheduled', 'sent')`;
+
+/** A command's row. */
+export interface CommandRow {
+  readonly tenant_id: string;
+  readonly correlation_id: string;
+  readonly device_id: string;
+  readonly method: string;
+  readonly params: JsonObject;
+  readonly status: CommandStatus;
+  readonly response: JsonObject | null;
+  readonly error: string;
+  readonly persistent: boolean;
+  readonly rollout_id: string | null;
+  readonly attempts: number;
+  readonly created_at: Date;
+  readonly sent_at: Date | null;
+  readonly finished_at: Date | null;
+  readonly expires_at: Date;
+}
+
+/** A command as its sender knows it. */
+export interface NewCommand {
+  readonly tenantId: string;
+  readonly deviceId: string;
+  readonly method: string;
+  readonly params: JsonObject;
+  /** Kept until an offline device comes back. */
+  readonly persistent: boolean;
+  readonly expiresInSeconds: number;
+  readonly idempotencyKey?: string;
+}
+
+/**
+ * Queues one command; with an idempotency key that this device had before, answers the earlier command and queues nothing.
+ */
+export async function enqueueCommand(tx: Transaction, command: NewCommand): Promise<{ correlationId: string }> {
+  const { rows } = await tx.query<{ correlation_id: string }>(
+    `INSERT INTO device_commands
+       (tenant_id, correlation_id, device_id, method, params, status, persistent, idempotency_key, expires_at)
+     VALUES ($1, $2, $3, $4, $5, 'queued', $6, $7, now() + $8 * interval '1 second')
+     ON CONFLICT (tenant_id, device_id, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
+     RETURNING correlation_id`,
+    [
+      command.tenantId,
+      newId(),
+      command.deviceId,
+      command.method,
+      JSON.stringify(command.params),
+      command.persistent,
+      command.idempotencyKey ?? null,
+      command.expiresInSeconds,
+    ],
+  );
+  if (rows[0]) {
+    await wakeDevices(tx, command.tenantId, [command.deviceId]);
+    return { correlationId: rows[0].correlation_id };
+  }
+  const earlier = await tx.query<{ correlation_id: string }>(
+    `SELECT correlation_id FROM device_commands WHERE tenant_id = $1 AND device_id = $2 AND idempotency_key = $3`,
+    [command.tenantId, command.deviceId, command.idempotencyKey],
+  );
+  // The sweep may have deleted it meanwhile.
+  return earlier.rows[0] ? { correlationId: earlier.rows[0].correlation_id } : enqueueCommand(tx, command);
+}
+
+/** A rollout's command to one of its devices. */
+export interface RolloutCommand {
+  readonly deviceId: string;
+  readonly correlationId: string;
+  /** Not handed out before. */
+  readonly notBefore: Date;
+}
+
+/**
+ * Queues a rollout's persistent commands, all with the same method and parameters. Their time runs from the first hand-out. They
+ * replace what ended rollouts have left for these devices under the same method and package type.
+ */
+export async function enqueueRolloutCommands(
+  tx: Transaction,
+  tenantId: string,
+  rolloutId: string,
+  method: string,
+  params: JsonObject,
+  commands: readonly RolloutCommand[],
+): Promise<void> {
+  await tx.query(
+    `UPDATE device_commands c SET status = 'cancelled', finished_at = now() FROM ota_rollouts r
+     WHERE c.tenant_id = $1 AND c.device_id = ANY($2) AND c.status IN ${openStatuses}
+       AND c.method = $3 AND c.params->>'type' = $4
+       AND r.tenant_id = $1 AND r.rollout_id = c.rollout_id AND r.phase = 'completed'`,
+    [tenantId, commands.map((command) => command.deviceId), method, params['type']],
+  );
+  await tx.query(
+    `INSERT INTO device_commands
+       (tenant_id, correlation_id, device_id, method, params, status, persistent, rollout_id, not_before, expires_at)
+     SELECT $1, correlation_id, device_id, $2, $3, 'scheduled', true, $4, not_before, now() + interval '10 years'
+     FROM unnest($5::uuid[], $6::uuid[], $7::timestamptz[]) AS c (correlation_id, device_id, not_before)`,
+    [
+      tenantId,
+      method,
+      JSON.stringify(params),
+      rolloutId,
+      commands.map((command) => command.correlationId),
+      commands.map((command) => command.deviceId),
+      commands.map((command) => command.notBefore),
+    ],
+  );
+  await wakeDevices(
+    tx,
+    tenantId,
+    commands.map((command) => command.deviceId),
+  );
+}
+
+/** Cancels a rollout's commands that were not handed out yet. */
+export async function cancelUndelivered(tx: Transaction, tenantId: string, rolloutId: string): Promise<void> {
+  await tx.query(
+    `UPDATE device_commands SET status = 'cancelled', finished_at = now()
+     WHERE tenant_id = $1 AND rollout_id = $2 AND status = 'scheduled'`,
+    [tenantId, rolloutId],
+  );
+}
+
+/** Ends commands that have not ended yet. */
+export async function endOpenCommands(
+  tx: Transaction,
+  tenantId: string,
+  correlationIds: readonly string[],
+  status: 'expired' | 'cancelled',
+): Promise<void> {
+  await tx.query(
+    `UPDATE device_commands SET status = $3, finished_at = now()
+     WHERE tenant_id = $1 AND correlation_id = ANY($2) AND status IN ${openStatuses}`,
+    [tenantId, correlationIds, status],
+  );
+}
+
+/** Never hands these commands out again: the devices have them. They stay open until an answer or their expiry. */
+export async function stopRedelivery(
+  tx: Transaction,
+  tenantId: string,
+  correlationIds: readonly string[],
+): Promise<void> {
+  await tx.query(
+    `UPDATE device_commands SET not_before = 'infinity' WHERE tenant_id = $1 AND correlation_id = ANY($2)`,
+    [tenantId, correlationIds],
+  );
+}
+
+/**
+ * Marks commands as handed out and returns their rows. Leaves out those that were handed out by somebody else or have ended
+ * since they were read. A rollout's command that is handed out for the first time expires after `updateSeconds`.
+ */
+export async function handOut(
+  tx: Transaction,
+  tenantId: string,
+  commands: readonly CommandRow[],
+  updateSeconds = 0,
+): Promise<CommandRow[]> {
+  const { rows } = await tx.query<CommandRow & Record<string, unknown>>(
+    `WITH taken AS (
+       SELECT c.correlation_id, d.seconds FROM device_commands c
+       JOIN unnest($2::uuid[], $3::int4[], $4::int4[]) AS d (correlation_id, attempts, seconds)
+         ON d.correlation_id = c.correlation_id AND d.attempts = c.attempts
+       WHERE c.tenant_id = $1 AND c.status IN ${openStatuses} AND c.expires_at > now()
+       FOR UPDATE OF c SKIP LOCKED)
+     UPDATE device_commands c SET status = 'sent', sent_at = now(), attempts = c.attempts + 1,
+       not_before = now() + taken.seconds * interval '1 second',
+       expires_at = CASE WHEN c.status = 'scheduled' THEN least(c.expires_at, now() + $5::int4 * interval '1 second')
+                    ELSE c.expires_at END
+     FROM taken WHERE c.tenant_id = $1 AND c.correlation_id = taken.correlation_id RETURNING c.*`,
+    [
+      tenantId,
+      commands.map((command) => command.correlation_id),
+      commands.map((command) => command.attempts),
+      commands.map((command) => redeliverySeconds(command.attempts + 1)),
+      updateSeconds,
+    ],
+  );
+  return rows;
+}
+
+/** Ends a rollout's commands: what the device reported is the answer. */
+export async function finishRolloutCommands(
+  tx: Transaction,
+  tenantId: string,
+  correlationIds: readonly string[],
+  status: 'successful' | 'failure' | 'expired' | 'cancelled',
+): Promise<void> {
+  await tx.query(
+    `UPDATE device_commands SET status = $3, finished_at = now()
+     WHERE tenant_id = $1 AND correlation_id = ANY($2) AND status <> $3`,
+    [tenantId, correlationIds, status],
+  );
+}
+
+/** Wakes whoever waits for commands of these devices, once the transaction commits. */
+export async function wakeDevices(tx: Transaction, tenantId: string, deviceIds: readonly string[]): Promise<void> {
+  await tx.query(
+    `SELECT pg_notify('${commandsChannel}', $1 || '/' || device_id) FROM unnest($2::text[]) AS d (device_id)`,
+    [tenantId, deviceIds],
+  );
+}
+
+/** Wakes whoever waits for commands that this rollout holds back, once the transaction commits. */
+export async function wakeRollout(tx: Transaction, tenantId: string, rolloutId: string): Promise<void> {
+  await tx.query(`SELECT pg_notify('${commandsChannel}', $1 || '/' || $2)`, [tenantId, rolloutId]);
+}
+
+/** Wakes whoever waits for this command's end, once the transaction commits. */
+export async function wakeCommand(tx: Transaction, correlationId: string): Promise<void> {
+  await tx.query(`SELECT pg_notify('${commandsChannel}', $1)`, [correlationId]);
+}

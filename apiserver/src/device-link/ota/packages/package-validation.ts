@@ -1,0 +1,52 @@
+// Checks the fields of a package.
+import type { CreatePackageRequest } from '@kellet/proto/es/kellet/v1/ota_pb';
+import { OtaPackage_Type } from '@kellet/proto/es/kellet/v1/ota_pb';
+import type { OutboundGuard } from '../../../platform/outbound/outbound-guard.ts';
+import { uriProblem } from './artifact-fetch.ts';
+import { compareVersions, isVersion } from './version.ts';
+
+const longestText = 253;
+const longestReleaseNotes = 16_384;
+
+/** Returns what is wrong with a package, naming the field, or undefined. */
+export function packageProblem(
+  request: Pick<
+    CreatePackageRequest,
+    'version' | 'artifactUri' | 'sha256' | 'signature' | 'sizeBytes' | 'compatibility' | 'releaseNotes' | 'name'
+  > & { type?: OtaPackage_Type | undefined },
+  guard: OutboundGuard,
+): string | undefined {
+  const { compatibility } = request;
+  if (request.type === undefined || request.type === OtaPackage_Type.type_unspecified) return 'type must be fw or sw';
+  if (request.name.length > longestText) return `name must be at most ${longestText} characters`;
+  if (!isVersion(request.version)) return 'version must be a semantic version (1.2.3)';
+  const uri = uriProblem(request.artifactUri, guard);
+  if (uri) return uri;
+  if (!/^[0-9a-f]{64}$/i.test(request.sha256)) return 'sha256 must be 64 hexadecimal digits';
+  if (request.signature !== '' && !isSignature(request.signature)) {
+    return 'signature must be the base64 of an Ed25519 signature (64 bytes)';
+  }
+  if (request.releaseNotes.length > longestReleaseNotes)
+    return `release_notes must be at most ${longestReleaseNotes} characters`;
+  if (compatibility) {
+    for (const [field, version] of [
+      ['min_version', compatibility.minVersion],
+      ['max_version', compatibility.maxVersion],
+    ] as const) {
+      if (version !== '' && !isVersion(version)) return `compatibility.${field} must be a semantic version`;
+    }
+    const { minVersion, maxVersion } = compatibility;
+    if (minVersion !== '' && maxVersion !== '' && compareVersions(minVersion, maxVersion) > 0)
+      return 'compatibility.min_version must not be above max_version';
+    if (compatibility.deviceType.length > longestText)
+      return `compatibility.device_type must be at most ${longestText} characters`;
+    if (compatibility.hardwareIdPattern.length > longestText) {
+      return `compatibility.hardware_id_pattern must be at most ${longestText} characters`;
+    }
+  }
+  return undefined;
+}
+
+/** Reports whether the text has the form of a signature. signature.ts verifies it against the artifact. */
+const isSignature = (text: string): boolean =>
+  /^[A-Za-z0-9+/]+={0,2}$/.test(text) && Buffer.from(text, 'base64').length === 64;

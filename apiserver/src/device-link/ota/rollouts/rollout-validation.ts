@@ -1,0 +1,52 @@
+// Checks rollouts. Pure: each function returns the first problem, naming the field.
+import type { CreateRolloutRequest } from '@kellet/proto/es/kellet/v1/ota_pb';
+import type { Exclusion } from './cohort.ts';
+
+const longestText = 253;
+const mostSteps = 20;
+/** 30 days. */
+const mostSeconds = 2_592_000;
+const mostPerMinute = 1_000_000;
+const mostFailures = 1_000_000;
+const mostAttempts = 100;
+
+/** Returns what is wrong with a rollout, or undefined. The limits equal those of the custom resource definition. */
+export function rolloutProblem(request: CreateRolloutRequest): string | undefined {
+  const { canaryPercent, minFailures, steps } = request;
+  if (request.packageId === '') return 'package_id is required';
+  if (request.targetProfileId === '') return 'target_profile_id is required';
+  if (request.name.length > longestText) return `name must be at most ${longestText} characters`;
+  if (canaryPercent < 1 || canaryPercent > 100) return 'canary_percent must be from 1 to 100';
+  if ((request.failureThresholdPercent ?? 0) > 100) return 'failure_threshold_percent must be from 0 to 100';
+  if (request.packageId.toLowerCase() === request.rollbackPackageId.toLowerCase())
+    return 'rollback_package_id must name another package than package_id';
+  if (minFailures !== undefined && (minFailures < 1 || minFailures > mostFailures))
+    return `min_failures must be from 1 to ${mostFailures}`;
+  if (request.maxPerMinute > mostPerMinute) return `max_per_minute must be at most ${mostPerMinute}`;
+  if (request.deviceTimeoutSeconds > mostSeconds) return `device_timeout_seconds must be at most ${mostSeconds}`;
+  if (request.maxAttempts > mostAttempts) return `max_attempts must be at most ${mostAttempts}`;
+  if (steps.length > mostSteps) return `steps must be at most ${mostSteps}`;
+  let last = canaryPercent;
+  for (const [index, step] of steps.entries()) {
+    if (step.percent <= last || step.percent > 100) {
+      return `steps[${index}].percent must be greater than the stage before it (${last}) and at most 100`;
+    }
+    if (step.soakSeconds > mostSeconds) return `steps[${index}].soak_seconds must be at most ${mostSeconds}`;
+    last = step.percent;
+  }
+  return undefined;
+}
+
+/**
+ * Returns why no device of a fleet can ever take the package, or undefined. Versions and assignments may change, and an empty
+ * fleet may grow, so neither is a reason.
+ */
+export function fleetProblem(fleet: {
+  readonly devices: readonly unknown[];
+  readonly excluded: readonly { readonly reason: Exclusion }[];
+}): string | undefined {
+  const { devices, excluded } = fleet;
+  if (devices.length > 0 || excluded.length === 0 || excluded.some(({ reason }) => reason !== 'hardware_id'))
+    return undefined;
+  return 'the hardware id of no device of the profile matches the package’s hardware_id_pattern';
+}

@@ -1,0 +1,31 @@
+// The keys of PostgreSQL's advisory locks, one list. Migrations and old releases use the same numbers, so they never change.
+// telemetry_writer_lock (migrations/0006_telemetry.sql) derives the key of each writer's session lock.
+
+/** Held by the process that migrates the schema, for its session. */
+export const migrationLock = 6452817301;
+
+/** Held by the process that relays the outbox, for a transaction. */
+export const outboxLock = 6452817302;
+
+/** Held by the process that takes silent devices offline, for a transaction. */
+export const livenessLock = 6452817303;
+
+/** Serialises changes of block_headers. */
+export const headersLock = 6452817310;
+
+/** Held by the process that maintains the wallet, for a transaction. */
+export const walletLock = 6452817311;
+
+// Keys of text, hashed in SQL: hashtextextended(key, 0).
+
+/** Serialises additions to a tenant's devices against its quota. */
+export const tenantDevicesLock = (tenantId: string): string => `devices of ${tenantId}`;
+
+/** Serialises additions to a tenant's artifacts against its quota. */
+export const tenantArtifactsLock = (tenantId: string): string => `artifacts of ${tenantId}`;
+
+/**
+ * Locks the rollouts of a profile. Creating a rollout holds it exclusively; a change to the profile's devices shares it, so that
+ * a rollout and a change that do not see each other's rows never cross.
+ */
+export const profileRolloutsLock = (tenantId: string, profileId: string): string => `rollout/${tenantId}/${profileId}`;

@@ -1,0 +1,34 @@
+// The notification channels of PostgreSQL, one list. The payload's form stands beside each name.
+
+/** Wakes the outbox relay; no payload. */
+export const outboxChannel = 'kellet_outbox';
+
+/**
+ * Revoked credentials: the hex SHA-256 of a credential, or `session:<session id>` for every access token of a session. Changes
+ * to a whole tenant are announced on {@link tenantChannel}.
+ */
+export const revocationChannel = 'kellet_revocations';
+
+/** Tenants whose settings changed: the tenant's id. */
+export const tenantChannel = 'kellet_tenants';
+
+/** Changed profiles: `tenant/profile_id`. */
+export const profileChannel = 'kellet_profiles';
+
+/** Changed devices: `tenant/device`. */
+export const deviceChannel = 'kellet_devices';
+
+/** Devices that a process found silent: `tenant/device`. */
+export const offlineChannel = 'kellet_devices_offline';
+
+/**
+ * Wakes long polls and streams of commands: `tenant/device`; `tenant/rollout` when commands of a rollout may no longer be held
+ * back; or a correlation id.
+ */
+export const commandsChannel = 'kellet_commands';
+
+/** Sealed anchor batches: no payload, or the batch's id. */
+export const batchChannel = 'kellet_batches';
+
+/** Resources whose observed state changed: a Change as JSON (control/changes.ts). */
+export const controlChannel = 'kellet_control';

@@ -1,0 +1,39 @@
+// What the stack's own tests share: scratch folders and scripts that stand for processes.
+import { mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { processIdentity } from '../process-table.ts';
+import { waitUntil } from '../wait.ts';
+
+/** Runs `use` with a new folder, which is removed afterwards. */
+export async function withFolder<T>(use: (folder: string) => Promise<T>): Promise<T> {
+  const folder = await mkdtemp(join(tmpdir(), 'kellet-stack-test-'));
+  try {
+    return await use(folder);
+  } finally {
+    await rm(folder, { recursive: true, force: true });
+  }
+}
+
+/** Writes a script for Node into a folder and answers the command line that runs it. */
+export async function script(
+  folder: string,
+  name: string,
+  source: string,
+): Promise<{ command: string; args: string[] }> {
+  const path = join(folder, `${name}.mjs`);
+  await writeFile(path, source);
+  return { command: process.execPath, args: [path] };
+}
+
+/** Whether a process runs (a zombie does not). */
+export const isAlive = (pid: number): boolean => processIdentity(pid) !== undefined;
+
+/** Resolves when the process is gone. */
+export async function waitGone(pid: number, timeoutMilliseconds = 10_000): Promise<void> {
+  await waitUntil(() => !isAlive(pid), {
+    what: `the end of process ${pid}`,
+    timeoutMilliseconds,
+    intervalMilliseconds: 20,
+  });
+}

@@ -1,0 +1,75 @@
+// mocha root-hook plugin: one PostgreSQL and one NATS server for a whole run of unit tests.
+// Use: mocha --require ./dev/stack/testing/test-services.ts 'apiserver/src/**/*.test.ts'
+// Tests find KELLET_TEST_DATABASE_URL (a superuser's: each suite makes a database of its own) and
+// KELLET_TEST_NATS_URL, which are left alone when they are set already; and KELLET_TEST_NATS_SERVER and
+// KELLET_TEST_REDIS_SERVER, programs that a test starts by itself, because it also stops or configures them. Where there is
+// no Redis, KELLET_TEST_REDIS_PROBLEM says why, and only the tests that need it fail.
+import { chmod, mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { natsServerProgram } from '../binaries.ts';
+import { startNats } from '../nats.ts';
+import { findFreePorts } from '../ports.ts';
+import { redisServerProgram } from '../redis-server.ts';
+import { startPostgres } from '../postgres.ts';
+import { randomPassword } from '../secrets.ts';
+import type { Supervisor } from '../supervisor.ts';
+import { createSupervisor } from '../supervisor.ts';
+
+let supervisor: Supervisor | undefined;
+let folder: string | undefined;
+
+const report = (line: string) => process.stderr.write(`${line}\n`);
+
+async function findRedisServer(): Promise<void> {
+  try {
+    process.env.KELLET_TEST_REDIS_SERVER ??= await redisServerProgram(report);
+  } catch (error) {
+    process.env.KELLET_TEST_REDIS_PROBLEM = (error as Error).message;
+  }
+}
+
+async function start(): Promise<void> {
+  await findRedisServer();
+  process.env.KELLET_TEST_NATS_SERVER ??= await natsServerProgram(report);
+  const { KELLET_TEST_DATABASE_URL, KELLET_TEST_NATS_URL } = process.env;
+  if (KELLET_TEST_DATABASE_URL && KELLET_TEST_NATS_URL) return;
+  folder = await mkdtemp(join(tmpdir(), 'kellet-test-'));
+  await chmod(folder, 0o711);
+  const services = createSupervisor({
+    recordsFolder: join(folder, 'run'),
+    logsFolder: join(folder, 'logs'),
+    report,
+  });
+  supervisor = services;
+  const [databasePort, natsPort] = await findFreePorts(2);
+  const database = async () => {
+    if (KELLET_TEST_DATABASE_URL) return;
+    const options = { supervisor: services, folder: join(folder!, 'postgres'), port: databasePort! };
+    const { superuserUrl } = await startPostgres({ ...options, password: randomPassword() });
+    process.env.KELLET_TEST_DATABASE_URL = superuserUrl;
+  };
+  const broker = async () => {
+    if (KELLET_TEST_NATS_URL) return;
+    const program = process.env.KELLET_TEST_NATS_SERVER!;
+    const options = { supervisor: services, program, folder: join(folder!, 'nats'), port: natsPort! };
+    process.env.KELLET_TEST_NATS_URL = await startNats(options);
+  };
+  await Promise.all([database(), broker()]);
+}
+
+/** Runs once before all tests, in the main process also when mocha runs in parallel. */
+export async function mochaGlobalSetup(): Promise<void> {
+  try {
+    await start();
+  } catch (error) {
+    await mochaGlobalTeardown();
+    throw error;
+  }
+}
+
+/** Runs once after all tests. */
+export async function mochaGlobalTeardown(): Promise<void> {
+  await supervisor?.stopAll();
+  if (folder) await rm(folder, { recursive: true, force: true });
+}

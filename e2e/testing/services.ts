@@ -1,0 +1,59 @@
+// The services that create resources, in the process of a test: on a real database and API server, each reached the way the test
+// wants it.
+import { AuthService } from '@kellet/proto/es/kellet/v1/auth_pb.ts';
+import { ProfileService } from '@kellet/proto/es/kellet/v1/profile_pb.ts';
+import { ProvisioningService } from '@kellet/proto/es/kellet/v1/provisioning_pb.ts';
+import { TenantApplier } from '../../apiserver/src/tenants/tenant-applier.ts';
+import { TenantResources } from '../../apiserver/src/tenants/tenant-resources.ts';
+import { tenantHandlers } from '../../apiserver/src/tenants/tenants.ts';
+import { MovableClock, testPlatform } from '../../apiserver/src/auth/testing/test-platform.ts';
+import { Dispatcher } from '../../apiserver/src/control/dispatcher.ts';
+import { ResourceWriter } from '../../apiserver/src/resources/resource-writer.ts';
+import { RolloutMembership } from '../../apiserver/src/device-link/ota/rollouts/membership.ts';
+import { createOta } from '../../apiserver/src/device-link/ota/service.ts';
+import { ProfileApplier } from '../../apiserver/src/device-link/provisioning/profile-applier.ts';
+import { createProfileReader, profileService } from '../../apiserver/src/device-link/provisioning/profiles.ts';
+import { TemplateApplier } from '../../apiserver/src/device-link/provisioning/template-applier.ts';
+import { templateMethods } from '../../apiserver/src/device-link/provisioning/templates.ts';
+import { registryUsage } from '../../apiserver/src/device-link/provisioning/testing/test-fixtures.ts';
+import { systemClock } from '../../apiserver/src/platform/clock.ts';
+import type { Database } from '../../apiserver/src/platform/database/database.ts';
+import type { KubernetesApi } from '../../apiserver/src/platform/kubernetes/kubernetes.ts';
+import { createLogger } from '../../apiserver/src/platform/observability/logger.ts';
+import { Paging } from '../../apiserver/src/platform/paging.ts';
+import { ServiceRegistry } from '../../apiserver/src/platform/rpc.ts';
+
+/** Puts the services together as one process of the data plane has them. */
+export function assembleServices(options: {
+  database: Database;
+  kubernetes: KubernetesApi;
+  deadlineMilliseconds?: number;
+  settleMilliseconds?: number;
+}): { registry: ServiceRegistry; dispatcher: Dispatcher; writer: ResourceWriter } {
+  const { database } = options;
+  const ground = { ...options, logger: createLogger('silent') };
+  const dispatcher = new Dispatcher(database);
+  const writer = new ResourceWriter({ ...ground, dispatcher });
+  const paging = new Paging(Buffer.alloc(32));
+  const membership = new RolloutMembership(systemClock);
+  const profiles = new ProfileApplier(database, registryUsage, membership);
+  const templates = new TemplateApplier(database);
+  const tenants = new TenantApplier({ database });
+  const platform = { ...testPlatform(database, new MovableClock()), clock: systemClock, paging };
+  const ota = createOta(platform, createProfileReader(database), writer, membership);
+  dispatcher.addApplier('tenant', tenants);
+  dispatcher.addApplier('deviceProfile', profiles);
+  dispatcher.addApplier('provisioningTemplate', templates);
+  dispatcher.addApplier('otaPackage', ota.packages);
+  dispatcher.addApplier('otaRollout', ota.rolloutApplier);
+  const registry = new ServiceRegistry();
+  const usage = registryUsage;
+  registry.register(ProfileService, profileService({ database, paging, writer, applier: profiles, usage }));
+  registry.register(
+    ProvisioningService,
+    templateMethods({ database, paging, writer, applier: templates, sealKey: () => '' }),
+  );
+  ota.register(registry);
+  registry.register(AuthService, tenantHandlers(platform, new TenantResources({ ...ground, applier: tenants })));
+  return { registry, dispatcher, writer };
+}

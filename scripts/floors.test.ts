@@ -1,0 +1,180 @@
+import { expect } from 'chai';
+import { Linter } from 'eslint';
+import { globSync, readFileSync } from 'node:fs';
+import path from 'node:path';
+import tseslint from 'typescript-eslint';
+import ts from 'typescript';
+import { covers, floors, folderOf, folders, importProblem, isForTests, picture, plugin } from './floors.ts';
+
+const root = path.dirname(import.meta.dirname);
+
+/** Every TypeScript file that is written by hand, and the files of this repository that it imports. */
+const imports = new Map<string, readonly string[]>();
+
+before(() => {
+  const files = globSync('{apiserver,bench,client,crds,dev,e2e,kubectl,operator,proto,scripts,verify}/**/*.ts', {
+    cwd: root,
+    exclude: (name) => /(^|\/)(node_modules|dist|gen|generated)$|\.d\.ts$/.test(name),
+  });
+  const known = new Set(files);
+  for (const file of files) {
+    const { importedFiles } = ts.preProcessFile(readFileSync(path.join(root, file), 'utf8'), true, true);
+    const targets = importedFiles
+      .filter(({ fileName }) => fileName.startsWith('.'))
+      .map(({ fileName }) => path.join(path.dirname(file), fileName));
+    imports.set(
+      file,
+      targets.filter((target) => known.has(target)),
+    );
+  }
+});
+
+/** Returns the groups of nodes of a graph that reach each other, by Tarjan's algorithm. */
+function circles(graph: ReadonlyMap<string, readonly string[]>): string[][] {
+  const index = new Map<string, number>();
+  const low = new Map<string, number>();
+  const stack: string[] = [];
+  const found: string[][] = [];
+  const visit = (node: string): void => {
+    index.set(node, index.size);
+    low.set(node, index.get(node)!);
+    stack.push(node);
+    for (const next of graph.get(node) ?? []) {
+      if (!index.has(next)) visit(next);
+      if (stack.includes(next)) low.set(node, Math.min(low.get(node)!, low.get(next)!));
+    }
+    if (low.get(node) !== index.get(node)) return;
+    const group = stack.splice(stack.indexOf(node));
+    if (group.length > 1) found.push(group.sort());
+  };
+  for (const node of graph.keys()) if (!index.has(node)) visit(node);
+  return found;
+}
+
+/** The imports between folders of apiserver/src, without those of tests. */
+function folderImports(): { from: string; to: string }[] {
+  return [...imports].flatMap(([file, targets]) => {
+    const from = isForTests(file) ? undefined : folderOf(path.join(root, file));
+    if (from === undefined) return [];
+    return targets.map((target) => ({ from, to: folderOf(path.join(root, target))! }));
+  });
+}
+
+describe('the floors of apiserver/src', () => {
+  it('have no circles, whether of rooms or of whole folders', () => {
+    for (const depth of [1, 2, 3]) {
+      const cut = (folder: string) => folder.split('/').slice(0, depth).join('/');
+      const graph = new Map<string, string[]>();
+      for (const from of folders) {
+        const below = folders.filter((to) => importProblem(from, to) === undefined && cut(to) !== cut(from));
+        graph.set(cut(from), [...(graph.get(cut(from)) ?? []), ...below.map(cut)]);
+      }
+      expect(circles(graph)).to.deep.equal([]);
+    }
+  });
+
+  it('match the code: every import is allowed, and everything allowed is used', () => {
+    const used = folderImports().filter(({ from, to }) => from !== to);
+    expect(used.length).to.be.greaterThan(500);
+    expect(used.flatMap(({ from, to }) => importProblem(from, to) ?? [])).to.deep.equal([]);
+    const unused = Object.entries(floors).flatMap(([folder, entries]) =>
+      entries
+        .filter((entry) => !used.some(({ from, to }) => from === folder && covers(entry, to)))
+        .map((entry) => `${folder} → ${entry}`),
+    );
+    expect(unused).to.deep.equal([]);
+    const inUse = new Set(folderImports().flatMap(({ from, to }) => [from, to]));
+    expect(folders.filter((folder) => !inUse.has(folder))).to.deep.equal([]);
+  });
+
+  it('are drawn in docs/architecture.md', () => {
+    expect(readFileSync(path.join(root, 'docs/architecture.md'), 'utf8')).to.contain(
+      `\n\`\`\`\n${picture()}\n\`\`\`\n`,
+    );
+  });
+});
+
+describe('circles between files', () => {
+  it('are found', () => {
+    const graph = new Map([
+      ['a', ['b']],
+      ['b', ['c', 'd']],
+      ['c', ['a']],
+      ['d', []],
+    ]);
+    expect(circles(graph)).to.deep.equal([['a', 'b', 'c']]);
+  });
+
+  it('do not exist in any workspace', () => {
+    expect(imports.size).to.be.greaterThan(600);
+    expect(circles(imports)).to.deep.equal([]);
+  });
+});
+
+describe('test helpers', () => {
+  /** Imported by tests alone, but written for others: entry points of packages, and programs. */
+  const entryPoints = [
+    'crds/compatibility.ts',
+    'crds/generate.ts',
+    'crds/src/index.ts',
+    'e2e/fuzz/run.ts',
+    'scripts/floors.ts',
+    'scripts/report-metrics.ts',
+    'verify/src/index.ts',
+  ];
+
+  it('lie in testing folders', () => {
+    const importers = new Map<string, string[]>();
+    for (const [file, targets] of imports) {
+      for (const target of targets) importers.set(target, [...(importers.get(target) ?? []), file]);
+    }
+    const stray = [...importers].flatMap(([file, by]) => (!isForTests(file) && by.every(isForTests) ? [file] : []));
+    expect(stray.sort()).to.deep.equal(entryPoints);
+  });
+});
+
+describe('the lint rules for imports', () => {
+  const messagesOf = (file: string, code: string): string[] =>
+    new Linter({ cwd: root })
+      .verify(
+        code,
+        [
+          {
+            files: ['**/*.ts'],
+            languageOptions: { parser: tseslint.parser },
+            plugins: { kellet: plugin },
+            rules: { 'kellet/floors': 'error', 'kellet/test-helpers': 'error' },
+          },
+        ] as Linter.Config[],
+        path.join(root, file),
+      )
+      .map(({ message }) => message);
+
+  const table: [what: string, file: string, code: string, message: string | undefined][] = [
+    ['a floor below', 'auth/service.ts', `import { a } from '../platform/errors.ts';`, undefined],
+    ['the same folder', 'auth/service.ts', `import { a } from './other.ts';`, undefined],
+    ['its own room', 'auth/service.ts', `import { a } from './sign-in/sessions.ts';`, undefined],
+    ['a package', 'auth/service.ts', `import { a } from '@kellet/crds';`, undefined],
+    ['a floor above', 'auth/service.ts', `import { a } from '../tenants/tenants.ts';`, 'tenants stands above auth'],
+    ['a type of it', 'auth/x.ts', `import type { A } from '../tenants/tenants.ts';`, 'tenants stands above auth'],
+    ['a type in place', 'auth/x.ts', `type A = import('../tenants/x.ts').A;`, 'tenants stands above auth'],
+    ['an export', 'auth/service.ts', `export { a } from '../tenants/tenants.ts';`, 'tenants stands above auth'],
+    ['all exports', 'auth/service.ts', `export * from '../tenants/tenants.ts';`, 'tenants stands above auth'],
+    ['a late import', 'auth/x.ts', `await import('../tenants/tenants.ts');`, 'tenants stands above auth'],
+    ['from a room its folder', 'auth/users/x.ts', `import { a } from '../service.ts';`, 'auth stands above auth/users'],
+    ['a side floor', 'policies/x.ts', `import { a } from '../config/config.ts';`, 'policies must not import config'],
+    ['a room not listed', 'openapi/x.ts', `import { a } from '../gateway/grpc/x.ts';`, 'openapi must not import'],
+    ['a new folder', 'novel/x.ts', `import { a } from '../platform/x.ts';`, 'apiserver/src/novel has no row'],
+    ['a helper', 'auth/x.ts', `import { a } from './testing/test-auth.ts';`, 'must not import test helpers'],
+    ['a test', 'auth/x.ts', `import { a } from './x.test.ts';`, 'must not import test helpers'],
+    ['an assertion', 'auth/x.ts', `import { expect } from 'chai';`, 'chai is for tests'],
+    ['(a name)', 'auth/test-x.ts', `export const a = 1;`, 'belongs into a testing/ folder'],
+  ];
+  for (const [what, file, code, message] of table) {
+    it(`${message === undefined ? 'allow' : 'reject'} ${what}: ${file}, ${code}`, () => {
+      const messages = messagesOf(`apiserver/src/${file}`, code);
+      if (message === undefined) expect(messages).to.deep.equal([]);
+      else expect(messages.join('\n')).to.contain(message);
+    });
+  }
+});

@@ -1,0 +1,201 @@
+// Which folder of apiserver/src may import which, and the lint rules that hold the code to it (eslint.config.js).
+import path from 'node:path';
+import type { Rule } from 'eslint';
+
+const root = path.dirname(import.meta.dirname);
+const base = 'apiserver/src';
+
+/**
+ * The folders of apiserver/src from the bottom up, each with the folders it may import: `auth` is the folder's own files, `auth/*`
+ * its rooms as well. A folder may always import its own rooms. Nothing imports a folder further down this table, and the rooms
+ * of a folder stand together, so there are no circles, whether one looks at rooms or at whole folders.
+ */
+export const floors: Readonly<Record<string, readonly string[]>> = {
+  // The own files of platform are the ground of its rooms; elsewhere own files stand above the rooms.
+  platform: [],
+  'platform/observability': [],
+  'platform/outbound': ['platform/observability'],
+  'platform/kubernetes': ['platform', 'platform/observability', 'platform/outbound'],
+  'platform/database': ['platform', 'platform/observability'],
+  'platform/events': ['platform', 'platform/observability', 'platform/database'],
+  'platform/grpc': ['platform'],
+  config: ['platform/*'],
+  policies: ['platform'],
+  'auth/credentials': ['platform/*', 'config'],
+  'auth/accounts': ['platform/*', 'auth/credentials'],
+  'auth/sign-in': ['platform/*', 'auth/accounts', 'auth/credentials'],
+  'auth/users': ['platform/*', 'auth/accounts', 'auth/credentials', 'auth/sign-in'],
+  auth: ['platform/*', 'config'],
+  'chain-anchor/headers': ['platform/*'],
+  'chain-anchor/processor': ['platform/outbound'],
+  'chain-anchor/transactions': ['platform/*', 'chain-anchor/processor'],
+  'chain-anchor/wallet': ['platform/*', 'chain-anchor/headers', 'chain-anchor/processor', 'chain-anchor/transactions'],
+  'chain-anchor/pipeline': ['platform/*', 'chain-anchor/*'],
+  'chain-anchor': ['platform/*', 'config'],
+  internal: ['platform/*', 'config'],
+  control: ['platform/*', 'config', 'internal'],
+  'device-registry': ['platform/*', 'config', 'policies', 'auth/credentials'],
+  'gateway/transcoding': ['platform'],
+  'gateway/observability': ['platform/*', 'auth/credentials', 'gateway/transcoding'],
+  'gateway/rate-limit': ['platform/*'],
+  'gateway/admission': [
+    ...['platform/*', 'auth/credentials'],
+    ...['gateway/observability', 'gateway/rate-limit', 'gateway/transcoding'],
+  ],
+  'gateway/http': ['platform/*', 'gateway/admission', 'gateway/rate-limit', 'gateway/transcoding'],
+  'gateway/grpc': [
+    ...['platform/*', 'gateway/admission', 'gateway/http'],
+    ...['gateway/observability', 'gateway/transcoding'],
+  ],
+  gateway: ['platform/*', 'config'],
+  openapi: ['platform', 'gateway', 'gateway/admission', 'gateway/transcoding'],
+  resources: ['platform/*', 'config', 'control'],
+  tenants: [
+    ...['platform/*', 'config', 'policies', 'control', 'resources'],
+    ...['auth/accounts', 'auth/credentials', 'auth/users'],
+  ],
+  'device-link/commands': ['platform/*', 'config'],
+  'device-link/provisioning': [
+    ...['platform/*', 'config', 'policies', 'auth/credentials'],
+    ...['control', 'resources', 'device-registry'],
+  ],
+  'device-link/ota/packages': ['platform/*', 'control', 'resources'],
+  'device-link/ota/assignments': ['platform/*', 'device-link/ota/packages'],
+  'device-link/ota/rollouts': [
+    ...['platform/*', 'policies', 'control', 'resources', 'device-registry', 'device-link/commands'],
+    ...['device-link/provisioning', 'device-link/ota/packages', 'device-link/ota/assignments'],
+  ],
+  'device-link/ota/delivery': [
+    ...['platform/*', 'policies', 'device-registry', 'device-link/commands'],
+    ...['device-link/ota/packages', 'device-link/ota/assignments', 'device-link/ota/rollouts'],
+  ],
+  'device-link/ota': ['platform/*', 'config', 'policies', 'resources'],
+  'device-link/rpc': [
+    ...['platform/*', 'config', 'policies', 'device-registry', 'device-link/commands'],
+    ...['device-link/ota/rollouts', 'device-link/ota/delivery'],
+  ],
+  'telemetry/points': ['platform'],
+  'telemetry/write': ['platform/*', 'telemetry/points'],
+  'telemetry/ingest': ['platform/*', 'telemetry/points', 'telemetry/write'],
+  'telemetry/read': ['platform/*', 'telemetry/points'],
+  'telemetry/live': ['platform/*', 'tenants', 'telemetry/points'],
+  telemetry: ['platform/*', 'config'],
+  'dashboard-bff': [
+    ...['platform/*', 'gateway/admission', 'gateway/http', 'gateway/observability'],
+    ...['telemetry/live', 'telemetry/points'],
+  ],
+  verifier: [
+    ...['platform/*', 'config', 'device-registry', 'chain-anchor/headers'],
+    ...['telemetry/points', 'telemetry/read'],
+  ],
+  // main.ts, create-services.ts and what else knows the whole process.
+  '.': ['*'],
+};
+
+/** The folders, from the bottom up. */
+export const folders: readonly string[] = Object.keys(floors);
+
+/** Reports whether an entry of the table covers a folder. */
+export const covers = (entry: string, folder: string): boolean =>
+  entry === '*' ||
+  entry === folder ||
+  (entry.endsWith('/*') && (folder === entry.slice(0, -2) || folder.startsWith(entry.slice(0, -1))));
+
+/** Returns why a file of one folder must not import from another, or undefined. */
+export function importProblem(from: string, to: string): string | undefined {
+  if (from === to) return undefined;
+  for (const folder of [from, to]) {
+    if (!folders.includes(folder)) return `${base}/${folder} has no row in scripts/floors.ts`;
+  }
+  if (folders.indexOf(to) > folders.indexOf(from)) return `${to} stands above ${from} (scripts/floors.ts)`;
+  const isAllowed = to.startsWith(`${from}/`) || floors[from]!.some((entry) => covers(entry, to));
+  return isAllowed ? undefined : `${from} must not import ${to} (scripts/floors.ts)`;
+}
+
+/** Returns the folder of a file below apiserver/src, or undefined for any other file. */
+export function folderOf(file: string): string | undefined {
+  const relative = path.relative(path.join(root, base), file);
+  return relative.startsWith('..') ? undefined : path.dirname(relative).replaceAll(path.sep, '/');
+}
+
+/** Reports whether a path belongs to tests: a test, or a helper in a `testing` folder. */
+export const isForTests = (file: string): boolean => /\.test\.ts$|(^|\/)testing\//.test(file.replaceAll(path.sep, '/'));
+
+/** Calls `check` with the specifier of everything that a file imports, types included. */
+const eachImport = (check: (node: Rule.Node, specifier: string) => void): Rule.RuleListener => {
+  const visit = (node: Rule.Node): void => {
+    const { source } = node as unknown as { source?: { value?: unknown } | null };
+    if (typeof source?.value === 'string') check(node, source.value);
+  };
+  return {
+    ImportDeclaration: visit,
+    ExportNamedDeclaration: visit,
+    ExportAllDeclaration: visit,
+    ImportExpression: visit,
+    TSImportType: visit,
+  };
+};
+
+const floorsRule: Rule.RuleModule = {
+  meta: { type: 'problem', schema: [] },
+  create(context) {
+    const from = folderOf(context.filename);
+    if (from === undefined) return {};
+    return eachImport((node, specifier) => {
+      if (!specifier.startsWith('.')) return;
+      const to = folderOf(path.resolve(path.dirname(context.filename), specifier));
+      const message = to === undefined ? undefined : importProblem(from, to);
+      if (message !== undefined) context.report({ node, message });
+    });
+  },
+};
+
+const testHelpersRule: Rule.RuleModule = {
+  meta: { type: 'problem', schema: [] },
+  create(context) {
+    return {
+      Program(node) {
+        if (/^test-.*\.ts$/.test(path.basename(context.filename))) {
+          context.report({ node, message: 'a test helper belongs into a testing/ folder' });
+        }
+      },
+      ...eachImport((node, specifier) => {
+        if (isForTests(specifier)) context.report({ node, message: 'production code must not import test helpers' });
+        if (/^(chai|mocha)(\/|$)/.test(specifier)) {
+          context.report({ node, message: `${specifier} is for tests and the helpers in testing/ folders` });
+        }
+      }),
+    };
+  },
+};
+
+/** The ESLint plugin. `floors` holds imports within apiserver/src to the table, `test-helpers` keeps production code free of tests. */
+export const plugin = { rules: { floors: floorsRule, 'test-helpers': testHelpersRule } };
+
+/** Draws the table for docs/architecture.md: the floors of the folders, then the rooms of each, the highest first. */
+export function picture(): string {
+  const outer = (folder: string): string => folder.split('/')[0]!;
+  const heights = new Map<string, number>();
+  for (const [folder, entries] of Object.entries(floors)) {
+    const below = [...heights].filter(
+      ([other]) =>
+        other !== outer(folder) && entries.some((entry) => folders.some((f) => outer(f) === other && covers(entry, f))),
+    );
+    const height = Math.max(-1, ...below.map(([, floor]) => floor)) + 1;
+    heights.set(outer(folder), Math.max(heights.get(outer(folder)) ?? 0, height));
+  }
+  const nameOf = (folder: string): string => (folder === '.' ? 'main.ts, create-services.ts …' : folder);
+  const lines: string[] = [];
+  for (let floor = Math.max(...heights.values()); floor >= 0; floor -= 1) {
+    const names = [...heights].flatMap(([folder, height]) => (height === floor ? [nameOf(folder)] : []));
+    lines.push(`${String(floor).padStart(2)}  ${names.join(' · ')}`);
+  }
+  lines.push('');
+  for (const folder of [...heights.keys()].reverse()) {
+    const rooms = folders
+      .filter((other) => other.startsWith(`${folder}/`))
+      .map((room) => room.slice(folder.length + 1));
+    if (rooms.length > 0) lines.push(`${folder}: ${rooms.join(' < ')}`);
+  }
+  return lines.join('\n');
+}
