@@ -244,8 +244,8 @@ describe('operator', function () {
     it('refuses in words what cannot be honoured', async () => {
       const bad = makeRollout('bad', 'x', { name: 'p', version: '' }, { steps: [{ percent: 50 }, { percent: 10 }] });
       const failure = await kubectl.apply(bad).then(String, String);
-      expect(failure).to.include('steps must have rising percents');
-      expect(failure).to.include('steps must have percents above canaryPercent');
+      expect(failure).to.include('steps must have increasing percent values');
+      expect(failure).to.include('steps must have percent values greater than canaryPercent');
     });
 
     it('resolves references in any order', async () => {
