@@ -69,7 +69,7 @@ function showPrograms(shown: boolean): void {
   programsShown = shown;
 }
 
-/** Builds programs in the background, at a low priority: what is checked meanwhile goes first. @returns whether all are there */
+/** Builds programs in the background, at a low priority: what is checked meanwhile goes first. Returns whether all are there. */
 function buildPrograms(names: readonly string[]): Promise<boolean> {
   const child = spawn('node', ['dev/stack/programs.ts', ...names], { cwd: root, stdio: ['ignore', 'pipe', 'inherit'] });
   try {

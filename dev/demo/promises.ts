@@ -24,7 +24,7 @@ export class Promises<Key extends string> {
     row.isKept = isKept;
   }
 
-  /** Whether all of them were kept. */
+  /** Reports whether all of them were kept. */
   get areKept(): boolean {
     return [...this.#rows.values()].every((row) => row.isKept);
   }

@@ -40,7 +40,7 @@ const largest: Readonly<Record<string, number>> = {
 
 /**
  * The fields of a POST /dev/faults body, checked.
- * @returns the change, or a message that says what is wrong with the body
+ * Returns the change, or a message that says what is wrong with the body.
  */
 export function parseFaults(body: unknown): Partial<Faults> | string {
   if (typeof body !== 'object' || body === null || Array.isArray(body)) return 'the body must be a JSON object';

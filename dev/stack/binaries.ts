@@ -107,7 +107,7 @@ export async function findOnPath(name: string, path = process.env.PATH ?? ''): P
   return undefined;
 }
 
-/** Whether version `found` (major, minor) is at least `least`. */
+/** Reports whether version `found` (major, minor) is at least `least`. */
 export function isAtLeast(found: readonly [number, number], least: readonly [number, number]): boolean {
   return found[0] > least[0] || (found[0] === least[0] && found[1] >= least[1]);
 }

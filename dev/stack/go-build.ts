@@ -42,7 +42,7 @@ export function cachedProgram(cache: string, { name, version }: GoProgram): stri
   return join(cache, 'bin', `${name}-${version}`);
 }
 
-/** Whether a file is there. */
+/** Reports whether a file is there. */
 export async function fileExists(path: string): Promise<boolean> {
   return access(path).then(
     () => true,
@@ -116,7 +116,7 @@ async function moduleFolder({ cache, signal }: BuildOptions, program: GoProgram)
   return folder;
 }
 
-/** Whether `go` can be run. */
+/** Reports whether `go` can be run. */
 export async function hasGo(): Promise<boolean> {
   return execute('go', ['version']).then(
     () => true,

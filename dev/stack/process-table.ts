@@ -46,7 +46,7 @@ export function ownerOf(pid: number): string {
   return `${pid}/${processIdentity(pid) ?? ''}`;
 }
 
-/** Whether the recorded process, and not a later one with its pid, is running. */
+/** Reports whether the recorded process, and not a later one with its pid, is running. */
 export function isRunning(record: Pick<ProcessRecord, 'pid' | 'identity'>): boolean {
   return processIdentity(record.pid) === record.identity;
 }
@@ -94,7 +94,7 @@ export function signalProcess(pid: number, signal: NodeJS.Signals, group = false
 /**
  * Ends every recorded process that still runs, the last started first, and removes the records. One that does not end
  * within `patienceMilliseconds` is killed with its process group. With `owner`, only processes of that supervisor.
- * @returns the names of those that were still running
+ * Returns the names of those that were still running.
  */
 export async function endRecordedProcesses(
   folder: string,

@@ -26,7 +26,7 @@ export async function script(
   return { command: process.execPath, args: [path] };
 }
 
-/** Whether a process runs (a zombie does not). */
+/** Reports whether a process runs (a zombie does not). */
 export const isAlive = (pid: number): boolean => processIdentity(pid) !== undefined;
 
 /** Resolves when the process is gone. */

@@ -32,7 +32,7 @@ export class Connection {
     this.socket.on('end', end);
   }
 
-  /** Whether the server has closed it. */
+  /** Reports whether the server has closed it. */
   get isClosed(): boolean {
     return this.isEnded;
   }

@@ -39,7 +39,7 @@ const kinds: Record<CallerName, string> = {
   platform: 'platform administrator',
 };
 
-/** Whether an operation is open to a caller; a closed one answers 403 before its request is looked at. */
+/** Reports whether an operation is open to a caller; a closed one answers 403 before its request is looked at. */
 export function isOpenTo(caller: CallerName, operation: Operation): boolean {
   const callers = operation['x-kellet-callers'];
   // The gateway's own routes.

@@ -28,7 +28,7 @@ async function gauge(name: string): Promise<number> {
   return Number(value);
 }
 
-/** Whether a credential still opens anything. */
+/** Reports whether a credential still opens anything. */
 const isGood = (baseUrl: string, credential: string): Promise<boolean> =>
   new KelletClient({ baseUrl, credential }).get('/api/v1/openapi.json').then(
     () => true,

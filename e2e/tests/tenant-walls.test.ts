@@ -95,7 +95,7 @@ describe('walls between tenants in the cluster', function () {
     await kube.apply(make('Tenant', tenant, spec));
     const { message } = await untilReady(kube, 'tenant.kellet.dev', tenant, 'NamespaceConflict');
     expect(message).to.equal(
-      `namespace ${namespace} was not made for this Tenant: delete it, or adopt it by spec.namespace: ${namespace}`,
+      `namespace ${namespace} was not created for this Tenant: delete it, or adopt it by setting spec.namespace: ${namespace}`,
     );
     expect(await secretsIn(namespace)).to.deep.equal([]);
     const place = kube.in(namespace);
@@ -146,7 +146,7 @@ describe('walls between tenants in the cluster', function () {
     await kube.apply(make('Tenant', tenant, { adminEmail: `admin@${tenant}.test`, adminPasswordSecretRef }));
     const { message } = await untilReady(kube, 'tenant.kellet.dev', tenant, 'SecretNamespaceRefused');
     expect(message).to.equal(
-      `adminPasswordSecretRef.namespace must be kellet-${tenant}, the tenant's, or kellet-system, the operator's`,
+      `adminPasswordSecretRef.namespace must be the tenant's namespace kellet-${tenant} or the operator's namespace kellet-system`,
     );
     await other.run(['delete', 'secret', secret]);
   });
@@ -161,7 +161,7 @@ describe('walls between tenants in the cluster', function () {
       async () => (await kube.in('default').json<{ items: { message: string }[] }>(events)).items[0],
       { what: 'the event', timeoutMilliseconds: 10_000 },
     );
-    expect(event.message).to.match(/^every credential of the tenant has ended; .* stay in the database/);
+    expect(event.message).to.match(/^all credentials of the tenant are revoked; .* stay in the database/);
   });
 
   describe('of the operator’s token', () => {

@@ -80,11 +80,11 @@ describe('decideTenancy', () => {
     [
       'no label',
       { namespace: makeNamespace('ns'), tenantExists: false, chosen: undefined },
-      'does not carry the label',
+      'does not have the label',
     ],
     ['no Tenant', { namespace: ours, tenantExists: false, chosen: ours }, 'no such Tenant'],
     ['a label alone', { namespace: ours, tenantExists: true, chosen: undefined }, 'the Tenant does not name it'],
-    ['a second namespace', { namespace: ours, tenantExists: true, chosen: makeNamespace('first') }, 'a tenant has one'],
+    ['a second namespace', { namespace: ours, tenantExists: true, chosen: makeNamespace('first') }, 'a tenant can have only one'],
     ['its namespace', { namespace: ours, tenantExists: true, chosen: ours }, { tenantId: 'acme' }],
     [
       'on its way out',

@@ -47,7 +47,7 @@ export const operator10k: Suite = {
   },
 };
 
-/** Whether the operator has said what it has to say about a resource as it is written. */
+/** Reports whether the operator has said what it has to say about a resource as it is written. */
 function isSettled(object: CustomResource): boolean {
   const ready = findCondition(object, 'Ready');
   if (!ready || ready.status === 'Unknown' || object.status?.observedGeneration !== object.metadata.generation)

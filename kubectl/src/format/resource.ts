@@ -11,7 +11,7 @@ export interface Conditioned {
   readonly status?: { readonly observedGeneration?: number; readonly conditions?: readonly Condition[] };
 }
 
-/** Whether a resource is Ready, and if not, why. */
+/** Reports whether a resource is Ready, and if not, why. */
 export function readiness({ metadata, status }: Conditioned): { cell: Cell; message: string } {
   const ready = status?.conditions?.find(({ type }) => type === 'Ready');
   const isCurrent = (status?.observedGeneration ?? 0) >= (metadata.generation ?? 0);

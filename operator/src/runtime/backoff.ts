@@ -18,7 +18,7 @@ export class Backoff {
     this.#clock = clock;
   }
 
-  /** @returns the milliseconds to wait after one more failure: half to all of the doubled delay */
+  /** Returns the milliseconds to wait after one more failure: half to all of the doubled delay. */
   next(): number {
     const ceiling = Math.min(this.#bounds.longest, this.#bounds.first * 2 ** Math.min(this.#failures, 40));
     this.#failures += 1;

@@ -6,7 +6,7 @@ export interface Clock {
   now(): number;
   /** Milliseconds since some moment, for measuring how long things take: it never jumps. */
   monotonic(): number;
-  /** Calls back after some milliseconds. @returns a function that takes it back */
+  /** Calls back after some milliseconds. Returns a function that takes it back. */
   schedule(callback: () => void, milliseconds: number): () => void;
   /** A number from 0 (inclusive) to 1 (exclusive). */
   random(): number;

@@ -139,7 +139,7 @@ export class KubernetesClient {
     return response.body;
   }
 
-  /** Whether the API server answers. */
+  /** Reports whether the API server answers. */
   async ping(signal: AbortSignal): Promise<void> {
     await this.#call({ method: 'GET', path: '/version', signal });
   }

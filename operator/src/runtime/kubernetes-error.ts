@@ -27,27 +27,27 @@ export class KubernetesError extends Error {
   }
 }
 
-/** Whether the object is not there. */
+/** Reports whether the object is not there. */
 export function isNotFound(error: unknown): boolean {
   return error instanceof KubernetesError && error.code === 404;
 }
 
-/** Whether the caller lacks the right. */
+/** Reports whether the caller lacks the right. */
 export function isForbidden(error: unknown): boolean {
   return error instanceof KubernetesError && error.code === 403;
 }
 
-/** Whether somebody else changed the object since it was read. */
+/** Reports whether somebody else changed the object since it was read. */
 export function isConflict(error: unknown): boolean {
   return error instanceof KubernetesError && error.code === 409 && error.reason !== 'AlreadyExists';
 }
 
-/** Whether an object of that name is there already. */
+/** Reports whether an object of that name is there already. */
 export function isAlreadyExists(error: unknown): boolean {
   return error instanceof KubernetesError && error.code === 409 && error.reason === 'AlreadyExists';
 }
 
-/** Whether a resource version is too old to resume from. */
+/** Reports whether a resource version is too old to resume from. */
 export function isExpired(error: unknown): boolean {
   return error instanceof KubernetesError && error.code === 410;
 }

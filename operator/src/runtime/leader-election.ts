@@ -73,7 +73,7 @@ export class LeaderElection {
     options.metrics.leader.set({ name: options.name }, 0);
   }
 
-  /** Waits until this process leads. @returns false when the signal aborted first */
+  /** Waits until this process leads. Returns false when the signal aborted first. */
   async acquire(signal: AbortSignal): Promise<boolean> {
     const { logger, metrics, name, identity } = this.#options;
     while (!signal.aborted) {
@@ -87,7 +87,7 @@ export class LeaderElection {
     return false;
   }
 
-  /** Renews until the signal aborts, then gives the lease back. @returns false when the lease was lost */
+  /** Renews until the signal aborts, then gives the lease back. Returns false when the lease was lost. */
   async hold(signal: AbortSignal): Promise<boolean> {
     const { clock, logger, metrics, name, renewSeconds } = this.#options;
     let renewed = clock.monotonic();

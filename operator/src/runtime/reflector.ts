@@ -70,7 +70,7 @@ export class Reflector<T extends KubernetesObject> {
     return this.#lastContact;
   }
 
-  /** @returns the copy of one object, by its key's text */
+  /** Returns the copy of one object, by its key's text. */
   get(key: string): T | undefined {
     return this.#objects.get(key);
   }

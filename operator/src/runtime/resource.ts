@@ -25,28 +25,28 @@ export interface ObjectKey {
   name: string;
 }
 
-/** @returns the text form of a key, as queues and caches use it: `namespace/name`, or `/name` */
+/** Returns the text form of a key, as queues and caches use it: `namespace/name`, or `/name`. */
 export function keyText(key: ObjectKey): string {
   return `${key.namespace}/${key.name}`;
 }
 
-/** @returns the key that a text form stands for */
+/** Returns the key that a text form stands for. */
 export function parseKey(text: string): ObjectKey {
   const at = text.indexOf('/');
   return { namespace: text.slice(0, at), name: text.slice(at + 1) };
 }
 
-/** @returns the key of an object */
+/** Returns the key of an object. */
 export function keyOf(object: KubernetesObject): ObjectKey {
   return { namespace: object.metadata.namespace ?? '', name: object.metadata.name };
 }
 
-/** @returns the `apiVersion` of a kind */
+/** Returns the `apiVersion` of a kind. */
 export function apiVersionOf(resource: Resource): string {
   return resource.group === '' ? resource.version : `${resource.group}/${resource.version}`;
 }
 
-/** @returns the API path of a collection, or of one object when a name is given; a namespace of '' means all */
+/** Returns the API path of a collection, or of one object when a name is given; a namespace of '' means all. */
 export function pathOf(resource: Resource, namespace: string, name?: string): string {
   const root = resource.group === '' ? `/api/${resource.version}` : `/apis/${apiVersionOf(resource)}`;
   const scope = resource.namespaced && namespace !== '' ? `/namespaces/${encodeURIComponent(namespace)}` : '';

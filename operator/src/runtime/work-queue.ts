@@ -18,7 +18,7 @@ export interface WorkQueueOptions {
   longestDelay?: number;
 }
 
-/** @returns the milliseconds to wait after so many failures in a row */
+/** Returns the milliseconds to wait after so many failures in a row. */
 export function failureDelay(failures: number, first: number, longest: number): number {
   return Math.min(longest, first * 2 ** Math.min(failures, 60));
 }
@@ -70,7 +70,7 @@ export class WorkQueue {
     this.#delayed.set(key, { due, cancel });
   }
 
-  /** Adds a key after a delay that grows with each failure since `forget`. @returns the delay in milliseconds */
+  /** Adds a key after a delay that grows with each failure since `forget`. Returns the delay in milliseconds. */
   addRateLimited(key: string): number {
     const failures = this.#failures.get(key) ?? 0;
     this.#failures.set(key, failures + 1);
@@ -85,12 +85,12 @@ export class WorkQueue {
     this.#failures.delete(key);
   }
 
-  /** @returns how often in a row the key has failed */
+  /** Returns how often in a row the key has failed. */
   failuresOf(key: string): number {
     return this.#failures.get(key) ?? 0;
   }
 
-  /** Waits for a key to work on; `done` must be called for it. @returns undefined once the queue is closed */
+  /** Waits for a key to work on; `done` must be called for it. Returns undefined once the queue is closed. */
   async get(): Promise<string | undefined> {
     if (this.length > 0 && !this.#closed) return this.#take();
     if (this.#closed) return undefined;

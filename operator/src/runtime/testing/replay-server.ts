@@ -49,7 +49,7 @@ export class ReplayServer {
     });
   }
 
-  /** Listens on a free port. @returns a kubeconfig that leads here, with the token of a file when one is given */
+  /** Listens on a free port. Returns a kubeconfig that leads here, with the token of a file when one is given. */
   async start(tokenFile?: string): Promise<KubeConfig> {
     this.#server.listen(0, '127.0.0.1');
     await once(this.#server, 'listening');
