@@ -82,7 +82,8 @@ export class Cluster {
   check(now: number): void {
     for (const [kind, reflector] of this.#reflectors) {
       if (reflector.lastContact === undefined) throw new Error(`${plurals[kind]} have not been listed yet`);
-      if (now - reflector.lastContact > 180_000) throw new Error(`no contact with the watch of ${plurals[kind]} for three minutes`);
+      if (now - reflector.lastContact > 180_000)
+        throw new Error(`no contact with the watch of ${plurals[kind]} for three minutes`);
     }
   }
 

@@ -110,7 +110,10 @@ export class ControlClient implements DataPlane {
       this.#live = false;
       if (signal.aborted) return;
       const retryMs = backoff.next();
-      logger.warn({ error: this.#failure, retryMs: Math.round(retryMs) }, 'lost the connection to the data plane: reconnecting');
+      logger.warn(
+        { error: this.#failure, retryMs: Math.round(retryMs) },
+        'lost the connection to the data plane: reconnecting',
+      );
       await sleep(clock, retryMs, signal);
     }
   }

@@ -121,7 +121,9 @@ export class SecretAccess {
     // The API server's authorizer sees the binding with a short delay.
     while (!(await this.#isAllowed(namespace))) {
       if (this.#clock.monotonic() > deadline) {
-        throw new Error(`the operator is not allowed to read Secrets in namespace ${namespace}: check ClusterRole ${this.#role}`);
+        throw new Error(
+          `the operator is not allowed to read Secrets in namespace ${namespace}: check ClusterRole ${this.#role}`,
+        );
       }
       await sleep(this.#clock, askAgainMs, never);
     }

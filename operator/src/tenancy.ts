@@ -54,14 +54,17 @@ export function decideTenancy({ namespace, tenantExists, chosen }: TenancyFacts)
   const { name, labels } = namespace.metadata;
   const tenantId = labels?.[tenantLabel];
   if (!tenantId) return { problem: `namespace ${name} does not have the label ${tenantLabel}` };
-  if (!tenantExists) return { problem: `namespace ${name} is labelled for tenant ${tenantId}, but there is no such Tenant` };
+  if (!tenantExists)
+    return { problem: `namespace ${name} is labelled for tenant ${tenantId}, but there is no such Tenant` };
   if (!chosen) {
     return {
       problem: `namespace ${name} is labelled for tenant ${tenantId}, but the Tenant does not name it in spec.namespace`,
     };
   }
   if (chosen.metadata.name !== name) {
-    return { problem: `tenant ${tenantId} already has the namespace ${chosen.metadata.name}; a tenant can have only one` };
+    return {
+      problem: `tenant ${tenantId} already has the namespace ${chosen.metadata.name}; a tenant can have only one`,
+    };
   }
   return { tenantId };
 }

@@ -41,7 +41,8 @@ export function verifiedFinding(observed: OtaPackageObserved, uri: string): Find
     case 'rejected':
       return fails('Verified', observed.checksum_verified ? 'SignatureInvalid' : 'ChecksumMismatch', observed.message);
     default:
-      if (uri === 'upload://') return unknown('Verified', 'AwaitingUpload', observed.message || 'waiting for the artifact to be uploaded');
+      if (uri === 'upload://')
+        return unknown('Verified', 'AwaitingUpload', observed.message || 'waiting for the artifact to be uploaded');
       return unknown('Verified', 'Fetching', observed.message || 'the artifact is being fetched');
   }
 }

@@ -1,6 +1,6 @@
-// What the Kubernetes API answers when it refuses.
+// Errors of the Kubernetes API.
 
-/** The part of Kubernetes' Status object that matters. */
+/** The relevant part of Kubernetes' Status object. */
 export interface Status {
   message?: string;
   reason?: string;
@@ -8,17 +8,17 @@ export interface Status {
   details?: { retryAfterSeconds?: number };
 }
 
-/** An answer of the API server that is not a success. */
+/** An error response of the API server. */
 export class KubernetesError extends Error {
   /** HTTP status code. */
   readonly code: number;
   /** Kubernetes' reason, such as NotFound, AlreadyExists, Conflict, Expired. */
   readonly reason: string;
-  /** Seconds that the server asked to wait, if it did. */
+  /** Seconds after which the server asked to retry. */
   readonly retryAfterSeconds: number | undefined;
 
   constructor(code: number, status: Status, retryAfter?: string) {
-    super(status.message ?? `the Kubernetes API answered ${code}`);
+    super(status.message ?? `the Kubernetes API returned ${code}`);
     this.name = 'KubernetesError';
     this.code = code;
     this.reason = status.reason ?? '';
@@ -27,22 +27,22 @@ export class KubernetesError extends Error {
   }
 }
 
-/** Reports whether the object is not there. */
+/** Reports whether the object does not exist. */
 export function isNotFound(error: unknown): boolean {
   return error instanceof KubernetesError && error.code === 404;
 }
 
-/** Reports whether the caller lacks the right. */
+/** Reports whether the caller lacks permission. */
 export function isForbidden(error: unknown): boolean {
   return error instanceof KubernetesError && error.code === 403;
 }
 
-/** Reports whether somebody else changed the object since it was read. */
+/** Reports whether the object has been changed since it was read. */
 export function isConflict(error: unknown): boolean {
   return error instanceof KubernetesError && error.code === 409 && error.reason !== 'AlreadyExists';
 }
 
-/** Reports whether an object of that name is there already. */
+/** Reports whether an object with that name already exists. */
 export function isAlreadyExists(error: unknown): boolean {
   return error instanceof KubernetesError && error.code === 409 && error.reason === 'AlreadyExists';
 }
