@@ -26,8 +26,9 @@ const mosts = ['maximum', 'maxLength', 'maxItems', 'maxProperties'] as const;
 const same = ['type', 'format', 'x-kubernetes-list-type', 'x-kubernetes-list-map-keys'] as const;
 
 /**
- * Returns the incompatibilities of the later schema, by which it would drop or reject what the earlier one accepted: removed
- * fields, changed types, narrower bounds, new required fields and rules. New rules on new fields are compatible.
+ * Returns the incompatibilities of the later schema, by which it would drop or reject what the earlier one accepted:
+ * removed fields, changed types, narrower bounds, new required fields and rules. New rules on new fields are
+ * compatible.
  */
 export function incompatibilities(earlier: Schema, later: Schema, path = ''): string[] {
   const found: string[] = [];

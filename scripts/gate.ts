@@ -69,7 +69,10 @@ function showPrograms(shown: boolean): void {
   programsShown = shown;
 }
 
-/** Builds programs in the background, at a low priority: what is checked meanwhile goes first. Returns whether all are there. */
+/**
+ * Builds programs in the background, at a low priority: what is checked meanwhile goes first. Returns whether all are
+ * there.
+ */
 function buildPrograms(names: readonly string[]): Promise<boolean> {
   const child = spawn('node', ['dev/stack/programs.ts', ...names], { cwd: root, stdio: ['ignore', 'pipe', 'inherit'] });
   try {
@@ -110,7 +113,10 @@ const check = (name: string, ...command: string[]): Step => ({
 /** Tests of programs that take minutes to build and that no other test needs. */
 const lastTests = ['e2e/tests/chart.test.ts', 'e2e/tests/gitops.test.ts'];
 
-/** A run of mocha over all files that match, with a root-hook plugin that starts what the tests need. `last` run at the end. */
+/**
+ * A run of mocha over all files that match, with a root-hook plugin that starts what the tests need. `last` run at the
+ * end.
+ */
 const tests = (
   name: 'unit' | 'e2e',
   plugin: string,

@@ -31,9 +31,15 @@ export const displayNameAnnotation = 'kellet.dev/display-name';
 export const intentAnnotation = 'kellet.dev/intent';
 /** Annotation of a ProvisioningTemplate: a new value makes the operator generate a new key. */
 export const rotateKeyAnnotation = 'kellet.dev/rotate-key';
-/** Annotation of a tenant's namespace: base URL of the REST API, for clients that only know the cluster (kubectl-kellet). */
+/**
+ * Annotation of a tenant's namespace: base URL of the REST API, for clients that only know the cluster
+ * (kubectl-kellet).
+ */
 export const endpointAnnotation = 'kellet.dev/endpoint';
-/** Annotation of a ProvisioningTemplate: the new key after a rotation through REST, sealed for the operator (sealed-key.ts). */
+/**
+ * Annotation of a ProvisioningTemplate: the new key after a rotation through REST, sealed for the operator
+ * (sealed-key.ts).
+ */
 export const sealedKeyAnnotation = 'kellet.dev/sealed-key';
 /** Finalizer that lets the operator remove a resource from the data plane before it is deleted. */
 export const finalizer = 'kellet.dev/data-plane';

@@ -1,5 +1,6 @@
-// Seals a provision key in transit from the data plane, which generated it for a REST caller, to the operator, which may write
-// Secrets. The sealed key is stored in an annotation: AES-256-GCM under a key derived from their shared secret by HKDF-SHA256.
+// Seals a provision key in transit from the data plane, which generated it for a REST caller, to the operator, which
+// may write Secrets. The sealed key is stored in an annotation: AES-256-GCM under a key derived from their shared
+// secret by HKDF-SHA256.
 import { createCipheriv, createDecipheriv, hkdfSync, randomBytes } from 'node:crypto';
 
 const nonceBytes = 12;

@@ -87,7 +87,10 @@ export class FaultBoard {
     this.#unavailableUntil = 0;
   }
 
-  /** Uses up one counted fault for a new transaction, if any is asked for: rejection first, then double spend, then orphan. */
+  /**
+   * Uses up one counted fault for a new transaction, if any is asked for: rejection first, then double spend, then
+   * orphan.
+   */
   takeForSubmission(): SubmissionFault | undefined {
     const struck = (['reject_next', 'double_spend_next', 'orphan_next'] as const).find(
       (name) => this.#faults[name] > 0,

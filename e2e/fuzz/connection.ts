@@ -1,5 +1,5 @@
-// A connection that sends bytes as they are and reads HTTP/1.1 answers, bounded in time. No HTTP library: those refuse to
-// send what a fuzzer wants to send.
+// A connection that sends bytes as they are and reads HTTP/1.1 answers, bounded in time. No HTTP library: those refuse
+// to send what a fuzzer wants to send.
 import { connect, type Socket } from 'node:net';
 
 /** An answer as it came. */
@@ -51,8 +51,8 @@ export class Connection {
   }
 
   /**
-   * The next answer; undefined when the connection ends before one. `method` is that of its request: an answer to HEAD has no
-   * body. Throws when no whole answer comes within the time, or when what comes is no HTTP.
+   * The next answer; undefined when the connection ends before one. `method` is that of its request: an answer to HEAD
+   * has no body. Throws when no whole answer comes within the time, or when what comes is no HTTP.
    */
   async answer(method: string, timeoutMilliseconds: number): Promise<FuzzAnswer | undefined> {
     const deadline = performance.now() + timeoutMilliseconds;

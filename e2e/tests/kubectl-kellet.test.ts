@@ -1,4 +1,5 @@
-// The plugin against the real stack: every command, as someone who may look into the namespace and act as kellet-cli, no more.
+// The plugin against the real stack: every command, as someone who may look into the namespace and act as kellet-cli,
+// no more.
 import { expect } from 'chai';
 import { execFile } from 'node:child_process';
 import { createHash, randomBytes } from 'node:crypto';
@@ -142,7 +143,7 @@ describe('kubectl kellet', function () {
     expect(paused).to.contain(`kubectl kellet resume ${name}`);
     const resumed = JSON.parse(await done('resume', name, '--canary-percent', '40', '-o', 'json')) as Rollout;
     expect(resumed).to.include({ status: 'active', effective_percent: 40 });
-    expect(await done('retry', name)).to.contain('trying again');
+    expect(await done('retry', name)).to.contain('retrying');
     const [device] = listed.devices;
     expect(await done('skip', name, '--device', device!.device_id)).to.contain('devices skipped');
     expect(await done('devices', name, '--state', 'skipped', '-o', 'name')).to.equal(`${device!.device_id}\n`);
@@ -310,7 +311,7 @@ describe('kubectl kellet', function () {
     const { code, stdout, stderr } = await plugin(['upload', name, file, '--part-size', '1']);
     expect(code, stderr).to.equal(0);
     expect(stdout).to.equal(`otapackage.kellet.dev/${name} available\n`);
-    expect(stderr).to.match(/^going on at 1\.0 MiB\n/);
+    expect(stderr).to.match(/^resuming at 1\.0 MiB\n/);
     expect(stderr).to.contain('2.4 MiB of 2.4 MiB (100 %)');
     await kube.wait(`otapkg/${name}`, 'condition=Ready');
     expect(await done('upload', `otapkg/${name}`, file)).to.contain('available');
@@ -319,10 +320,10 @@ describe('kubectl kellet', function () {
   it('says in words what is missing, and what to do about it', async () => {
     const { name } = await prepare(1, {});
     const cases = [
-      [['pause', 'nothing'], 3, /there is no rollout nothing .*\nlist them:/],
-      [['pause', name, '--service-account', 'nobody'], 4, /may not act as the service account .*\/nobody/],
+      [['pause', 'nothing'], 3, /rollout nothing not found .*\nlist them:/],
+      [['pause', name, '--service-account', 'nobody'], 4, /not allowed to act as service account .*\/nobody/],
       [['status', '-n', 'default'], 4, /cannot list resource/],
-      [['pause', name, '--service', 'kellet-system/kellet-apiserver'], 4, /you may not forward to the Service/],
+      [['pause', name, '--service', 'kellet-system/kellet-apiserver'], 4, /not allowed to port-forward to Service/],
     ] as const;
     for (const run of await Promise.all(cases.map(async (each) => ({ each, ...(await plugin(each[0])) })))) {
       const [args, code, words] = run.each;
@@ -439,7 +440,7 @@ describe('kubectl kellet', function () {
       const args = ['devices', name, '--service', `kellet-system/${service}`, '-o', 'name'];
       const early = await plugin(args, { kubeconfig: forwarding });
       expect(early.code, early.stderr).to.equal(6);
-      expect(early.stderr).to.contain('has no pod that is ready');
+      expect(early.stderr).to.contain('has no ready pod');
       const conditions = [{ type: 'Ready', status: 'True' }];
       const ready = JSON.stringify({ status: { phase: 'Running', conditions } });
       await kube

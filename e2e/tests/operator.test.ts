@@ -1,5 +1,5 @@
-// The operator on the whole stack: what is applied with kubectl takes effect in the data plane, what happens there shows in
-// status, in any order, through restarts, and without ever working against the one who applies.
+// The operator on the whole stack: what is applied with kubectl takes effect in the data plane, what happens there
+// shows in status, in any order, through restarts, and without ever working against the one who applies.
 import { spawn } from 'node:child_process';
 import { createHash, randomBytes, randomUUID } from 'node:crypto';
 import { readFile, writeFile } from 'node:fs/promises';

@@ -78,7 +78,10 @@ export class Cluster {
     this.#listener = listener;
   }
 
-  /** Throws if there has been no contact with the API server for longer than a watch may be silent. `now` is monotonic time. */
+  /**
+   * Throws if there has been no contact with the API server for longer than a watch may be silent. `now` is monotonic
+   * time.
+   */
   check(now: number): void {
     for (const [kind, reflector] of this.#reflectors) {
       if (reflector.lastContact === undefined) throw new Error(`${plurals[kind]} have not been listed yet`);

@@ -30,8 +30,8 @@ export function unknown(type: string, reason: string, message: string): Finding 
 }
 
 /**
- * Appends the summary Ready: a copy of the first finding that is False, else of the first that is Unknown, else True with the
- * given reason. Types listed in `ignoring` do not affect it.
+ * Appends the summary Ready: a copy of the first finding that is False, else of the first that is Unknown, else True
+ * with the given reason. Types listed in `ignoring` do not affect it.
  */
 export function withReady(
   findings: Finding[],
@@ -44,8 +44,8 @@ export function withReady(
 }
 
 /**
- * Returns the conditions of a status. A condition keeps its transition time while its status stays the same; conditions without
- * a finding are dropped. `now` is in milliseconds since 1970.
+ * Returns the conditions of a status. A condition keeps its transition time while its status stays the same; conditions
+ * without a finding are dropped. `now` is in milliseconds since 1970.
  */
 export function toConditions(
   previous: Condition[] | undefined,

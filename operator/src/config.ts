@@ -20,8 +20,8 @@ export interface Config {
   /** Milliseconds between drift checks. */
   driftCheckMs: number;
   /**
-   * Identity in the Lease and in Events. KELLET_IDENTITY names a place that runs one process at a time (a pod): a process
-   * restarted there is the successor of the dead holder, and leads without waiting for the lease to expire.
+   * Identity in the Lease and in Events. KELLET_IDENTITY names a place that runs one process at a time (a pod): a
+   * process restarted there is the successor of the dead holder, and leads without waiting for the lease to expire.
    */
   identity: string;
 }

@@ -24,10 +24,14 @@ export interface DataPlane {
   advanceRollout(request: AdvanceRolloutRequest): Promise<AdvanceRolloutResponse>;
 }
 
-/** Reports whether an Apply failed because a newer version of the resource had been applied, so that the cache is stale. */
+/**
+ * Reports whether an Apply failed because a newer version of the resource had been applied, so that the cache is stale.
+ */
 export const isOvertaken = (error: unknown): boolean => (error as Partial<ServiceError>).code === status.ABORTED;
 
-/** Delay until a resource with a stale copy is reconciled, unless the watch reports the change earlier, in milliseconds. */
+/**
+ * Delay until a resource with a stale copy is reconciled, unless the watch reports the change earlier, in milliseconds.
+ */
 export const overtakenRetryMs = 1000;
 
 /** Receives the stream of changes. */

@@ -59,7 +59,9 @@ async function repairOnce(options: DriftRepairOptions): Promise<void> {
   for (const orphan of drift.orphans) await removeOrphan(options, orphan);
 }
 
-/** Removes a working copy whose resource was deleted unnoticed: its finalizer was removed while no operator was running. */
+/**
+ * Removes a working copy whose resource was deleted unnoticed: its finalizer was removed while no operator was running.
+ */
 async function removeOrphan(options: DriftRepairOptions, orphan: Orphan): Promise<void> {
   const { client, cluster, dataPlane, clock, logger, metrics, intervalMs } = options;
   const { kind, tenantId, namespace, name } = orphan;

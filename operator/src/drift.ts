@@ -1,8 +1,8 @@
-// Detects drift by periodically comparing the data plane's working copies with what was applied, without reading either in
-// full. A working copy that differs or is missing is applied again; one without a resource is removed.
+// Detects drift by periodically comparing the data plane's working copies with what was applied, without reading either
+// in full. A working copy that differs or is missing is applied again; one without a resource is removed.
 //
-// The data plane returns a digest with each Apply, and the digests of all working copies in one cheap call. Applying again
-// updates the expected digest, so a difference that cannot be repaired is tried only once.
+// The data plane returns a digest with each Apply, and the digests of all working copies in one cheap call. Applying
+// again updates the expected digest, so a difference that cannot be repaired is tried only once.
 import type { Kind } from '@kellet/crds';
 import {
   ObjectMeta,

@@ -80,7 +80,9 @@ async function run(config: Config, logger: Logger, signal: AbortSignal): Promise
   return held ? 0 : 1;
 }
 
-/** Works while this process leads, and releases the lease when the work has ended. Returns false if the lease was lost. */
+/**
+ * Works while this process leads, and releases the lease when the work has ended. Returns false if the lease was lost.
+ */
 async function lead(
   config: Config,
   means: Pick<ConstructorParameters<typeof LeaderElection>[0], 'client' | 'logger' | 'metrics'>,

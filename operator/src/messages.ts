@@ -1,5 +1,5 @@
-// Converts fields of custom resources to messages of the control protocol: CamelCase values become snake_case, and absent
-// fields become the protocol's zero values.
+// Converts fields of custom resources to messages of the control protocol: CamelCase values become snake_case, and
+// absent fields become the protocol's zero values.
 import {
   displayNameAnnotation,
   intentAnnotation,

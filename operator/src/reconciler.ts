@@ -1,9 +1,9 @@
-// The common reconciler of the four namespaced kinds. A reconcile checks, in order: stale copy → deletion → tenant → finalizer →
-// prepare → Apply → refusal → observe → status. Each kind implements `prepare` and `observe`.
+// The common reconciler of the four namespaced kinds. A reconcile checks, in order: stale copy → deletion → tenant →
+// finalizer → prepare → Apply → refusal → observe → status. Each kind implements `prepare` and `observe`.
 //
-// RBAC: kellet.dev deviceprofiles, provisioningtemplates, otapackages, otarollouts: get, list, watch, patch (finalizers),
-// delete (a cancelled creation through REST); their /status: get, patch. namespaces: get, list, watch. events:
-// create, patch.
+// RBAC: kellet.dev deviceprofiles, provisioningtemplates, otapackages, otarollouts: get, list, watch, patch
+// (finalizers), delete (a cancelled creation through REST); their /status: get, patch. namespaces: get, list, watch.
+// events: create, patch.
 import type { ApplyResponse } from '@kellet/proto/ts/kellet/control/v1/control';
 import type { Cluster } from './cluster.ts';
 import { fails, findCondition, holds, toConditions, unknown, withReady, type Finding } from './conditions.ts';
@@ -141,7 +141,9 @@ export class Reconciler<K extends NamespacedKind> {
     return earliest(await this.#write(object, status, findings), retryMs);
   }
 
-  /** Reports an outage in the status of a resource without conditions for this generation; others keep their conditions. */
+  /**
+   * Reports an outage in the status of a resource without conditions for this generation; others keep their conditions.
+   */
   async #tellUnavailable(object: ObjectOf[K], error: unknown): Promise<void> {
     if (findCondition(object, 'Ready')?.observedGeneration === object.metadata.generation) return;
     const message = error instanceof Error ? error.message : String(error);

@@ -35,8 +35,8 @@ export function meaningOf(refusal: Refusal): RefusalMeaning {
 }
 
 /**
- * Returns the findings of a refused resource: aspects before the refused one are True, that one is False, and later ones are
- * Unknown. `aspects` are those of the kind, in the order of evaluation.
+ * Returns the findings of a refused resource: aspects before the refused one are True, that one is False, and later
+ * ones are Unknown. `aspects` are those of the kind, in the order of evaluation.
  */
 export function refusalFindings(refusal: Refusal, aspects: readonly string[]): Finding[] {
   const { aspect } = meaningOf(refusal);

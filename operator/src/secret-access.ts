@@ -1,8 +1,8 @@
-// Grants the operator access to the Secrets of tenants' namespaces; it has none in the cluster at large. In each namespace it
-// binds a ClusterRole, the only one that it may bind, to itself.
+// Grants the operator access to the Secrets of tenants' namespaces; it has none in the cluster at large. In each
+// namespace it binds a ClusterRole, the only one that it may bind, to itself.
 //
-// RBAC: rolebindings with the ClusterRole's name: create, patch; the ClusterRole itself: bind. Every authenticated caller may
-// create SelfSubjectReviews and SelfSubjectAccessReviews.
+// RBAC: rolebindings with the ClusterRole's name: create, patch; the ClusterRole itself: bind. Every authenticated
+// caller may create SelfSubjectReviews and SelfSubjectAccessReviews.
 import { apiVersion, createdByLabel, operatorFieldManager, type Tenant } from '@kellet/crds';
 import type { Namespace } from './resources.ts';
 import { sleep, type Clock } from './runtime/clock.ts';
@@ -52,7 +52,10 @@ export function toSubject(username: string): Subject {
   return { kind: 'User', name: username, apiGroup: 'rbac.authorization.k8s.io' };
 }
 
-/** Returns the binding of the role to the subject in a tenant's namespace. It is owned by the Tenant and deleted with it. */
+/**
+ * Returns the binding of the role to the subject in a tenant's namespace. It is owned by the Tenant and deleted with
+ * it.
+ */
 export function toRoleBinding(tenant: Tenant, namespace: string, role: string, subject: Subject): KubernetesObject {
   const { name, uid = '' } = tenant.metadata;
   const binding = {
@@ -86,7 +89,9 @@ export class SecretAccess {
     this.#role = options.role;
   }
 
-  /** Returns the result of work with the namespace's Secrets. If access was denied, the next `ensure` grants it again. */
+  /**
+   * Returns the result of work with the namespace's Secrets. If access was denied, the next `ensure` grants it again.
+   */
   async using<T>(namespace: Namespace, work: Promise<T>): Promise<T> {
     try {
       return await work;

@@ -1,4 +1,5 @@
-// Writes status only when it differs and at a limited rate, and detects cached copies that are older than the last write.
+// Writes status only when it differs and at a limited rate, and detects cached copies that are older than the last
+// write.
 import { isDeepStrictEqual } from 'node:util';
 import { apiVersion, operatorFieldManager, type Kind } from '@kellet/crds';
 import { customResources, type CustomResource } from './resources.ts';
@@ -14,7 +15,10 @@ const staleWaitMs = { least: 50, longest: 10_000 };
 /** Milliseconds after which a stale copy is accepted: the cluster may have been restored from a backup. */
 const longestStaleMs = 300_000;
 
-/** Number of writes recorded per object. A reconcile writes at most a finalizer and a status; the watch may lag a few behind. */
+/**
+ * Number of writes recorded per object. A reconcile writes at most a finalizer and a status; the watch may lag a few
+ * behind.
+ */
 const rememberedWrites = 8;
 
 /** Result of a write. */
@@ -37,8 +41,8 @@ export class StatusWriter {
   }
 
   /**
-   * Writes an object's status if it differs. Returns the delay instead if the last write is too recent. Throws on a conflict (the
-   * object has been recreated).
+   * Writes an object's status if it differs. Returns the delay instead if the last write is too recent. Throws on a
+   * conflict (the object has been recreated).
    */
   async write<T extends CustomResource>(object: T, status: T['status']): Promise<StatusWrite> {
     const wanted = withoutEmpty(status);
@@ -77,7 +81,10 @@ export class StatusWriter {
     }
   }
 
-  /** Returns the milliseconds to wait for a newer copy if this one is older than the operator's last write, else undefined. */
+  /**
+   * Returns the milliseconds to wait for a newer copy if this one is older than the operator's last write, else
+   * undefined.
+   */
   staleFor(object: KubernetesObject): number | undefined {
     const written = this.#written.get(object.metadata.uid ?? '');
     if (!written || !isOlder(object.metadata.resourceVersion, written.versions[0])) return undefined;

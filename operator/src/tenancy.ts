@@ -1,5 +1,6 @@
-// Decides which namespace belongs to which tenant; each tenant has one. The namespace needs the label kellet.dev/tenant, and the
-// Tenant must agree: being able to label a namespace must not give access to a tenant's resources and Secrets.
+// Decides which namespace belongs to which tenant; each tenant has one. The namespace needs the label
+// kellet.dev/tenant, and the Tenant must agree: being able to label a namespace must not give access to a tenant's
+// resources and Secrets.
 import { tenantLabel, tenantNamespaceName, type Tenant } from '@kellet/crds';
 import { isBeingDeleted, type Namespace } from './resources.ts';
 
@@ -19,9 +20,9 @@ export function belongsTo(tenant: Tenant, { metadata }: Namespace): boolean {
 }
 
 /**
- * Chooses the namespace of a tenant among those with its label: the one recorded in its status, else the one with its name if
- * it belongs to the tenant. A recreated namespace with the recorded name is not the recorded one. One that is being deleted is
- * not newly chosen.
+ * Chooses the namespace of a tenant among those with its label: the one recorded in its status, else the one with its
+ * name if it belongs to the tenant. A recreated namespace with the recorded name is not the recorded one. One that is
+ * being deleted is not newly chosen.
  */
 export function chooseNamespace(tenant: Tenant, labelled: readonly Namespace[]): Namespace | undefined {
   const { namespace: recorded, namespaceUid } = tenant.status ?? {};

@@ -1,5 +1,5 @@
-// operator-10k: the operator among 10,000 custom resources of the four kinds, a tenth of them rollouts in different phases, on
-// a whole stack: real API server, etcd, PostgreSQL and data plane on the same machine.
+// operator-10k: the operator among 10,000 custom resources of the four kinds, a tenth of them rollouts in different
+// phases, on a whole stack: real API server, etcd, PostgreSQL and data plane on the same machine.
 //
 //   KELLET_BENCH_RESOURCES   how many resources (10000)
 import { fork, type ChildProcess } from 'node:child_process';
@@ -265,7 +265,9 @@ async function timeWrites(client: KubernetesClient, objects: readonly CustomReso
   return performance.now() - started;
 }
 
-/** Edits spread over the profiles: milliseconds until a watch shows the edit, and until it shows that it took effect. */
+/**
+ * Edits spread over the profiles: milliseconds until a watch shows the edit, and until it shows that it took effect.
+ */
 async function timeEdits(client: KubernetesClient, watched: Watched, profiles: readonly CustomResource[]) {
   const latencies = { seen: [] as number[], effect: [] as number[] };
   for (let index = 0; index < edits; index += 1) {

@@ -1,5 +1,5 @@
-// OtaRollout: drives a rollout through its stages. Each reconcile applies the manifest, executes decisions until there are none
-// (rollout-decision.ts), and copies the data plane's observation into status.
+// OtaRollout: drives a rollout through its stages. Each reconcile applies the manifest, executes decisions until there
+// are none (rollout-decision.ts), and copies the data plane's observation into status.
 import type { OtaRollout, OtaRolloutSpec } from '@kellet/crds';
 import type {
   ApplyResponse,
@@ -23,7 +23,10 @@ import { rolloutAhead } from './rollout-precedence.ts';
 type Status = NonNullable<OtaRollout['status']>;
 type PauseReason = NonNullable<Status['pauseConditions']>[number]['reason'];
 
-/** Maximum number of calls to the data plane per reconcile. Larger fleets continue in the next one, after a status write. */
+/**
+ * Maximum number of calls to the data plane per reconcile. Larger fleets continue in the next one, after a status
+ * write.
+ */
 const callsPerReconcile = 20;
 /** Delay after the data plane did not execute a decision although nothing had changed, in milliseconds. */
 const disagreementMs = 5000;

@@ -1,5 +1,5 @@
-// The provision key of a template: generated into an owned Secret, read from another Secret, or known only by its hash. The key
-// itself never leaves the Secret; the data plane gets its SHA-256.
+// The provision key of a template: generated into an owned Secret, read from another Secret, or known only by its hash.
+// The key itself never leaves the Secret; the data plane gets its SHA-256.
 //
 // RBAC: secrets: get, create, patch, in the tenant's namespace (secret-access.ts).
 import { createHash } from 'node:crypto';
@@ -34,9 +34,9 @@ export type MintDecision = 'create' | 'rotate' | 'take' | 'use' | 'conflict';
 const askingAnnotations = [rotateKeyAnnotation, sealedKeyAnnotation];
 
 /**
- * Decides what to do with the Secret of a template's generated key: create it if it is missing, rotate the key if an unprocessed
- * annotation requests it or the key was removed, take REST's key after a rotation there, and report a conflict if the Secret is
- * not owned by the template.
+ * Decides what to do with the Secret of a template's generated key: create it if it is missing, rotate the key if an
+ * unprocessed annotation requests it or the key was removed, take REST's key after a rotation there, and report a
+ * conflict if the Secret is not owned by the template.
  */
 export function decideMint(template: ProvisioningTemplate, secret: Secret | undefined): MintDecision {
   if (!secret) return 'create';
@@ -73,8 +73,8 @@ export function mintedSecret(template: ProvisioningTemplate, key: string): Secre
 }
 
 /**
- * Finds or generates the key of a template of this tenant. `newKey` generates an unguessable key; `openSealed` opens one that
- * REST sealed for this template.
+ * Finds or generates the key of a template of this tenant. `newKey` generates an unguessable key; `openSealed` opens
+ * one that REST sealed for this template.
  */
 export async function resolveProvisionKey(
   client: Pick<KubernetesClient, 'get' | 'create' | 'mergePatch'>,

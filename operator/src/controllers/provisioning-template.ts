@@ -1,4 +1,5 @@
-// ProvisioningTemplate: which devices may claim an identity, with a key that is generated, referenced, or known by its hash.
+// ProvisioningTemplate: which devices may claim an identity, with a key that is generated, referenced, or known by its
+// hash.
 //
 // RBAC: see provision-key.ts.
 import { randomBytes } from 'node:crypto';
@@ -15,14 +16,16 @@ import { resolveProvisionKey } from './provision-key.ts';
 type KeyState = NonNullable<NonNullable<ProvisioningTemplate['status']>['keyState']>;
 
 /**
- * Intervals at which a referenced Secret (`kept`) and one with a generated key (`minted`) are reread, in milliseconds. The
- * operator may not list or watch Secrets, so it polls; a deleted Secret is recreated.
+ * Intervals at which a referenced Secret (`kept`) and one with a generated key (`minted`) are reread, in milliseconds.
+ * The operator may not list or watch Secrets, so it polls; a deleted Secret is recreated.
  */
 const secretRereadMs = { kept: 300_000, minted: 600_000 };
 /** Maximum delay until the next reconcile for an expiry, in milliseconds. */
 const longestWaitMs = 86_400_000;
 
-/** Reason and message of Ready in each state of the key. A used or expired key ends the template but is not a failure. */
+/**
+ * Reason and message of Ready in each state of the key. A used or expired key ends the template but is not a failure.
+ */
 const keyReasons: Record<KeyState, { reason: string; message: string }> = {
   Active: { reason: 'KeyActive', message: 'devices can claim with the key' },
   Used: { reason: 'KeyUsed', message: 'the one-time key has been used' },
@@ -48,7 +51,9 @@ export function toTemplateMessage(
   };
 }
 
-/** Returns the delay until the next reconcile: for the key's expiry, and to reread a Secret that may change unnoticed. */
+/**
+ * Returns the delay until the next reconcile: for the key's expiry, and to reread a Secret that may change unnoticed.
+ */
 export function templateRequeue(
   template: ProvisioningTemplate,
   observed: ProvisioningTemplateObserved,

@@ -1,7 +1,7 @@
 // Decides what a rollout does next from the manifest's steps, the data plane's observation, and its clock.
 //
-// Only the operator makes these decisions; the data plane executes one if nothing has changed since. Pausing is not among
-// them: the automatic pause is part of the transaction of the report that causes it.
+// Only the operator makes these decisions; the data plane executes one if nothing has changed since. Pausing is not
+// among them: the automatic pause is part of the transaction of the report that causes it.
 import type {
   AdvanceRolloutRequest,
   OtaRolloutObserved,

@@ -4,8 +4,8 @@ import { isTrue } from '../conditions.ts';
 import { isBeingDeleted } from '../resources.ts';
 
 /**
- * Returns the rollout that this one has to wait for, if any. `typeOf` returns the type of a package by name, or undefined if it
- * is unknown; a rollout with an unknown package blocks no other.
+ * Returns the rollout that this one has to wait for, if any. `typeOf` returns the type of a package by name, or
+ * undefined if it is unknown; a rollout with an unknown package blocks no other.
  */
 export function rolloutAhead(
   rollout: OtaRollout,

@@ -40,8 +40,8 @@ export interface PasswordNamespaces {
 }
 
 /**
- * Finds or generates the password. `ensureAccess` resolves once Secrets of the tenant's namespace are accessible; `newPassword`
- * generates an unguessable password.
+ * Finds or generates the password. `ensureAccess` resolves once Secrets of the tenant's namespace are accessible;
+ * `newPassword` generates an unguessable password.
  */
 export async function resolveAdminPassword(
   client: Pick<KubernetesClient, 'get' | 'create'>,

@@ -1,7 +1,9 @@
-// Tenant: creates or adopts the tenant's namespace, finds or generates the initial password, and applies limits and defaults.
+// Tenant: creates or adopts the tenant's namespace, finds or generates the initial password, and applies limits and
+// defaults.
 //
-// RBAC: kellet.dev tenants: get, list, watch, patch (finalizers), delete (a cancelled creation); tenants/status: get, patch.
-// namespaces: get, list, watch, create. secrets: see tenant-password.ts and secret-access.ts. events: create, patch.
+// RBAC: kellet.dev tenants: get, list, watch, patch (finalizers), delete (a cancelled creation); tenants/status: get,
+// patch. namespaces: get, list, watch, create. secrets: see tenant-password.ts and secret-access.ts. events: create,
+// patch.
 import { randomBytes } from 'node:crypto';
 import { apiVersion, createdByLabel, tenantLabel, type Tenant, type TenantSpec } from '@kellet/crds';
 import type { ApplyResponse, TenantSpec as TenantMessage } from '@kellet/proto/ts/kellet/control/v1/control';
@@ -134,7 +136,10 @@ export class TenantReconciler {
     return this.#write(tenant, status, ready(findings));
   }
 
-  /** Creates the tenant's namespace, or returns the existing one with its name if it belongs to the tenant; else the conflict. */
+  /**
+   * Creates the tenant's namespace, or returns the existing one with its name if it belongs to the tenant; else the
+   * conflict.
+   */
   async #makeNamespace(tenant: Tenant): Promise<Namespace | { conflict: string }> {
     const { client } = this.#environment;
     const wanted = toNamespace(tenant);

@@ -39,7 +39,9 @@ export type Verdict =
   | { result: 'requeue'; requeue: 'rate-limited' }
   | { result: 'error'; requeue: 'rate-limited' | 'never'; kind: 'failure' | 'terminal' | 'panic' };
 
-/** Decides how to handle the end of a reconcile. A conflict is not an error: the cache will receive the other change. */
+/**
+ * Decides how to handle the end of a reconcile. A conflict is not an error: the cache will receive the other change.
+ */
 export function judge(ending: { outcome: Outcome } | { error: unknown }): Verdict {
   if ('outcome' in ending) {
     const { requeueAfterMs } = ending.outcome;

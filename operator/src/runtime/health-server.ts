@@ -14,8 +14,8 @@ export interface HealthServer {
 }
 
 /**
- * Starts the server. /healthz returns 200 while the process is alive. /readyz returns 200 if all checks pass, else 503, with a
- * JSON object of dependency → `healthy` or `unhealthy: <reason>`; `?exclude=name` omits a check.
+ * Starts the server. /healthz returns 200 while the process is alive. /readyz returns 200 if all checks pass, else 503,
+ * with a JSON object of dependency → `healthy` or `unhealthy: <reason>`; `?exclude=name` omits a check.
  */
 export async function serveHealth(options: {
   host: string;

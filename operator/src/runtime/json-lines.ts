@@ -5,8 +5,8 @@ const newline = 0x0a;
 const longestLine = 32 << 20;
 
 /**
- * Yields the value of each line as soon as the line is complete. An incomplete last line is dropped. Throws SyntaxError if a line
- * is not JSON, and Error if it is longer than 32 MiB.
+ * Yields the value of each line as soon as the line is complete. An incomplete last line is dropped. Throws SyntaxError
+ * if a line is not JSON, and Error if it is longer than 32 MiB.
  */
 export async function* jsonLines<T>(chunks: AsyncIterable<Buffer>): AsyncGenerator<T> {
   let parts: Buffer[] = [];

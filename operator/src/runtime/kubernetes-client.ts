@@ -1,5 +1,6 @@
-// A small client of the Kubernetes API. Configuration and credentials come from @kubernetes/client-node; requests are implemented
-// here, because that library's watch does not support bookmarks and it opens a TLS connection for each request.
+// A small client of the Kubernetes API. Configuration and credentials come from @kubernetes/client-node; requests are
+// implemented here, because that library's watch does not support bookmarks and it opens a TLS connection for each
+// request.
 import { readFile } from 'node:fs/promises';
 import type { RequestOptions } from 'node:https';
 import { isDeepStrictEqual } from 'node:util';
@@ -54,7 +55,9 @@ export function loadKubeConfig(kubeconfig: string | undefined): KubeConfig {
   return config;
 }
 
-/** Typed requests to the Kubernetes API over keep-alive connections. Methods throw KubernetesError, or transport errors. */
+/**
+ * Typed requests to the Kubernetes API over keep-alive connections. Methods throw KubernetesError, or transport errors.
+ */
 export class KubernetesClient {
   readonly #config: KubeConfig;
   readonly #server: string;
@@ -95,7 +98,9 @@ export class KubernetesClient {
     return this.#call({ method: 'POST', path, body: object });
   }
 
-  /** Patches an object (JSON merge patch). If the patch contains metadata.resourceVersion, only that version is changed. */
+  /**
+   * Patches an object (JSON merge patch). If the patch contains metadata.resourceVersion, only that version is changed.
+   */
   mergePatch<T extends KubernetesObject>(
     resource: Resource,
     namespace: string,
@@ -106,7 +111,10 @@ export class KubernetesClient {
     return this.#call({ method: 'PATCH', path, body: patch, contentType: 'application/merge-patch+json' });
   }
 
-  /** Applies an object or its status (server-side apply). Fields that the manager applied before and omits now are removed. */
+  /**
+   * Applies an object or its status (server-side apply). Fields that the manager applied before and omits now are
+   * removed.
+   */
   apply<T extends KubernetesObject>(
     resource: Resource,
     object: T,

@@ -1,5 +1,5 @@
-// Leader election with a Lease. Each candidate trusts only its own monotonic clock: a lease is expired if it has not been observed
-// to change for its duration, whatever timestamps it contains and however clocks are set.
+// Leader election with a Lease. Each candidate trusts only its own monotonic clock: a lease is expired if it has not
+// been observed to change for its duration, whatever timestamps it contains and however clocks are set.
 import { sleep, type Clock } from './clock.ts';
 import type { KubernetesClient } from './kubernetes-client.ts';
 import { isAlreadyExists, isConflict, isNotFound } from './kubernetes-error.ts';
@@ -32,7 +32,9 @@ export interface Lease extends KubernetesObject {
 /** Next action of a candidate. */
 export type LeaseDecision = 'renew' | 'acquire' | 'wait';
 
-/** Decides what to do with a lease. `unchangedSince` is the monotonic time at which it was first observed in this state. */
+/**
+ * Decides what to do with a lease. `unchangedSince` is the monotonic time at which it was first observed in this state.
+ */
 export function decideLease(lease: Lease, identity: string, unchangedSince: number, now: number): LeaseDecision {
   const { holderIdentity, leaseDurationSeconds = 0 } = lease.spec ?? {};
   if (holderIdentity === identity) return 'renew';

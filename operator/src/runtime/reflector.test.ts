@@ -1,4 +1,5 @@
-// Tests the reflector with recorded responses of a real API server (e2e/recording/record-watch-streams.ts) and various failures.
+// Tests the reflector with recorded responses of a real API server (e2e/recording/record-watch-streams.ts) and various
+// failures.
 import { readFileSync, writeFileSync, mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -60,7 +61,10 @@ function hastyClock(): { clock: Clock; delays: number[] } {
   return { clock: { ...systemClock, random: () => 0.5, schedule }, delays };
 }
 
-/** Runs a reflector on the responses until `done` returns true. Returns the reported changes in short form and the final cache. */
+/**
+ * Runs a reflector on the responses until `done` returns true. Returns the reported changes in short form and the final
+ * cache.
+ */
 async function replay(
   answers: Answer[],
   done: (state: { server: ReplayServer; told: string[] }) => boolean,

@@ -1,8 +1,8 @@
 // Caches all objects of one kind: lists once, then follows the watch across connection failures.
 //
-// Guarantees: the resourceVersion of a cached object never decreases; each change is reported once; an object that was deleted
-// and recreated with the same name is reported as deleted and added; changes missed while not watching are reported after the
-// next list. It lists again only if the server no longer has its position (410).
+// Guarantees: the resourceVersion of a cached object never decreases; each change is reported once; an object that was
+// deleted and recreated with the same name is reported as deleted and added; changes missed while not watching are
+// reported after the next list. It lists again only if the server no longer has its position (410).
 import { Backoff, type BackoffBounds } from './backoff.ts';
 import { sleep, type Clock } from './clock.ts';
 import { jsonLines } from './json-lines.ts';

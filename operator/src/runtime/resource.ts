@@ -55,8 +55,8 @@ export function pathOf(resource: Resource, namespace: string, name?: string): st
 }
 
 /**
- * Reports whether a resource version is older than another. Resource versions of a resource are increasing decimal numbers; for
- * anything else the result is false.
+ * Reports whether a resource version is older than another. Resource versions of a resource are increasing decimal
+ * numbers; for anything else the result is false.
  */
 export function isOlder(version: string | undefined, than: string | undefined): boolean {
   if (!version || !than || !/^\d+$/.test(version) || !/^\d+$/.test(than)) return false;

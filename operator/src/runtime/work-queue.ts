@@ -1,5 +1,5 @@
-// A work queue of keys. A key is queued once however often it is added, and processed by one worker at a time; a key added while
-// it is being processed is queued again afterwards. Failing keys are retried with exponential backoff.
+// A work queue of keys. A key is queued once however often it is added, and processed by one worker at a time; a key
+// added while it is being processed is queued again afterwards. Failing keys are retried with exponential backoff.
 import type { Clock } from './clock.ts';
 import type { Metrics } from './metrics.ts';
 
