@@ -50,7 +50,7 @@ describe('the chart', function () {
     helm = await helmProgram((line) => console.log(`    ${line}`));
   });
 
-  it('has nothing to lint', async () => {
+  it('passes helm lint', async () => {
     expect(await run('lint', '--strict', chart)).to.contain('0 chart(s) failed');
   });
 
@@ -58,10 +58,11 @@ describe('the chart', function () {
     ['with its defaults', []],
     ['with everything switched on', everything],
   ] as const) {
-    it(`renders manifests that the API server takes, ${name}`, async () => {
+    it(`renders manifests that the API server accepts, ${name}`, async () => {
       const kubectl = new Kubectl(await kubectlProgram(() => undefined), stack().info.kubeconfig, 'default');
       const manifests = manifestsOf(await render(...args));
-      // The definitions are installed on this cluster by their own manager; what the chart says of them is the same file.
+      // The definitions are installed on this cluster by their own manager; what the chart says of them is the same
+      // file.
       const taken = await kubectl.run(
         ['apply', '--server-side', '--force-conflicts', '--dry-run=server', '--filename', '-'],
         manifests.map((manifest) => JSON.stringify(manifest)).join('\n---\n'),
@@ -70,7 +71,7 @@ describe('the chart', function () {
     });
   }
 
-  it('refuses values that mean nothing, in words', async () => {
+  it('rejects invalid values with a clear message', async () => {
     for (const [value, words] of [
       ['apiserver.replicas=-1', 'replicas'],
       ['network=moon', 'network'],
@@ -86,7 +87,7 @@ describe('the chart', function () {
     }
   });
 
-  it('keeps secrets out of itself: each comes from the Secret that is named', async () => {
+  it('takes all secrets from the named Secret', async () => {
     const deployments = manifestsOf(await render('--set', 'existingSecret=mine')).filter(
       (manifest) => manifest.kind === 'Deployment',
     );
@@ -106,7 +107,7 @@ describe('the chart', function () {
     }
   });
 
-  it('gives the data plane settings that it knows, those of the values among them', async () => {
+  it('passes only valid settings to the data plane, including those of the values', async () => {
     const values = {
       trustedProxies: ['10.0.0.0/8', '192.0.2.1'],
       accessLog: 'errors',
@@ -133,7 +134,7 @@ describe('the chart', function () {
     expect(() => readConfig(Object.fromEntries([...secrets, ...plain]) as Record<string, string>, [])).not.to.throw();
   });
 
-  it('gives each process the rights that its code names and no more', async () => {
+  it('grants each process exactly the permissions that its code declares', async () => {
     // Under this name of the release the chart's names are those of the files.
     const rendered = manifestsOf(await run('template', 'kellet', chart, '--namespace', 'kellet-system'));
     const isOf = (kinds: readonly string[], service: string) => (manifest: Manifest) =>
@@ -154,7 +155,7 @@ describe('the chart', function () {
     }
   });
 
-  it('lets nobody reach metrics from outside, the control port from elsewhere, or credentials of machines', async () => {
+  it('blocks metrics from outside, the control port from other pods, and node credentials', async () => {
     interface Peer {
       podSelector?: { matchLabels: Record<string, string> };
       ipBlock?: { cidr: string; except?: string[] };
@@ -190,7 +191,7 @@ describe('the chart', function () {
     expect(ports).to.have.members([53, 53, 'control', 443, 6443]);
   });
 
-  it('has the roles of people that kubectl/roles.yaml has, in the same aggregation', async () => {
+  it('has the same user roles and aggregation as kubectl/roles.yaml', async () => {
     const roles = manifestsOf(await render()).filter(({ kind }) => kind === 'ClusterRole');
     for (const named of manifestsOf(await readFile(path.join(root, 'kubectl/roles.yaml'), 'utf8'))) {
       const role = roles.find(({ metadata }) => metadata.name.endsWith(named.metadata.name));
@@ -199,7 +200,7 @@ describe('the chart', function () {
     }
   });
 
-  it('carries the definitions, and keeps them when it goes', async () => {
+  it('includes the definitions, and keeps them on uninstall', async () => {
     const definitions = manifestsOf(await render()).filter(({ kind }) => kind === 'CustomResourceDefinition');
     expect(definitions.map(({ metadata }) => metadata.name)).to.have.members([
       'deviceprofiles.kellet.dev',

@@ -33,7 +33,7 @@ async function runProgram(path: string): Promise<string> {
 describe('@kellet/client', () => {
   const signIn = () => KelletClient.signIn({ baseUrl: stack().info.rest }, stack().info);
 
-  it('does what its README shows', async () => {
+  it('behaves as its README shows', async () => {
     const { program, output } = await readmeExample();
     const folder = join(checkout, '.kellet/test/client');
     await mkdir(folder, { recursive: true });
@@ -41,7 +41,7 @@ describe('@kellet/client', () => {
     expect(await runProgram(join(folder, 'readme.ts'))).to.equal(output);
   });
 
-  it('is a package that a project elsewhere compiles against, strictly, and runs', async () => {
+  it('is a package that other projects can compile against strictly and run', async () => {
     const { program, output } = await readmeExample();
     const { stdout: tarball } = await run(process.execPath, [join(checkout, 'client/pack.ts')]);
     const project = await mkdtemp(join(tmpdir(), 'kellet-client-'));
@@ -77,7 +77,7 @@ describe('@kellet/client', () => {
     }
   });
 
-  it('goes on with a session after its access token is void', async () => {
+  it('continues a session after its access token becomes invalid', async () => {
     const { rest, email, password } = stack().info;
     const tokens = await new KelletClient({ baseUrl: rest }).post('/api/v1/auth/login', { body: { email, password } });
     const client = KelletClient.resume({ baseUrl: rest }, { ...tokens, access_token: 'no longer good' });
@@ -86,7 +86,7 @@ describe('@kellet/client', () => {
     expect(await client.bearer()).not.to.equal(tokens.access_token);
   });
 
-  it('pages through a list of any length', async () => {
+  it('pages through lists of any length', async () => {
     const client = await signIn();
     const tag = unique('page');
     for (const index of [1, 2, 3, 4, 5]) {
@@ -100,7 +100,7 @@ describe('@kellet/client', () => {
     expect(found.sort()).to.deep.equal([1, 2, 3, 4, 5].map((index) => `${tag}-${index}`));
   });
 
-  it('throws the codes of the API', async () => {
+  it('throws errors with the codes of the API', async () => {
     const client = await signIn();
     const name = unique('client');
     await client.post('/api/v1/profiles', { body: { name } });

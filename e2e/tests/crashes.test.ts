@@ -58,7 +58,7 @@ describe('crashes', function () {
     await stack().waitReady('operator');
   });
 
-  it('of the data plane in the middle of ingest lose no acknowledged point, and all are proven', async () => {
+  it('of the data plane during ingest lose no acknowledged point, and all are proven', async () => {
     const { profile_id } = await makeProfile(await admin());
     const { devices } = await makeFleet(await admin(), profile_id, 4);
     const stop = new AbortController();
@@ -96,7 +96,7 @@ describe('crashes', function () {
   });
 
   for (const name of ['apiserver', 'operator'] as const) {
-    it(`of the ${name} in the middle of a rollout do not stop it`, async () => {
+    it(`of the ${name} during a rollout do not stop it`, async () => {
       const policy = { ota_policy: { device_timeout_seconds: 5, max_attempts: 10 } };
       const profile = await makeProfile(await admin(), policy);
       const fleet = await makeFleet(await admin(), profile.profile_id, 20);
@@ -134,7 +134,7 @@ describe('crashes', function () {
     });
   }
 
-  it('of the data plane in the middle of creations leave each whole, or nothing of it', async () => {
+  it('of the data plane during creations leave each complete or absent', async () => {
     const base = unique('cut');
     const artifact = { artifact_uri: 'upload://', sha256: 'ab'.repeat(32), type: 'fw' as const };
     const package_ = await makePackage(await admin(), { version: '1.0.0' });
@@ -211,7 +211,7 @@ describe('crashes', function () {
     });
   });
 
-  it('of the operator do not hold back a pause', async () => {
+  it('of the operator do not delay a pause', async () => {
     const profile = await makeProfile(await admin());
     const behaviour = { kind: 'fails' as const, versions: ['1.0.0'] };
     const fleet = await makeFleet(await admin(), profile.profile_id, 4, () => ({ behaviour }));

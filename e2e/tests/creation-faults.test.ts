@@ -1,6 +1,6 @@
-// A creation through the API is cut at every point at which it can be cut. Judged once all has settled: a caller who was answered
-// finds what was made, exactly once and the same in the API, the database and Kubernetes; a caller who was told UNAVAILABLE finds
-// nothing of it anywhere.
+// A creation through the API is cut at every point at which it can be cut. Judged once all has settled: a caller who
+// was answered finds what was made, exactly once and the same in the API, the database and Kubernetes; a caller who was
+// told UNAVAILABLE finds nothing of it anywhere.
 import { randomUUID } from 'node:crypto';
 import { create, type DescMessage, type DescMethodUnary, type MessageInitShape } from '@bufbuild/protobuf';
 import { apiVersion, intentAnnotation, type Kind } from '@kellet/crds';
@@ -44,7 +44,9 @@ interface Scenario {
   readonly name: string;
   /** The answers that are right; for a caller that has gone any is. */
   readonly expected: readonly ('success' | 'UNAVAILABLE' | 'DEADLINE_EXCEEDED' | 'no answer')[];
-  /** Whether it is tried with every kind; the others concern what all kinds have in common, and are tried with rollouts. */
+  /**
+   * Whether it is tried with every kind; the others concern what all kinds have in common, and are tried with rollouts.
+   */
   readonly everyKind?: true;
   /** Sets the fault up; resolves with what ends it, once the call has been answered. */
   readonly arm: (scene: Scene) => (() => void | Promise<void>) | void | Promise<(() => void | Promise<void>) | void>;
@@ -234,7 +236,7 @@ const scenarios: readonly Scenario[] = [
   },
 ];
 
-describe('a creation that is cut', function () {
+describe('an interrupted creation', function () {
   this.timeout(60_000);
   const namespace = `kellet-faults-${randomUUID().slice(0, 8)}`;
   let test: TestDatabase;

@@ -1,5 +1,5 @@
-// Drift: what somebody writes or deletes in the data plane comes back from the resource, what has lost its resource goes, and
-// both sides agree again after an outage, each by itself.
+// Drift: what somebody writes or deletes in the data plane comes back from the resource, what has lost its resource
+// goes, and both sides agree again after an outage, each by itself.
 import { randomBytes } from 'node:crypto';
 import { readFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
@@ -83,7 +83,7 @@ describe('drift', function () {
     await kubectl.run(['delete', 'ktenant', tenant, '--wait=false']);
   });
 
-  it('puts back what was written or deleted in the data plane, and then leaves it alone', async () => {
+  it('restores data changed or deleted in the data plane, once', async () => {
     const { name, artifact } = await makeAll();
     const key = [tenant, name];
     const statements: [what: string, change: string, back: string][] = [
@@ -137,7 +137,7 @@ describe('drift', function () {
     expect(await metric(found)).to.equal(before);
   });
 
-  it('takes no older version of a resource for what it is now', async () => {
+  it('never applies an older version of a resource over a newer one', async () => {
     const { name } = await makeAll();
     const secret = await readFile(join(dirname(stack().infoPath), 'secrets/control-secret'), 'utf8');
     const logger = createLogger('silent');
@@ -185,7 +185,7 @@ describe('drift', function () {
     expect(await names()).to.deep.equal([renamed, renamed, renamed, renamed]);
   });
 
-  it('shows what REST makes as resources and the reverse, and takes both sides away from either', async () => {
+  it('mirrors creations and deletions between REST and Kubernetes', async () => {
     const [byRest, byKubectl] = [unique('rest'), unique('kubectl')];
     const { profile_id } = await rest.post<Profile>('/api/v1/profiles', { name: byRest, type: byRest });
     await kubectl.wait(`dprof/${byRest}`, 'condition=Ready');
@@ -206,7 +206,7 @@ describe('drift', function () {
     expect(await kubectl.run(['get', 'dprof', byRest, '--ignore-not-found'])).to.equal('');
   });
 
-  it('serves while the Kubernetes API is away, refuses creations, and agrees again by itself', async () => {
+  it('serves while the Kubernetes API is unavailable, rejects creations, and converges afterwards', async () => {
     const { name } = await makeAll();
     const { status } = await kubectl.json<OtaRollout>(['get', 'otaro', name]);
     const rollout = `/api/v1/ota/rollouts/${status!.rolloutId}`;
@@ -231,7 +231,7 @@ describe('drift', function () {
     await rest.post<Profile>('/api/v1/profiles', { name: orphanName, type: 'pump' });
   });
 
-  it('ends what lost its resource unheard: a finalizer that was taken off by force', async () => {
+  it('removes data whose resource was deleted unnoticed, with its finalizer removed by force', async () => {
     const { name } = await makeAll();
     const { status } = await kubectl.json<OtaRollout>(['get', 'otaro', name]);
     const template = (await kubectl.json<ProvisioningTemplate>(['get', 'ptmpl', name])).status!.templateId!;
@@ -254,7 +254,7 @@ describe('drift', function () {
     await waitUntil(gone, { what: 'the template is gone', timeoutMilliseconds, intervalMilliseconds: 500 });
   });
 
-  it('holds what loses its tenant, and goes on when the label is back', async () => {
+  it('keeps resources that lose their tenant, and resumes when the label is restored', async () => {
     const { name } = await makeAll();
     const ready = async (): Promise<Condition | undefined> =>
       (await kubectl.json<DeviceProfile>(['get', 'dprof', name])).status?.conditions?.find(

@@ -80,7 +80,7 @@ describe('examples', function () {
     await cluster.run(['delete', 'namespace', 'orchard-devices', '--wait=false', '--ignore-not-found']);
   });
 
-  it('make a tenant with a password of its own', async () => {
+  it('create a tenant with a generated password', async () => {
     const { data } = await kube.json<{ data: { password: string } }>(['get', 'secret', `${tenant}-admin`]);
     expect(Buffer.from(data.password, 'base64').toString()).to.have.length.of.at.least(12);
   });
@@ -93,8 +93,9 @@ describe('examples', function () {
     expect(status).to.include({ namespace: 'orchard-devices' });
   });
 
-  // In an order in which everything referred to is there: profiles, templates and packages first, one rollout at a time.
-  it('are taken up, profiles, templates and packages', async () => {
+  // In an order in which everything referred to is there: profiles, templates and packages first, one rollout at a
+  // time.
+  it('are accepted: profiles, templates and packages', async () => {
     const files = await readdir(path.join(examples, 'features'));
     const first = files.filter((file) => /^(profile|template|package)-/.test(file));
     expect(first).to.have.length.of.at.least(9);
@@ -105,7 +106,7 @@ describe('examples', function () {
   });
 
   for (const folder of ['features', 'rollouts']) {
-    it(`are taken up, the rollouts in ${folder}/, one after the other`, async () => {
+    it(`are accepted: the rollouts in ${folder}/, one after the other`, async () => {
       const files = await readdir(path.join(examples, folder));
       for (const file of files.filter((name) => folder === 'rollouts' || name.startsWith('rollout-'))) {
         const resources = await applyFile(`${folder}/${file}`);
@@ -116,7 +117,7 @@ describe('examples', function () {
     });
   }
 
-  it('let kubectl kellet act as an account of the tenant', async () => {
+  it('grant kubectl kellet access with a service account of the tenant', async () => {
     await cluster.run(['apply', '--filename', '-'], manifestText('kubectl-access.yaml'));
     const token = await cluster.run(['create', 'token', 'kellet-cli', '--audience', 'kellet']);
     const answer = await new Rest(stack().info.rest, token).send('GET', '/api/v1/ota/rollouts');

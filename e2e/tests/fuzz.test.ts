@@ -85,7 +85,7 @@ async function makeCallers(): Promise<{ callers: FuzzCaller[]; ids: () => Ids; r
 describe('mutated requests', function () {
   this.timeout(60_000 + count * 50);
 
-  it('are answered as the document says, in time, and leave the server as it was', async () => {
+  it('get documented responses in time, without side effects on the server', async () => {
     const { hostname, port } = new URL(stack().info.rest);
     const document = JSON.parse(
       readFileSync(fileURLToPath(import.meta.resolve('@kellet/proto/openapi.json')), 'utf8'),

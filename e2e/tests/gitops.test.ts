@@ -130,7 +130,7 @@ describe('GitOps', function () {
       ],
     ];
     for (const [what, resource, status, message] of cases) {
-      it(`calls ${what} ${status}`, async () => {
+      it(`reports ${status} for ${what}`, async () => {
         const health = await argocdHealth(resource);
         expect(health.status).to.equal(status);
         expect(health.message).to.match(message);
@@ -138,12 +138,12 @@ describe('GitOps', function () {
     }
   });
 
-  describe('the same manifests again and again', () => {
+  describe('repeatedly applied manifests', () => {
     for (const [tool, args] of [
       ['kubectl apply', ['apply']],
       ['server-side apply', ['apply', '--server-side', '--field-manager=argocd-controller', '--force-conflicts']],
     ] as const) {
-      it(`neither un-pauses, restarts nor fights a rollout, with ${tool}`, async () => {
+      it(`neither un-pause, restart nor interfere with a rollout, with ${tool}`, async () => {
         const rest = await admin();
         const kube = await kubectl();
         const profile = await makeProfile(rest);

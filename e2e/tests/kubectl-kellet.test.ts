@@ -180,7 +180,7 @@ describe('kubectl kellet', function () {
     }
   });
 
-  it('watches a rollout to its end, also when it is not a good one', async () => {
+  it('watches a rollout to its end, also if it fails', async () => {
     const { name, fleet } = await prepare(4, { canaryPercent: 50 });
     const watching = plugin(['status', name, '--watch']);
     fleet.start();
@@ -202,7 +202,7 @@ describe('kubectl kellet', function () {
     expect(new Set(lines).size).to.equal(lines.length);
   });
 
-  it('draws bars on a terminal, and colours unless NO_COLOR says otherwise', async () => {
+  it('draws bars on a terminal, and colours unless NO_COLOR is set', async () => {
     const { name } = await prepare(2, { canaryPercent: 50 });
     const onTerminal = (environment: Record<string, string>) =>
       execute(
@@ -235,7 +235,7 @@ describe('kubectl kellet', function () {
     expect(plain.stdout).not.to.contain('\u001b[34m');
   });
 
-  it('shows everything from the cluster alone, in the forms that kubectl has', async () => {
+  it('shows everything from the cluster alone, in kubectl’s output formats', async () => {
     const { name, profile } = await prepare(0);
     const all = await done('status');
     for (const heading of ['ROLLOUTS', 'PACKAGES', 'DEVICE PROFILES']) expect(all).to.contain(heading);
@@ -258,7 +258,7 @@ describe('kubectl kellet', function () {
     expect(away.stderr).to.match(/cannot be reached: connection refused\n.*kubectl kellet status/);
   });
 
-  it('fetches proofs and the bundle that proves a point offline', async () => {
+  it('fetches proofs and bundles for offline verification', async () => {
     const { fleet } = await prepare(1);
     const [device] = fleet.devices;
     const point = {
@@ -286,7 +286,7 @@ describe('kubectl kellet', function () {
     expect((await plugin(['proof', 'b'.repeat(64)])).code).to.equal(3);
   });
 
-  it('uploads an artifact, goes on where it was, and sends nothing that cannot be right', async () => {
+  it('uploads an artifact resumably, and rejects a wrong file before sending', async () => {
     const bytes = randomBytes(2_500_000);
     const file = join(folder, 'firmware.bin');
     await writeFile(file, bytes);
@@ -317,7 +317,7 @@ describe('kubectl kellet', function () {
     expect(await done('upload', `otapkg/${name}`, file)).to.contain('available');
   });
 
-  it('says in words what is missing, and what to do about it', async () => {
+  it('reports what is missing and what to do about it', async () => {
     const { name } = await prepare(1, {});
     const cases = [
       [['pause', 'nothing'], 3, /rollout nothing not found .*\nlist them:/],
@@ -355,7 +355,7 @@ describe('kubectl kellet', function () {
     expect(denied.stderr).to.contain('kellet-operate');
   });
 
-  it('completes in a real bash, and for kubectl', async () => {
+  it('completes in bash and in kubectl', async () => {
     const { name } = await prepare(0, {});
     const bin = join(folder, 'bin');
     await execute('mkdir', ['-p', bin]);
@@ -429,7 +429,7 @@ describe('kubectl kellet', function () {
       await api.stop();
     });
 
-    it('reaches a ready pod of the Service, and nothing before there is one', async () => {
+    it('connects to a ready pod of the Service, and fails while there is none', async () => {
       const { name } = await prepare(2, {});
       const token = await person([
         [kube.namespace, 'ClusterRole', 'view'],

@@ -82,7 +82,7 @@ describe('kubectl', () => {
     expect(await kube.run(['describe', 'otaro', name])).to.match(/Events:[\s\S]*Completed/);
   });
 
-  it('shows in one category what was made here and what was made through REST', async () => {
+  it('lists resources created with kubectl and through REST in one category', async () => {
     const profile = await makeProfile(await admin(), { name: `Shown ${unique('profile')}` });
     const { items } = await kube.json<{ items: (Resource & { kind: string })[] }>(['get', 'kellet']);
     const found = items.find(({ status }) => status?.['profileId'] === profile.profile_id);
@@ -102,7 +102,7 @@ describe('kubectl', () => {
     });
   });
 
-  it('says what is missing, and heals when it comes', async () => {
+  it('reports missing references, and recovers when they appear', async () => {
     const profile = await makeProfile(await admin());
     const name = unique('early');
     await kube.apply(otaRollout(name, name, profile.name));
@@ -120,7 +120,7 @@ describe('kubectl', () => {
     await kube.run(['delete', 'otaro', name]);
   });
 
-  it('is told at once, in words, what can never be', async () => {
+  it('gets clear validation errors immediately', async () => {
     const name = unique('fixed');
     const manifest = await otaPackage(name, '1.0.0', 'thermometer');
     await kube.apply(manifest);

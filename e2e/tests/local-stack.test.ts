@@ -25,7 +25,7 @@ async function signIn(rest: string, account: { email: string; password: string; 
 describe('local stack', function () {
   this.timeout(240_000);
 
-  it('says in dev.json, for its owner alone, where everything is', async () => {
+  it('writes all addresses to dev.json, readable only by its owner', async () => {
     const { infoPath, info } = stack();
     expect((await stat(infoPath)).mode & 0o777).to.equal(0o600);
     const written = await readInfo(infoPath);
@@ -39,7 +39,7 @@ describe('local stack', function () {
     }
   });
 
-  it('lets both tenants and the platform administrator sign in, and nobody with another password', async () => {
+  it('accepts the administrators of both tenants and the platform, but no wrong password', async () => {
     const { rest, email, password, other, platform } = stack().info;
     for (const account of [{ email, password }, other, platform]) {
       expect(await signIn(rest, account), account.email).to.equal(200);
@@ -61,7 +61,7 @@ describe('local stack', function () {
     ['postgres', 'postgres'],
     ['kube-apiserver', 'kubeApiserver'],
   ] as [ProcessName, string][]) {
-    it(`starts ${name} again within 2 s of kill -9, and writes its new pid to dev.json`, async () => {
+    it(`restarts ${name} within 2 s of kill -9, and writes its new pid to dev.json`, async () => {
       const { infoPath } = stack();
       const before = (await readInfo(infoPath)).pids[key]!;
       await stack().kill(name);
@@ -78,7 +78,7 @@ describe('local stack', function () {
     });
   }
 
-  it('keeps what it was told through all of that', async () => {
+  it('keeps its state throughout', async () => {
     const { rest, email, password } = stack().info;
     const status = () => signIn(rest, { email, password });
     await waitUntil(async () => (await status()) === 200, { what: 'sign-in' });
@@ -115,14 +115,14 @@ describe('make dev', function () {
     return { child, output, ended };
   }
 
-  it('refuses to run twice on the same state, and says why', async () => {
+  it('refuses to run twice on the same state, with a clear message', async () => {
     const { output, ended } = await runDev(join(stack().infoPath, '..'));
     expect(await ended).to.equal(1);
     expect(output.error).to.include('is running');
     expect(processIdentity(stack().info.pids.apiserver!)).to.be.a('string');
   });
 
-  it('runs beside another stack on other ports, keeps its state between runs, and leaves nothing running', async () => {
+  it('runs beside another stack, keeps its state between runs, and leaves nothing running', async () => {
     const first = await runDev(folder);
     expect(first.output.out, first.output.error).to.include('ready');
     const info = await readInfo(join(folder, 'dev.json'));

@@ -1,5 +1,6 @@
-// Faults at any moment, from a seed: processes killed in the middle of reconciles, etcd and the data plane frozen, and all the
-// while a second operator that does not care for the lease. In the end everything is as the manifests say, once.
+// Faults at any moment, from a seed: processes killed in the middle of reconciles, etcd and the data plane frozen, and
+// all the while a second operator that does not care for the lease. In the end everything is as the manifests say,
+// once.
 //
 //   KELLET_FAULT_ROUNDS   rounds (3; a long run takes 50), KELLET_FAULT_SEED   the seed that a failed run printed
 import { spawn, type ChildProcess } from 'node:child_process';
@@ -106,7 +107,7 @@ describe('operator under faults', function () {
     await settled();
   });
 
-  it(`does nothing twice and forgets nothing (seed ${seed})`, async () => {
+  it(`neither repeats nor loses work (seed ${seed})`, async () => {
     const make = (kind: string, name: string, spec: object) => ({ apiVersion, kind, metadata: { name }, spec });
     /** What must be in the end: the value of the tag of each profile, undefined when it is deleted. */
     const wanted = new Map<string, string | undefined>();

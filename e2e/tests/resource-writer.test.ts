@@ -136,7 +136,7 @@ describe('custom resources written for REST callers', function () {
     });
   };
 
-  it('makes the resource and the working copy, which say the same', async () => {
+  it('creates a matching resource and working copy', async () => {
     const made = await call(profile.createProfile, {
       name: 'Cold store',
       type: 'thermometer',
@@ -168,13 +168,13 @@ describe('custom resources written for REST callers', function () {
     expect(await refusalOf(call(profile.createProfile, { name: 'Cold store' }))).to.match(/^ALREADY_EXISTS/);
   });
 
-  it('answers ALREADY_EXISTS for a name that only Kubernetes knows, and leaves that resource alone', async () => {
+  it('returns ALREADY_EXISTS for a name that exists only in Kubernetes, leaving that resource alone', async () => {
     await applyAsAnother('from-git', { type: 'git' });
     expect(await refusalOf(call(profile.createProfile, { name: 'from-git' }))).to.match(/^ALREADY_EXISTS/);
     expect((await read<DeviceProfileSpec>('DeviceProfile', 'from-git'))!.spec).to.deep.equal({ type: 'git' });
   });
 
-  it('changes what the body names and nothing else, again and again', async () => {
+  it('changes only the fields in the body, repeatedly', async () => {
     const { profileId } = await call(profile.createProfile, {
       name: 'changing',
       type: 'a',
@@ -202,7 +202,7 @@ describe('custom resources written for REST callers', function () {
     );
   });
 
-  it('loses none of the changes that several callers make at once, also in another process', async () => {
+  it('loses no concurrent changes, also across processes', async () => {
     const { profileId } = await call(profile.createProfile, { name: 'busy', type: 'a', defaultTags: { a: 'b' } });
     const { database } = test;
     const replica = new ResourceWriter({ database, kubernetes, dispatcher, logger });
@@ -231,7 +231,7 @@ describe('custom resources written for REST callers', function () {
     }
   });
 
-  it('shows the last name whatever else is changed at the same moment', async () => {
+  it('keeps the last name despite concurrent changes of other fields', async () => {
     const { profileId } = await call(profile.createProfile, { name: 'named' });
     for (let round = 1; round <= 8; round += 1) {
       await Promise.all([
@@ -250,7 +250,7 @@ describe('custom resources written for REST callers', function () {
     }
   });
 
-  it('makes resources that nobody can delete unheard, also after a change', async () => {
+  it('creates resources with a finalizer, also after a change', async () => {
     const { profileId } = await call(profile.createProfile, { name: 'held', type: 'a' });
     expect((await read('DeviceProfile', 'held'))!.metadata.finalizers).to.deep.equal([finalizer]);
     await call(profile.updateProfile, { profileId, type: 'b', updateMask: mask('type') });
@@ -259,7 +259,7 @@ describe('custom resources written for REST callers', function () {
     expect(await read('DeviceProfile', 'held')).to.equal(undefined);
   });
 
-  it('takes no field from another manager, and says whose it is', async () => {
+  it('takes over no field from another manager, and names the manager', async () => {
     const { profileId } = await call(profile.createProfile, { name: 'shared', type: 'a', offlineAfterSeconds: 60 });
     const object = await applyAsAnother('shared', { type: 'git' });
     await dispatcher.apply(applyRequest('DeviceProfile', tenantId, object as KubernetesObject<DeviceProfileSpec>));
@@ -280,7 +280,7 @@ describe('custom resources written for REST callers', function () {
     expect(other).to.include({ type: 'git', offlineAfterSeconds: 90 });
   });
 
-  it('deletes both, unless the profile is used', async () => {
+  it('deletes both, unless the profile is in use', async () => {
     const { profileId } = await call(profile.createProfile, { name: 'doomed' });
     const deviceId = newId();
     await test.database.tenant(tenantId, (tx) =>
@@ -315,7 +315,7 @@ describe('custom resources written for REST callers', function () {
     expect(names).to.include.members(['Cold store', 'Changed!', 'doomed']);
   });
 
-  it('shows a template’s key once; Kubernetes and the database hold its hash alone', async () => {
+  it('returns a template’s key once; Kubernetes and the database have only its hash', async () => {
     const { profileId } = await call(profile.createProfile, { name: 'keyed' });
     const made = await call(template.createTemplate, {
       name: 'keys',
@@ -352,7 +352,7 @@ describe('custom resources written for REST callers', function () {
     expect(await read('ProvisioningTemplate', 'keys')).to.equal(undefined);
   });
 
-  it('refuses templates whose references or fields do not hold, and leaves nothing', async () => {
+  it('rejects templates with invalid references or fields, leaving nothing behind', async () => {
     const { profileId } = await call(profile.createProfile, { name: 'strict' });
     const make = (fields: object) => refusalOf(call(template.createTemplate, { name: 'no', profileId, ...fields }));
     expect(await make({ name: '' })).to.equal('INVALID_ARGUMENT name is required');
@@ -366,7 +366,7 @@ describe('custom resources written for REST callers', function () {
     expect(await read('ProvisioningTemplate', 'no')).to.equal(undefined);
   });
 
-  it('removes the resource again when the data plane refuses it', async () => {
+  it('removes the resource if the data plane rejects it', async () => {
     const spec: ProvisioningTemplateSpec = { profileRef: { name: 'nowhere' }, keySha256: 'ab'.repeat(32) };
     const made = writer.create(context, { kind: 'ProvisioningTemplate', displayName: 'refused', spec }, idOf);
     expect(await refusalOf(made)).to.equal('NOT_FOUND profile_id: there is no DeviceProfile nowhere');
@@ -374,13 +374,13 @@ describe('custom resources written for REST callers', function () {
     expect((await intents()).find((intent) => intent.name === 'refused')).to.include({ state: 'cancelled' });
   });
 
-  it('says what the definition refuses', async () => {
+  it('reports validation errors of the definition', async () => {
     const spec: DeviceProfileSpec = { offlineAfterSeconds: 0 };
     const made = writer.create(context, { kind: 'DeviceProfile', displayName: 'invalid', spec }, idOf);
     expect(await refusalOf(made)).to.match(/^INVALID_ARGUMENT offline_after_seconds: /);
   });
 
-  it('takes a change back that the data plane refuses', async () => {
+  it('reverts a change that the data plane rejects', async () => {
     await call(profile.createProfile, { name: 'held' });
     const { profileId } = await call(profile.createProfile, { name: 'holder' });
     await call(template.createTemplate, { name: 'steady', profileId });
@@ -410,7 +410,7 @@ describe('custom resources written for REST callers', function () {
       return { writer: new ResourceWriter(options), let_go };
     };
 
-    it('cancels at the deadline: UNAVAILABLE, no resource, and a late applier takes nothing up', async () => {
+    it('cancels at the deadline: UNAVAILABLE, no resource, and nothing applied later', async () => {
       const { writer: impatient, let_go } = slow();
       const made = impatient.create(context, { kind: 'DeviceProfile', displayName: 'late', spec: {} }, idOf);
       expect(await refusalOf(made)).to.match(/^UNAVAILABLE/);
@@ -421,7 +421,7 @@ describe('custom resources written for REST callers', function () {
       expect(rows.rowCount).to.equal(0);
     });
 
-    it('succeeds when the operator took the resource up in time', async () => {
+    it('succeeds if the operator applies the resource in time', async () => {
       const { writer: impatient, let_go } = slow();
       const made = impatient.create(
         context,
@@ -437,7 +437,7 @@ describe('custom resources written for REST callers', function () {
       expect(await read('DeviceProfile', 'rescued')).not.to.equal(undefined);
     });
 
-    it('has the operator refused, so that it deletes, what was cancelled', async () => {
+    it('rejects the operator’s Apply of a cancelled creation, so that it deletes the resource', async () => {
       const { writer: impatient } = slow();
       const made = impatient.create(context, { kind: 'DeviceProfile', displayName: 'stale', spec: {} }, idOf);
       let object: KubernetesObject<DeviceProfileSpec> | undefined;
@@ -448,7 +448,7 @@ describe('custom resources written for REST callers', function () {
     });
   });
 
-  it('cleans up after a process that died between the resource and its working copy', async () => {
+  it('cleans up after a process that died between creating the resource and its working copy', async () => {
     const intentId = newId();
     await kubernetes.create('DeviceProfile', {
       apiVersion,
@@ -467,7 +467,7 @@ describe('custom resources written for REST callers', function () {
     expect(await read('DeviceProfile', 'orphan')).to.equal(undefined);
   });
 
-  it('is seen in spans, request by request to the Kubernetes API', async () => {
+  it('emits a span for each request to the Kubernetes API', async () => {
     const receiver = await startOtlpReceiver();
     try {
       await kubernetes.get('DeviceProfile', namespace, 'not-there');
@@ -483,7 +483,7 @@ describe('custom resources written for REST callers', function () {
     }
   });
 
-  it('answers UNAVAILABLE and writes nothing while the API server is away; reading goes on', async () => {
+  it('returns UNAVAILABLE and writes nothing while the API server is unavailable; reads continue', async () => {
     const config = loadKubeConfig(process.env['KELLET_TEST_KUBECONFIG'] ?? stack().info.kubeconfig);
     config.clusters = config.clusters.map((cluster) => ({ ...cluster, server: 'https://127.0.0.1:1' }));
     const away = new ResourceWriter({

@@ -49,7 +49,7 @@ describe('a rollout follows its fleet', function () {
     expect(counts).to.include({ eligible: 3, scheduled: 3 });
   });
 
-  it('denies its package to a device that has got one of its own', async () => {
+  it('denies its package to a device with its own assignment', async () => {
     const { devices, packageId, ownPackageId, show } = await start(2, 100);
     const [device] = devices as [SimulatedDevice];
     const base = `/api/v1/devices/${device.deviceId}/ota`;
@@ -68,7 +68,7 @@ describe('a rollout follows its fleet', function () {
     });
   });
 
-  it('pauses in the deletion that crosses the threshold, with no operator, in whichever process it is made', async () => {
+  it('pauses in the deletion that crosses the threshold, without an operator, in any process', async () => {
     const registry = await stack().startTarget('target-registry', 'device-registry');
     const gateway = await stack().startTarget('target-registry-gateway', 'gateway', {
       KELLET_SERVICE_ADDRESSES: `device-registry=${registry.control},*=${stack().control}`,

@@ -1,4 +1,5 @@
-// What the operator writes of a rollout while reports pour in: seldom enough, soon enough, and nothing when nothing happens.
+// What the operator writes of a rollout while reports pour in: seldom enough, soon enough, and nothing when nothing
+// happens.
 import { type OtaRollout } from '@kellet/crds';
 import { expect } from 'chai';
 import { systemClock } from '../../operator/src/runtime/clock.ts';
@@ -73,7 +74,7 @@ describe('status of a rollout', function () {
     return [...lines].reduce((sum, [, value]) => sum + Number(value), 0);
   };
 
-  it('is written once a second at the most, soon after the last report, and not at all when nothing happens', async () => {
+  it('is written at most once a second, soon after the last report, and only on changes', async () => {
     const { devices, rollout_id } = await start(30, { failure_threshold_percent: 100 });
     await pause(1100);
     seen.length = 0;
@@ -102,7 +103,7 @@ describe('status of a rollout', function () {
     await rest.post(`/api/v1/ota/rollouts/${rollout_id}/cancel`);
   });
 
-  it('shows an automatic pause at once, and what verbs do about it', async () => {
+  it('shows an automatic pause and the effect of commands at once', async () => {
     const { devices, rollout_id } = await start(10, { failure_threshold_percent: 10 });
     await pause(1100);
     for (const device of devices.slice(0, 2)) await report(device, rollout_id, 'failure');

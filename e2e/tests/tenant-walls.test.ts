@@ -28,7 +28,7 @@ const labelled = (name: string, tenant: string) => ({
   metadata: { name, labels: { [tenantLabel]: tenant } },
 });
 
-describe('walls between tenants in the cluster', function () {
+describe('isolation between tenants in the cluster', function () {
   this.timeout(120_000);
   let kube: Kubectl;
   /** kubectl with the operator's own token. */
@@ -72,7 +72,7 @@ describe('walls between tenants in the cluster', function () {
     }
   });
 
-  it('gives nothing to a namespace that carries the label of a tenant that does not name it', async () => {
+  it('ignores a namespace with the label of a tenant that does not name it', async () => {
     const tenant = tenantName();
     const planted = kube.in(unique('planted'));
     await kube.apply(labelled(planted.namespace, tenant));
@@ -87,7 +87,7 @@ describe('walls between tenants in the cluster', function () {
     await kube.run(['delete', 'namespace', planted.namespace, '--wait=false']);
   });
 
-  it('gives nothing to a namespace of the usual name that was there before, until the Tenant names it', async () => {
+  it('ignores a pre-existing namespace with the default name until the Tenant names it', async () => {
     const tenant = tenantName();
     const namespace = `kellet-${tenant}`;
     await kube.apply(labelled(namespace, tenant));
@@ -111,7 +111,7 @@ describe('walls between tenants in the cluster', function () {
     );
   });
 
-  it('gives nothing to a namespace that took the name of one that was the tenant’s', async () => {
+  it('ignores a recreated namespace with the name of the tenant’s former one', async () => {
     const tenant = tenantName();
     const own = unique('own');
     await kube.apply(labelled(own, tenant), make('Tenant', tenant, { namespace: own }));
@@ -137,7 +137,7 @@ describe('walls between tenants in the cluster', function () {
     await kube.run(['delete', 'namespace', own, '--wait=false']);
   });
 
-  it('refuses a first password from a namespace that is neither the tenant’s nor the operator’s', async () => {
+  it('rejects an initial password from a namespace that is neither the tenant’s nor the operator’s', async () => {
     const tenant = tenantName();
     const secret = unique('foreign');
     const other = kube.in(`kellet-${stack().info.other.tenant}`);
@@ -151,7 +151,7 @@ describe('walls between tenants in the cluster', function () {
     await other.run(['delete', 'secret', secret]);
   });
 
-  it('says of a deleted Tenant that its credentials end and its data stays', async () => {
+  it('reports that deleting a Tenant revokes its credentials and keeps its data', async () => {
     const tenant = tenantName();
     await kube.apply(make('Tenant', tenant, {}));
     await kube.wait(`tenant.kellet.dev/${tenant}`, 'condition=Ready');
@@ -164,7 +164,7 @@ describe('walls between tenants in the cluster', function () {
     expect(event.message).to.match(/^all credentials of the tenant are revoked; .* stay in the database/);
   });
 
-  describe('of the operator’s token', () => {
+  describe('the operator’s token', () => {
     const binding = (role: string, subject: object) => ({
       apiVersion: 'rbac.authorization.k8s.io/v1',
       kind: 'RoleBinding',
@@ -187,7 +187,7 @@ describe('walls between tenants in the cluster', function () {
       expect(await secretsIn(kube.namespace)).to.include(`${name}-provision-key`);
     };
 
-    it('reads Secrets of tenants and of its own namespace, and no others', async () => {
+    it('can read Secrets only in tenants’ namespaces and its own', async () => {
       await mint();
       for (const [namespace, may] of [
         [stack().info.namespace, true],
@@ -202,7 +202,7 @@ describe('walls between tenants in the cluster', function () {
       expect(await failureOf(operator.in('kellet-system').run(['get', 'secrets']))).to.include('Forbidden');
     });
 
-    it('binds its role to nobody but itself, and only where there is a tenant', async () => {
+    it('can bind its role only to itself, and only in tenants’ namespaces', async () => {
       const own = operator.in(stack().info.namespace);
       const other = { kind: 'ServiceAccount', name: 'default', namespace: 'default' };
       expect(await failureOf(bind(operator.in('kube-system'), binding('kellet-operator-tenant', itself)))).to.include(
@@ -220,14 +220,14 @@ describe('walls between tenants in the cluster', function () {
       await kube.run(['delete', 'namespace', place, '--wait=false']);
     });
 
-    it('comes back when somebody takes its binding away', async () => {
+    it('recovers when its binding is deleted', async () => {
       await mint();
       await kube.run(['delete', 'rolebinding', 'kellet-operator-tenant']);
       await mint();
     });
   });
 
-  describe('of provision keys', () => {
+  describe('provision keys', () => {
     const claim = async (provision_key: string) => {
       const name = unique('claimed');
       const body = { provision_key, device_name: name, hardware_id: name };
@@ -252,7 +252,7 @@ describe('walls between tenants in the cluster', function () {
       await other.wait(`ptmpl/${name}`, 'condition=Ready');
     };
 
-    it('leaves devices with the tenant whose key they have, whoever copied its manifest', async () => {
+    it('assign devices to the tenant that owns the key, whoever copied its manifest', async () => {
       const rest = await admin();
       const { profile_id } = await makeProfile(rest);
       const { provision_key } = await rest.post<{ provision_key: string }>('/api/v1/provisioning/templates', {
@@ -267,7 +267,7 @@ describe('walls between tenants in the cluster', function () {
       expect(await rest.get<object>(`/api/v1/devices/${device}`)).to.include({ device_id: device });
     });
 
-    it('refuses devices whose hash a tenant copied before its owner came, and lets the owner in', async () => {
+    it('reject devices of a tenant that copied the hash first, and accept the owner’s', async () => {
       const key = `pk_${randomUUID()}`;
       const keySha256 = createHash('sha256').update(key).digest('hex');
       await steal(keySha256, 'ab'.repeat(32));
@@ -283,7 +283,7 @@ describe('walls between tenants in the cluster', function () {
       expect(await (await admin()).get<object>(`/api/v1/devices/${device}`)).to.include({ device_id: device });
     });
 
-    it('says what a manifest with a hash alone lacks', async () => {
+    it('report a missing binding in a manifest with only a hash', async () => {
       const name = unique('bare');
       const other = await thief();
       const keySha256 = createHash('sha256').update(name).digest('hex');

@@ -30,7 +30,7 @@ describe('tenants through REST', () => {
     ...fields,
   });
 
-  it('are made with their administrator, namespace and resource, and removed with them', async () => {
+  it('are created and deleted with their administrator, namespace and resource', async () => {
     const platform = await platformAdmin();
     const kube = await kubectl();
     const id = unique('made');
@@ -70,7 +70,7 @@ describe('tenants through REST', () => {
     expect(await codeOf(platform.post('/api/v1/tenants', request(id)))).to.match(/never given out again/);
   });
 
-  it('are refused in words, and nothing of them stays', async () => {
+  it('are rejected with a clear message, leaving nothing behind', async () => {
     const platform = await platformAdmin();
     const kube = await kubectl();
     const id = unique('refused');
@@ -92,7 +92,7 @@ describe('tenants through REST', () => {
     expect(await codeOf(platform.get(`/api/v1/tenants/${id}`))).to.match(/^NOT_FOUND/);
   });
 
-  it('are left to the manifest that made them', async () => {
+  it('created from a manifest are left to it', async () => {
     const platform = await platformAdmin();
     const kube = await kubectl();
     const id = unique('manifest');

@@ -40,7 +40,7 @@ describe('an upgrade of the definitions', () => {
   const folders = readdirSync(releases).filter((name) => name.startsWith('v'));
 
   for (const release of folders) {
-    it(`reads and writes what was stored under ${release}`, async () => {
+    it(`reads and writes objects stored under ${release}`, async () => {
       const kube = await kubectl();
       const group = `${release.replaceAll('.', '-')}.upgrade.test`;
       const old = await definitionsOf(path.join(releases, release), group);
