@@ -1,4 +1,4 @@
-// What API.md says of every list, id and package, walked over the real port where a unit cannot show it.
+// API-wide rules for lists, ids and packages, tested over the real port where unit tests cannot.
 import { expect } from 'chai';
 import {
   admin,
@@ -19,7 +19,7 @@ type Page = Record<string, Record<string, unknown>[]> & { next_page_token: strin
 
 describe('conformance to the API', () => {
   describe('lists', () => {
-    /** The ids of a list, taken in pages of this size; ends early when a page repeats itself. */
+    /** Returns the ids of a list read in pages of this size. Stops early if a page is repeated. */
     async function walk(path: string, field: string, id: string, size: number, most: number): Promise<unknown[]> {
       const ids: unknown[] = [];
       let token = '';

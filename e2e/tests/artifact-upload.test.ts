@@ -1,5 +1,4 @@
-// Artifacts as raw bytes, in and out: uploaded in parts for packages of REST and of kubectl, downloaded by a device by
-// range.
+// Artifacts as raw bytes: uploaded in parts for packages created through REST and kubectl, downloaded by range.
 import { createHash, randomBytes } from 'node:crypto';
 import { connect } from 'node:net';
 import { expect } from 'chai';
@@ -57,7 +56,7 @@ describe('uploaded artifacts', () => {
       const from = await held();
       return put(rest, made.package_id, artifact.subarray(from), `bytes ${from}-${all - 1}/${all}`);
     };
-    // The broken request may still write its last pieces: 409 says so.
+    // The interrupted request may still be writing its last pieces, which causes a 409.
     const last = await waitUntil(
       async () => {
         const answer = await finish();

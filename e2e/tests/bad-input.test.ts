@@ -1,4 +1,4 @@
-// Everything at the edge is validated: the spec's status and body, the field named, nothing made.
+// Input validation: invalid requests get the documented status and body with the name of the field, and create nothing.
 import { expect } from 'chai';
 import { admin, anonymous, makeDevice, unique } from '../src/fixtures.ts';
 

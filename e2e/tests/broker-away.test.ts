@@ -1,4 +1,4 @@
-// The broker goes away: ingest does not notice, readiness does, and events wait for its return.
+// A broker outage: ingest is unaffected, readiness fails, and events wait for the broker.
 import { expect } from 'chai';
 import type { SimulatedDevice } from '../../dev/devices/device.ts';
 import { replay, weatherStations } from '../../dev/devices/readings.ts';

@@ -1,4 +1,4 @@
-// The transaction processor's callback (SPEC "Transaction-processor callback").
+// Callbacks of the transaction processor.
 import { createHmac, randomBytes } from 'node:crypto';
 import { expect } from 'chai';
 import { followEvents } from '../../dev/clients/broker-events.ts';

@@ -1,4 +1,4 @@
-// The Helm chart, against the real API server: what it renders is taken as it is, with no more rights than are needed.
+// The Helm chart against a real API server: its manifests are accepted, with no more permissions than necessary.
 import { expect } from 'chai';
 import { execFile } from 'node:child_process';
 import { readFile } from 'node:fs/promises';
@@ -61,8 +61,7 @@ describe('the chart', function () {
     it(`renders manifests that the API server accepts, ${name}`, async () => {
       const kubectl = new Kubectl(await kubectlProgram(() => undefined), stack().info.kubeconfig, 'default');
       const manifests = manifestsOf(await render(...args));
-      // The definitions are installed on this cluster by their own manager; what the chart says of them is the same
-      // file.
+      // This cluster already has the definitions, from the same files and another field manager.
       const taken = await kubectl.run(
         ['apply', '--server-side', '--force-conflicts', '--dry-run=server', '--filename', '-'],
         manifests.map((manifest) => JSON.stringify(manifest)).join('\n---\n'),
@@ -126,7 +125,7 @@ describe('the chart', function () {
     expect(valueOf('KELLET_REDIS_URL')!.valueFrom!.secretKeyRef).to.include({ key: 'redisUrl', optional: true });
     const known = configHelp();
     for (const { name } of env) if (name.startsWith('KELLET_')) expect(known).to.match(new RegExp(` ${name} `));
-    // A value that the process would refuse would be found by nobody before it starts.
+    // An invalid value would otherwise be found only when the process starts.
     const plain = env.flatMap(({ name, value }) => (value === undefined ? [] : [[name, value]]));
     const secrets = env
       .filter(({ valueFrom }) => valueFrom?.secretKeyRef?.optional !== true)
@@ -135,7 +134,7 @@ describe('the chart', function () {
   });
 
   it('grants each process exactly the permissions that its code declares', async () => {
-    // Under this name of the release the chart's names are those of the files.
+    // With this release name, the chart's names equal those in the files.
     const rendered = manifestsOf(await run('template', 'kellet', chart, '--namespace', 'kellet-system'));
     const isOf = (kinds: readonly string[], service: string) => (manifest: Manifest) =>
       kinds.includes(manifest.kind) && manifest.metadata.name.includes(service);
@@ -186,7 +185,7 @@ describe('the chart', function () {
     expect(components).to.have.members(['operator', 'apiserver']);
     const blocks = egress!.flatMap(({ to }) => to ?? []).map(({ ipBlock }) => ipBlock!);
     expect(blocks.find(({ cidr }) => cidr === '0.0.0.0/0')!.except).to.deep.equal(['169.254.0.0/16']);
-    // The operator reaches DNS, the control port and the Kubernetes API.
+    // The operator needs DNS, the control port and the Kubernetes API.
     const ports = find('NetworkPolicy', 'operator').spec.egress!.flatMap((rule) => rule.ports!.map(({ port }) => port));
     expect(ports).to.have.members([53, 53, 'control', 443, 6443]);
   });

@@ -1,4 +1,4 @@
-// A device claims its identity (SPEC "Claim a device").
+// Provisioning of devices by claim.
 import { randomUUID } from 'node:crypto';
 import { expect } from 'chai';
 import type { BrokerEvents } from '../../dev/clients/broker-events.ts';
@@ -44,7 +44,7 @@ describe('claims', () => {
 
     const told = () => events.received.filter(({ data }) => JSON.stringify(data).includes(first.body.device_id));
     await waitUntil(() => told().length > 0, { what: 'device.provisioned', timeoutMilliseconds: 5000 });
-    // A claim after the repeat has been announced: so would the repeat have been.
+    // The event of a later claim has arrived, so one for the repeated claim would have arrived too.
     const later = await claim(provision_key, unique('hw'));
     await waitUntil(() => events.received.some(({ data }) => JSON.stringify(data).includes(later.body.device_id)), {
       what: 'the later device.provisioned',

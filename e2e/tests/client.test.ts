@@ -1,4 +1,4 @@
-// The published client against the real API: what its README shows, its session, its errors.
+// The published client against the real API: README examples, sessions and errors.
 import { execFile } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import { mkdir, mkdtemp, readFile, rm, symlink, writeFile } from 'node:fs/promises';
@@ -13,7 +13,7 @@ import { stack } from '../../dev/stack/test-stack.ts';
 
 const run = promisify(execFile);
 
-/** The program in the README, and what it is said to print. */
+/** The program in the README and its output. */
 async function readmeExample(): Promise<{ program: string; output: string }> {
   const readme = await readFile(join(checkout, 'client/README.md'), 'utf8');
   const [, program = ''] = /```ts\n([^]*?)```/.exec(readme) ?? [];
@@ -21,7 +21,7 @@ async function readmeExample(): Promise<{ program: string; output: string }> {
   return { program, output };
 }
 
-/** Runs a program against the stack; answers what it printed. */
+/** Runs a program against the stack. Returns its output. */
 async function runProgram(path: string): Promise<string> {
   const { rest, email, password } = stack().info;
   const { stdout } = await run(process.execPath, [path], {
@@ -46,7 +46,7 @@ describe('@kellet/client', () => {
     const { stdout: tarball } = await run(process.execPath, [join(checkout, 'client/pack.ts')]);
     const project = await mkdtemp(join(tmpdir(), 'kellet-client-'));
     try {
-      // As npm would install it, without asking a registry.
+      // Installed like npm would, without a registry.
       const modules = join(project, 'node_modules');
       await mkdir(join(modules, '@kellet/client'), { recursive: true });
       await run('tar', ['-xzf', tarball.trim(), '--strip-components=1', '-C', join(modules, '@kellet/client')]);
@@ -67,7 +67,7 @@ describe('@kellet/client', () => {
       });
       expect(await runProgram(join(project, 'main.js'))).to.equal(output);
 
-      // A name that the contract does not have is found by the compiler, not by the API.
+      // The compiler rejects a field that is not in the contract.
       const misspelt = program.replace('device_name:', 'devicename:');
       await writeFile(join(project, 'main.ts'), misspelt);
       const refused = await run('tsc', ['--project', project, '--noEmit']).catch((error: { stdout?: string }) => error);

@@ -1,4 +1,4 @@
-// Commands on a line that loses them: delivered at least once, carried out once.
+// Commands over a lossy connection: delivered at least once, executed once.
 import { expect } from 'chai';
 import pg from 'pg';
 import type { Command, SimulatedDevice } from '../../dev/devices/device.ts';
@@ -21,7 +21,7 @@ describe('commands over a lossy connection', () => {
   });
   after(() => database.end());
 
-  /** Makes the next redelivery of a device's commands due now instead of in half a minute. */
+  /** Makes the next redelivery of a device's commands due immediately. */
   const makeDue = (device: SimulatedDevice) =>
     database.query(`UPDATE device_commands SET not_before = now() WHERE device_id = $1 AND status = 'sent'`, [
       device.deviceId,

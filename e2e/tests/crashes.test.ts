@@ -1,4 +1,4 @@
-// kill -9 in the middle: no acknowledged point is lost, every one is proven in the end, and rollouts go on.
+// kill -9 during operation: no acknowledged point is lost, all are proven eventually, and rollouts continue.
 import { expect } from 'chai';
 import type { SimulatedDevice } from '../../dev/devices/device.ts';
 import type { Rollout } from '../src/fixtures.ts';
@@ -11,7 +11,7 @@ interface Point {
   anchored?: boolean;
 }
 
-/** Sends ten points at a time until it is told to stop; answers the times of those that were acknowledged. */
+/** Sends ten points at a time until stopped. Returns the timestamps of acknowledged points. */
 async function sendUntil(
   stop: AbortSignal,
   device: SimulatedDevice,
@@ -30,7 +30,7 @@ async function sendUntil(
       expect(accepted).to.equal(10);
       acknowledged.push(...times);
     } catch {
-      // Not acknowledged: it may be stored or not, and the next ten are other points.
+      // Not acknowledged: the points may or may not be stored. Continue with others.
       failures++;
       await new Promise((resolve) => setTimeout(resolve, 50));
     }
@@ -43,7 +43,7 @@ const historyOf = async (device: SimulatedDevice) =>
 
 const getRollout = async (id: string) => (await admin()).get<Rollout>(`/api/v1/ota/rollouts/${id}`);
 
-/** Waits for completion; a data plane that is away is waited for too. */
+/** Waits for completion, also while the data plane is unavailable. */
 const waitCompleted = (id: string) =>
   waitUntil(async () => ((await getRollout(id)).status === 'completed' ? getRollout(id) : undefined), {
     what: 'completion of the rollout',
@@ -138,7 +138,7 @@ describe('crashes', function () {
     const base = unique('cut');
     const artifact = { artifact_uri: 'upload://', sha256: 'ab'.repeat(32), type: 'fw' as const };
     const package_ = await makePackage(await admin(), { version: '1.0.0' });
-    /** Name → what its caller was told: the answer's status, or undefined without an answer. */
+    /** Name → status of the response, or undefined if there was none. */
     const told = new Map<string, number | undefined>();
     const kinds = { deviceprofiles: 'profiles', otapackages: 'ota/packages', otarollouts: 'ota/rollouts' } as const;
     type Plural = keyof typeof kinds;
@@ -183,7 +183,7 @@ describe('crashes', function () {
       otapackages: async () => (await admin()).list<{ name: string }>('/api/v1/ota/packages', 'packages'),
       otarollouts: async () => (await admin()).list<{ name: string }>('/api/v1/ota/rollouts', 'rollouts'),
     };
-    /** The creations of which the API and Kubernetes say different things, or another than the caller was told. */
+    /** Creations on which the API and Kubernetes differ from each other or from the response. */
     const disagreeing = async (): Promise<string[]> => {
       const wrong: string[] = [];
       for (const plural of Object.keys(kinds) as Plural[]) {

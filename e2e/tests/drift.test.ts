@@ -1,5 +1,5 @@
-// Drift: what somebody writes or deletes in the data plane comes back from the resource, what has lost its resource
-// goes, and both sides agree again after an outage, each by itself.
+// Drift: data changed or deleted in the data plane is restored from its resource, data without a resource is removed,
+// and both sides converge after an outage.
 import { randomBytes } from 'node:crypto';
 import { readFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
@@ -46,7 +46,7 @@ describe('drift', function () {
     return [...text.matchAll(pattern)].reduce((sum, [, value]) => sum + Number(value), 0);
   };
 
-  /** One of each kind, ready. */
+  /** Creates a ready resource of each kind. */
   const makeAll = async () => {
     const name = unique('drift');
     const artifact = await makeArtifact(5000);
@@ -128,7 +128,7 @@ describe('drift', function () {
     await until('the artifact is fetched again', async () => (await rowCount(stored, [tenant, artifact.sha256])) === 1);
     await kubectl.wait(`otapkg/${name}`, 'condition=Verified');
 
-    // Nothing goes on once everything agrees, also not where a row could not be put back.
+    // Nothing happens once everything agrees, even if a row could not be restored.
     const found = /kellet_operator_drift_total\{.*\} (\d+)/g;
     await database.query(`UPDATE ota_packages SET version = '6.6.6' WHERE tenant_id = $1 AND name = $2`, key);
     await kubectl.wait(`otapkg/${name}`, 'condition=Stalled');
@@ -172,7 +172,7 @@ describe('drift', function () {
     for (const path of paths.slice(0, 3)) await rest.send('PATCH', path, { body: { name: renamed } });
     await kubectl.run(['annotate', 'otaro', name, `${displayNameAnnotation}=${renamed}`]);
     await until('all are renamed', async () => (await names()).every((is) => is === renamed));
-    // As the operator would whose reconcile was under way.
+    // Simulates a concurrent reconcile of the operator.
     try {
       for (const [index, object] of older.entries()) {
         const applying = dataPlane.apply({ meta: toMeta(tenant, object), ...manifests[index]! });
@@ -196,7 +196,7 @@ describe('drift', function () {
 
     await kubectl.run(['delete', 'dprof', byRest, '--timeout=20s']);
     expect((await rest.send('GET', `/api/v1/profiles/${profile_id}`)).status).to.equal(404);
-    // What people manage with kubectl is theirs to delete there; REST says whose it is.
+    // Resources managed with kubectl must be deleted there; REST names the manager.
     const refused = await rest.delete(`/api/v1/profiles/${status!.profileId}`).catch((error: RestError) => error);
     expect((refused as RestError).message).to.match(/managed by/);
 
@@ -265,7 +265,7 @@ describe('drift', function () {
     const { status } = await kubectl.json<OtaRollout>(['get', 'otaro', name]);
     const rollout = () => rest.get<Rollout>(`/api/v1/ota/rollouts/${status!.rolloutId}`);
     expect((await rollout()).status).to.equal('active');
-    // What is deleted meanwhile ends in the data plane of the tenant that had the namespace.
+    // Resources deleted in the meantime are removed from the former tenant's data.
     await kubectl.run(['delete', 'otaro', name]);
     expect(await rollout()).to.include({ status: 'completed', outcome: 'cancelled' });
     await kubectl.run(['label', 'namespace', namespace, `kellet.dev/tenant=${tenant}`]);

@@ -1,4 +1,4 @@
-// Every manifest in examples/ is applied as its reader would, to the tenant that examples/features/tenant.yaml makes.
+// Applies every manifest in examples/ as documented, to the tenant of examples/features/tenant.yaml.
 import { readFileSync } from 'node:fs';
 import { readdir } from 'node:fs/promises';
 import path from 'node:path';
@@ -25,7 +25,7 @@ interface Resource {
   };
 }
 
-/** The text of an example, with the address of this stack's file server. */
+/** Returns the text of an example, with the address of this stack's file server. */
 const manifestText = (file: string): string =>
   readFileSync(path.join(examples, file), 'utf8').replaceAll('http://127.0.0.1:8082', stack().info.artifacts);
 
@@ -39,7 +39,7 @@ describe('examples', function () {
   let cluster: Kubectl;
   let kube: Kubectl;
 
-  /** Waits until the operator says of each resource what a reader hopes for. */
+  /** Waits until each resource has the expected condition. */
   const untilTaken = async (resources: readonly Resource[]): Promise<void> => {
     for (const { apiVersion, kind, metadata } of resources) {
       if (!apiVersion.startsWith('kellet.dev/')) continue;
@@ -93,8 +93,7 @@ describe('examples', function () {
     expect(status).to.include({ namespace: 'orchard-devices' });
   });
 
-  // In an order in which everything referred to is there: profiles, templates and packages first, one rollout at a
-  // time.
+  // References must exist: profiles, templates and packages first, then one rollout at a time.
   it('are accepted: profiles, templates and packages', async () => {
     const files = await readdir(path.join(examples, 'features'));
     const first = files.filter((file) => /^(profile|template|package)-/.test(file));

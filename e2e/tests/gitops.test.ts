@@ -1,4 +1,4 @@
-// Kellet under a GitOps tool: health as Argo CD itself judges it, and a loop that applies the same manifest for ever.
+// Kellet with GitOps tools: health as evaluated by Argo CD, and a loop that keeps applying the same manifests.
 import { setTimeout as sleep } from 'node:timers/promises';
 import { expect } from 'chai';
 import { argocdHealth } from '../src/argocd.ts';
@@ -16,7 +16,7 @@ interface Resource {
   status?: { phase?: string; rolloutId?: string; observedGeneration?: number; counts?: { scheduled?: number } };
 }
 
-/** A resource whose conditions say this; `True` conditions have no message. */
+/** Builds a resource with these conditions; `True` conditions have no message. */
 const judged = (kind: string, conditions: string[], status: object = {}, generation = 1) => ({
   apiVersion,
   kind,
@@ -207,7 +207,7 @@ describe('GitOps', function () {
   });
 });
 
-/** A tool that applies the same manifests for ever. */
+/** A tool that keeps applying the same manifests. */
 class ApplyLoop {
   private readonly stopping = new AbortController();
   private readonly running: Promise<void>;
@@ -225,7 +225,7 @@ class ApplyLoop {
     })().catch((error: unknown) => void (this.failure = error as Error));
   }
 
-  /** Waits for so many more rounds. */
+  /** Waits for this many more rounds. */
   async rounds(count: number): Promise<void> {
     const target = this.applied + count;
     await waitUntil(() => this.checked(this.applied) >= target, {
@@ -234,7 +234,7 @@ class ApplyLoop {
     });
   }
 
-  /** Hands the value through. @throws what stopped the loop, a conflict for example */
+  /** Returns the value. Throws the error that stopped the loop, for example a conflict. */
   checked<Value>(value: Value): Value {
     if (this.failure) throw this.failure;
     return value;

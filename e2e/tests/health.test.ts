@@ -1,4 +1,4 @@
-// Liveness and readiness of both servers (SPEC "Gateway-level routes").
+// Liveness, readiness and metrics of both programs.
 import { expect } from 'chai';
 import { anonymous } from '../src/fixtures.ts';
 import { Rest } from '../../dev/clients/rest.ts';

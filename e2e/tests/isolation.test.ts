@@ -1,4 +1,5 @@
-// Nothing of one tenant is seen, changed or referred to by another: a foreign id is an id that does not exist.
+// Tenant isolation: nothing can be read, changed or referenced across tenants. A foreign id behaves like an unknown
+// one.
 import { randomUUID } from 'node:crypto';
 import { expect } from 'chai';
 import type { SimulatedDevice } from '../../dev/devices/device.ts';

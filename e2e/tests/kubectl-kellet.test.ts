@@ -1,5 +1,5 @@
-// The plugin against the real stack: every command, as someone who may look into the namespace and act as kellet-cli,
-// no more.
+// The plugin against the real stack: every command, run by a user who may only read the namespace and act as
+// kellet-cli.
 import { expect } from 'chai';
 import { execFile } from 'node:child_process';
 import { createHash, randomBytes } from 'node:crypto';
@@ -35,7 +35,7 @@ describe('kubectl kellet', function () {
     args: readonly string[],
     options: { kubeconfig?: string; environment?: Record<string, string> } = {},
   ) => callPlugin(args, { kubeconfig, ...options });
-  /** What it prints when it succeeds. */
+  /** Runs it successfully and returns the output. */
   const done = async (...args: string[]): Promise<string> => {
     const { code, stdout, stderr } = await plugin(args);
     expect(code, `${args.join(' ')}: ${stderr}`).to.equal(0);
@@ -53,7 +53,7 @@ describe('kubectl kellet', function () {
     metadata: { name },
     spec: { packageRef: { name }, targetProfileRef: { name: profile }, canaryPercent: 20, ...fields },
   });
-  /** A package, a profile with a fleet, and a rollout of one to the other when `fields` are given. */
+  /** Creates a package, a profile with a fleet, and, if `fields` are given, a rollout. */
   const prepare = async (devices: number, fields?: object) => {
     const rest = await admin();
     const profile = await makeProfile(rest);
@@ -69,7 +69,7 @@ describe('kubectl kellet', function () {
     return { name, fleet, profile };
   };
 
-  /** A kubeconfig with a user's token, in the tenant's namespace; `server` in place of the cluster's own address. */
+  /** Returns a kubeconfig with a user's token for the tenant's namespace, optionally with another server address. */
   const writeKubeconfig = async (file: string, token: string, server?: string) => {
     const config = parse(await readFile(stack().info.kubeconfig, 'utf8')) as Config;
     config.users = [{ name: 'someone', user: { token } }];
@@ -77,14 +77,14 @@ describe('kubectl kellet', function () {
     if (server)
       config.clusters = config.clusters.map(({ name }) => ({
         name,
-        // The library asks to be told twice before it speaks plain HTTP.
+        // The library requires this for plain HTTP.
         cluster: { server, 'insecure-skip-tls-verify': true },
       }));
     const path = join(folder, file);
     await writeFile(path, stringify(config), { mode: 0o600 });
     return path;
   };
-  /** The token of a person (a service account stands in for one) with these roles in namespaces. */
+  /** Returns the token of a user (represented by a service account) with these roles in namespaces. */
   const person = async (roles: readonly (readonly [string, 'ClusterRole' | 'Role', string])[]) => {
     const name = unique('person');
     await kube.apply({ apiVersion: 'v1', kind: 'ServiceAccount', metadata: { name } });
@@ -196,7 +196,7 @@ describe('kubectl kellet', function () {
     expect(lines[0]).to.match(new RegExp(`^${name}: Active, `));
     expect(lines.some((line) => line.includes('2/4 ok'))).to.equal(true);
     expect(lines.at(-1)).to.match(/Completed \(Cancelled\)/);
-    // No escape sequence gets into a file, nor a line twice.
+    // Files contain neither escape sequences nor repeated lines.
     // eslint-disable-next-line no-control-regex -- control characters are what it looks for
     expect(stdout).not.to.match(/\u001b/);
     expect(new Set(lines).size).to.equal(lines.length);
@@ -228,7 +228,7 @@ describe('kubectl kellet', function () {
     const [coloured, plain] = await Promise.all([onTerminal({}), onTerminal({ NO_COLOR: '1' })]);
     for (const { stdout } of [coloured, plain]) {
       expect(stdout).to.contain('░');
-      // Drawn again over itself: ages go on.
+      // Redrawn in place, because ages advance.
       expect(stdout).to.contain('\u001b[J');
     }
     expect(coloured.stdout).to.contain('\u001b[34m');
@@ -251,7 +251,7 @@ describe('kubectl kellet', function () {
     expect(document!.toJS()).to.deep.include({ kind: 'OtaPackage' });
     const nowhere = await plugin(['pause', 'any', '--server', 'http://127.0.0.1:1']);
     expect(nowhere.code, 'the rollout does not exist').to.equal(3);
-    // The data plane is away: what the cluster knows is still shown.
+    // While the data plane is unavailable, the cluster's state is still shown.
     expect((await plugin(['status', '--server', 'http://127.0.0.1:1'])).code).to.equal(0);
     const away = await plugin(['proof', 'a'.repeat(64)], { environment: { KELLET_SERVER: 'http://127.0.0.1:1' } });
     expect(away.code).to.equal(6);
@@ -300,7 +300,7 @@ describe('kubectl kellet', function () {
     const refused = await plugin(['upload', name, wrong]);
     expect(refused.code).to.equal(5);
     expect(refused.stderr).to.contain(`the manifest says ${bytes.length} bytes`);
-    // Somebody began, and was interrupted.
+    // An earlier upload was interrupted.
     const rest = await admin();
     const first = await fetch(`${rest.base}/api/v1/ota/packages/${status.packageId}/artifact`, {
       method: 'PUT',
@@ -331,7 +331,7 @@ describe('kubectl kellet', function () {
       expect(run.stderr, args.join(' ')).to.match(words);
       expect(run.stdout).to.equal('');
     }
-    // An account with no right to it: the data plane says who may not do what.
+    // For an account without permission, the data plane names the account and the permission.
     const idle = unique('idle');
     await kube.apply(
       { apiVersion: 'v1', kind: 'ServiceAccount', metadata: { name: idle } },
@@ -378,7 +378,7 @@ describe('kubectl kellet', function () {
     expect(await complete('resume', '--can')).to.deep.equal(['--canary-percent']);
     await writeFile(join(folder, 'some-artifact.bin'), '');
     expect(await complete('upload', 'any', 'some-art')).to.deep.equal(['some-artifact.bin']);
-    // kubectl finds the plugin by its name, and asks it to complete.
+    // kubectl finds the plugin by its name and calls it for completion.
     const viaKubectl = await execute('kubectl', ['__complete', 'kellet', 'pause', name.slice(0, -2)], {
       env: environment,
     });

@@ -1,4 +1,4 @@
-// What a person sees and does with kubectl: columns, the same things in REST, refusals in words.
+// Using Kellet with kubectl: columns, consistency with REST, and validation errors.
 import { expect } from 'chai';
 import type { Rollout } from '../src/fixtures.ts';
 import { admin, kubectl, makeArtifact, makeFleet, makeProfile, unique } from '../src/fixtures.ts';
@@ -14,7 +14,7 @@ interface Resource {
   };
 }
 
-/** Header and first row of `kubectl get`, as a record. */
+/** Returns the first row of `kubectl get` as a record. */
 function columns(text: string): Record<string, string> {
   const [header, row] = text.trimEnd().split('\n') as [string, string];
   const starts = [...header.matchAll(/\S+/g)].map((match) => [match[0], match.index] as const);

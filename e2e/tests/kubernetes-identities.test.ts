@@ -1,5 +1,4 @@
-// Kubernetes identities at the gateway: what RBAC grants in the tenant's namespace and no more, told by the cluster
-// itself.
+// Kubernetes identities at the gateway: exactly the permissions that RBAC grants in the tenant's namespace.
 import { expect } from 'chai';
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -16,8 +15,8 @@ describe('a Kubernetes identity', () => {
   let rolloutId: string;
 
   /**
-   * A service account with these rules in a namespace, by default the tenant's; answers its user name and how to call
-   * as it.
+   * Creates a service account with these rules in a namespace, by default the tenant's. Returns its user name and a
+   * client.
    */
   const account = async (rules: object[], options: { home?: string; namespace?: string } = {}) => {
     const name = unique('someone');
@@ -71,7 +70,7 @@ describe('a Kubernetes identity', () => {
       expect(status, path).to.equal(403);
       expect(body.message, path).to.contain(someone.username);
     }
-    // Not by any right: who manages users and keys, or sends commands, signs in.
+    // No permission allows this: managing users and keys and sending commands require a sign-in.
     for (const [method, path] of [
       ['GET', 'auth/users'],
       ['POST', 'auth/api-keys'],
@@ -100,7 +99,7 @@ describe('a Kubernetes identity', () => {
     expect(lines.map(({ msg, code }) => `${msg} ${code}`)).to.deep.equal(['ResumeRollout OK', 'PauseRollout OK']);
     const [line] = lines;
     expect(line).to.include({ audit: 'kubernetes', rollout_id: rolloutId, permission: 'create otarollouts/resume' });
-    // The cluster's own audit log has this id beside the name of whoever had the token issued.
+    // The cluster's audit log has this id with the name of the person who requested the token.
     expect(line!['credential_id']).to.match(/^JTI=[0-9a-f-]{36}$/);
   });
 
@@ -113,7 +112,7 @@ describe('a Kubernetes identity', () => {
       'x-kellet-namespace': `kellet-${stack().info.other.tenant}`,
     });
     expect(foreign.status).to.equal(403);
-    // Who holds no right in a tenant learns nothing of its window and uses nothing of it up.
+    // A caller without permissions in a tenant neither sees nor uses its request window.
     expect(foreign.headers.get('x-ratelimit-remaining')).to.equal(null);
     const rest = await admin();
     const { body } = await rest.send<{ devices: unknown[] }>('GET', '/api/v1/devices', {

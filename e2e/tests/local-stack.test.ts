@@ -1,5 +1,4 @@
-// The local stack keeps its word (API.md "Local stack"): one file says where everything is, what dies comes back, what
-// is stopped is gone.
+// The local stack: one file has all addresses, dead processes are restarted, and nothing is left running after a stop.
 import type { ChildProcess } from 'node:child_process';
 import { spawn } from 'node:child_process';
 import { mkdtemp, readFile, rm, stat, writeFile } from 'node:fs/promises';
@@ -15,7 +14,7 @@ import { waitUntil } from '../../dev/stack/wait.ts';
 
 const readInfo = async (path: string) => JSON.parse(await readFile(path, 'utf8')) as DevInfo;
 
-/** The status of a sign-in. */
+/** Returns the status of a sign-in. */
 async function signIn(rest: string, account: { email: string; password: string; tenant?: string }): Promise<number> {
   const body = { email: account.email, password: account.password };
   const response = await fetch(`${rest}/api/v1/auth/login`, { method: 'POST', body: JSON.stringify(body) });
@@ -97,7 +96,7 @@ describe('make dev', function () {
     await rm(folder, { recursive: true, force: true });
   });
 
-  /** Runs the command; resolves when it has printed `ready`, or has ended. */
+  /** Runs the command. Resolves when it has printed `ready` or exited. */
   async function runDev(stateFolder: string) {
     const child = spawn(process.execPath, [join(checkout, 'dev/stack/main.ts'), '--state', stateFolder], {
       stdio: ['ignore', 'pipe', 'pipe'],
@@ -133,7 +132,7 @@ describe('make dev', function () {
     for (const [name, pid] of Object.entries(info.pids)) expect(processIdentity(pid), name).to.equal(undefined);
     expect(await stat(join(folder, 'dev.json')).catch((error: NodeJS.ErrnoException) => error.code)).to.equal('ENOENT');
 
-    // Killed this time: the next run, and the watchdog, end what it leaves.
+    // Killed this time: the watchdog and the next run clean up.
     const second = await runDev(folder);
     const again = await readInfo(join(folder, 'dev.json'));
     expect({ ...again, pids: {} }).to.deep.equal({ ...info, pids: {} });

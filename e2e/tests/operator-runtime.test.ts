@@ -22,7 +22,7 @@ interface ConfigMap extends KubernetesObject {
   data?: Record<string, string>;
 }
 
-/** Waits until something holds; a failure says what did not. */
+/** Waits for a condition. The error names it. */
 async function until(what: string, holds: () => boolean | Promise<boolean>, milliseconds = 15_000): Promise<void> {
   const end = Date.now() + milliseconds;
   while (!(await holds())) {
@@ -168,7 +168,7 @@ describe('operator runtime', () => {
       const namespaces = { ...configMaps, plural: 'namespaces', kind: 'Namespace', namespaced: false };
       await own.get(namespaces, '', 'default');
       await writeFile(tokenFile, 'no token at all');
-      // What was read stays good for a while.
+      // Credentials are cached for a while.
       await own.get(namespaces, '', 'default');
       const stale = new KubernetesClient({ config, userAgent: 'kellet-test' });
       const refused = await stale.get(namespaces, '', 'default').catch((error: unknown) => error);

@@ -1,5 +1,5 @@
-// The operator on the whole stack: what is applied with kubectl takes effect in the data plane, what happens there
-// shows in status, in any order, through restarts, and without ever working against the one who applies.
+// The operator on the whole stack: manifests take effect in the data plane, and its state is reported in status, in any
+// order and across restarts, without interfering with other appliers.
 import { spawn } from 'node:child_process';
 import { createHash, randomBytes, randomUUID } from 'node:crypto';
 import { readFile, writeFile } from 'node:fs/promises';
@@ -89,7 +89,7 @@ describe('operator', function () {
     return Buffer.from(data[key]!, 'base64').toString();
   };
 
-  /** Applies a package whose artifact is served by the stack, and waits until it is verified. */
+  /** Applies a package with an artifact served by the stack, and waits until it is verified. */
   const makePackage = async (deviceType: string): Promise<Package> => {
     const version = `1.${++serial}.0`;
     const content = randomBytes(2048);
@@ -105,7 +105,7 @@ describe('operator', function () {
     return { name, version };
   };
 
-  /** Applies a profile with a template and claims devices with the minted key. */
+  /** Applies a profile with a template and claims devices with the generated key. */
   const makeFleet = async (size: number): Promise<{ profile: string; devices: Device[] }> => {
     const profile = unique('fleet');
     await kubectl.apply(
@@ -127,13 +127,13 @@ describe('operator', function () {
     return { profile, devices };
   };
 
-  /** The device's rollout, if it has been scheduled. */
+  /** Returns the device's rollout if it has been scheduled. */
   const assignment = async ({ id, rest }: Device): Promise<string | undefined> => {
     const answer = await rest.send<{ rollout_id?: string }>('GET', `/api/v1/devices/${id}/ota`);
     return answer.status === 200 ? answer.body.rollout_id : undefined;
   };
 
-  /** Every device that is scheduled and has not reported does so. */
+  /** Reports for every scheduled device without a report. */
   const report = async (
     devices: Device[],
     rollout_id: string,
@@ -226,7 +226,7 @@ describe('operator', function () {
       );
       await kubectl.apply(make('Tenant', other, {}));
       await place.run(['label', 'namespace', place.namespace, `${tenantLabel}=${tenant}`]);
-      // The tenant has its namespace already: a second one stays without.
+      // The tenant already has a namespace, so a second one gets none.
       await waitUntil(
         async () => {
           const { status } = await place.json<Resource>(['get', 'dprof', 'stray']);
@@ -322,7 +322,7 @@ describe('operator', function () {
       const after = await secretValue(`${minted}-provision-key`, 'provisionKey');
       expect((await claim(after, `${name}-3`)).status).to.equal(200);
 
-      // Through REST: the answer shows the key once, and the Secret holds the same.
+      // Through REST: the response contains the key once, and the Secret gets the same key.
       const template = `/api/v1/provisioning/templates/${(await get('ptmpl', minted)).status!['templateId'] as string}`;
       const { spec } = await get('ptmpl', minted);
       const { provision_key } = await admin.post<{ provision_key: string }>(`${template}/rotate-key`);
@@ -406,7 +406,7 @@ describe('operator', function () {
       expect(paused.status?.failurePercent).to.be.greaterThan(10);
       await untilCondition('otaro', name, 'Degraded', 'True FailureThresholdExceeded');
 
-      // A GitOps tool applies what it has, again and again, under a name of its own.
+      // A GitOps tool keeps applying its manifests with its own field manager.
       for (let round = 0; round < 3; round += 1) {
         await kubectl.run(
           ['apply', '--server-side', '--field-manager=gitops', '--force-conflicts', '--filename', '-'],

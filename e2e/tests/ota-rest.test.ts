@@ -1,4 +1,4 @@
-// Updates by REST, seen from both sides (SPEC "OTA", notes on rollouts).
+// OTA updates through REST, from the perspective of administrators and devices.
 import { createHash, generateKeyPairSync, sign } from 'node:crypto';
 import { expect } from 'chai';
 import type { Behaviour } from '../../dev/devices/behaviour.ts';
@@ -33,7 +33,7 @@ const waitRollout = (id: string, what: string, holds: (rollout: Rollout) => bool
     { what, timeoutMilliseconds: 40_000, intervalMilliseconds: 200 },
   );
 
-/** A profile with its fleet, and packages for it. */
+/** A profile with a fleet and packages. */
 async function makeScene(count: number, behaviourOf: (index: number) => Behaviour = () => ({ kind: 'healthy' })) {
   const profile = await makeProfile(await admin(), { ota_policy: { device_timeout_seconds: 30, max_attempts: 1 } });
   const fleet = await makeFleet(await admin(), profile.profile_id, count, (index) => ({
@@ -59,7 +59,7 @@ async function startRollout(
   return (await admin()).post<Rollout>('/api/v1/ota/rollouts', body);
 }
 
-/** Runs the fleet while `work` goes on. */
+/** Runs the fleet during `work`. */
 async function withFleet<T>(fleet: Fleet, work: () => Promise<T>): Promise<T> {
   fleet.start();
   try {
@@ -69,7 +69,7 @@ async function withFleet<T>(fleet: Fleet, work: () => Promise<T>): Promise<T> {
   }
 }
 
-/** Takes the update without installing anything: the test reports by itself. */
+/** Receives the update without installing anything; the test reports instead. */
 async function acknowledge(device: SimulatedDevice): Promise<void> {
   const commands = await device.poll(20);
   expect(commands.map(({ method }) => method)).to.include('ota_start');
@@ -89,7 +89,7 @@ describe('updates through REST', () => {
       interface Found {
         items: { status?: { packageId?: string }; metadata: { labels?: Record<string, string> } }[];
       }
-      // The operator writes the status a moment after the answer.
+      // The operator writes the status shortly after the response.
       const find = async () => {
         const { items } = await (await kubectl()).json<Found>(['get', 'otapkg']);
         return items.find(({ status }) => status?.packageId === made.package_id);
@@ -284,7 +284,7 @@ describe('updates through REST', () => {
         ).to.equal(200);
         expect(await getRollout(rollout.rollout_id), 'at 10 %').to.include({ status: 'active' });
         await report(canary[1]!, rollout.rollout_id, 'failure', '1.0.0');
-        // In the very transaction of the report.
+        // In the transaction of the report.
         const paused = await getRollout(rollout.rollout_id);
         expect(paused, 'at 20 %').to.deep.include({ status: 'paused', pause_reasons: ['failure_threshold_exceeded'] });
         expect(paused.counts.failed).to.equal(2);

@@ -1,4 +1,4 @@
-// From a point to a proof that needs nobody (SPEC "Anchors", "Verification").
+// From a point to an independently verifiable proof.
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

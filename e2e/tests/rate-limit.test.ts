@@ -1,4 +1,4 @@
-// The tenant's window of requests (SPEC "Limits").
+// The tenant's rate limit.
 import { randomBytes } from 'node:crypto';
 import { expect } from 'chai';
 import { anonymous, unique } from '../src/fixtures.ts';
@@ -21,7 +21,7 @@ describe('rate limit', () => {
   const header = ({ headers }: RestResponse, name: string) => Number(headers.get(`x-ratelimit-${name}`) ?? NaN);
 
   it('counts down in the headers, then rejects until the window ends', async () => {
-    // The window is a minute of the database's clock: a sequence that meets its end begins anew.
+    // The window is a minute of the database's clock: restart a sequence that crosses its end.
     const sequence = async (): Promise<RestResponse[]> => {
       const answers: RestResponse[] = [];
       for (let index = 0; index < limit + 2; index++) answers.push(await rest.send('GET', '/api/v1/profiles'));

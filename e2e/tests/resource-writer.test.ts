@@ -1,5 +1,5 @@
-// Creation, change and deletion of custom resources through REST's way, against a real API server and a real database:
-// the resource and the working copy always agree, and nothing half made stays.
+// Creating, changing and deleting custom resources for REST callers, with a real API server and database: resource and
+// working copy always agree, and nothing partial remains.
 import { randomUUID } from 'node:crypto';
 import {
   create,
@@ -51,7 +51,7 @@ const tenantId = 'writer';
 const context: CallContext = internalContext({ ...publicCaller, kind: 'user', tenantId });
 const logger = createLogger('silent');
 
-/** What a creation is to answer with: the id alone. */
+/** Response of a creation: only the id. */
 const idOf = (_tx: unknown, id: string) => Promise.resolve(id);
 
 const refusalOf = (promise: Promise<unknown>) =>
@@ -122,11 +122,11 @@ describe('custom resources written for REST callers', function () {
   const intents = async () =>
     (await test.database.system((tx) => tx.query<{ state: string; name: string }>('SELECT * FROM resource_intents')))
       .rows;
-  /** As kubectl or Argo CD would: server-side apply by another manager, taking what it names. */
+  /** Server-side apply with force by another manager, like kubectl or Argo CD. */
   const applyAsAnother = (name: string, spec: DeviceProfileSpec) =>
     fetchApply('DeviceProfile', name, spec, 'argocd-controller');
   const fetchApply = async (kind: string, name: string, spec: object, manager: string) => {
-    // The client under test always writes as kellet-api: another manager needs another door.
+    // The client under test always writes as kellet-api, so another manager needs a different client.
     const door = kubernetes as unknown as { call(request: object): Promise<KubernetesObject> };
     return door.call({
       method: 'PATCH',
@@ -391,7 +391,7 @@ describe('custom resources written for REST callers', function () {
   });
 
   describe('when the data plane is slow', () => {
-    /** An applier that takes a profile up when it is let. */
+    /** An applier that applies a profile when released. */
     const slow = () => {
       let let_go: () => void = () => undefined;
       const gate = new Promise<void>((resolve) => (let_go = resolve));
@@ -430,7 +430,7 @@ describe('custom resources written for REST callers', function () {
       );
       let object: KubernetesObject<DeviceProfileSpec> | undefined;
       while (!object) object = await read<DeviceProfileSpec>('DeviceProfile', 'rescued');
-      // What the operator's call comes to.
+      // Result of the operator's call.
       await dispatcher.apply(applyRequest('DeviceProfile', tenantId, object));
       setTimeout(let_go, 600);
       expect(await made).to.equal(namedId(tenantId, 'profile', 'rescued'));

@@ -1,5 +1,4 @@
-// A plan is what would happen if the rollout were created now: the same bodies through both, on a real API server and
-// database.
+// Compares plans with actual creations for the same requests, with a real API server and database.
 import { randomUUID } from 'node:crypto';
 import { create, type MessageInitShape } from '@bufbuild/protobuf';
 import { apiVersion } from '@kellet/crds';

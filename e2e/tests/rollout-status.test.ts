@@ -1,5 +1,4 @@
-// What the operator writes of a rollout while reports pour in: seldom enough, soon enough, and nothing when nothing
-// happens.
+// Status writes of a rollout under many reports: rate-limited, timely, and none without changes.
 import { type OtaRollout } from '@kellet/crds';
 import { expect } from 'chai';
 import { systemClock } from '../../operator/src/runtime/clock.ts';
@@ -22,7 +21,7 @@ describe('status of a rollout', function () {
   let client: KubernetesClient;
   let stop: AbortController;
   let following: Promise<void>;
-  /** Each version of the rollout as the watch showed it, and when. */
+  /** Each version of the rollout reported by the watch, with its time. */
   let seen: { at: number; rollout: OtaRollout }[];
   let name: string;
 
@@ -92,7 +91,7 @@ describe('status of a rollout', function () {
     const gaps = seen.slice(1).map(({ at }, index) => at - seen[index]!.at);
     expect(seen.length).to.be.greaterThan(2);
     expect(Math.min(...gaps), `gaps ${gaps.map(Math.round).join(', ')}`).to.be.greaterThan(700);
-    // A report may ask for one reconcile and a status that had to wait for another; none asks for itself.
+    // A report may cause one reconcile, and a deferred status write another; a write must not cause one.
     expect((await reconciles()) - from).to.be.lessThan(29 * 2 + 10);
 
     const { length } = seen;

@@ -1,4 +1,4 @@
-// Who gets in, with what, and for how long (SPEC "Authentication").
+// Authentication: sign-in, tokens, sessions and API keys.
 import { sign } from 'node:crypto';
 import { readFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
@@ -27,7 +27,7 @@ const refresh = (refreshToken: string) =>
   anonymous().send<Tokens & ErrorBody>('POST', '/api/v1/auth/refresh', { body: { refresh_token: refreshToken } });
 const whoAmI = (token: string) => new Rest(stack().info.rest, token).send<ErrorBody>('GET', '/api/v1/profiles');
 
-/** The same token with another expiry, signed with the stack's own key. */
+/** Returns a token with another expiry, signed with the stack's key. */
 async function expired(token: string): Promise<string> {
   const key = await readFile(join(dirname(stack().infoPath), 'secrets/jwt-private-key.pem'), 'utf8');
   const [header, payload] = token.split('.') as [string, string];

@@ -1,4 +1,4 @@
-// The gateway and telemetry in processes of their own, beside the stack's: what a client sees is the same.
+// Gateway and telemetry in separate processes beside the stack's: clients see no difference.
 import { create, type DescMethod, type Message, type MessageInitShape, type MessageShape } from '@bufbuild/protobuf';
 import { Client, credentials, Metadata, status, type ServiceError } from '@grpc/grpc-js';
 import { DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
@@ -19,7 +19,7 @@ describe('targets in separate processes', function () {
   this.timeout(120_000);
   let gateway: TargetPorts;
   let telemetry: TargetPorts;
-  /** The administrator, through the gateway that stands apart. */
+  /** The administrator's client, through the separate gateway. */
   let apart: Rest;
   let device: SimulatedDevice;
 
@@ -27,7 +27,7 @@ describe('targets in separate processes', function () {
     telemetry = await stack().startTarget('target-telemetry', 'telemetry');
     gateway = await stack().startTarget('target-gateway', 'gateway', {
       KELLET_SERVICE_ADDRESSES: `telemetry=${telemetry.control},*=${stack().control}`,
-      // A gateway holds no key of its own.
+      // A gateway has no signing key.
       KELLET_JWT_PRIVATE_KEY_FILE: '',
     });
     apart = await Rest.login(gateway.rest, stack().info);
@@ -125,7 +125,7 @@ describe('targets in separate processes', function () {
         });
         const times = feed.points(device.deviceId).map(({ timestamp }) => Date.parse(timestamp));
         const sent = readings.map(({ timestamp }) => Date.parse(timestamp));
-        // What one process commits comes in its order; two processes have no order between them.
+        // Points of one process arrive in order; there is no order between processes.
         expect(times.filter((time) => sent.indexOf(time) < 20)).to.deep.equal(sent.slice(0, 20));
         expect(times.filter((time) => sent.indexOf(time) >= 20)).to.deep.equal(sent.slice(20));
       }

@@ -1,4 +1,4 @@
-// The way of a point: taken, kept, shown live, read back (SPEC "Telemetry ingest", API.md "telemetry").
+// The path of a point: ingest, storage, live feed and queries.
 import { randomUUID } from 'node:crypto';
 import { expect } from 'chai';
 import { connect } from 'nats';
@@ -69,7 +69,7 @@ describe('telemetry', () => {
     } finally {
       await feed.close();
     }
-    // At once, whether or not anything has been sealed or indexed.
+    // Available at once, whether or not anything has been sealed or indexed.
     expect((await history(device.deviceId, { page_size: 1000 })).map(values)).to.deep.equal(readings.map(values));
     const latest = await (await admin()).get<Reading>(`/api/v1/telemetry/${device.deviceId}/latest`);
     expect(values(latest)).to.deep.equal(values(readings.at(-1)!));
@@ -80,7 +80,7 @@ describe('telemetry', () => {
     }
     const look = async () => (await admin()).get<Seen>(`/api/v1/devices/${device.deviceId}`);
     let seen = await look();
-    // Another process than the one that took the points knows within a second.
+    // Other processes know within a second.
     if (stack().isSplit) {
       const isOnline = async () => (seen = await look()).status === 'online';
       await waitUntil(isOnline, { what: 'online', timeoutMilliseconds: 1500 });

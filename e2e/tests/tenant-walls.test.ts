@@ -1,5 +1,5 @@
-// What somebody who is an administrator of neither the cluster nor the tenant gets by labels, copied manifests and the
-// operator's token, on the real API server with the rights that the installation has.
+// Attacks by users without administrator permissions, using labels, copied manifests and the operator's token, against
+// a real API server with the installation's permissions.
 import { provisionKeyBinding, tenantLabel } from '@kellet/crds';
 import { createHash, randomUUID } from 'node:crypto';
 import path from 'node:path';
@@ -31,7 +31,7 @@ const labelled = (name: string, tenant: string) => ({
 describe('isolation between tenants in the cluster', function () {
   this.timeout(120_000);
   let kube: Kubectl;
-  /** kubectl with the operator's own token. */
+  /** kubectl with the operator's token. */
   let operator: Kubectl;
   const made: string[] = [];
 
@@ -116,7 +116,7 @@ describe('isolation between tenants in the cluster', function () {
     const own = unique('own');
     await kube.apply(labelled(own, tenant), make('Tenant', tenant, { namespace: own }));
     await kube.wait(`tenant.kellet.dev/${tenant}`, 'condition=Ready');
-    // The Tenant no longer names it; what is recorded holds for this namespace, not for its name.
+    // The Tenant no longer names it; the recorded uid identifies the namespace, not its name.
     await kube.run([
       'patch',
       'tenant.kellet.dev',
@@ -176,7 +176,7 @@ describe('isolation between tenants in the cluster', function () {
     const bind = (at: Kubectl, object: object) =>
       at.run(['apply', '--server-side', '--force-conflicts', '--validate=false', '-f', '-'], JSON.stringify(object));
 
-    /** Has the operator mint a key, for which it needs the tenant's Secrets. */
+    /** Makes the operator generate a key, for which it needs the tenant's Secrets. */
     const mint = async () => {
       const name = unique('minted');
       await kube.apply(
@@ -239,7 +239,7 @@ describe('isolation between tenants in the cluster', function () {
         () => 'it was allowed',
         (error: RestError) => error.code,
       );
-    /** The other tenant's kubectl, with a profile for what it steals. */
+    /** kubectl of the attacking tenant, with a profile for stolen devices. */
     const thief = async () => {
       const other = kube.in(`kellet-${stack().info.other.tenant}`);
       await other.apply(make('DeviceProfile', 'stolen', { type: 'stolen' }));

@@ -1,4 +1,4 @@
-// Tenants made and removed through REST are Tenant resources, as if a manifest had made them.
+// Tenants created and deleted through REST are Tenant resources, like those from manifests.
 import { expect } from 'chai';
 import { anonymous, kubectl, platformAdmin, unique } from '../src/fixtures.ts';
 import { Rest, type RestError } from '../../dev/clients/rest.ts';
@@ -42,7 +42,7 @@ describe('tenants through REST', () => {
     const { access_token } = await anonymous().post<{ access_token: string }>('/api/v1/auth/login', login);
     const rest = new Rest(stack().info.rest, access_token);
     expect(await rest.get<object>('/api/v1/tenant')).to.deep.include({ tenant_id: id, defaults: made['defaults'] });
-    // The operator makes the namespace and says so within moments, although it may have come too early the first time.
+    // The operator creates the namespace and reports it shortly after, even if its first attempt came too early.
     await kube.wait(`tenant.kellet.dev/${id}`, 'condition=Ready', 10);
     const resource = await kube.json<{ metadata: { labels: object }; spec: object; status: object }>([
       'get',
