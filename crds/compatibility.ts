@@ -1,6 +1,6 @@
-// Whether what was stored under one version of a schema can still be read and written under another.
+// Checks whether objects stored under one version of a schema can still be read and written under another.
 
-/** The part of a structural schema that decides what is valid. */
+/** The part of a structural schema that determines validity. */
 export interface Schema {
   type?: string;
   format?: string;
@@ -26,30 +26,31 @@ const mosts = ['maximum', 'maxLength', 'maxItems', 'maxProperties'] as const;
 const same = ['type', 'format', 'x-kubernetes-list-type', 'x-kubernetes-list-map-keys'] as const;
 
 /**
- * What of the later schema would lose or refuse something that the earlier one took: fields that are gone, types that differ,
- * narrower bounds, new required fields and rules. Empty when there is nothing. A new rule on a part that is new is none.
+ * Returns the incompatibilities of the later schema, by which it would drop or reject what the earlier one accepted:
+ * removed fields, changed types, narrower bounds, new required fields and rules. New rules on new fields are
+ * compatible.
  */
 export function incompatibilities(earlier: Schema, later: Schema, path = ''): string[] {
   const found: string[] = [];
-  const tell = (what: string): void => void found.push(`${path || '.'}: ${what}`);
+  const report = (what: string): void => void found.push(`${path || '.'}: ${what}`);
   for (const key of same) {
-    if (JSON.stringify(earlier[key]) !== JSON.stringify(later[key])) tell(`${key} has changed`);
+    if (JSON.stringify(earlier[key]) !== JSON.stringify(later[key])) report(`${key} changed`);
   }
-  for (const key of leasts) if ((later[key] ?? -Infinity) > (earlier[key] ?? -Infinity)) tell(`${key} was raised`);
-  for (const key of mosts) if ((later[key] ?? Infinity) < (earlier[key] ?? Infinity)) tell(`${key} was lowered`);
+  for (const key of leasts) if ((later[key] ?? -Infinity) > (earlier[key] ?? -Infinity)) report(`${key} was raised`);
+  for (const key of mosts) if ((later[key] ?? Infinity) < (earlier[key] ?? Infinity)) report(`${key} was lowered`);
   if (later.enum) {
-    if (!earlier.enum) tell('enum is new');
-    for (const value of earlier.enum ?? []) if (!later.enum.includes(value)) tell(`enum lost ${String(value)}`);
+    if (!earlier.enum) report('enum is new');
+    for (const value of earlier.enum ?? []) if (!later.enum.includes(value)) report(`enum lost ${String(value)}`);
   }
   for (const name of later.required ?? []) {
-    if (!earlier.required?.includes(name)) tell(`${name} was not required`);
+    if (!earlier.required?.includes(name)) report(`${name} was not required`);
   }
   const rules = new Set(earlier['x-kubernetes-validations']?.map(({ rule }) => rule));
-  for (const { rule } of later['x-kubernetes-validations'] ?? []) if (!rules.has(rule)) tell(`new rule ${rule}`);
+  for (const { rule } of later['x-kubernetes-validations'] ?? []) if (!rules.has(rule)) report(`new rule ${rule}`);
   for (const [name, property] of Object.entries(earlier.properties ?? {})) {
     const now = later.properties?.[name];
     if (now) found.push(...incompatibilities(property, now, `${path}.${name}`));
-    else tell(`${name} is gone`);
+    else report(`${name} was removed`);
   }
   for (const [key, mark] of [
     ['items', '[]'],
@@ -57,7 +58,7 @@ export function incompatibilities(earlier: Schema, later: Schema, path = ''): st
   ] as const) {
     const [before, now] = [earlier[key], later[key]];
     if (before && now) found.push(...incompatibilities(before, now, `${path}${mark}`));
-    else if (before) tell(`${key} is gone`);
+    else if (before) report(`${key} was removed`);
   }
   return found;
 }

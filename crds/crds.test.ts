@@ -1,4 +1,4 @@
-// Holds the definitions to the checklist that a Kubernetes user expects, and the generated types to the definitions.
+// Checks the definitions against Kubernetes API conventions, and the generated types against the definitions.
 import { readFile } from 'node:fs/promises';
 import { expect } from 'chai';
 import { parse } from 'yaml';
@@ -41,7 +41,7 @@ interface Definition {
   };
 }
 
-/** Every schema of a tree with its path, metadata aside, which the API server describes itself. */
+/** Yields every schema of a tree with its path, except metadata, which the API server describes itself. */
 function* walk(schema: Schema, path: string): Generator<[string, Schema]> {
   if (path.endsWith('.metadata')) return;
   yield [path, schema];
@@ -50,7 +50,7 @@ function* walk(schema: Schema, path: string): Generator<[string, Schema]> {
   if (schema.additionalProperties) yield* walk(schema.additionalProperties, `${path}{}`);
 }
 
-/** What a schema lacks; empty when it is complete. */
+/** Returns what a schema lacks; empty if it is complete. */
 function faults(path: string, schema: Schema): string[] {
   const found: string[] = [];
   const must = (holds: boolean, text: string): void => void (holds || found.push(`${path} must ${text}`));
@@ -58,7 +58,8 @@ function faults(path: string, schema: Schema): string[] {
   must(schema.description !== undefined && schema.description.length > 0, 'have a description');
   must(schema.nullable === undefined, 'not be nullable');
   must(schema['x-kubernetes-preserve-unknown-fields'] === undefined, 'be structural');
-  if (schema.type === 'string' && !root) must(schema.enum !== undefined || schema.maxLength !== undefined, 'be bound');
+  if (schema.type === 'string' && !root)
+    must(schema.enum !== undefined || schema.maxLength !== undefined, 'be bounded');
   if (schema.type === 'array') {
     must(schema.maxItems !== undefined, 'have a maxItems');
     must(['set', 'map', 'atomic'].includes(schema['x-kubernetes-list-type'] ?? ''), 'have a list type');
@@ -67,11 +68,12 @@ function faults(path: string, schema: Schema): string[] {
   if (schema.type === 'integer') {
     must(schema.minimum !== undefined, 'have a minimum');
     must(schema.format === 'int32' || schema.format === 'int64', 'have a format');
-    if (/[a-z]Seconds$/.test(path)) must(schema.format === 'int32' && schema.maximum !== undefined, 'be a bound int32');
+    if (/[a-z]Seconds$/.test(path))
+      must(schema.format === 'int32' && schema.maximum !== undefined, 'be a bounded int32');
   }
   for (const value of schema.enum ?? []) must(/^[A-Z][A-Za-z0-9]*$/.test(value), `have CamelCase values (${value})`);
   for (const rule of schema['x-kubernetes-validations'] ?? []) {
-    must(/\bmust\b/.test(rule.message), `say what must be, not "${rule.message}"`);
+    must(/\bmust\b/.test(rule.message), `have messages that say what must hold, not "${rule.message}"`);
   }
   for (const name of schema.required ?? []) {
     must(schema.properties?.[name]?.default === undefined, `not default the required field ${name}`);
@@ -89,7 +91,7 @@ describe('custom resource definitions', () => {
         schema = definition.spec.versions[0]!.schema.openAPIV3Schema;
       });
 
-      it('has the group, version and names that the constants state', () => {
+      it('has the group, version and names of the constants', () => {
         const { spec, metadata } = definition;
         expect(spec.group).to.equal(group);
         expect(spec.versions.map((entry) => entry.name)).to.deep.equal([version]);
@@ -120,7 +122,7 @@ describe('custom resource definitions', () => {
     });
   }
 
-  it('never defaults what pauses a rollout or suspends a template', async () => {
+  it('does not default the fields that pause a rollout or suspend a template', async () => {
     for (const [file, field] of [
       ['ota-rollout', 'paused'],
       ['provisioning-template', 'suspended'],
@@ -131,7 +133,7 @@ describe('custom resource definitions', () => {
     }
   });
 
-  it('are what the committed types were generated from', async () => {
+  it('match the committed generated types', async () => {
     for (const [name, text] of await generateCustomResourceTypes()) {
       const committed = await readFile(new URL(`src/generated/${name}`, import.meta.url), 'utf8');
       expect(committed, `crds/src/generated/${name}: run npm run generate`).to.equal(text);

@@ -1,5 +1,5 @@
-// Generates the TypeScript types of the custom resources from the YAML beside this file into src/generated.
-// `node crds/generate.ts` writes them; the same YAML always gives the same text.
+// Generates the TypeScript types of the custom resources into src/generated from the YAML files beside this file.
+// The output is deterministic.
 import { mkdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { isDeepStrictEqual } from 'node:util';
 import { compile } from 'json-schema-to-typescript';
@@ -16,19 +16,19 @@ interface CustomResourceDefinition {
   };
 }
 
-/** Schemas that several resources repeat, by the property that holds them; each becomes one shared type. */
+/** Schemas used by several resources, by property name; each becomes one shared type. */
 const sharedTypes: Record<string, { name: string; description: string; ofItems?: boolean }> = {
-  anchoringPolicy: { name: 'AnchoringPolicy', description: 'How points are committed to the blockchain.' },
+  anchoringPolicy: { name: 'AnchoringPolicy', description: 'How points are anchored on the blockchain.' },
   conditions: { name: 'Condition', description: "One aspect of a resource's state.", ofItems: true },
   otaPolicy: { name: 'OtaPolicy', description: 'How updates reach devices.' },
-  telemetrySchema: { name: 'TelemetrySchema', description: 'What a telemetry point may hold.' },
-  window: { name: 'UpdateWindow', description: 'When update commands may be sent.' },
+  telemetrySchema: { name: 'TelemetrySchema', description: 'Schema of telemetry points.' },
+  window: { name: 'UpdateWindow', description: 'Time window in which update commands may be sent.' },
 };
 
 const banner = '// Generated from the custom resource definitions by crds/generate.ts. Do not edit.';
 const output = new URL('src/generated/', import.meta.url);
 
-/** What a type depends on: everything but the Kubernetes extensions and the default of the holding property. */
+/** Removes the Kubernetes extensions, which do not affect the types. */
 function withoutExtensions(schema: unknown): unknown {
   if (Array.isArray(schema)) return schema.map(withoutExtensions);
   if (schema === null || typeof schema !== 'object') return schema;
@@ -39,7 +39,7 @@ function withoutExtensions(schema: unknown): unknown {
   );
 }
 
-/** Replaces shared schemas by references to their type, and collects them; two that differ are an error. */
+/** Replaces shared schemas by references to their type and collects them. Throws if two with the same name differ. */
 function extractShared(schema: Schema, shared: Map<string, Schema>): Schema {
   const result: Schema = { ...schema };
   if (schema.items) result.items = extractShared(schema.items, shared);
@@ -57,7 +57,8 @@ function extractShared(schema: Schema, shared: Map<string, Schema>): Schema {
     const { default: _default, description: _description, ...own } = type.ofItems ? property.items! : property;
     const body = extractShared({ ...own, title: type.name, description: type.description }, shared);
     const known = shared.get(type.name);
-    if (known && !isDeepStrictEqual(known, body)) throw new Error(`The schemas of ${name} must be the same everywhere`);
+    if (known && !isDeepStrictEqual(known, body))
+      throw new Error(`the schemas of ${name} must be identical everywhere`);
     shared.set(type.name, body);
     result.properties[name] = {
       description: property.description,
@@ -78,12 +79,12 @@ async function toTypeScript(name: string, schema: Schema): Promise<string> {
   return text.trim();
 }
 
-/** The type names that a text refers to, for its import line. */
+/** Returns the type names that a text refers to, for its import line. */
 function referencesIn(text: string, names: Iterable<string>): string[] {
   return [...names].filter((name) => new RegExp(`\\b${name}\\b`).test(text)).sort();
 }
 
-/** @returns the generated files: name → text */
+/** Returns the generated files: name → text. */
 export async function generateCustomResourceTypes(): Promise<Map<string, string>> {
   const shared = new Map<string, Schema>();
   const resources: { file: string; kind: string; text: string }[] = [];

@@ -1,6 +1,5 @@
-// Makes the archive of the plugin and its krew manifest: node kubectl/package.ts [--uri URL]
-// The archive holds compiled JavaScript and the libraries of the lock file, so it runs wherever Node does; the same sources
-// make the same archive.
+// Builds the plugin's archive and its krew manifest: node kubectl/package.ts [--uri URL] The archive contains compiled
+// JavaScript and the libraries of the lock file, so it only needs Node. The build is reproducible.
 import { execFileSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { chmodSync, cpSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
@@ -32,7 +31,7 @@ writeFileSync(join(folder, 'kubectl-kellet'), "#!/usr/bin/env node\nimport './sr
 cpSync(join(root, 'kubectl/kubectl_complete-kellet'), join(folder, 'kubectl_complete-kellet'));
 for (const program of ['kubectl-kellet', 'kubectl_complete-kellet']) chmodSync(join(folder, program), 0o755);
 
-// What `npm install` placed for this workspace, and nothing that is only for development.
+// Production dependencies as installed for this workspace.
 const installed = run('npm', 'ls', '--all', '--omit=dev', '--parseable', '--workspace', '@kellet/kubectl').split('\n');
 for (const path of new Set(installed)) {
   const name = relative(root, path);

@@ -1,4 +1,4 @@
-// Removes the local state of this checkout (`make clean`): .kellet, and what stands in for parts of it elsewhere.
+// Removes the local state of this checkout (`make clean`): .kellet and its substitutes elsewhere.
 import { globSync } from 'node:fs';
 import { rm } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
@@ -8,7 +8,7 @@ import { deleteKind } from '../dev/stack/kind.ts';
 import { defaultStateFolder, removeReachableFolder } from '../dev/stack/paths.ts';
 import { endRecordedProcesses } from '../dev/stack/process-table.ts';
 
-// Besides the state of `make dev` there may be that of test runs and demonstrations, in folders of their own.
+// Besides the state of `make dev` there may be that of test runs and demos, in separate folders.
 const stateFolders = globSync('{,*/,*/*/}lock', { cwd: defaultStateFolder }).map((path) =>
   join(defaultStateFolder, dirname(path)),
 );

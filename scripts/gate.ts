@@ -1,10 +1,10 @@
-// The gate (`make test`): everything that must hold before a change lands. Runs every step even when one has failed,
-// shows progress, and ends with the line `N passed, N failed`.
+// The gate (`make test`): all checks and tests that a change must pass. Runs every step even if one fails, shows
+// progress, and ends with the line `N passed, N failed`.
 //
 //   node scripts/gate.ts [--only lint|unit|e2e|STEP]... [--grep TITLE]
 //
-// A step that is no test run counts as one test; a test run counts as its tests. The environment variables ONLY
-// (comma-separated) and GREP mean the same as the options.
+// A test run counts as its number of tests, any other step as one. The environment variables ONLY (comma-separated) and
+// GREP are equivalent to the options.
 import { spawn } from 'node:child_process';
 import { existsSync, globSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { setPriority } from 'node:os';
@@ -16,7 +16,7 @@ import type { TestCounts } from './mocha-reporter.ts';
 const root = resolve(import.meta.dirname, '..');
 const workFolder = join(root, '.kellet', 'gate');
 mkdirSync(workFolder, { recursive: true });
-// The workspace's own programs, among them its Node, whatever the machine has.
+// Prefer the workspace's own programs, including Node, over the system's.
 process.env.NODE_OPTIONS = `${process.env.NODE_OPTIONS ?? ''} --disable-warning=ExperimentalWarning`.trim();
 process.env.PATH = `${join(root, 'node_modules/.bin')}:${process.env.PATH}`;
 
@@ -28,14 +28,14 @@ const grep = values.grep ?? process.env.GREP;
 
 interface Step {
   name: string;
-  /** Programs are what both kinds of test run need; they are built from the start on, beside the other steps. */
+  /** Programs needed by both kinds of tests; they are built in the background from the start. */
   group: 'lint' | 'programs' | 'unit' | 'e2e';
   run: () => Promise<TestCounts>;
 }
 
 const seconds = (since: number) => `${((performance.now() - since) / 1000).toFixed(1)} s`;
 
-/** Runs a command; its output is shown live, or only when it fails. */
+/** Runs a command. Its output is shown live, or only if it fails. */
 async function execute(command: string[], options: { live: boolean; environment?: Record<string, string> }) {
   const started = performance.now();
   const child = spawn(command[0]!, command.slice(1), {
@@ -62,29 +62,32 @@ async function execute(command: string[], options: { live: boolean; environment?
 const programLines: string[] = [];
 let programsShown = false;
 
-/** Shows what the builds report, from the last line on, or keeps it for later. */
+/** Shows the progress of the builds, or buffers it for later. */
 function showPrograms(shown: boolean): void {
   const last = programLines.at(-1);
   if (shown && !programsShown && last !== undefined) console.log(last);
   programsShown = shown;
 }
 
-/** Builds programs in the background, at a low priority: what is checked meanwhile goes first. @returns whether all are there */
+/**
+ * Builds programs in the background at low priority, so that concurrent checks take precedence. Returns whether all
+ * were built.
+ */
 function buildPrograms(names: readonly string[]): Promise<boolean> {
   const child = spawn('node', ['dev/stack/programs.ts', ...names], { cwd: root, stdio: ['ignore', 'pipe', 'inherit'] });
   try {
     if (child.pid) setPriority(child.pid, 15);
   } catch {
-    // Not allowed here: the builds run at their usual priority.
+    // Not permitted: the builds run at normal priority.
   }
   let first = true;
   createInterface(child.stdout).on('line', (line) => {
-    // The first line says how long it may take.
+    // The first line estimates the duration.
     if (first || programsShown) console.log(line);
     else programLines.push(line);
     first = false;
   });
-  // Ctrl-C reaches the builds by itself; any other end of this process does not.
+  // Ctrl-C also reaches the builds; other ways of ending this process do not.
   for (const signal of ['SIGTERM', 'SIGHUP'] as const) {
     process.once(signal, () => {
       child.kill(signal);
@@ -97,7 +100,7 @@ function buildPrograms(names: readonly string[]): Promise<boolean> {
   });
 }
 
-/** A step that holds when a command succeeds. */
+/** A step that passes if a command succeeds. */
 const check = (name: string, ...command: string[]): Step => ({
   name,
   group: 'lint',
@@ -107,10 +110,13 @@ const check = (name: string, ...command: string[]): Step => ({
   },
 });
 
-/** Tests of programs that take minutes to build and that no other test needs. */
+/** Tests that need programs which take minutes to build and which no other test needs. */
 const lastTests = ['e2e/tests/chart.test.ts', 'e2e/tests/gitops.test.ts'];
 
-/** A run of mocha over all files that match, with a root-hook plugin that starts what the tests need. `last` run at the end. */
+/**
+ * Runs mocha on all matching files, with a root-hook plugin that starts the required services. The files in `last` run
+ * at the end.
+ */
 const tests = (
   name: 'unit' | 'e2e',
   plugin: string,
@@ -137,7 +143,7 @@ const tests = (
     const counts = existsSync(countsFile)
       ? (JSON.parse(readFileSync(countsFile, 'utf8')) as TestCounts)
       : { passed: 0, failed: 0, pending: 0 };
-    // A run that broke off, or ran nothing, has not passed, whatever it counted.
+    // An aborted or empty run has failed, whatever it counted.
     if ((!succeeded && counts.failed === 0) || (counts.passed === 0 && counts.failed === 0)) counts.failed = 1;
     return counts;
   },
@@ -184,7 +190,7 @@ if (chosen.length === 0) {
   process.exitCode = 1;
 }
 
-/** What the chosen steps need; undefined: nothing. */
+/** Programs needed by the selected steps; undefined if none. */
 const needed = chosen.some(({ group }) => group === 'e2e' || group === 'programs')
   ? chosen.some(({ group }) => group === 'e2e') || chosen.length === 1
     ? []

@@ -1,5 +1,5 @@
-// Makes everything again that is generated and committed. Works offline and always gives the same bytes. With --check
-// (the gate) it is an error when that changes a file.
+// Regenerates all committed generated code. Works offline and is deterministic. With --check (the gate) it fails if a
+// file changes.
 import { execFileSync, spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
@@ -9,7 +9,7 @@ import { parseArgs } from 'node:util';
 const root = path.dirname(import.meta.dirname);
 const bin = path.join(root, 'node_modules', '.bin');
 
-/** What is run, in order: a title, the folder, the command. */
+/** Steps in order: title, folder, command. */
 const steps: [string, string, string[]][] = [
   ['messages and descriptors of the contract', 'proto', ['buf', 'generate']],
   ['client of the control service', 'proto', ['buf', 'generate', '--template', 'buf.gen.client.yaml']],
@@ -25,7 +25,7 @@ const steps: [string, string, string[]][] = [
   ['definitions in the chart', 'charts/kellet', ['sh', 'generate.sh']],
 ];
 
-/** Path and digest of every file of these folders that git knows or would add. */
+/** Returns path and digest of every tracked or untracked, non-ignored file in these folders. */
 function digests(folders: string[]): Map<string, string> {
   const arguments_ = ['ls-files', '-z', '--cached', '--others', '--exclude-standard', '--', ...folders];
   const listed = execFileSync('git', arguments_, { cwd: root, encoding: 'utf8', maxBuffer: 1 << 26 });
@@ -39,7 +39,7 @@ function digests(folders: string[]): Map<string, string> {
           .digest('hex'),
       );
     } catch {
-      // Deleted, and not yet so in the index: the same as absent.
+      // Deleted but still in the index: treat as absent.
     }
   }
   return result;
@@ -67,6 +67,6 @@ if (values.check) {
   const different = [...new Set([...before.keys(), ...after.keys()])].filter(
     (file) => before.get(file) !== after.get(file),
   );
-  for (const file of different) console.error(`generate: this was not up to date and is now: ${file}`);
+  for (const file of different) console.error(`generate: was out of date and has been regenerated: ${file}`);
   if (different.length > 0) process.exit(1);
 }

@@ -1,11 +1,11 @@
 #!/bin/sh
-# Installs the npm packages of this lock file unless they are installed already. Needs no more than sh and any npm.
+# Installs the npm packages of this lock file unless they are already installed. Needs only sh and any npm.
 set -eu
 cd "$(dirname "$0")/.."
 stamp=node_modules/.kellet-package-lock.json
 if cmp -s package-lock.json "$stamp" && [ -x node_modules/.bin/node ]; then exit 0; fi
 
-# node_modules/.bin is on PATH already; what it holds may be half an installation.
+# node_modules/.bin is already on PATH, but may be an incomplete installation.
 PATH=$(printf %s "$PATH" | sed "s#^$PWD/node_modules/.bin:##")
 export PATH
 if ! command -v npm >/dev/null 2>&1; then
@@ -20,7 +20,7 @@ fi
 
 echo 'installing npm packages (once for this lock file)' >&2
 started=$(date +%s)
-# Errors only: npm's warnings about the machine's older Node do not apply to the Node that is installed here.
+# Errors only: npm's warnings about an older system Node do not apply to the Node that is installed here.
 npm ci --no-audit --no-fund --loglevel=error >&2 &
 pid=$!
 trap 'kill $pid 2>/dev/null; exit 130' INT TERM
@@ -33,7 +33,7 @@ while kill -0 $pid 2>/dev/null; do
 done
 wait $pid
 
-# The package `node` links its program by an install script, which not every npm runs as it expects.
+# The package `node` links its program with an install script, which not every npm runs as expected.
 version=v$(node -p 'require("./node_modules/node/package.json").version')
 if [ "$(node_modules/.bin/node --version 2>/dev/null)" != "$version" ]; then
 	for program in node_modules/node-*/bin/node node_modules/node/node_modules/node-*/bin/node; do

@@ -1,9 +1,9 @@
-// mocha reporter of the gate: a line per suite as it ends, failures at once and again in full at the end, and the
-// counts as JSON in the file $KELLET_TEST_COUNTS.
+// mocha reporter of the gate: prints a line per finished suite, failures immediately and again in full at the end, and
+// writes the counts as JSON to the file $KELLET_TEST_COUNTS.
 import { writeFileSync } from 'node:fs';
 import Mocha from 'mocha';
 
-/** What the gate reads. */
+/** Counts read by the gate. */
 export interface TestCounts {
   passed: number;
   failed: number;

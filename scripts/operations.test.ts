@@ -1,4 +1,4 @@
-// docs/operations.md lists settings, metrics and alerts; this holds it to what the programs and the chart say themselves.
+// Checks the settings, metrics and alerts in docs/operations.md against the programs and the chart.
 import { spawn, spawnSync, type ChildProcess } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
@@ -18,7 +18,7 @@ const root = path.dirname(import.meta.dirname);
 const read = (file: string): string => readFileSync(path.join(root, file), 'utf8');
 const page = read('docs/operations.md');
 
-/** The rows of the table under a heading: their cells, without the marks of code. */
+/** Returns the cells of the table under a heading, without backticks. */
 function table(heading: string): string[][] {
   const section = page.split(/^#+ /m).find((text) => text.startsWith(`${heading}\n`));
   if (section === undefined) throw new Error(`docs/operations.md has no section "${heading}"`);
@@ -31,7 +31,7 @@ function table(heading: string): string[][] {
   );
 }
 
-/** What a program's --help says, as the rows of the page: variable, default, value of the chart, what it does. */
+/** Converts a program's --help to rows of the page: variable, default, chart value, description. */
 function settingsOf(program: 'apiserver' | 'operator', required: ReadonlySet<string>): string[][] {
   const { stdout } = spawnSync(process.execPath, [path.join(root, program, 'src/main.ts'), '--help'], {
     encoding: 'utf8',
@@ -45,7 +45,7 @@ function settingsOf(program: 'apiserver' | 'operator', required: ReadonlySet<str
   });
 }
 
-/** Where the chart takes a variable from. */
+/** Returns the chart's source of a variable. */
 function inChart(template: string, program: string, name: string): string {
   const flag = new RegExp(`--${name.replace('KELLET_', '').toLowerCase().replaceAll('_', '-')}=(\\w+)`).exec(
     template,
@@ -61,14 +61,14 @@ function inChart(template: string, program: string, name: string): string {
   return new RegExp(`name: ${name}$`, 'm').test(template) ? 'set by the chart' : `${program}.extraEnv`;
 }
 
-/** The names that a configuration without any variable complains of. */
+/** Returns the names that an empty configuration reports as missing. */
 function requiredOf(readConfig: () => unknown): Set<string> {
   try {
     readConfig();
   } catch (error) {
     return new Set((error as Error).message.match(/^ +KELLET_[A-Z_]+/gm)?.map((name) => name.trim()));
   }
-  throw new Error('a configuration without any variable was taken');
+  throw new Error('an empty configuration was accepted');
 }
 
 const isOwn = ({ name }: RegisteredMetric): boolean => !/^(nodejs|process)_/.test(name);
@@ -80,7 +80,7 @@ const metricRow = ({ name, type, labels, help }: RegisteredMetric): string[] => 
 ];
 const sorted = (rows: string[][]): string[] => rows.map((row) => row.join(' | ')).sort();
 
-/** The names of metrics in an expression of PromQL, and of labels that it matches or groups by. */
+/** Returns the metrics in a PromQL expression, and the labels that it matches or groups by. */
 function namesIn(expression: string): { metrics: string[]; labels: string[] } {
   const matchers = [...expression.matchAll(/\{([^}]*)\}/g)].map(([, text = '']) => text);
   const groups = [...expression.matchAll(/\b(?:by|without|on) ?\(([^)]*)\)/g)].map(([, text = '']) => text);
@@ -105,7 +105,7 @@ describe('docs/operations.md', function () {
   const registered = { apiserver: [] as RegisteredMetric[], operator: [] as RegisteredMetric[] };
   const children: ChildProcess[] = [];
 
-  /** Starts a program, and answers its metrics once it says that it serves. */
+  /** Starts a program. Returns its metrics once it is serving. */
   async function metricsOf(program: 'apiserver' | 'operator', settings: Record<string, string>) {
     const file = path.join(folder, `${program}.jsonl`);
     const preload = path.join(import.meta.dirname, 'report-metrics.ts');
@@ -136,7 +136,7 @@ describe('docs/operations.md', function () {
 
   before(async () => {
     folder = mkdtempSync(path.join(tmpdir(), 'kellet-operations-test-'));
-    // A process has its metrics before it has met the Kubernetes API.
+    // Metrics are registered before the process connects to the Kubernetes API.
     writeFileSync(path.join(folder, 'kubeconfig'), absentCluster);
     test = await createTestDatabase();
     const ports = ['REST', 'GRPC', 'CONTROL', 'DASHBOARD'].map((name) => [`KELLET_${name}_PORT`, '0'] as const);
@@ -146,7 +146,7 @@ describe('docs/operations.md', function () {
       KELLET_NATS_URL: process.env['KELLET_TEST_NATS_URL']!,
       KELLET_JWT_PRIVATE_KEY: newSigningKey(),
       KELLET_CALLBACK_HMAC_SECRET: 'callback secret',
-      // With a processor and a wallet, which have metrics of their own.
+      // Processor and wallet have additional metrics.
       KELLET_NETWORK: 'local',
       KELLET_ARC_URL: 'http://127.0.0.1:1',
       KELLET_HEADERS_URL: 'http://127.0.0.1:1',

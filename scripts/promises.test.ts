@@ -1,16 +1,16 @@
-// docs/promises.md and docs/security.md name the test behind each promise; this holds them to the truth.
+// Checks that the tests named in docs/promises.md and docs/security.md exist.
 import { expect } from 'chai';
 import { existsSync, readFileSync } from 'node:fs';
 import path from 'node:path';
 
 const root = path.dirname(import.meta.dirname);
 
-/** Rows of the tables of promises in a page. */
+/** Returns the rows of the tables of promises in a page. */
 const rowsOf = (page: string): string[] =>
   readFileSync(path.join(root, page), 'utf8')
     .split(/^\| promise .*$/m)
     .slice(1)
-    // Of what follows the head of such a table, its rows.
+    // The rows up to the end of the table.
     .flatMap((text) => text.split('\n\n', 1)[0]!.split('\n'))
     .filter((line) => line.startsWith('| '));
 

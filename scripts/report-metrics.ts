@@ -1,9 +1,9 @@
-// Preloaded into a process (node --import), it writes down every metric that the process registers, a JSON line each, in the
-// file that KELLET_TEST_METRICS_FILE names: /metrics alone does not say the labels of a metric that has no value yet.
+// Preloaded into a process (node --import) to write every registered metric as a JSON line to
+// $KELLET_TEST_METRICS_FILE, because /metrics does not show the labels of metrics without a value.
 import { appendFileSync } from 'node:fs';
 import { Registry } from 'prom-client';
 
-/** A metric as it was registered. */
+/** A registered metric. */
 export interface RegisteredMetric {
   readonly name: string;
   readonly type: string;

@@ -1,12 +1,12 @@
-// The processor time that processes have used, as Linux counts it.
+// CPU time of processes on Linux.
 import { readdirSync, readFileSync } from 'node:fs';
 
-/** Linux shows processor time in hundredths of a second, whatever the kernel's own tick (proc_pid_stat(5), USER_HZ). */
+/** Linux reports CPU time in hundredths of a second, whatever the kernel's tick (proc_pid_stat(5), USER_HZ). */
 const microsecondsPerTick = 10_000;
 
 /**
- * Microseconds of processor time of a process and of all that descend from it, running or reaped; user and system together.
- * Throws where there is no /proc, and for a process that is gone.
+ * Returns the user and system CPU time in microseconds of a process and all its descendants, running or reaped.
+ * Throws if there is no /proc, or if the process does not exist.
  */
 export function cpuMicroseconds(pid: number): number {
   let sum = 0;
@@ -17,7 +17,7 @@ export function cpuMicroseconds(pid: number): number {
       try {
         add(child);
       } catch {
-        // It has ended meanwhile: its parent has its time now, or will when it is looked at again.
+        // It has exited: its time has been, or will be, added to its parent.
       }
     }
   };
@@ -36,16 +36,16 @@ function childrenByParent(): Map<number, number[]> {
       if (siblings) siblings.push(Number(name));
       else children.set(parent, [Number(name)]);
     } catch {
-      // It has ended meanwhile.
+      // It has exited.
     }
   }
   return children;
 }
 
-/** A process's parent, and its own ticks with those of its reaped children. */
+/** Returns a process's parent, and its ticks including those of reaped children. */
 function readStat(pid: number): { parent: number; ticks: number } {
   const text = readFileSync(`/proc/${pid}/stat`, 'latin1');
-  // The second field is the program's name in parentheses, which may hold anything.
+  // The second field is the program's name in parentheses, which may contain any character.
   const fields = text.slice(text.lastIndexOf(')') + 2).split(' ');
   return { parent: Number(fields[1]), ticks: fields.slice(11, 15).reduce((sum, field) => sum + Number(field), 0) };
 }

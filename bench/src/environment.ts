@@ -1,4 +1,4 @@
-// What the measurements run on: PostgreSQL, NATS and a whole apiserver, started for one run and gone after it.
+// Environment of the benchmarks: PostgreSQL, NATS and a complete apiserver, started for one run.
 import { chmod, mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -27,7 +27,7 @@ export interface Environment {
   close(): Promise<void>;
 }
 
-/** A cluster that is not there: nothing measured here needs the Kubernetes API. */
+/** An unreachable cluster, because no benchmark here needs the Kubernetes API. */
 const kubeconfig = JSON.stringify({
   apiVersion: 'v1',
   kind: 'Config',
@@ -39,7 +39,7 @@ const kubeconfig = JSON.stringify({
 
 const tenantId = 'bench';
 
-/** Starts everything. The tenant's rate limit is out of the way: 1,000 requests a minute would measure the limit. */
+/** Starts everything. The tenant's rate limit is raised so that it does not affect the measurements. */
 export async function startEnvironment(report: (line: string) => void, devices = 1000): Promise<Environment> {
   const folder = await mkdtemp(join(tmpdir(), 'kellet-bench-'));
   await chmod(folder, 0o711);

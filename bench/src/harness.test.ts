@@ -2,7 +2,7 @@ import { expect } from 'chai';
 import { median, runBenchmark } from './harness.ts';
 
 describe('runBenchmark', () => {
-  it('interleaves rounds, leaves the warm-up out and compares medians', async () => {
+  it('interleaves rounds, excludes the warm-up and compares medians', async () => {
     const order: string[] = [];
     const figures = { ours: [1000, 10, 30, 20], baseline: [1, 40, 50, 60], w: [9, 7, 5, 6] };
     const step = (name: keyof typeof figures) => async () => {
@@ -39,5 +39,5 @@ describe('runBenchmark', () => {
 });
 
 describe('median', () => {
-  it('is the middle', () => expect([median([3, 1, 2]), median([4, 1, 3, 2])]).to.deep.equal([2, 2.5]));
+  it('is the middle value', () => expect([median([3, 1, 2]), median([4, 1, 3, 2])]).to.deep.equal([2, 2.5]));
 });

@@ -1,16 +1,16 @@
-// Measures ours beside a baseline in the same run: rounds are interleaved, so that a machine whose speed drifts treats both
+// Compares Kellet with a baseline in the same run: rounds are interleaved, so that drifting machine speed affects both
 // alike, and medians are compared.
 import { cpus, totalmem } from 'node:os';
 
-/** One measurement: ours and, where there is one, what it is compared with. Both answer a figure in `unit`. */
+/** A benchmark and its optional baseline. Both return a figure in `unit`. */
 export interface Benchmark {
-  /** API.md, Bench. */
+  /** Name in results. */
   readonly name: string;
   readonly unit: string;
-  /** What the baseline is, in a few words. */
+  /** Short description of the baseline. */
   readonly baseline: string;
   readonly rounds: number;
-  /** Prepares; answers what is measured. */
+  /** Prepares the measurement. */
   readonly prepare: () => Promise<Prepared>;
 }
 
@@ -18,16 +18,16 @@ export interface Benchmark {
 export interface Prepared {
   readonly ours: () => Promise<number>;
   readonly baseline: () => Promise<number>;
-  /** Other figures in the same unit, measured in every round beside these two, by what they are. */
+  /** Additional figures in the same unit, measured in every round, by name. */
   readonly beside?: Readonly<Record<string, () => Promise<number>>>;
-  /** Further figures of the last round of ours, for a person to read. */
+  /** Additional information about the last round, for display. */
   readonly remarks?: () => string;
   readonly close: () => Promise<void>;
 }
 
-/** Measurements that share one long preparation and are made once each. */
+/** Measurements that share a long preparation and run once each. */
 export interface Suite {
-  /** The names of its results begin so. */
+  /** Prefix of the names of its results. */
   readonly name: string;
   readonly run: (report: (line: string) => void) => Promise<Result[]>;
 }
@@ -42,20 +42,20 @@ export interface Result {
   /** Ours over the baseline. */
   readonly ratio: number;
   readonly rounds: number;
-  /** Other figures in the same unit, by what they are. */
+  /** Additional figures in the same unit, by name. */
   readonly beside?: Readonly<Record<string, number>>;
-  /** Figures in units of their own, by what they are. */
+  /** Figures in other units, by name. */
   readonly remarks?: Readonly<Record<string, number>>;
 }
 
-/** The middle of the values; the mean of the two middle ones when their number is even. */
+/** Returns the median of the values. */
 export function median(values: readonly number[]): number {
   const sorted = values.toSorted((a, b) => a - b);
   const middle = sorted.length >> 1;
   return sorted.length % 2 === 1 ? sorted[middle]! : (sorted[middle - 1]! + sorted[middle]!) / 2;
 }
 
-/** Runs one benchmark. `report` gets a line per step. */
+/** Runs a benchmark. `report` receives a line per step. */
 export async function runBenchmark(benchmark: Benchmark, report: (line: string) => void): Promise<Result> {
   report(`${benchmark.name}: preparing`);
   const prepared = await benchmark.prepare();
@@ -67,7 +67,7 @@ export async function runBenchmark(benchmark: Benchmark, report: (line: string) 
     figures: [] as number[],
   }));
   try {
-    // The first round of each warms up and is not counted.
+    // The first round of each is a warm-up and is not counted.
     for (let round = 0; round <= benchmark.rounds; round += 1) {
       const figures = { baseline: await prepared.baseline(), ours: await prepared.ours() };
       const others: number[] = [];
@@ -105,7 +105,7 @@ export async function runBenchmark(benchmark: Benchmark, report: (line: string) 
   };
 }
 
-/** What the figures were measured on. */
+/** Describes the machine. */
 export const machine = () => ({
   processor: cpus()[0]?.model ?? 'unknown',
   processors: cpus().length,
@@ -113,11 +113,11 @@ export const machine = () => ({
   node: process.version,
 });
 
-/** A figure with three significant digits. */
+/** Formats a figure with three significant digits. */
 export const format = (value: number): string =>
   value >= 1000 ? Math.round(value).toLocaleString('en-US') : value.toPrecision(3);
 
-/** Results as a table; a figure that stands beside another has a line of its own, with ours over it. */
+/** Formats results as a table. Additional figures have separate lines with their ratio. */
 export function table(results: readonly Result[]): string {
   const rows = results.flatMap((result) => [
     [

@@ -1,5 +1,5 @@
-// ingest-vs-copy: telemetry over HTTP, 100 points a request, durable and with their places in anchor batches, beside binary
-// COPY of the same rows into the same table without any of that.
+// ingest-vs-copy: durable telemetry ingest over HTTP, 100 points per request with anchor batches, compared with a plain
+// binary COPY of the same rows into the same table.
 import { fork } from 'node:child_process';
 import { once } from 'node:events';
 import { join } from 'node:path';
@@ -61,7 +61,7 @@ async function generateLoad({ rest, apiKey, deviceIds }: Environment, firstPoint
   return result;
 }
 
-/** Rows per second of one COPY. The rows are encoded before the clock starts. */
+/** Returns the rows per second of a COPY. Encoding the rows is not included. */
 async function copy({ databaseUrl, tenantId, deviceIds }: Environment): Promise<number> {
   const client = new pg.Client({ connectionString: databaseUrl });
   await client.connect();

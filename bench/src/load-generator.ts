@@ -1,10 +1,10 @@
-// A process that posts telemetry as fast as it is answered: forked by the measurement.
-// Requests are made in advance and written to plain sockets, so that as little as possible of the machine goes into asking.
+// A forked process that posts telemetry as fast as it gets responses.
+// Requests are prepared in advance and written to plain sockets, to minimise the cost of generating load.
 import { once } from 'node:events';
 import { connect, type Socket } from 'node:net';
 import { samplePoint } from './sample-points.ts';
 
-/** What the generator is told, in the first message of its parent. */
+/** Options of the generator, in the first message of its parent. */
 export interface Load {
   readonly host: string;
   readonly port: number;
@@ -15,11 +15,11 @@ export interface Load {
   readonly seconds: number;
   /** Distinct requests. */
   readonly requests: number;
-  /** Number of the first point, so that rounds do not repeat one another. */
+  /** Number of the first point, so that rounds use different points. */
   readonly firstPoint: number;
 }
 
-/** What it answers with a message. */
+/** Result, sent as a message. */
 export interface LoadResult {
   readonly pointsPerSecond: number;
   readonly p50Milliseconds: number;

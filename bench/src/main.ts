@@ -1,6 +1,6 @@
-// make bench: measurements of this machine, each beside its baseline in the same run (API.md, Bench).
+// `make bench`: runs benchmarks on this machine, each with its baseline in the same run.
 //
-//   node bench/src/main.ts [PREFIX]      only the benchmarks whose names begin so; the variable ONLY means the same
+//   node bench/src/main.ts [PREFIX]      runs only benchmarks with this prefix, like the variable ONLY
 import { mkdir, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { machine, runBenchmark, table, type Result } from './harness.ts';

@@ -1,6 +1,6 @@
-// Points for measurements: four numbers and two strings, about 220 bytes of JSON.
+// Sample points: four numbers and two strings, about 220 bytes of JSON.
 
-/** The n-th point of a device. */
+/** Returns the n-th point of a device. */
 export function samplePoint(deviceId: string, n: number) {
   return {
     device_id: deviceId,

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Copies the custom resource definitions into the chart, since Helm reads only what lies inside it, and makes Argo CD's
-# settings from the health check: Argo CD wants one per kind.
+# Copies the custom resource definitions into the chart, because Helm reads only files inside it, and generates Argo CD's
+# settings from the health check, one per kind as Argo CD requires.
 set -eu
 cd "$(dirname "$0")"
 rm -rf files/crds
@@ -8,7 +8,7 @@ mkdir -p files/crds
 cp ../../crds/*.yaml files/crds/
 
 {
-  echo '# Made from health.lua by generate.sh: merge it into Argo CD, see docs/gitops.md.'
+  echo '# Generated from health.lua by generate.sh. Merge it into the settings of Argo CD: see docs/gitops.md.'
   echo 'apiVersion: v1'
   echo 'kind: ConfigMap'
   echo 'metadata:'

@@ -1,4 +1,4 @@
-// The custom resources: their types (generated from the YAML), the names around them, and where the YAML lies.
+// The custom resources: generated types, related names, and the locations of the YAML files.
 export * from './constants.ts';
 export * from './key-binding.ts';
 export * from './manifests.ts';

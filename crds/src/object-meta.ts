@@ -1,6 +1,6 @@
-// The part of Kubernetes' ObjectMeta that Kellet reads and writes. Times are RFC 3339 text, as on the wire.
+// The part of Kubernetes' ObjectMeta that Kellet reads and writes. Times are RFC 3339 strings, as on the wire.
 
-/** Names the owner of an object, which is deleted after it. */
+/** Reference to the owner of an object. The object is garbage-collected after its owner. */
 export interface OwnerReference {
   apiVersion: string;
   kind: string;
@@ -10,17 +10,17 @@ export interface OwnerReference {
   blockOwnerDeletion?: boolean;
 }
 
-/** Standard object metadata as the API server answers it. */
+/** Standard object metadata as returned by the API server. */
 export interface ObjectMeta {
   name: string;
   /** Absent on cluster-scoped objects. */
   namespace?: string;
   uid?: string;
   resourceVersion?: string;
-  /** Raised by the API server with each change of spec. */
+  /** Incremented by the API server with each change of spec. */
   generation?: number;
   creationTimestamp?: string;
-  /** Set once deletion was asked for; the object goes when its finalizers are released. */
+  /** Set once deletion has been requested; the object is deleted when its finalizers are removed. */
   deletionTimestamp?: string;
   labels?: Record<string, string>;
   annotations?: Record<string, string>;

@@ -4,7 +4,7 @@ import { openProvisionKey, sealProvisionKey } from './sealed-key.ts';
 describe('sealed provision keys', () => {
   const sealed = sealProvisionKey('shared', 'acme', 'sensors', 'pk_1');
 
-  it('open for their template with the shared secret', () => {
+  it('can be opened for their template with the shared secret', () => {
     expect(openProvisionKey('shared', 'acme', 'sensors', sealed)).to.equal('pk_1');
     expect(sealed).to.not.include('pk_1');
     expect(sealProvisionKey('shared', 'acme', 'sensors', 'pk_1')).to.not.equal(sealed);
@@ -17,8 +17,8 @@ describe('sealed provision keys', () => {
     'another template': ['shared', 'acme', 'pumps', sealed],
     'another namespace': ['shared', 'other', 'sensors', sealed],
     'a changed byte': ['shared', 'acme', 'sensors', changed.toString('base64url')],
-    'no sealed key at all': ['shared', 'acme', 'sensors', 'x'],
+    'an invalid sealed key': ['shared', 'acme', 'sensors', 'x'],
   })) {
-    it(`do not open with ${what}`, () => expect(openProvisionKey(...args)).to.equal(undefined));
+    it(`cannot be opened with ${what}`, () => expect(openProvisionKey(...args)).to.equal(undefined));
   }
 });

@@ -1,5 +1,6 @@
-// A provision key on its way from the data plane, which minted it for a REST caller, to the operator, which alone may write
-// Secrets: an annotation that only who knows their shared secret can open (AES-256-GCM under a key derived by HKDF-SHA256).
+// Seals a provision key in transit from the data plane, which generated it for a REST caller, to the operator, which
+// may write Secrets. The sealed key is stored in an annotation: AES-256-GCM under a key derived from their shared
+// secret by HKDF-SHA256.
 import { createCipheriv, createDecipheriv, hkdfSync, randomBytes } from 'node:crypto';
 
 const nonceBytes = 12;
@@ -8,14 +9,14 @@ const tagBytes = 16;
 const keyOf = (secret: string): Buffer =>
   Buffer.from(hkdfSync('sha256', secret, '', 'kellet sealed provision key', 32));
 
-/** Seals a provision key for one template. `secret` is the one that data plane and operator share. */
+/** Seals a provision key for one template. `secret` is shared by data plane and operator. */
 export function sealProvisionKey(secret: string, namespace: string, name: string, key: string): string {
   const nonce = randomBytes(nonceBytes);
   const cipher = createCipheriv('aes-256-gcm', keyOf(secret), nonce).setAAD(Buffer.from(`${namespace}/${name}`));
   return Buffer.concat([nonce, cipher.update(key, 'utf8'), cipher.final(), cipher.getAuthTag()]).toString('base64url');
 }
 
-/** @returns the sealed provision key; undefined when it was not sealed with this secret for this template */
+/** Returns the provision key, or undefined if it was not sealed with this secret for this template. */
 export function openProvisionKey(secret: string, namespace: string, name: string, sealed: string): string | undefined {
   const bytes = Buffer.from(sealed, 'base64url');
   if (bytes.length < nonceBytes + tagBytes) return undefined;

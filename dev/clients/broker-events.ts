@@ -1,20 +1,20 @@
-// Follows the events of the platform on the broker (JetStream stream KELLET).
+// Subscribes to the platform's events on the broker (JetStream stream KELLET).
 import { connect, consumerOpts } from 'nats';
 
-/** An event as it was received. */
+/** A received event. */
 export interface BrokerEvent {
   subject: string;
   /** The message's bytes as JSON; CloudEvents for all but `arc.callbacks`. */
   data: { id?: string; type?: string; tenantid?: string; data?: Record<string, unknown> };
 }
 
-/** A running subscription that keeps what it receives. */
+/** A subscription that stores received events. */
 export interface BrokerEvents {
   readonly received: readonly BrokerEvent[];
   close(): Promise<void>;
 }
 
-/** Receives the events under a subject (wildcards allowed): from now on, or all that the stream still has. */
+/** Subscribes to a subject (with wildcards): to new events, or to all events in the stream. */
 export async function followEvents(
   natsUrl: string,
   subject: string,

@@ -1,10 +1,10 @@
-// kubectl, as a person would run it.
+// Runs kubectl as a command.
 import { execFile } from 'node:child_process';
 import { promisify } from 'node:util';
 
 const execute = promisify(execFile);
 
-/** Runs kubectl in one namespace of one cluster. */
+/** Runs kubectl in a namespace of a cluster. */
 export class Kubectl {
   readonly #program: string;
   readonly #kubeconfig: string;
@@ -16,12 +16,12 @@ export class Kubectl {
     this.namespace = namespace;
   }
 
-  /** The same in another namespace. */
+  /** Returns an instance for another namespace. */
   in(namespace: string): Kubectl {
     return new Kubectl(this.#program, this.#kubeconfig, namespace);
   }
 
-  /** Answers what it printed. @throws Error with what it printed on standard error when it fails */
+  /** Returns the output. Throws an Error with the standard error output on failure. */
   async run(args: readonly string[], input?: string): Promise<string> {
     const running = execute(this.#program, ['--namespace', this.namespace, ...args], {
       env: { ...process.env, KUBECONFIG: this.#kubeconfig },
@@ -46,7 +46,7 @@ export class Kubectl {
     return this.run(['apply', '--filename', '-'], objects.map((object) => JSON.stringify(object)).join('\n---\n'));
   }
 
-  /** `kubectl wait`, at most so many seconds. */
+  /** `kubectl wait` with a timeout in seconds. */
   async wait(resource: string | readonly string[], condition: string, seconds = 60): Promise<void> {
     const resources = typeof resource === 'string' ? [resource] : resource;
     await this.run(['wait', `--for=${condition}`, `--timeout=${seconds}s`, ...resources]);

@@ -1,7 +1,7 @@
-// A subscriber of /ws, as a dashboard would be one (API.md, "dashboard-bff").
+// A subscriber of /ws, like a dashboard.
 import { WebSocket } from 'ws';
 
-/** A point as it is pushed. */
+/** A pushed point. */
 export interface LivePoint {
   device_id?: string;
   timestamp: string;
@@ -18,9 +18,9 @@ export interface LiveMessage {
   error?: { code: string; message: string };
 }
 
-/** An open socket that keeps what it receives. */
+/** An open socket that stores received messages. */
 export class LiveFeed {
-  /** Every message so far. */
+  /** All messages so far. */
   readonly messages: LiveMessage[] = [];
   readonly #socket: WebSocket;
   #onMessage: (message: LiveMessage) => void = () => undefined;
@@ -34,7 +34,7 @@ export class LiveFeed {
     });
   }
 
-  /** Opens a socket. Rejects when it is refused, with the status or close code in the message. */
+  /** Opens a socket. If it is rejected, throws with the status or close code in the message. */
   static async open(base: string, token: string): Promise<LiveFeed> {
     const socket = new WebSocket(`${base.replace(/^http/, 'ws')}/ws?token=${encodeURIComponent(token)}`);
     const feed = new LiveFeed(socket);
@@ -51,7 +51,7 @@ export class LiveFeed {
     this.#socket.send(typeof message === 'string' ? message : JSON.stringify(message));
   }
 
-  /** Resolves with the first message, past or to come, for which this holds. */
+  /** Resolves with the first message, past or future, that matches. */
   async until(holds: (message: LiveMessage) => boolean, milliseconds = 10_000): Promise<LiveMessage> {
     const known = this.messages.find(holds);
     if (known) return known;
@@ -65,21 +65,21 @@ export class LiveFeed {
     });
   }
 
-  /** Subscribes to a device's points and resolves when that is confirmed. */
+  /** Subscribes to a device's points. Resolves on confirmation. */
   async watch(deviceId: string): Promise<void> {
     this.send({ subscribe: 'telemetry.live', device_id: deviceId });
     const answer = await this.until((message) => message.subscribed !== undefined || message.error !== undefined);
     if (answer.error) throw new Error(`${answer.error.code}: ${answer.error.message}`);
   }
 
-  /** The points received of one device. */
+  /** Returns the received points of a device. */
   points(deviceId: string): LivePoint[] {
     return this.messages.flatMap((message) =>
       message.channel === 'telemetry.live' && message.device_id === deviceId && message.point ? [message.point] : [],
     );
   }
 
-  /** The close code, once the server has closed it. */
+  /** Resolves with the close code when the server closes the socket. */
   closed(): Promise<number> {
     return new Promise((resolve) => this.#socket.once('close', resolve));
   }

@@ -1,18 +1,18 @@
-// Requests as a stranger would send them, sound or not, and their answers as they came; sound ones go through @kellet/client.
+// REST client for tests: sends valid and invalid requests and returns raw responses. Valid requests use @kellet/client.
 
 import { KelletClient } from '@kellet/client';
 
-/** An answer as it came, whatever its status. */
+/** A response with any status. */
 export interface RestResponse<Body = unknown> {
   status: number;
   headers: Headers;
-  /** The parsed JSON; the text itself when it is no JSON. */
+  /** The parsed JSON, or the text if it is not JSON. */
   body: Body;
 }
 
-/** A request besides its method and path. */
+/** Parts of a request besides method and path. */
 export interface RestRequest {
-  /** Sent as JSON; a string is sent as it is. */
+  /** Sent as JSON; a string is sent unchanged. */
   body?: unknown;
   /** Repeated names become repeated parameters. */
   query?: Readonly<Record<string, string | number | boolean | readonly string[] | undefined>>;
@@ -20,10 +20,10 @@ export interface RestRequest {
   signal?: AbortSignal;
 }
 
-/** An answer that is no success. */
+/** An error response. */
 export class RestError extends Error {
   readonly status: number;
-  /** The name in the error body (SPEC "Errors"), "429" for a rate-limit rejection. */
+  /** Error code in the body, or "429" for a rate limit rejection. */
   readonly code: string;
   readonly headers: Headers;
 
@@ -40,14 +40,14 @@ export class RestError extends Error {
   }
 }
 
-/** Calls the API under one credential, or under none. */
+/** Calls the API with a credential or without. */
 export class Rest {
   readonly base: string;
-  /** The typed client under the same credential. It does not repeat what is refused: tests want to see it. */
+  /** The typed client with the same credential. It does not retry, so that tests see every error. */
   readonly client: KelletClient;
   readonly #token: string | undefined;
 
-  /** `base` is the API's base URL without a slash at the end, `token` an access token or an API key. */
+  /** `base` is the API's base URL without a trailing slash; `token` is an access token or API key. */
   constructor(base: string, token?: string) {
     this.base = base;
     this.client = new KelletClient({
@@ -58,7 +58,7 @@ export class Rest {
     this.#token = token;
   }
 
-  /** Signs in and answers a client with that user's access token. */
+  /** Signs in. Returns a client with the user's access token. */
   static async login(base: string, user: { email: string; password: string }): Promise<Rest> {
     const { email, password } = user;
     const { access_token } = await new Rest(base).client.post('/api/v1/auth/login', { body: { email, password } });
@@ -70,7 +70,7 @@ export class Rest {
     return this.#token ?? '';
   }
 
-  /** Sends a request and answers whatever comes back. Throws only when no answer comes. */
+  /** Sends a request and returns the response, whatever its status. Throws only if there is none. */
   async send<Body = unknown>(method: string, path: string, request: RestRequest = {}): Promise<RestResponse<Body>> {
     const { body, query, headers, signal } = request;
     const url = new URL(this.base + path);
@@ -91,34 +91,34 @@ export class Rest {
     return { status: response.status, headers: response.headers, body: parsed(await response.text()) as Body };
   }
 
-  /** Sends a request and answers the body. @throws RestError for anything but 2xx */
+  /** Sends a request and returns the body. Throws RestError unless the status is 2xx. */
   async call<Body = unknown>(method: string, path: string, request: RestRequest = {}): Promise<Body> {
     const response = await this.send<Body>(method, path, request);
     if (response.status < 200 || response.status > 299) throw new RestError(`${method} ${path}`, response);
     return response.body;
   }
 
-  /** @throws RestError for anything but 2xx */
+  /** Throws RestError unless the status is 2xx. */
   get<Body = unknown>(path: string, query?: RestRequest['query'], signal?: AbortSignal): Promise<Body> {
     return this.call('GET', path, { ...(query ? { query } : {}), ...(signal ? { signal } : {}) });
   }
 
-  /** @throws RestError for anything but 2xx */
+  /** Throws RestError unless the status is 2xx. */
   post<Body = unknown>(path: string, body: unknown = {}, signal?: AbortSignal): Promise<Body> {
     return this.call('POST', path, { body, ...(signal ? { signal } : {}) });
   }
 
-  /** @throws RestError for anything but 2xx */
+  /** Throws RestError unless the status is 2xx. */
   patch<Body = unknown>(path: string, body: unknown): Promise<Body> {
     return this.call('PATCH', path, { body });
   }
 
-  /** @throws RestError for anything but 2xx */
+  /** Throws RestError unless the status is 2xx. */
   delete(path: string): Promise<unknown> {
     return this.call('DELETE', path);
   }
 
-  /** All items of a list that pages by `page_token`. */
+  /** Returns all items of a paged list. */
   async list<Item>(path: string, field: string, query: RestRequest['query'] = {}): Promise<Item[]> {
     const items: Item[] = [];
     for (let token = ''; ;) {

@@ -1,11 +1,11 @@
-// kellet-verify as a command, in a process that is not allowed to use the network.
+// Runs kellet-verify as a command in a process without network access.
 import { execFile } from 'node:child_process';
 import { join } from 'node:path';
 import { checkout } from '../stack/paths.ts';
 
 const program = join(checkout, 'verify/src/cli.ts');
 
-/** How the command ended. */
+/** Result of the command. */
 export interface CommandResult {
   code: number;
   stdout: string;
@@ -20,12 +20,15 @@ function run(args: readonly string[]): Promise<CommandResult> {
   });
 }
 
-/** `kellet-verify BUNDLE …`, run in the checkout, with the network shut off (Node's permission model: files may be read, nothing else). */
+/**
+ * Runs `kellet-verify BUNDLE …` in the checkout without network access (Node's permission model allows only reading
+ * files).
+ */
 export function verifyOffline(bundle: string, ...args: readonly string[]): Promise<CommandResult> {
   return run(['--permission', '--allow-fs-read=*', program, bundle, ...args]);
 }
 
-/** `kellet-verify headers`: the text of a headers file from this height up to the source's tip. */
+/** Runs `kellet-verify headers`. Returns the text of a headers file from this height up to the tip. */
 export async function fetchHeadersFile(headersUrl: string, from: number): Promise<string> {
   const { code, stdout, stderr } = await run([program, 'headers', '--headers-url', headersUrl, '--from', String(from)]);
   if (code !== 0) throw new Error(`kellet-verify headers: ${stderr.trim()}`);

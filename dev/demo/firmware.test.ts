@@ -19,7 +19,7 @@ describe('firmware of the examples', () => {
   });
 
   for (const { spec } of packages) {
-    it(`${spec.version} is at least 1 MiB and what its manifest says`, () => {
+    it(`${spec.version} is at least 1 MiB and matches its manifest`, () => {
       const image = makeFirmware(spec.version);
       expect(image.length)
         .to.be.at.least(1 << 20)

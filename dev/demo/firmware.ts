@@ -1,5 +1,5 @@
-// The firmware of the examples: images of a little over 1 MiB that come out the same on every machine, so that the
-// manifests can name their checksums.
+// The firmware of the examples: deterministic images of a little over 1 MiB, so that the manifests can contain their
+// checksums.
 //
 //   node dev/demo/firmware.ts FOLDER      writes the images, for example into .kellet/artifacts
 import { createHash } from 'node:crypto';
@@ -12,12 +12,12 @@ export const firmwareVersions = ['1.1.0', '1.2.0'] as const;
 const blockBytes = 32;
 const imageBytes = 1_310_720;
 
-/** File name of an image. */
+/** Returns the file name of an image. */
 export const firmwareFile = (version: string): string => `weather-station-${version}.bin`;
 
 /**
- * The image of a version: a header of two lines, then SHA-256 in counter mode over the header, as incompressible as a real
- * one. The last chunk of a download is a short one.
+ * Returns the image of a version: a header of two lines, then SHA-256 in counter mode over the header, as
+ * incompressible as a real image. The last chunk of a download is shorter than the others.
  */
 export function makeFirmware(version: string): Buffer {
   const header = Buffer.from(`KELLET-EXAMPLE-FIRMWARE\nweather-station ${version}\n`);
@@ -29,7 +29,7 @@ export function makeFirmware(version: string): Buffer {
   return Buffer.concat([header, ...blocks]);
 }
 
-/** Writes all images. Answers their paths. */
+/** Writes all images. Returns their paths. */
 export async function writeFirmware(folder: string): Promise<string[]> {
   await mkdir(folder, { recursive: true });
   const paths: string[] = [];

@@ -1,8 +1,8 @@
-// `make demo`: the whole story on a stack of its own, from the first manifest to the table of what was promised.
+// `make demo`: runs the full scenario on a separate stack, from the first manifest to the table of observed promises.
 //
 //   node dev/demo/main.ts [--attach .kellet/dev.json]
 //
-// With --attach it plays on a running stack, in a tenant of its own.
+// With --attach it runs on an existing stack, in a new tenant.
 import { randomBytes } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { mkdir } from 'node:fs/promises';
@@ -26,7 +26,7 @@ import { fleetSize, promiseTexts } from './scene.ts';
 import { Terminal } from './terminal.ts';
 import { listResources, stopBadFirmware, updateFleet } from './updating.ts';
 
-/** The running stack that the story is played on. */
+/** The stack on which the demo runs. */
 interface Stage {
   info: Pick<DevInfo, 'rest' | 'kubeconfig' | 'natsUrl' | 'artifacts' | 'tenant' | 'namespace' | 'email' | 'password'>;
   headersUrl: string;
@@ -39,7 +39,7 @@ const folder = join(defaultStateFolder, 'demo');
 const terminal = new Terminal();
 const report = (line: string) => terminal.say(line);
 
-/** The base URL of the headers' source. */
+/** Returns the base URL of the header source. */
 const headersOf = (info: Pick<DevInfo, 'devchain'>) => info.devchain ?? process.env.KELLET_HEADERS_URL ?? '';
 
 async function startOwnStack(signal: AbortSignal): Promise<Stage> {
@@ -58,7 +58,7 @@ async function attach(path: string, signal: AbortSignal): Promise<Stage> {
   const info = JSON.parse(readFileSync(path, 'utf8')) as DevInfo;
   const tenant = `demo-${randomBytes(3).toString('hex')}`;
   const account = { tenant, email: `admin@${tenant}.test`, password: randomBytes(18).toString('base64url') };
-  terminal.say(`playing on ${info.rest}, in the new tenant ${tenant}`);
+  terminal.say(`running on ${info.rest}, in the new tenant ${tenant}`);
   await openResources(info.kubeconfig).applyTenant(account, signal);
   return {
     info: { ...info, ...account, namespace: `kellet-${tenant}` },
@@ -69,7 +69,7 @@ async function attach(path: string, signal: AbortSignal): Promise<Stage> {
   };
 }
 
-/** Four devices in five do not survive 1.2.0; each loses its connection once while it downloads its first update. */
+/** Four of five devices fail on 1.2.0; each loses its connection once during its first download. */
 function makeFleet(base: string): Fleet {
   const devices = Array.from({ length: fleetSize }, (_, index) => {
     const number = String(index + 1).padStart(2, '0');
@@ -133,7 +133,7 @@ try {
   });
   await Promise.race([play(stage, promises), interrupted]);
 } catch (error) {
-  terminal.say(`the story broke off: ${error instanceof Error ? error.message : String(error)}`);
+  terminal.say(`the demo failed: ${error instanceof Error ? error.message : String(error)}`);
 }
 if (interruption.signal.aborted) {
   await stage?.stop();

@@ -1,4 +1,4 @@
-// c: the fleet replays recorded weather, and a subscriber watches one of the devices.
+// c: the fleet replays recorded weather data while a subscriber watches one device.
 import type { Reading, SimulatedDevice } from '../devices/device.ts';
 import { replay, weatherStations } from '../devices/readings.ts';
 import { LiveFeed } from '../clients/live-feed.ts';
@@ -7,7 +7,7 @@ import { waitUntil } from '../stack/wait.ts';
 import type { Scene } from './scene.ts';
 import { fleetSize, readingsPerDevice } from './scene.ts';
 
-/** Points of one request: the fleet's readings fit into a tenth of the tenant's requests. */
+/** Points per request, so that the fleet's readings need only a tenth of the tenant's request limit. */
 const pointsPerRequest = 56;
 
 interface HistoryPoint extends Reading {
@@ -15,15 +15,15 @@ interface HistoryPoint extends Reading {
   anchored?: boolean;
 }
 
-/** What a device was sent and what came back, to be compared. */
+/** Normalises a reading for comparing what was sent with what is returned. */
 const essence = ({ timestamp, numeric_values, string_values }: Reading) =>
   JSON.stringify([Date.parse(timestamp), Object.entries(numeric_values).sort(), Object.entries(string_values).sort()]);
 
-/** All points of a device, oldest first. */
+/** Returns all points of a device, oldest first. */
 export const readHistory = (scene: Scene, deviceId: string): Promise<HistoryPoint[]> =>
   scene.admin.list<HistoryPoint>(`/api/v1/telemetry/${deviceId}`, 'points', { page_size: 1000 });
 
-/** c. At least 5,000 points; the watched device's arrive at the subscriber. */
+/** c. Sends at least 5,000 points; those of the watched device must reach the subscriber. */
 export async function measure(scene: Scene): Promise<void> {
   const { fleet, terminal, promises } = scene;
   const wanted = fleetSize * readingsPerDevice;
@@ -31,7 +31,7 @@ export async function measure(scene: Scene): Promise<void> {
   const stations = weatherStations();
   const readingsOf = (index: number) => replay(stations, index, readingsPerDevice);
   const watched = fleet.devices[0]!;
-  // A subscriber that is refused breaks one promise, not the story.
+  // A rejected subscriber breaks one promise but does not end the demo.
   const feed = await openFeed(scene, watched.deviceId);
   try {
     const sent = await fleet.send(
@@ -56,7 +56,7 @@ async function observeFeed({ promises, terminal }: Scene, feed: LiveFeed, watche
   const patience = { what: 'the live feed', timeoutMilliseconds: 5000 };
   await waitUntil(() => received() >= readingsPerDevice, patience).catch(() => undefined);
   promises.observe('live', received() === readingsPerDevice, `${received()} of ${readingsPerDevice}`);
-  terminal.say(`   the subscriber saw ${received()} of ${readingsPerDevice} points of ${watched.name}`);
+  terminal.say(`   the subscriber received ${received()} of ${readingsPerDevice} points of ${watched.name}`);
 }
 
 async function openFeed({ admin, promises }: Scene, deviceId: string): Promise<LiveFeed | undefined> {
@@ -70,7 +70,7 @@ async function openFeed({ admin, promises }: Scene, deviceId: string): Promise<L
   }
 }
 
-/** Reads the watched device's history back, and what the tenant's window has left. */
+/** Compares the watched device's history with what was sent, and checks the remaining request limit. */
 async function compareHistory(scene: Scene, watched: SimulatedDevice, record: readonly Reading[]): Promise<void> {
   const { promises, admin } = scene;
   const history = await readHistory(scene, watched.deviceId);
@@ -79,7 +79,7 @@ async function compareHistory(scene: Scene, watched: SimulatedDevice, record: re
   observeRateLimit(scene, await admin.send('GET', `/api/v1/telemetry/${watched.deviceId}/latest`));
 }
 
-/** What the headers of an answer say of the tenant's window. */
+/** Checks the rate limit headers of a response. */
 function observeRateLimit({ promises }: Scene, { status, headers }: RestResponse): void {
   const [limit, left] = ['limit', 'remaining'].map((name) => Number(headers.get(`x-ratelimit-${name}`) ?? NaN));
   promises.observe('rateLimit', status === 200 && limit === 1000 && left! > 0, `limit ${limit}, ${left} left`);

@@ -4,7 +4,7 @@ import { Promises } from './promises.ts';
 describe('table of promises', () => {
   const make = () => new Promises({ first: 'points are kept', second: 'pauses' });
 
-  it('holds a promise that was not observed for broken', () => {
+  it('treats an unobserved promise as broken', () => {
     const promises = make();
     promises.observe('first', true, '5 of 5');
     expect(promises.areKept).to.equal(false);
@@ -15,7 +15,7 @@ describe('table of promises', () => {
     ]);
   });
 
-  it('is kept when all are', () => {
+  it('is kept if all promises are', () => {
     const promises = make();
     promises.observe('first', true, '5 of 5');
     promises.observe('second', false, 'active');

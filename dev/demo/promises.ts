@@ -1,13 +1,13 @@
-// The promises that the demo puts to the test, what was observed of each, and the table at the end.
+// The promises that the demo checks, the observations of each, and the final table.
 
-/** A promise and what became of it. */
+/** A promise and its observation. */
 interface Row {
   promise: string;
   observed: string | undefined;
   isKept: boolean;
 }
 
-/** Collects observations. A promise nobody observed is not kept. */
+/** Collects observations. An unobserved promise counts as broken. */
 export class Promises<Key extends string> {
   readonly #rows: Map<Key, Row>;
 
@@ -17,19 +17,19 @@ export class Promises<Key extends string> {
     this.#rows = new Map(entries.map(([key, promise]) => [key, { promise, observed: undefined, isKept: false }]));
   }
 
-  /** Notes what was seen. A later observation of the same promise replaces the earlier one. */
+  /** Records an observation. It replaces earlier ones of the same promise. */
   observe(key: Key, isKept: boolean, observed: string): void {
     const row = this.#rows.get(key)!;
     row.observed = observed;
     row.isKept = isKept;
   }
 
-  /** Whether all of them were kept. */
+  /** Whether all promises were kept. */
   get areKept(): boolean {
     return [...this.#rows.values()].every((row) => row.isKept);
   }
 
-  /** The table, a line each. */
+  /** Formats the table, one line per promise. */
   table(): string {
     const rows = [...this.#rows.values()].map(({ promise, observed, isKept }) => [
       promise,

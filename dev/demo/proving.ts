@@ -1,4 +1,4 @@
-// d: batches are anchored, and a point is proven to whoever asks: over REST, and offline to whoever does not believe it.
+// d: batches are anchored, and a point is verified over REST and offline.
 import { mkdir, writeFile } from 'node:fs/promises';
 import { join, relative } from 'node:path';
 import { fetchHeadersFile, verifyOffline } from '../clients/verify-command.ts';
@@ -20,7 +20,7 @@ const listBatches = (scene: Scene) => scene.admin.list<Batch>('/api/v1/anchors',
 const sum = (batches: readonly Batch[]) => batches.reduce((total, { count }) => total + count, 0);
 const isProven = ({ status }: Batch) => status === 'confirmed';
 
-/** Waits until so many points are proven. Answers the batches that hold them. */
+/** Waits until this many points are proven. Returns their batches. */
 async function waitProven(scene: Scene, points: number, seconds: number): Promise<Batch[]> {
   let batches: Batch[] = [];
   const check = async () => {
@@ -36,7 +36,7 @@ async function waitProven(scene: Scene, points: number, seconds: number): Promis
   return batches;
 }
 
-/** d. Everything that fills whole batches is anchored; one point of it is proven in every way there is. */
+/** d. Full batches are anchored, and one point is verified in every available way. */
 export async function prove(scene: Scene): Promise<void> {
   const { terminal, promises } = scene;
   const full = Math.floor((fleetSize * readingsPerDevice) / 1000) * 1000;
@@ -53,7 +53,7 @@ export async function prove(scene: Scene): Promise<void> {
   await verifyBundle(scene, bundlePath);
 }
 
-/** Verifies a point by its hash and by its values. Writes its bundle and answers the path. */
+/** Verifies a point by its hash and by its values. Writes its bundle and returns the path. */
 async function verifyOverRest(scene: Scene): Promise<string> {
   const { admin, fleet, promises, terminal } = scene;
   const { deviceId } = fleet.devices[0]!;
@@ -83,7 +83,7 @@ function forge(bundle: { canonical_hash_inputs: { payload: string } }): string {
   return JSON.stringify({ ...bundle, canonical_hash_inputs: { ...bundle.canonical_hash_inputs, payload: forged } });
 }
 
-/** Proves the bundle without network, under headers fetched beforehand, and has a forged one refuted. */
+/** Verifies the bundle offline with previously fetched headers, and checks that a forged one is refuted. */
 async function verifyBundle(scene: Scene, path: string): Promise<void> {
   const { terminal, promises, headersUrl } = scene;
   const bundle = (await import(path, { with: { type: 'json' } })) as {
@@ -108,7 +108,7 @@ async function verifyBundle(scene: Scene, path: string): Promise<void> {
   promises.observe('refuted', forged.code === 1, `exit code ${forged.code}: ${lastLine}`);
 }
 
-/** At the end: the batch that was not full has been sealed by time, and nothing accepted is without a proof. */
+/** At the end, the partial batch has been sealed by timeout, and every accepted point has a proof. */
 export async function proveTheRest(scene: Scene): Promise<void> {
   const { terminal, promises, admin } = scene;
   const wanted = fleetSize * readingsPerDevice;

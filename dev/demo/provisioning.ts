@@ -5,10 +5,10 @@ import { checkout } from '../stack/paths.ts';
 import type { Scene } from './scene.ts';
 import { fleetSize } from './scene.ts';
 
-/** Where the manifests in examples/ expect the artifacts. */
+/** Artifact server in the manifests of examples/. */
 const artifactsInExamples = 'http://127.0.0.1:8082';
 
-/** A folder of manifests as it can be applied here: itself, or a copy that names the port where the artifacts are. */
+/** Returns a folder of manifests, or a copy with the actual artifact server if its port differs. */
 async function manifestsFolder(scene: Scene, name: string): Promise<string> {
   const source = join(checkout, 'examples', name);
   if (scene.artifacts === artifactsInExamples) return source;
@@ -18,11 +18,11 @@ async function manifestsFolder(scene: Scene, name: string): Promise<string> {
     const text = await readFile(join(copy, file), 'utf8');
     await writeFile(join(copy, file), text.replaceAll(artifactsInExamples, scene.artifacts));
   }
-  scene.terminal.say(`   port 8082 is taken: a copy of examples/${name}/ names ${scene.artifacts}`);
+  scene.terminal.say(`   port 8082 is taken: using a copy of examples/${name}/ with ${scene.artifacts}`);
   return copy;
 }
 
-/** a. `kubectl apply -f examples/quickstart/`: all become Ready. */
+/** a. `kubectl apply -f examples/quickstart/`: all resources become Ready. */
 export async function applyQuickstart(scene: Scene): Promise<void> {
   const { kubectl, terminal, promises } = scene;
   terminal.chapter('a', 'A profile, a template and two firmware packages');
@@ -39,7 +39,7 @@ export async function applyQuickstart(scene: Scene): Promise<void> {
   scene.provisionKey = Buffer.from(data.provisionKey, 'base64').toString();
 }
 
-/** b. The fleet claims; one device claims again. */
+/** b. The fleet claims its identities; one device claims again. */
 export async function claimIdentities(scene: Scene): Promise<void> {
   const { fleet, terminal, promises, provisionKey } = scene;
   terminal.chapter('b', `${fleetSize} devices claim their identities`);
@@ -53,5 +53,5 @@ export async function claimIdentities(scene: Scene): Promise<void> {
   const again = await device.claim(provisionKey);
   const isSame = again.device_id === answers[0]!.device_id && again.api_key === '';
   promises.observe('repeatedClaim', isSame, `same device_id, api_key ${JSON.stringify(again.api_key)}`);
-  terminal.say(`   ${device.name} claims again: device_id as before, api_key ${JSON.stringify(again.api_key)}`);
+  terminal.say(`   ${device.name} claims again: same device_id, api_key ${JSON.stringify(again.api_key)}`);
 }

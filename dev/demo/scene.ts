@@ -1,4 +1,4 @@
-// What the parts of the story share.
+// State and constants shared by the parts of the demo.
 import type { Fleet } from '../devices/fleet.ts';
 import type { Kubectl } from '../clients/kubectl.ts';
 import type { Rest } from '../clients/rest.ts';
@@ -14,33 +14,33 @@ const canaryPercent = 20;
 /** Devices of the canary. */
 export const canarySize = (fleetSize * canaryPercent) / 100;
 
-/** Every promise that the story puts to the test. */
+/** Promises that the demo checks. */
 export const promiseTexts = {
   manifests: 'kubectl apply makes a profile, a template and two packages',
   claims: 'devices claim identities with the provision key',
-  repeatedClaim: 'a repeated claim gives the same device and no key',
+  repeatedClaim: 'a repeated claim returns the same device and no key',
   ingest: 'at least 5,000 recorded points are accepted',
   rateLimit: 'the fleet stays within 1000 requests a minute',
-  live: 'a subscriber sees every point of the watched device',
-  history: 'history holds exactly what was sent',
+  live: 'a subscriber receives every point of the watched device',
+  history: 'history contains exactly what was sent',
   anchored: 'full batches are sealed, anchored, mined and proven',
   verified: 'a point is verified over REST, by hash and by values',
-  offline: 'kellet-verify proves the bundle without network',
+  offline: 'kellet-verify proves the bundle offline',
   refuted: 'the same bundle with one digit changed is refuted',
-  canary: 'a canary of 20 % schedules 10 devices and nobody else',
-  canarySucceeds: 'all of the canary succeed, over connections cut once',
-  completed: 'raised to 100 % the rollout completes',
-  paused: 'a failing rollout pauses itself past the threshold',
-  nobodyElse: 'nobody else is scheduled',
-  alert: 'the alert is on the broker',
-  rollback: 'rollback brings the canary back and completes',
-  listed: 'kubectl get shows all of it',
-  proven: 'in the end every accepted point is proven',
+  canary: 'a canary of 20 % schedules exactly 10 devices',
+  canarySucceeds: 'the canary succeeds despite interrupted downloads',
+  completed: 'the rollout completes once raised to 100 %',
+  paused: 'a failing rollout pauses beyond the threshold',
+  nobodyElse: 'no further devices are scheduled',
+  alert: 'an alert is published on the broker',
+  rollback: 'a rollback restores the canary and completes',
+  listed: 'kubectl get lists all resources',
+  proven: 'every accepted point is proven at the end',
 } as const;
 
 export type PromiseKey = keyof typeof promiseTexts;
 
-/** Everything a part of the story works with. */
+/** Context of the parts of the demo. */
 export interface Scene {
   terminal: Terminal;
   promises: Promises<PromiseKey>;
@@ -50,11 +50,11 @@ export interface Scene {
   fleet: Fleet;
   tenant: string;
   natsUrl: string;
-  /** Where block headers come from. */
+  /** URL of the header source. */
   headersUrl: string;
   /** Base URL of the artifacts. */
   artifacts: string;
-  /** Folder for what the demo leaves behind. */
+  /** Folder for output files. */
   folder: string;
   /** Set by provisioning. */
   provisionKey: string;

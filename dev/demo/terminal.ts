@@ -1,4 +1,4 @@
-// What the demo says while it runs: a line with the time at its beginning, and counters that move.
+// Progress output of the demo: timestamped lines and counters.
 
 /** Writes to the terminal. */
 export class Terminal {
@@ -7,7 +7,7 @@ export class Terminal {
   readonly #write: (text: string) => void;
   #lastCount = { line: '', at: 0 };
 
-  /** `now` in milliseconds, `write` takes text as it is to appear. */
+  /** `now` returns milliseconds; `write` outputs text unchanged. */
   constructor(now: () => number = () => performance.now(), write = (text: string) => void process.stdout.write(text)) {
     this.#now = now;
     this.#write = write;
@@ -19,23 +19,25 @@ export class Terminal {
     return (this.#now() - this.#started) / 1000;
   }
 
-  /** A line of progress. */
+  /** Prints a line of progress. */
   say(line: string): void {
     this.#write(`${this.seconds.toFixed(1).padStart(6)} s  ${line}\n`);
   }
 
-  /** The beginning of a part of the story. */
+  /** Prints the heading of a part. */
   chapter(letter: string, title: string): void {
     this.#write('\n');
     this.say(`${letter}. ${title}`);
   }
 
-  /** Text as it is, for example what a command printed. */
+  /** Prints text unchanged, for example the output of a command. */
   print(text: string): void {
     this.#write(text.endsWith('\n') ? text : `${text}\n`);
   }
 
-  /** A counter: at most two lines a second, the last one once, and one every five seconds when nothing moves. */
+  /**
+   * Prints a counter: at most two lines per second, the final one once, and one every five seconds without progress.
+   */
   count(what: string, done: number, total: number): void {
     const line = `   ${what}: ${done.toLocaleString('en')} of ${total.toLocaleString('en')}`;
     const rest = this.#now() - this.#lastCount.at;

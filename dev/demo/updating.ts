@@ -1,4 +1,4 @@
-// e and f: a rollout that goes well, and one that stops itself.
+// e and f: a successful rollout, and one that pauses itself.
 import { join } from 'node:path';
 import { followEvents } from '../clients/broker-events.ts';
 import { checkout } from '../stack/paths.ts';
@@ -23,7 +23,7 @@ async function statusOf(scene: Scene, name: string): Promise<RolloutStatus> {
   return { rolloutId: '', phase: '', ...status, counts };
 }
 
-/** Reads the status until this holds of it; answers the last one either way. */
+/** Polls the status until the condition holds or the time is up. Returns the last status. */
 async function waitStatus(
   scene: Scene,
   name: string,
@@ -48,16 +48,16 @@ async function applyRollout(scene: Scene, name: string): Promise<void> {
   scene.terminal.print(await scene.kubectl.run(['apply', '-f', join(checkout, path)]));
 }
 
-/** Devices that were handed the command for this version, whatever became of it. */
+/** Returns the devices that received the command for this version. */
 const reached = (scene: Scene, version: string) =>
   scene.fleet.devices.filter(({ updates }) => updates.some((update) => update.version === version));
 const running = (scene: Scene, version: string) =>
   scene.fleet.devices.filter((device) => device.firmwareVersion === version).length;
 
-/** e. A canary, then everybody. */
+/** e. A canary, then all devices. */
 export async function updateFleet(scene: Scene): Promise<void> {
   const { terminal, promises, kubectl, admin } = scene;
-  terminal.chapter('e', 'Firmware 1.1.0 goes to a canary of 20 %, then to all');
+  terminal.chapter('e', 'Firmware 1.1.0 rolls out to a 20 % canary, then to all devices');
   await applyRollout(scene, healthy);
   const isCanaryDone = ({ counts }: RolloutStatus) => counts.succeeded >= canarySize;
   const canary = await waitStatus(scene, healthy, 'the canary', (status) => {
@@ -89,7 +89,7 @@ export async function updateFleet(scene: Scene): Promise<void> {
   terminal.say(`   ${done.phase}: ${updated} of ${fleetSize} devices run 1.1.0`);
 }
 
-/** f. A firmware that most devices do not survive. */
+/** f. A firmware on which most devices fail. */
 export async function stopBadFirmware(scene: Scene): Promise<void> {
   const { terminal, promises, admin, tenant } = scene;
   terminal.chapter('f', 'Firmware 1.2.0 fails on most devices');
@@ -126,7 +126,7 @@ export async function stopBadFirmware(scene: Scene): Promise<void> {
   }
 }
 
-/** g. What is there now. */
+/** g. Lists the resources. */
 export async function listResources(scene: Scene): Promise<void> {
   const { terminal, promises, kubectl } = scene;
   terminal.chapter('g', 'What kubectl shows');

@@ -1,7 +1,7 @@
 import { expect } from 'chai';
 import { isBlockDue } from './block-timer.ts';
 
-describe('mining by the clock', () => {
+describe('timed mining', () => {
   for (const { waiting, intervals, paused, due } of [
     { waiting: 1, intervals: 0, paused: false, due: true },
     { waiting: 0, intervals: 1, paused: false, due: false },
@@ -9,7 +9,7 @@ describe('mining by the clock', () => {
     { waiting: 0, intervals: 5, paused: false, due: true },
     { waiting: 9, intervals: 9, paused: true, due: false },
   ]) {
-    it(`${due ? 'brings a block' : 'waits'} with ${waiting} waiting, ${intervals} idle, paused ${paused}`, () => {
+    it(`${due ? 'mines' : 'does not mine'} with ${waiting} waiting, ${intervals} idle, paused ${paused}`, () => {
       expect(isBlockDue(waiting, intervals, paused)).to.equal(due);
     });
   }

@@ -4,14 +4,14 @@ import type { Devchain } from './devchain.ts';
 /** Every that many intervals a block is mined even if it is empty. */
 const EMPTY_BLOCK_INTERVALS = 5;
 
-/** Whether an interval that ends now brings a block. */
+/** Reports whether an interval that ends now brings a block. */
 export function isBlockDue(waiting: number, intervalsSinceBlock: number, paused: boolean): boolean {
   return !paused && (waiting > 0 || intervalsSinceBlock >= EMPTY_BLOCK_INTERVALS);
 }
 
 /**
  * Starts mining.
- * @returns stops it
+ * Returns stops it.
  */
 export function startBlockTimer(devchain: Devchain, milliseconds: number): () => void {
   let lastTip = devchain.ledger.chain.tip;

@@ -65,7 +65,7 @@ function scriptNumber(value: number): Uint8Array {
 
 /**
  * Searches a nonce.
- * @returns the 80 bytes of a header at or below regtest's target
+ * Returns the 80 bytes of a header at or below regtest's target.
  */
 export function mineHeader(previousHash: Uint8Array, merkleRoot: Uint8Array, time: number): Uint8Array {
   const target = targetOf(REGTEST_BITS);

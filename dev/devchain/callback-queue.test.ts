@@ -15,7 +15,7 @@ const shape = (callbacks: PendingCallback[], mayTry?: (callback: PendingCallback
   planDeliveries(callbacks, mayTry).map(({ callbacks: sent, superseded }) => [sent.map(({ id }) => id), superseded]);
 
 describe('callbacks', () => {
-  it('report what ends a transaction’s way, and what happens on it only with full updates', () => {
+  it('report final statuses always, and intermediate ones only with full updates', () => {
     const statuses = Object.keys(statusRank) as TransactionStatus[];
     const ends = ['REJECTED', 'MINED_IN_STALE_BLOCK', 'MINED'];
     expect(statuses.filter((status) => isReported(status, false))).to.deep.equal(ends);
@@ -27,7 +27,7 @@ describe('callbacks', () => {
     ]);
   });
 
-  it('go out one by one, only the newest of each transaction', () => {
+  it('are sent individually, only the newest of each transaction', () => {
     const callbacks = [pending(1, 'x'), pending(2, 'y'), pending(3, 'x'), pending(4, 'x')];
     expect(shape(callbacks)).to.deep.equal([
       [[4], [1, 3]],
@@ -35,14 +35,14 @@ describe('callbacks', () => {
     ]);
   });
 
-  it('keep addresses apart', () => {
+  it('are separate for each address', () => {
     expect(shape([pending(1, 'x'), pending(2, 'x', { url: 'http://b/' })])).to.deep.equal([
       [[1], []],
       [[2], []],
     ]);
   });
 
-  it('are batched where that was asked for, by address and token', () => {
+  it('are batched by address and token if requested', () => {
     const batch = { batch: true };
     const callbacks = [
       pending(1, 'x', batch),
@@ -57,7 +57,7 @@ describe('callbacks', () => {
     ]);
   });
 
-  it('are silent about a transaction whose newest status waits to be tried again', () => {
+  it('wait for the retry of a transaction’s newest status', () => {
     const callbacks = [pending(1, 'x'), pending(2, 'x'), pending(3, 'y')];
     expect(shape(callbacks, ({ id }) => id !== 2)).to.deep.equal([[[3], []]]);
   });

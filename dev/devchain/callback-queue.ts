@@ -39,7 +39,7 @@ export class CallbackQueue {
     return [...this.#pending.values()];
   }
 
-  /** Whether this address already hears of the transaction. */
+  /** Reports whether this address already hears of the transaction. */
   isSubscribed(txid: string, url: string): boolean {
     return this.#subscriptions.get(txid)?.some((subscription) => subscription.url === url) ?? false;
   }

@@ -24,7 +24,7 @@ export interface CallbackSenderOptions {
   readonly log: (message: string) => void;
 }
 
-/** The value of X-ARC-Signature for a body: `sha256=` and the HMAC-SHA256 in hex (SPEC, transaction-processor callback). */
+/** Returns X-ARC-Signature for a body: `sha256=` and the HMAC-SHA256 in hex. */
 export function arcSignature(secret: string, body: string): string {
   return `sha256=${createHmac('sha256', secret).update(body).digest('hex')}`;
 }
@@ -66,7 +66,9 @@ export class CallbackSender {
     this.#running ??= this.#run();
   }
 
-  /** Ends after the round under way, whose requests are cut off; what was not delivered is sent after the next start. */
+  /**
+   * Ends after the round under way, whose requests are cut off; what was not delivered is sent after the next start.
+   */
   async stop(): Promise<void> {
     this.#stopping.abort();
     await this.#running;

@@ -165,7 +165,7 @@ export class Chain {
   }
 }
 
-/** Whether nothing can ever spend an output: OP_FALSE OP_RETURN. */
+/** Reports whether nothing can ever spend an output: OP_FALSE OP_RETURN. */
 function isUnspendable(script: Uint8Array): boolean {
   return script[0] === 0x00 && script[1] === 0x6a;
 }

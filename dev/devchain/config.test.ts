@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { readConfig } from './config.ts';
 
 describe('devchain configuration', () => {
-  it('has defaults for everything', () => {
+  it('has defaults', () => {
     expect(readConfig([], {})).to.deep.equal({
       port: 0,
       directory: '.kellet/devchain',
@@ -16,7 +16,7 @@ describe('devchain configuration', () => {
     });
   });
 
-  it('lets flags win over the environment', () => {
+  it('gives flags precedence over the environment', () => {
     const config = readConfig(['--port', '7001', '--dir', '/a'], {
       KELLET_DEVCHAIN_PORT: '7002',
       KELLET_DEVCHAIN_DIR: '/b',
@@ -25,7 +25,7 @@ describe('devchain configuration', () => {
     expect(config).to.include({ port: 7001, directory: '/a', blockMilliseconds: 500 });
   });
 
-  it('takes a secret by value or from a file', () => {
+  it('reads a secret from the environment or a file', () => {
     const file = join(mkdtempSync(join(tmpdir(), 'devchain-')), 'secret');
     writeFileSync(file, 'from the file\n');
     expect(readConfig([], { KELLET_CALLBACK_HMAC_SECRET_FILE: file }).callbackSecret).to.equal('from the file');
@@ -38,7 +38,7 @@ describe('devchain configuration', () => {
     ['KELLET_DEVCHAIN_BLOCK_MS', '2s'],
     ['KELLET_DEVCHAIN_BLOCK_MS', '1'],
   ] as const) {
-    it(`refuses ${name}=${value}, naming it`, () => {
+    it(`rejects ${name}=${value}, naming it`, () => {
       expect(() => readConfig([], { [name]: value })).to.throw(name);
     });
   }

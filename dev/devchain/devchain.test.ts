@@ -43,12 +43,12 @@ describe('devchain', () => {
   const status = (transaction: Transaction) => devchain.ledger.transaction(transaction.id('hex'))!.status;
   const record = (transaction: Transaction) => devchain.ledger.transaction(transaction.id('hex'))!;
 
-  it('starts with coins that are old enough to be spent, and pays from them', () => {
+  it('starts with mature coins, and pays from them', () => {
     expect(devchain.ledger.chain.tip.height).to.equal(INITIAL_BLOCKS + 1);
     expect(devchain.ledger.chain.coin(`${coins[0]!.source.id('hex')}:3`)!.satoshis).to.equal(1000n);
   });
 
-  it('mines what was submitted, with a Merkle path that a stranger accepts', async () => {
+  it('mines submitted transactions with a valid Merkle path', async () => {
     const anchors = await Promise.all(coins.slice(0, 3).map((coin) => wallet.anchor(coin)));
     for (const anchor of anchors) expect(submit(anchor).status).to.equal('SEEN_ON_NETWORK');
     const block = devchain.mine();
@@ -62,13 +62,13 @@ describe('devchain', () => {
     }
   });
 
-  it('pays fees to the miner: no satoshi is lost or made but by the subsidy', async () => {
+  it('pays fees to the miner, preserving the money supply', async () => {
     submit(await wallet.anchor(coins[0]!, { fee: 7 }));
     const coinbase = devchain.ledger.transaction(devchain.mine().txids[0]!)!;
     expect(coinbase.transaction.outputs[0]!.satoshis).to.equal(5_000_000_007n);
   });
 
-  it('answers the same submission again with where it is by now', async () => {
+  it('returns the current status for a repeated submission', async () => {
     const anchor = await wallet.anchor(coins[0]!);
     submit(anchor);
     devchain.mine();
@@ -84,7 +84,7 @@ describe('devchain', () => {
     expect(devchain.mine().txids.slice(1)).to.deep.equal([parent.id('hex'), child.id('hex')]);
   });
 
-  it('keeps an orphan until its parent comes', async () => {
+  it('keeps an orphan until its parent arrives', async () => {
     const parent = await wallet.anchor(coins[0]!);
     const child = await wallet.anchor({ source: parent, index: 1 });
     expect(submit(child).status).to.equal('SEEN_IN_ORPHAN_MEMPOOL');
@@ -94,7 +94,7 @@ describe('devchain', () => {
     expect(status(child)).to.equal('SEEN_ON_NETWORK');
   });
 
-  it('judges an orphan when its parent comes, and rejects it then', async () => {
+  it('validates an orphan when its parent arrives', async () => {
     const parent = await wallet.anchor(coins[0]!);
     const child = await wallet.anchor({ source: parent, index: 1 }, { fee: 0 });
     expect(submit(child).status).to.equal('SEEN_IN_ORPHAN_MEMPOOL');
@@ -103,7 +103,7 @@ describe('devchain', () => {
     expect(record(child).extraInfo).to.contain('fee is too low');
   });
 
-  it('lets the first of two spends win, and tells both', async () => {
+  it('accepts the first of two spends, and marks both as competing', async () => {
     const [first, second] = [await wallet.anchor(coins[0]!, { mark: 1 }), await wallet.anchor(coins[0]!, { mark: 2 })];
     submit(first);
     expect(submit(second)).to.deep.include({ status: 'DOUBLE_SPEND_ATTEMPTED', competing: [first.id('hex')] });
@@ -113,13 +113,13 @@ describe('devchain', () => {
     expect(record(second)).to.include({ status: 'REJECTED', extraInfo: 'double spend attempted', pool: 'none' });
   });
 
-  it('takes a spend of what a block has spent for an orphan', async () => {
+  it('treats a spend of an already spent output as an orphan', async () => {
     submit(await wallet.anchor(coins[0]!, { mark: 1 }));
     devchain.mine();
     expect(submit(await wallet.anchor(coins[0]!, { mark: 2 })).status).to.equal('SEEN_IN_ORPHAN_MEMPOOL');
   });
 
-  it('mines a transaction again after a reorganisation, in another block', async () => {
+  it('mines a transaction again in another block after a reorganisation', async () => {
     const anchor = await wallet.anchor(coins[0]!);
     submit(anchor);
     const before = devchain.mine();
@@ -132,7 +132,7 @@ describe('devchain', () => {
     expect(devchain.ledger.chain.at(before.height)!.hash).to.equal(record(anchor).blockHash);
   });
 
-  it('leaves it in a stale block while mining is paused, until it is mined again', async () => {
+  it('leaves it in a stale block while mining is paused', async () => {
     const anchor = await wallet.anchor(coins[0]!);
     submit(anchor);
     const before = devchain.mine();
@@ -146,7 +146,7 @@ describe('devchain', () => {
     expect(record(anchor)).to.include({ status: 'MINED', blockHeight: before.height + 2 });
   });
 
-  it('loses it for good when the new blocks spend its inputs', async () => {
+  it('loses it permanently if the new blocks spend its inputs', async () => {
     const parent = await wallet.anchor(coins[0]!);
     const child = await wallet.anchor({ source: parent, index: 1 });
     const other = await wallet.anchor(coins[1]!);
@@ -161,7 +161,7 @@ describe('devchain', () => {
     expect(status(parent)).to.equal('MINED_IN_STALE_BLOCK');
   });
 
-  it('survives the reorganisation of its own payments', () => {
+  it('survives a reorganisation of its own payments', () => {
     for (let i = 0; i < 3; i++) devchain.mine();
     const more = fund(2, 500);
     devchain.reorganise(5, 0);
@@ -177,7 +177,7 @@ describe('devchain', () => {
     expect(submit(second).status).to.equal('SEEN_ON_NETWORK');
   });
 
-  it('lets a competitor win on request', async () => {
+  it('makes a competitor win on request', async () => {
     devchain.faults.merge({ double_spend_next: 1 });
     const anchor = await wallet.anchor(coins[0]!);
     expect(submit(anchor).status).to.equal('DOUBLE_SPEND_ATTEMPTED');
@@ -201,7 +201,7 @@ describe('devchain', () => {
     expect(status(anchor)).to.equal('MINED');
   });
 
-  it('rejects a coinbase that is spent too young', async () => {
+  it('rejects spending an immature coinbase', async () => {
     journal = memoryJournal();
     journal.append([{ type: 'created', at: '2026-01-01T00:00:00Z', miner_key: wallet.key.toHex() }]);
     devchain = new Devchain(journal, journal.read(), () => 0);
@@ -214,7 +214,7 @@ describe('devchain', () => {
     expect(submit(await spend(2)).status).to.equal('SEEN_ON_NETWORK');
   });
 
-  it('wakes who waits for a status, once it is reached or time is up', async () => {
+  it('resolves a wait once the status is reached or the time is up', async () => {
     const anchor = await wallet.anchor(coins[0]!);
     submit(anchor);
     const waiting = devchain.waitFor(

@@ -23,17 +23,17 @@ describe('faults', () => {
     { unavailable_ms: 86_400_001 },
     { toString: 1 },
   ]) {
-    it(`refuses ${JSON.stringify(body)}`, () => {
+    it(`rejects ${JSON.stringify(body)}`, () => {
       expect(parseFaults(body)).to.be.a('string');
     });
   }
 
-  it('takes every fault that there is', () => {
+  it('accepts every fault', () => {
     expect(parseFaults(noFaults)).to.deep.equal(noFaults);
     expect(parseFaults({})).to.deep.equal({});
   });
 
-  it('merges, and clears', () => {
+  it('merges and clears faults', () => {
     board.merge({ reject_next: 2 });
     board.merge({ pause_mining: true });
     expect(board.current).to.deep.equal({ ...noFaults, reject_next: 2, pause_mining: true });
@@ -41,14 +41,14 @@ describe('faults', () => {
     expect(board.current).to.deep.equal(noFaults);
   });
 
-  it('uses counted faults up, one for each submission', () => {
+  it('decrements counted faults with each submission', () => {
     board.merge({ reject_next: 1, orphan_next: 2, double_spend_next: 1 });
     const struck = Array.from({ length: 5 }, () => board.takeForSubmission());
     expect(struck).to.deep.equal(['reject_next', 'double_spend_next', 'orphan_next', 'orphan_next', undefined]);
     expect(board.current).to.deep.equal(noFaults);
   });
 
-  it('counts the unavailable time down from when it was asked for', () => {
+  it('counts down the unavailable time from the request', () => {
     board.merge({ unavailable_ms: 500 });
     now += 200;
     board.merge({ reject_next: 1 });

@@ -40,7 +40,7 @@ const largest: Readonly<Record<string, number>> = {
 
 /**
  * The fields of a POST /dev/faults body, checked.
- * @returns the change, or a message that says what is wrong with the body
+ * Returns the change, or a message that says what is wrong with the body.
  */
 export function parseFaults(body: unknown): Partial<Faults> | string {
   if (typeof body !== 'object' || body === null || Array.isArray(body)) return 'the body must be a JSON object';
@@ -87,7 +87,10 @@ export class FaultBoard {
     this.#unavailableUntil = 0;
   }
 
-  /** Uses up one counted fault for a new transaction, if any is asked for: rejection first, then double spend, then orphan. */
+  /**
+   * Uses up one counted fault for a new transaction, if any is asked for: rejection first, then double spend, then
+   * orphan.
+   */
   takeForSubmission(): SubmissionFault | undefined {
     const struck = (['reject_next', 'double_spend_next', 'orphan_next'] as const).find(
       (name) => this.#faults[name] > 0,

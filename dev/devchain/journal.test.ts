@@ -19,7 +19,7 @@ describe('journal', () => {
     return entries;
   }
 
-  it('gives back what was appended, in order, and is its owner’s alone', () => {
+  it('returns the appended entries in order, and is readable only by its owner', () => {
     const { journal, entries } = openJournal<number>(directory);
     expect(entries).to.deep.equal([]);
     journal.append([1, 2]);
@@ -30,7 +30,7 @@ describe('journal', () => {
     expect(statSync(path).mode & 0o777).to.equal(0o600);
   });
 
-  it('cuts away a torn last line, and writes on behind the whole ones', () => {
+  it('truncates a torn last line, and appends after the complete ones', () => {
     const { journal } = openJournal<object>(directory);
     journal.append([{ whole: 1 }]);
     journal.close();
@@ -42,7 +42,7 @@ describe('journal', () => {
     expect(readFileSync(path, 'utf8')).to.equal('{"whole":1}\n{"whole":2}\n');
   });
 
-  it('refuses a file that is damaged before its end', () => {
+  it('rejects a file that is damaged before its end', () => {
     openJournal(directory).journal.close();
     appendFileSync(path, '{}\nnonsense\n{}\n');
     expect(reopen).to.throw('line 2');

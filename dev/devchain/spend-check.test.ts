@@ -53,11 +53,11 @@ function withScope(signed: UnlockingScript, scope: number): UnlockingScript {
 }
 
 describe('the processor’s rules', () => {
-  it('take a signed P2PKH spend with a data output and the least fee', async () => {
+  it('accept a signed P2PKH spend with a data output and the minimum fee', async () => {
     check(read(await wallet.anchor({ source: funded(2), index: 0 })));
   });
 
-  it('take a bare multisignature spend: scripts are run, not recognised', async () => {
+  it('accept a bare multisignature spend, because scripts are executed', async () => {
     const keys = [PrivateKey.fromRandom(), PrivateKey.fromRandom()];
     const source = funded(1000);
     const script = LockingScript.fromASM(
@@ -139,7 +139,7 @@ describe('the processor’s rules', () => {
     },
   ];
   for (const { what, make, status, says } of refused) {
-    it(`refuse ${what} with ${status}`, async () => {
+    it(`reject ${what} with ${status}`, async () => {
       const submission = read(await make());
       expect(() => check(submission))
         .to.throw(ArcProblem)
@@ -155,7 +155,7 @@ describe('the processor’s rules', () => {
     });
   }
 
-  it('ask one satoshi for each thousand bytes, begun ones too', () => {
+  it('require one satoshi per started thousand bytes', () => {
     expect([1, 999, 1000, 1001, 34_000].map((bytes) => leastFee(bytes))).to.deep.equal([1n, 1n, 1n, 2n, 34n]);
   });
 });

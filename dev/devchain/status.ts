@@ -21,7 +21,7 @@ export const statusRank = {
 
 export type TransactionStatus = keyof typeof statusRank;
 
-/** Whether a text names a status. */
+/** Reports whether a text names a status. */
 export function isTransactionStatus(text: string): text is TransactionStatus {
   return Object.hasOwn(statusRank, text);
 }

@@ -23,14 +23,14 @@ describe('submissions', () => {
 
   const bytes = (numbers: number[]) => Uint8Array.from(numbers);
 
-  it('are read as raw transactions', () => {
+  it('are parsed as raw transactions', () => {
     const { transactions, roots } = readSubmissions(bytes(anchor.toBinary()));
     expect(transactions.map((found) => found.txid)).to.deep.equal([anchor.id('hex')]);
     expect(transactions[0]!.stated).to.equal(undefined);
     expect(roots).to.deep.equal([]);
   });
 
-  it('are read in extended format, to the same transaction, with the outputs it spends', () => {
+  it('are parsed in extended format, with the spent outputs', () => {
     const [found] = readSubmissions(bytes(anchor.toEF())).transactions;
     expect(found!.txid).to.equal(anchor.id('hex'));
     expect([...found!.raw]).to.deep.equal(anchor.toBinary());
@@ -39,13 +39,13 @@ describe('submissions', () => {
     ]);
   });
 
-  it('are read as BEEF: the transaction that is not mined yet, and the root its ancestors claim', () => {
+  it('are parsed as BEEF: the unmined transaction, and the root claimed by its ancestors', () => {
     const { transactions, roots } = readSubmissions(bytes(anchor.toBEEF()));
     expect(transactions.map((found) => found.txid)).to.deep.equal([anchor.id('hex')]);
     expect(roots).to.deep.equal([{ height: 7, root: source.id('hex') }]);
   });
 
-  it('are read one after another, in mixed formats', () => {
+  it('are parsed one after another in mixed formats', () => {
     const stream = bytes([...anchor.toEF(), ...source.toBinary()]);
     expect(readSubmissions(stream).transactions.map((found) => found.txid)).to.deep.equal([
       anchor.id('hex'),
@@ -62,7 +62,7 @@ describe('submissions', () => {
     { what: 'two bytes', from: () => [0, 0xff], status: 400 },
   ];
   for (const { what, from, status } of refused) {
-    it(`are refused with ${status} for ${what}`, () => {
+    it(`are rejected with ${status} for ${what}`, () => {
       const read = () => readSubmissions(bytes(from()));
       expect(read).to.throw(ArcProblem).with.nested.property('body.status', status);
     });

@@ -70,12 +70,12 @@ describe('devchain over HTTP', () => {
     });
 
   describe('as the processor', () => {
-    it('answers policy and health', async () => {
+    it('returns policy and health', async () => {
       fits((await devchain.call('GET', '/v1/policy')).json, policyShape);
       fits((await devchain.call('GET', '/v1/health')).json, healthShape);
     });
 
-    it('takes a transaction from SEEN_ON_NETWORK to MINED, again and again the same', async () => {
+    it('moves a transaction from SEEN_ON_NETWORK to MINED, idempotently', async () => {
       const transaction = await anchor();
       for (let i = 0; i < 2; i++) {
         const { status, json } = await post(transaction);
@@ -106,7 +106,7 @@ describe('devchain over HTTP', () => {
       { what: 'EF bytes', type: 'application/octet-stream', body: (t) => Uint8Array.from(t.toEF()) },
     ];
     for (const { what, type, body } of formats) {
-      it(`takes ${what}`, async () => {
+      it(`accepts ${what}`, async () => {
         const transaction = await anchor();
         const { status, json } = await devchain.call('POST', '/v1/tx', body(transaction), { 'content-type': type });
         expect(status).to.equal(200);
@@ -115,7 +115,7 @@ describe('devchain over HTTP', () => {
       });
     }
 
-    it('takes many at once, answers them in an array, the refused ones last', async () => {
+    it('accepts several at once, and returns an array with the rejected ones last', async () => {
       const [good, bad, fine] = [await anchor(), await anchor({ fee: 0 }), await anchor()];
       const body = [good, bad, fine].map((transaction) => ({ rawTx: transaction.toHexEF() }));
       const { status, json } = await devchain.call('POST', '/v1/txs', body);
@@ -126,7 +126,7 @@ describe('devchain over HTTP', () => {
       fits(answers[2], problemShape(465, /fee is too low/, true));
     });
 
-    it('refuses a BEEF whose root is not on this chain', async () => {
+    it('rejects a BEEF whose root is not on this chain', async () => {
       const transaction = await anchor();
       const source = transaction.inputs[0]!.sourceTransaction!;
       const sound = source.merklePath!;
@@ -209,7 +209,7 @@ describe('devchain over HTTP', () => {
       },
     ];
     for (const { what, body, headers, status, shape } of refusals) {
-      it(`refuses ${what} with ${status}, and keeps nothing of it`, async () => {
+      it(`rejects ${what} with ${status} and stores nothing`, async () => {
         const transaction = await wallet.anchor(coins[0]!, { mark: 99 });
         const answer = await devchain.call('POST', '/v1/tx', body(transaction.toHexEF()), headers);
         expect(answer.status).to.equal(status);
@@ -218,7 +218,7 @@ describe('devchain over HTTP', () => {
       });
     }
 
-    it('refuses a transaction under the status code of the rule it breaks', async () => {
+    it('rejects a transaction with the status code of the violated rule', async () => {
       const free = await post(await anchor({ fee: 0 }));
       expect(free.status).to.equal(465);
       fits(free.json, problemShape(465, /^arc error 465: .*\nminimum expected fee: 1, actual fee: 0$/, true));
@@ -229,7 +229,7 @@ describe('devchain over HTTP', () => {
       fits(refused.json, problemShape(461, /^arc error 461: Signature must be zero for failed CHECK/, true));
     });
 
-    it('answers 404 for what it does not know', async () => {
+    it('returns 404 for unknown transactions', async () => {
       for (const path of [`/v1/tx/${'ab'.repeat(32)}`, '/v1/tx/abcd']) {
         const { status, json } = await devchain.call('GET', path);
         expect(status).to.equal(404);
@@ -240,7 +240,7 @@ describe('devchain over HTTP', () => {
       fits(json, messageShape(/^no matching operation was found$/));
     });
 
-    it('waits for the status asked for, at most as long as allowed', async () => {
+    it('waits for the requested status up to the maximum time', async () => {
       const parent = await anchor();
       const orphan = await wallet.anchor({ source: parent, index: 1 });
       const started = Date.now();
@@ -254,7 +254,7 @@ describe('devchain over HTTP', () => {
       fits((await waiting).json, postShape(transactionShapes.mined));
     });
 
-    it('tells both spends of one output, and rejects the second once the first is mined', async () => {
+    it('marks both spends of an output, and rejects the second once the first is mined', async () => {
       const coin = coins.pop()!;
       const [first, second] = [await anchor({ mark: 1 }, coin), await anchor({ mark: 2 }, coin)];
       await post(first);
@@ -267,8 +267,8 @@ describe('devchain over HTTP', () => {
     });
   });
 
-  describe('calling back', () => {
-    it('signs the body, sends the token back, and has the fields of a status', async () => {
+  describe('callbacks', () => {
+    it('signs the body, includes the token, and has the fields of a status', async () => {
       const transaction = await anchor();
       await post(transaction, { 'X-CallbackUrl': `${listener.url}/one`, 'X-CallbackToken': 's3cret' });
       await mine();
@@ -283,7 +283,7 @@ describe('devchain over HTTP', () => {
       });
     });
 
-    it('reports the way there only with full updates, and sends no token that was not given', async () => {
+    it('reports intermediate statuses only with full updates, and no token unless given', async () => {
       const transaction = await anchor();
       await post(transaction, { 'X-CallbackUrl': `${listener.url}/full`, 'X-FullStatusUpdates': 'true' });
       const [seen] = await callbacks(1, '/full');
@@ -311,7 +311,7 @@ describe('devchain over HTTP', () => {
       );
     });
 
-    it('batches where that was asked for', async () => {
+    it('batches if requested', async () => {
       const body = [await anchor(), await anchor()].map((transaction) => ({ rawTx: transaction.toHexEF() }));
       const headers = { 'X-CallbackUrl': `${listener.url}/batch`, 'X-CallbackBatch': 'true', 'X-CallbackToken': 'b' };
       await devchain.call('POST', '/v1/txs', body, headers);
@@ -322,7 +322,7 @@ describe('devchain over HTTP', () => {
       for (const item of batch!.body.callbacks as unknown[]) fits(item, callbackShape(transactionShapes.mined));
     });
 
-    it('tries again after a 503, with the same body', async () => {
+    it('retries after a 503 with the same body', async () => {
       listener.answers.push(503);
       await post(await anchor(), { 'X-CallbackUrl': `${listener.url}/again` });
       await mine();
@@ -331,7 +331,7 @@ describe('devchain over HTTP', () => {
       expect(second!.at - first!.at).to.be.at.least(1900);
     });
 
-    it('reports a transaction a second time when a reorganisation moved it', async () => {
+    it('reports a transaction again after a reorganisation', async () => {
       const transaction = await anchor();
       await post(transaction, { 'X-CallbackUrl': `${listener.url}/reorg` });
       await mine();
@@ -344,7 +344,7 @@ describe('devchain over HTTP', () => {
       expect((await devchain.call('GET', `/header/hash/${String(before!.blockHash)}`)).status).to.equal(404);
     });
 
-    it('drops, delays and repeats on request', async () => {
+    it('drops, delays and repeats callbacks on request', async () => {
       await devchain.call('POST', '/dev/faults', { drop_callbacks: true });
       await post(await anchor(), { 'X-CallbackUrl': `${listener.url}/dropped` });
       await mine();
@@ -399,16 +399,16 @@ describe('devchain over HTTP', () => {
       { path: '/headers?height=x&count=1', status: 400 },
       { path: '/nothing', status: 404 },
     ]) {
-      it(`answers ${path} with ${status}`, async () => {
+      it(`returns ${status} for ${path}`, async () => {
         expect((await devchain.call('GET', path)).status).to.equal(status);
       });
     }
 
-    it('answers no bytes beyond the tip', async () => {
+    it('returns no bytes beyond the tip', async () => {
       expect((await devchain.call('GET', '/headers?height=999999&count=5')).bytes).to.have.length(0);
     });
 
-    it('streams the tip at once and each new one', async () => {
+    it('streams the current tip and each new one', async () => {
       const stop = new AbortController();
       const response = await fetch(`${devchain.url}/v2/tip/stream`, { signal: stop.signal });
       const reader = response.body!.pipeThrough(new TextDecoderStream()).getReader();
@@ -420,8 +420,8 @@ describe('devchain over HTTP', () => {
     });
   });
 
-  describe('under control', () => {
-    it('funds an address at once, also while mining is paused, with a proof', async () => {
+  describe('control routes', () => {
+    it('funds an address immediately with a proof, also while mining is paused', async () => {
       await devchain.call('POST', '/dev/faults', { pause_mining: true });
       const { json } = await devchain.call('POST', '/dev/fund', { address: wallet.address, satoshis: 7, outputs: 3 });
       expect(Object.keys(json)).to.deep.equal(['txid', 'raw_tx', 'bump', 'block_height', 'block_hash']);
@@ -433,7 +433,7 @@ describe('devchain over HTTP', () => {
       expect(MerklePath.fromHex(json.bump as string).computeRoot(json.txid as string)).to.equal(block.merkleRoot);
     });
 
-    it('answers while the rest is unavailable', async () => {
+    it('responds while the rest is unavailable', async () => {
       await devchain.call('POST', '/dev/faults', { unavailable_ms: 60_000 });
       for (const path of ['/v1/policy', '/tip', '/v1/health']) {
         expect((await devchain.call('GET', path)).status).to.equal(503);
@@ -465,7 +465,7 @@ describe('devchain over HTTP', () => {
       { path: '/dev/fund', body: { address: wallet.address, satoshis: 2_100_000_000_000_000 } },
       { path: '/dev/fund', body: { address: wallet.address, satoshis: 1, outputs: 0 } },
     ]) {
-      it(`refuses ${path} ${JSON.stringify(body)} with a message, and mines nothing`, async () => {
+      it(`rejects ${path} ${JSON.stringify(body)} with a message, and mines nothing`, async () => {
         const { json: before } = await devchain.call('GET', '/dev/state');
         const { status, json } = await devchain.call('POST', path, body);
         expect(status).to.equal(400);
@@ -474,7 +474,7 @@ describe('devchain over HTTP', () => {
       });
     }
 
-    it('answers 404 and 405 for routes and methods that it does not have', async () => {
+    it('returns 404 and 405 for unknown routes and methods', async () => {
       expect((await devchain.call('POST', '/dev/nothing')).status).to.equal(404);
       const { status, headers } = await devchain.call('GET', '/dev/faults');
       expect([status, headers.get('allow')]).to.deep.equal([405, 'POST, DELETE']);
@@ -482,7 +482,7 @@ describe('devchain over HTTP', () => {
   });
 
   describe('as a process', () => {
-    it('survives kill -9: chain, coins, waiting transactions and unsent callbacks', async () => {
+    it('preserves chain, coins, pending transactions and callbacks across kill -9', async () => {
       const [mined, waiting] = [await anchor(), await anchor()];
       await devchain.call('POST', '/dev/faults', { delay_callbacks_ms: 60_000 });
       await post(mined, { 'X-CallbackUrl': `${listener.url}/restart` });
@@ -500,7 +500,7 @@ describe('devchain over HTTP', () => {
       expect(callback!.body.txid).to.equal(mined.id('hex'));
     });
 
-    it('mines by its clock, asks for its token, and ends cleanly on SIGTERM', async () => {
+    it('mines on a timer, requires its token, and exits cleanly on SIGTERM', async () => {
       const other = await startDevchain(mkdtempSync(join(tmpdir(), 'devchain-')), {
         KELLET_DEVCHAIN_BLOCK_MS: '20',
         KELLET_DEVCHAIN_ARC_TOKEN: 'token',

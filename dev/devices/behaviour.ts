@@ -1,17 +1,17 @@
-// How a simulated device takes an update: the decision, apart from the network.
+// Decides how a simulated device reacts to an update.
 
-/** What a device does with the firmware it was told to install. */
+/** Reaction of a device to new firmware. */
 export type Behaviour =
-  /** Installs whatever it is sent. */
+  /** Installs all versions. */
   | { kind: 'healthy' }
-  /** Boots these versions and fails its self-test on them; installs all others. */
+  /** Fails its self-test on these versions, and installs all others. */
   | { kind: 'fails'; versions: readonly string[] }
-  /** Takes the command and is never heard of again. */
+  /** Receives the command and goes silent. */
   | { kind: 'silent' }
-  /** Reports success, but under another version than the package's. */
+  /** Reports success with a different version than the package's. */
   | { kind: 'wrong-version'; version: string };
 
-/** What the device reports after it has verified an image; undefined when it reports nothing. */
+/** Report after verifying an image; undefined if there is none. */
 export interface UpdateResult {
   status: 'success' | 'failure';
   /** What it runs now. */
@@ -19,7 +19,7 @@ export interface UpdateResult {
   error: string;
 }
 
-/** Decides what becomes of a verified image of `version`. */
+/** Returns the result of installing a verified image of `version`. */
 export function applyUpdate(behaviour: Behaviour, version: string): UpdateResult | undefined {
   switch (behaviour.kind) {
     case 'healthy':

@@ -2,7 +2,7 @@ import { expect } from 'chai';
 import { CommandMemory } from './command-memory.ts';
 
 describe('a device’s memory of commands', () => {
-  it('tells a repeat from a new command, and the response that was given', () => {
+  it('recognises a repeated command and returns its response', () => {
     const memory = new CommandMemory();
     expect(memory.begin('a')).to.deep.equal({ kind: 'new' });
     expect(memory.begin('a')).to.deep.equal({ kind: 'repeat', response: undefined });
@@ -11,14 +11,14 @@ describe('a device’s memory of commands', () => {
     expect(memory.begin('b')).to.deep.equal({ kind: 'new' });
   });
 
-  it('takes a command that failed without a trace as new', () => {
+  it('treats a command that failed without effect as new', () => {
     const memory = new CommandMemory();
     memory.begin('a');
     memory.forget('a');
     expect(memory.begin('a')).to.deep.equal({ kind: 'new' });
   });
 
-  it('keeps the latest only', () => {
+  it('keeps only the latest commands', () => {
     const memory = new CommandMemory(2);
     for (const id of ['a', 'b', 'c']) memory.begin(id);
     memory.responded('a', { success: true });

@@ -1,13 +1,13 @@
-// What a device remembers of the commands it was given, so that one that arrives twice is carried out once.
+// Deduplicates commands on a device, so that a duplicate is not executed again.
 
-/** How a command was answered; undefined while it is carried out, or when its answer is not a response (an update's report). */
+/** Response to a command; undefined while it is executing, or if it has none (an update is reported instead). */
 export interface Response {
   success: boolean;
   response?: Record<string, unknown>;
   error?: string;
 }
 
-/** Remembers the last commands by their correlation ids. Bounded, because a device's memory is. */
+/** Stores the latest commands by correlation id, limited in number. */
 export class CommandMemory {
   readonly #most: number;
   readonly #responses = new Map<string, Response | undefined>();
@@ -18,8 +18,8 @@ export class CommandMemory {
   }
 
   /**
-   * Returns `new` for a command that was not given before: carry it out. Otherwise `repeat`, with the response that was given
-   * to it: send that again, or nothing when there is none.
+   * Returns `new` for a new command, which must be executed. Otherwise returns `repeat` with the earlier response,
+   * which must be sent again if there is one.
    */
   begin(correlationId: string): { kind: 'new' } | { kind: 'repeat'; response: Response | undefined } {
     if (this.#responses.has(correlationId)) return { kind: 'repeat', response: this.#responses.get(correlationId) };
@@ -31,12 +31,12 @@ export class CommandMemory {
     return { kind: 'new' };
   }
 
-  /** Keeps the response, for repeats. Call it before sending the response, which may be lost. */
+  /** Stores the response for duplicates. Must be called before sending the response, which may be lost. */
   responded(correlationId: string, response: Response): void {
     if (this.#responses.has(correlationId)) this.#responses.set(correlationId, response);
   }
 
-  /** Forgets a command that could not be carried out and left no trace: a repeat is another chance. */
+  /** Removes a command that failed without effect, so that a duplicate is executed. */
   forget(correlationId: string): void {
     this.#responses.delete(correlationId);
   }

@@ -1,5 +1,4 @@
-// A simulated device: claims its identity, sends readings, takes commands, updates itself. Everything over REST, as a
-// device on the other side of the world would.
+// A simulated device: claims its identity, sends readings, executes commands and updates itself, using only REST.
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { RestResponse } from '../clients/rest.ts';
 import { Rest, RestError } from '../clients/rest.ts';
@@ -20,7 +19,9 @@ export interface DeviceOptions {
   signingKey?: string;
   /** The version that it was made with; reported with a failed download. */
   firmwareVersion?: string;
-  /** Cuts the connection in the middle of the chunk that holds this byte of the first artifact, once for each number. */
+  /**
+   * Cuts the connection in the middle of the chunk that holds this byte of the first artifact, once for each number.
+   */
   cutAfterBytes?: readonly number[];
 }
 
@@ -32,26 +33,26 @@ export interface Reading {
   string_values: Record<string, string>;
 }
 
-/** What ingest answers. */
+/** Response of ingest. */
 export interface IngestAnswer {
   accepted: number;
   rejected: number;
   errors?: { index: number; code: string; message: string }[];
 }
 
-/** A command as the platform hands it out. */
+/** A command as delivered by the platform. */
 export interface Command {
   correlation_id: string;
   method: string;
   params?: Record<string, unknown>;
 }
 
-/** One update as the device lived it. */
+/** An update from the device's perspective. */
 export interface UpdateRecord {
   rolloutId: string;
   packageId: string;
   version: string;
-  /** What was reported; `abandoned` when the package was taken back meanwhile, `silent` when nothing was. */
+  /** What was reported; `abandoned` if the package was withdrawn, `silent` if nothing was reported. */
   result: 'success' | 'failure' | 'silent' | 'abandoned';
   /** How often the connection broke during the download. */
   interruptions: number;
@@ -75,14 +76,14 @@ const progressBytes = 512 * 1024;
 export class SimulatedDevice {
   readonly name: string;
   readonly hardwareId: string;
-  /** Every command that was handed to it, in order, those that it had before too. */
+  /** Every received command in order, including duplicates. */
   readonly commands: Command[] = [];
-  /** Every command that it carried out, in order. */
+  /** Every executed command, in order. */
   readonly executed: Command[] = [];
-  /** Every update that it went through, in order. */
+  /** Every update, in order. */
   readonly updates: UpdateRecord[] = [];
   behaviour: Behaviour;
-  /** What it runs now; empty until told. */
+  /** Running firmware version; empty initially. */
   firmwareVersion: string;
   readonly #memory = new CommandMemory();
   readonly #base: string;
@@ -117,8 +118,8 @@ export class SimulatedDevice {
   }
 
   /**
-   * Claims an identity. A repeated claim answers an empty `api_key` (SPEC "Claim a device"): the device keeps the key it has.
-   * @throws RestError when the claim is refused
+   * Claims an identity. A repeated claim returns an empty `api_key`, and the device keeps its key.
+   * @throws RestError if the claim is rejected
    */
   async claim(provisionKey: string): Promise<{ device_id: string; api_key: string }> {
     const body = { provision_key: provisionKey, device_name: this.name, hardware_id: this.hardwareId };
@@ -128,19 +129,19 @@ export class SimulatedDevice {
     return answer;
   }
 
-  /** Takes over an identity that was given to it elsewhere. */
+  /** Sets an identity obtained elsewhere. */
   adopt(identity: { deviceId: string; apiKey: string }): void {
     this.#deviceId = identity.deviceId;
     this.#apiKey = identity.apiKey;
   }
 
-  /** Sends readings in one request. @throws RestError when the request is refused as a whole */
+  /** Sends readings in one request. Throws RestError if the whole request is rejected. */
   send(readings: readonly Reading[], signal?: AbortSignal): Promise<IngestAnswer> {
     const points = readings.map((reading) => ({ device_id: this.#deviceId, ...reading }));
     return this.rest.post<IngestAnswer>('/api/v1/telemetry', { points }, signal);
   }
 
-  /** Asks for commands and waits for them so long at the most. */
+  /** Polls for commands, waiting at most this long. */
   async poll(waitSeconds: number, signal?: AbortSignal): Promise<Command[]> {
     const path = `/api/v1/devices/${this.#deviceId}/rpc/pending`;
     const { commands } = await this.rest.get<{ commands: Command[] }>(path, { wait_seconds: waitSeconds }, signal);
@@ -148,7 +149,7 @@ export class SimulatedDevice {
     return commands;
   }
 
-  /** Takes commands until the signal aborts. A platform that is away is tried again, patiently. */
+  /** Executes commands until the signal aborts, retrying while the platform is unavailable. */
   async run(signal: AbortSignal): Promise<void> {
     for (let failures = 0; !signal.aborted;) {
       try {
@@ -163,8 +164,8 @@ export class SimulatedDevice {
   }
 
   /**
-   * Carries out one command and responds to it. Commands are delivered at least once: one that arrives again, because the
-   * response or the delivery was lost, gets the earlier response and is not carried out twice.
+   * Executes a command and responds to it. Commands are delivered at least once: a duplicate gets the earlier response
+   * and is not executed again.
    */
   async obey(command: Command, signal: AbortSignal): Promise<void> {
     const { correlation_id: id, method } = command;
@@ -186,8 +187,8 @@ export class SimulatedDevice {
   }
 
   /**
-   * Fetches what it should run, checks it, installs it and reports. Called by `ota_start`; the platform's command is
-   * answered by the report.
+   * Downloads the assigned package, verifies it, installs it and reports. Called by `ota_start`; the report is the
+   * response to that command.
    */
   async update(signal: AbortSignal): Promise<UpdateRecord> {
     const assigned = await this.#insist<AssignedPackage>(
@@ -228,7 +229,7 @@ export class SimulatedDevice {
       await this.#report({ rollout_id: rolloutId, status, firmware_version: firmwareVersion, error }, signal);
     } catch (error) {
       if (!(error instanceof DownloadRefused)) throw error;
-      // Something else was assigned while it downloaded: the command for that is on its way.
+      // Another package was assigned during the download; its command will follow.
       record.result = 'abandoned';
     }
     return record;
@@ -239,7 +240,7 @@ export class SimulatedDevice {
     await this.#insist('POST', `/api/v1/devices/${this.#deviceId}/ota/report`, body, signal);
   }
 
-  /** Repeats a request until the platform answers it; what it refuses is refused. */
+  /** Retries a request until the platform responds. Rejections are final. */
   async #insist<Body>(method: string, path: string, body: unknown, signal: AbortSignal): Promise<Body> {
     for (let failures = 1; ; failures++) {
       let response: RestResponse<Body> | undefined;

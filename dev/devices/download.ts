@@ -1,8 +1,8 @@
-// Downloads an artifact in chunks over a connection that may break: what has arrived is kept, the rest is asked for again.
+// Downloads an artifact in chunks over an unreliable connection, resuming after failures.
 import { request } from 'node:http';
 import { setTimeout as sleep } from 'node:timers/promises';
 
-/** Most bytes of one chunk (SPEC "Limits"). */
+/** Maximum size of a chunk in bytes. */
 const chunkBytes = 65_536;
 
 /** An artifact to fetch. */
@@ -20,7 +20,7 @@ export interface Download {
   onProgress?: (bytes: number) => Promise<void>;
 }
 
-/** A downloaded artifact, and what it took. */
+/** A downloaded artifact. */
 export interface Downloaded {
   image: Buffer;
   requests: number;
@@ -28,15 +28,15 @@ export interface Downloaded {
   interruptions: number;
 }
 
-/** The platform no longer lets this device have the package: another one was assigned meanwhile. */
+/** The platform no longer allows the download, because another package has been assigned. */
 export class DownloadRefused extends Error {}
 
-/** An answer that more patience may mend: the platform restarts, or asks for patience. */
+/** A temporary error: the platform is restarting or asks to retry later. */
 class Unavailable extends Error {}
 
 const longestPauseMilliseconds = 2_000;
 
-/** A range of the artifact as the platform answers it (API.md, "Device side"). */
+/** A range of the artifact as returned by the platform. */
 interface Chunk {
   offset?: number;
   length: number;
@@ -48,8 +48,8 @@ interface Chunk {
 }
 
 /**
- * Fetches the whole artifact, 64 KiB at a time. After a broken connection it goes on with the chunk that is missing.
- * @throws DownloadRefused when the package is no longer this device's
+ * Downloads the whole artifact, 64 KiB at a time, resuming with the missing chunk after a broken connection.
+ * @throws DownloadRefused if the package is no longer assigned to this device
  */
 export async function downloadArtifact(download: Download): Promise<Downloaded> {
   const { sizeBytes, signal } = download;
@@ -85,7 +85,7 @@ export async function downloadArtifact(download: Download): Promise<Downloaded> 
   return result;
 }
 
-/** One request; with `cut` the socket is destroyed as soon as the first bytes of the answer are there. */
+/** Sends a request. With `cut` the socket is destroyed when the first bytes of the response arrive. */
 function fetchChunk(download: Download, offset: number, cut: boolean): Promise<Chunk> {
   const { base, apiKey, deviceId, packageId, sizeBytes, signal } = download;
   const length = Math.min(chunkBytes, sizeBytes - offset);

@@ -3,7 +3,7 @@ import type { IngestAnswer, Reading } from './device.ts';
 import { SimulatedDevice } from './device.ts';
 import type { DeviceOptions } from './device.ts';
 
-/** Runs `work` over all items, so many at a time. The first error stops what has not begun, and is thrown. */
+/** Runs `work` for all items with limited concurrency. The first error cancels the remaining items and is thrown. */
 export async function forEachBounded<Item>(
   items: readonly Item[],
   concurrency: number,
@@ -38,7 +38,7 @@ export class Fleet {
     this.#concurrency = concurrency;
   }
 
-  /** Every device claims its identity. Answers what the claims answered, in the order of the devices. */
+  /** Claims the identities of all devices. Returns the responses in device order. */
   async claim(provisionKey: string, onClaimed?: (count: number) => void) {
     const answers: { device_id: string; api_key: string }[] = [];
     let count = 0;
@@ -50,8 +50,8 @@ export class Fleet {
   }
 
   /**
-   * Every device sends its readings, `batch` points a request. Answers the sum of what was accepted and rejected, and how
-   * many requests it took.
+   * Sends the readings of all devices, `batch` points per request. Returns the number of accepted and rejected points
+   * and of requests.
    */
   async send(
     readingsOf: (device: SimulatedDevice, index: number) => readonly Reading[],
@@ -72,7 +72,7 @@ export class Fleet {
     return total;
   }
 
-  /** All devices begin to take commands. An error that patience cannot mend rejects the next `stop`. */
+  /** Starts executing commands on all devices. A permanent error rejects the next `stop`. */
   start(): void {
     if (this.#stop) throw new Error('the fleet is running');
     const stop = new AbortController();
@@ -81,7 +81,7 @@ export class Fleet {
     this.#running.catch(() => stop.abort());
   }
 
-  /** Resolves when no device polls any more. */
+  /** Stops polling. Resolves when all devices have stopped. */
   async stop(): Promise<void> {
     this.#stop?.abort();
     this.#stop = undefined;

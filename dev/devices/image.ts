@@ -1,7 +1,7 @@
-// What a device checks before it installs an image: its checksum and its signature.
+// Verifies the checksum and signature of an image before installation.
 import { createHash, verify } from 'node:crypto';
 
-/** What the package's metadata promise (API.md, "Device side"). */
+/** Expected values from the package's metadata. */
 export interface ImagePromise {
   /** 64 hex digits. */
   sha256: string;
@@ -11,7 +11,7 @@ export interface ImagePromise {
 }
 
 /**
- * Why an image must not be installed; undefined when it may. With a key (PEM) the signature must be there and be the key's.
+ * Returns the reason for rejecting an image, or undefined. With a key (PEM), a valid signature by that key is required.
  */
 export function refuseImage(
   image: Uint8Array,

@@ -10,7 +10,7 @@ describe('recorded readings', () => {
     '',
   ].join('\n');
 
-  it('reads a row as one point', () => {
+  it('parses a row as one point', () => {
     const [seattle, newYork] = parseWeather(csv);
     expect(seattle!.readings).to.have.length(2);
     expect(newYork!.location).to.equal('New York');
@@ -21,11 +21,11 @@ describe('recorded readings', () => {
     });
   });
 
-  it('refuses a row with a hole', () => {
+  it('rejects an incomplete row', () => {
     expect(() => parseWeather(csv.replace('10.6', ''))).to.throw('no temp_max');
   });
 
-  it('finds four years of both stations in the installed data', () => {
+  it('contain four years of both stations', () => {
     const stations = weatherStations();
     expect(stations.map(({ location, readings }) => [location, readings.length])).to.deep.equal([
       ['Seattle', 1461],
@@ -33,7 +33,7 @@ describe('recorded readings', () => {
     ]);
   });
 
-  it('gives every device distinct days, also past the end of the record', () => {
+  it('have distinct days for each device, also past the end of the record', () => {
     const stations = weatherStations();
     for (const index of [0, 1, 49, 99]) {
       const days = replay(stations, index, 112).map(({ timestamp }) => timestamp);

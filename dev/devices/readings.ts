@@ -1,11 +1,11 @@
-// Recorded weather as telemetry: the daily observations of Seattle and New York from 2012 to 2015 in vega-datasets
-// (source: NOAA), replayed with their own dates.
+// Recorded weather data as telemetry: daily observations of Seattle and New York from 2012 to 2015 in vega-datasets
+// (source: NOAA), with their original dates.
 import { readFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import type { Reading } from './device.ts';
 
-/** The record of one station, day after day. */
+/** Daily observations of a station. */
 export interface Station {
   /** "Seattle" or "New York". */
   location: string;
@@ -39,15 +39,15 @@ export function parseWeather(csv: string): Station[] {
   return [...stations].map(([location, readings]) => ({ location, readings }));
 }
 
-/** The stations of the installed data set. */
+/** Returns the stations of the installed data set. */
 export function weatherStations(): Station[] {
   const folder = dirname(dirname(fileURLToPath(import.meta.resolve('vega-datasets'))));
   return parseWeather(readFileSync(join(folder, 'data/weather.csv'), 'utf8'));
 }
 
 /**
- * What the device with this number replays: `count` consecutive days of one of the stations, each device from a day of its
- * own on. Goes on at the record's first day after its last.
+ * Returns the readings of the device with this number: `count` consecutive days of a station, with a different first
+ * day for each device, wrapping around at the end of the record.
  */
 export function replay(stations: readonly Station[], index: number, count: number): Reading[] {
   const { readings } = stations[index % stations.length]!;

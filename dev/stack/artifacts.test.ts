@@ -40,7 +40,7 @@ describe('stack: artifacts', () => {
     });
   });
 
-  it('are all that is served', async () => {
+  it('are the only files served', async () => {
     await withServer(async ({ url }, folder) => {
       await symlink('../secret', join(folder, 'link'));
       for (const path of ['/missing', '/', '/../secret', '/..%2Fsecret', '/%2e%2e/secret', '/link', '/%00', '/%']) {

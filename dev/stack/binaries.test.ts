@@ -9,7 +9,7 @@ import { script, waitGone, withFolder } from './testing/scratch.ts';
 import { waitUntil } from './wait.ts';
 
 describe('stack: programs', () => {
-  it('replaces the staging modules of Kubernetes by the published ones and nothing else', () => {
+  it('replaces only the staging modules of Kubernetes with the published ones', () => {
     const goMod = `
 require k8s.io/api v0.0.0
 replace (
@@ -23,7 +23,7 @@ replace (
     ]);
   });
 
-  it('takes over the replacements of a module that name a version, and no folders', () => {
+  it('copies a module’s replacements by version, but not those by folder', () => {
     const goMod = `
 replace github.com/one => github.com/other v1.2.3
 replace (
@@ -81,8 +81,8 @@ describe('stack: builds', () => {
   }
 
   /**
-   * Logs the beginning and end of each call with its time; `build` writes the programs into the folder named after -o, after
-   * long enough to be overtaken. It prints each package, as -v does.
+   * Logs the beginning and end of each call with its time; `build` writes the programs into the folder named after -o,
+   * after long enough to be overtaken. It prints each package, as -v does.
    */
   const fakeGo = `
 log() { echo "$1 $(date +%s%N) $(basename "$PWD")" >> "$(dirname "$0")/calls"; }
@@ -105,7 +105,7 @@ log "$verb-end"`;
       .map((line) => line.split(' ') as [string, string, string]);
   const another = (name: string): GoProgram => ({ ...program, name, package: `example.test/${name}` });
 
-  it('happen once, also when two ask at the same time, and leave nothing half-made', async () => {
+  it('happen once, also for concurrent requests, and leave nothing partial', async () => {
     await withFolder(async (folder) => {
       await useGo(folder, fakeGo);
       const cache = join(folder, 'cache');
@@ -119,7 +119,7 @@ log "$verb-end"`;
     });
   });
 
-  it('fetch the modules of one program while another is compiled, and wait for no lock of another', async () => {
+  it('fetch the modules of one program while another is compiled, with separate locks', async () => {
     await withFolder(async (folder) => {
       await useGo(folder, fakeGo);
       const cache = join(folder, 'cache');
@@ -138,7 +138,7 @@ log "$verb-end"`;
     });
   });
 
-  it('of one family share a folder and are one build', async () => {
+  it('of one family share a folder and a build', async () => {
     await withFolder(async (folder) => {
       await useGo(folder, fakeGo);
       const cache = join(folder, 'cache');
@@ -152,7 +152,7 @@ log "$verb-end"`;
   });
 
   for (const signal of ['SIGINT', 'SIGKILL'] as const) {
-    it(`that are ended by ${signal} leave no program and no lock`, async () => {
+    it(`interrupted by ${signal} leave no program and no lock`, async () => {
       await withFolder(async (folder) => {
         await useGo(
           folder,
@@ -179,7 +179,7 @@ await buildPrograms([${JSON.stringify(program)}], { cache: ${JSON.stringify(cach
     });
   }
 
-  it('that fail quote the compiler and leave no program', async () => {
+  it('that fail report the compiler’s output and leave no program', async () => {
     await withFolder(async (folder) => {
       await useGo(folder, `[ "$1" = build ] || exit 0\necho 'main.go:1: syntax error' >&2; exit 1`);
       const cache = join(folder, 'cache');
@@ -217,7 +217,7 @@ await buildPrograms([${JSON.stringify(program)}], { cache: ${JSON.stringify(cach
     it(`of ${seconds} s take ${want}`, () => expect(roughly(seconds)).to.equal(want));
   }
 
-  it('without Go say what to install', async () => {
+  it('without Go report what to install', async () => {
     await withFolder(async (folder) => {
       process.env.PATH = folder;
       const error = await buildPrograms([program], { cache: folder, report: () => undefined }).then(

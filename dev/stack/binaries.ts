@@ -107,7 +107,7 @@ export async function findOnPath(name: string, path = process.env.PATH ?? ''): P
   return undefined;
 }
 
-/** Whether version `found` (major, minor) is at least `least`. */
+/** Reports whether version `found` (major, minor) is at least `least`. */
 export function isAtLeast(found: readonly [number, number], least: readonly [number, number]): boolean {
   return found[0] > least[0] || (found[0] === least[0] && found[1] >= least[1]);
 }
@@ -162,7 +162,9 @@ export const kubectlProgram = (report: Report, signal?: AbortSignal): Promise<st
 /** Helm, which only tests need: from $PATH when it is Helm 4, else built. */
 export const helmProgram = (report: Report, signal?: AbortSignal): Promise<string> => findOrBuild(helm, report, signal);
 
-/** Argo CD, whose own evaluator judges the health checks that only a test needs: from $PATH when it is 3.x, else built. */
+/**
+ * Argo CD, whose own evaluator judges the health checks that only a test needs: from $PATH when it is 3.x, else built.
+ */
 export const argocdProgram = (report: Report, signal?: AbortSignal): Promise<string> =>
   findOrBuild(argocd, report, signal);
 

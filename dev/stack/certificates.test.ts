@@ -5,7 +5,7 @@ import { openCertificateAuthority } from './certificates.ts';
 import { withFolder } from './testing/scratch.ts';
 
 describe('stack: certificates', () => {
-  it('are signed by their authority, carry names and addresses, and fit their key', async () => {
+  it('are signed by their authority, include names and addresses, and match their key', async () => {
     await withFolder(async (folder) => {
       const authority = await openCertificateAuthority(folder, 'test');
       const files = await authority.issue({
@@ -29,7 +29,7 @@ describe('stack: certificates', () => {
     });
   });
 
-  it('are kept', async () => {
+  it('are reused', async () => {
     await withFolder(async (folder) => {
       const request = { name: 'server', commonName: 'server' };
       const first = await (await openCertificateAuthority(folder, 'test')).issue(request);

@@ -30,7 +30,7 @@ describe('stack: choice of ports', () => {
     ],
   ];
   for (const [title, wishes, { taken = [], remembered = {} }, want] of cases) {
-    it(`takes ${title}`, async () => {
+    it(`chooses ${title}`, async () => {
       const isFree = async (port: number) => !taken.includes(port);
       const findFree = async (count: number) => Array.from({ length: count }, (_, index) => 50_000 + index);
       const chosen = await choosePorts(wishes, { isFree, findFree, remembered, report: () => undefined });
@@ -45,7 +45,7 @@ describe('stack: choice of ports', () => {
     ['a negative number', '-1', [], 'KELLET_REST_PORT must be a port number'],
   ];
   for (const [title, asked, taken, message] of refused) {
-    it(`refuses ${title}`, async () => {
+    it(`rejects ${title}`, async () => {
       const isFree = async (port: number) => !taken.includes(port);
       const sources = { isFree, findFree: async () => [50_000], remembered: {}, report: () => undefined };
       const error = await choosePorts([rest(asked)], sources).then(
@@ -56,7 +56,7 @@ describe('stack: choice of ports', () => {
     });
   }
 
-  it('says which port took the place of a usual one', async () => {
+  it('reports which port replaces the default', async () => {
     const lines: string[] = [];
     const sources = { isFree: async () => false, findFree: async () => [50_000], remembered: {} };
     await choosePorts([rest()], { ...sources, report: (line) => lines.push(line) });
@@ -65,7 +65,7 @@ describe('stack: choice of ports', () => {
 });
 
 describe('stack: free ports', () => {
-  it('are distinct, and taken once someone listens', async () => {
+  it('are distinct, and reported as taken once in use', async () => {
     const ports = await findFreePorts(5);
     expect(new Set(ports).size).to.equal(5);
     const server = createServer();

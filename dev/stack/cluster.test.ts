@@ -21,7 +21,7 @@ describe('stack: choice of cluster', () => {
     it(`with ${title}: ${want}`, () => expect(chooseCluster({ ...nothing, ...facts })).to.equal(want));
   }
 
-  it('refuses KELLET_USE_CLUSTER without KUBECONFIG', () => {
+  it('rejects KELLET_USE_CLUSTER without KUBECONFIG', () => {
     expect(() => chooseCluster({ ...nothing, useCluster: '1' })).to.throw('needs KUBECONFIG');
   });
 });
@@ -40,20 +40,20 @@ describe('stack: container engine', () => {
     });
   }
 
-  it('is found when its server answers', async () => {
+  it('is found if its server responds', async () => {
     await withDocker('echo 28.2.2', async () => {
       expect(await findContainerEngine()).to.equal('docker');
     });
   });
 
-  it('is not found where only its client is', async () => {
+  it('is not found if only its client exists', async () => {
     // What `docker info` does without a server: an empty line, the reason on stderr, and on some versions even code 0.
     await withDocker('echo; echo "Cannot connect to the Docker daemon" >&2; exit 0', async () => {
       expect(await findContainerEngine()).to.equal(undefined);
     });
   });
 
-  it('is not found where there is none', async () => {
+  it('is not found if there is none', async () => {
     process.env.PATH = '';
     expect(await findContainerEngine()).to.equal(undefined);
   });

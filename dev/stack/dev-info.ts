@@ -1,7 +1,7 @@
-// .kellet/dev.json: where everything of a running stack is, and with which credentials (API.md "Local stack").
+// .kellet/dev.json: addresses and credentials of a running stack.
 import { renameSync, rmSync, writeFileSync } from 'node:fs';
 
-/** What dev.json says. Base URLs have no slash at the end. */
+/** Content of dev.json. Base URLs have no trailing slash. */
 export interface DevInfo {
   /** Base URL of the REST API. */
   rest: string;
@@ -39,13 +39,13 @@ export function pidsByName(pids: Readonly<Record<string, number>>): Record<strin
   return Object.fromEntries(Object.entries(pids).map(([name, pid]) => [camel(name), pid]));
 }
 
-/** Writes the file whole or not at all, readable by its owner alone. */
+/** Writes the file atomically, readable only by its owner. */
 export function writeDevInfo(path: string, info: DevInfo): void {
   writeFileSync(`${path}.new`, `${JSON.stringify(info, undefined, 2)}\n`, { mode: 0o600 });
   renameSync(`${path}.new`, path);
 }
 
-/** Removes the file: what it names no longer answers. */
+/** Removes the file, because its addresses are no longer valid. */
 export function removeDevInfo(path: string): void {
   rmSync(path, { force: true });
 }

@@ -13,7 +13,7 @@ setInterval(() => undefined, 1000);
 `;
 
 describe('stack: file lock', () => {
-  it('is held by one at a time, and free again when its holder is killed', async () => {
+  it('is held by one process at a time, and released when its holder is killed', async () => {
     await withFolder(async (folder) => {
       const path = join(folder, 'lock');
       const { command, args } = await script(folder, 'holder', holder(path));
@@ -28,7 +28,7 @@ describe('stack: file lock', () => {
     });
   });
 
-  it('lets the next one in once it is given back', async () => {
+  it('can be acquired again once released', async () => {
     await withFolder(async (folder) => {
       const path = join(folder, 'lock');
       const release = tryLock(path)!;

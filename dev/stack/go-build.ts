@@ -42,7 +42,7 @@ export function cachedProgram(cache: string, { name, version }: GoProgram): stri
   return join(cache, 'bin', `${name}-${version}`);
 }
 
-/** Whether a file is there. */
+/** Reports whether a file is there. */
 export async function fileExists(path: string): Promise<boolean> {
   return access(path).then(
     () => true,
@@ -116,7 +116,7 @@ async function moduleFolder({ cache, signal }: BuildOptions, program: GoProgram)
   return folder;
 }
 
-/** Whether `go` can be run. */
+/** Reports whether `go` can be run. */
 export async function hasGo(): Promise<boolean> {
   return execute('go', ['version']).then(
     () => true,
@@ -125,8 +125,8 @@ export async function hasGo(): Promise<boolean> {
 }
 
 /**
- * Returns the seconds that these builds take on a machine that does nothing else. More cores than two help as long as there are
- * packages to compile side by side, which is not always: linking is serial.
+ * Returns the seconds that these builds take on a machine that does nothing else. More cores than two help as long as
+ * there are packages to compile side by side, which is not always: linking is serial.
  */
 export function expectedSeconds(programs: readonly GoProgram[], cores = availableParallelism()): number {
   const onTwo = programs.reduce((sum, { seconds }) => sum + seconds, 0);
@@ -138,12 +138,15 @@ export const roughly = (seconds: number): string =>
   seconds < 90 ? `about ${Math.max(10, Math.round(seconds / 10) * 10)} s` : `about ${Math.round(seconds / 60)} min`;
 
 /**
- * Compilations of this process, first come, first served: one for every two cores, because one alone keeps two busy, and two
- * at once on two cores only compile twice what they share.
+ * Compilations of this process, first come, first served: one for every two cores, because one alone keeps two busy,
+ * and two at once on two cores only compile twice what they share.
  */
 const compilations = { free: Math.max(1, Math.floor(availableParallelism() / 2)), waiting: [] as (() => void)[] };
 
-/** Resolves when this process may compile something more, with a function that lets the next one in; it may be called twice. */
+/**
+ * Resolves when this process may compile something more, with a function that lets the next one in; it may be called
+ * twice.
+ */
 async function turnToCompile(signal: AbortSignal | undefined): Promise<Release> {
   if (compilations.free > 0) compilations.free -= 1;
   else await new Promise<void>((resolve) => compilations.waiting.push(resolve));
@@ -163,10 +166,10 @@ async function turnToCompile(signal: AbortSignal | undefined): Promise<Release> 
 }
 
 /**
- * Builds every program that is not in the cache yet and returns their paths by name. Programs of one family are built in one
- * go, others side by side as far as that is faster: modules of one are fetched while another is compiled. A program is built by
- * one process of this user at a time; a finished one appears under its name at once and whole. Reports how long it may take,
- * what is waited for, and a line of progress every few seconds.
+ * Builds every program that is not in the cache yet and returns their paths by name. Programs of one family are built
+ * in one go, others side by side as far as that is faster: modules of one are fetched while another is compiled. A
+ * program is built by one process of this user at a time; a finished one appears under its name at once and whole.
+ * Reports how long it may take, what is waited for, and a line of progress every few seconds.
  */
 export async function buildPrograms(
   programs: readonly GoProgram[],

@@ -27,7 +27,7 @@ describe('stack: kind', () => {
   const name = 'kellet-c400735c';
   const stateFolder = '/checkout/.kellet';
 
-  it('makes a cluster of this state folder where there is none', async () => {
+  it('creates a cluster for the state folder if there is none', async () => {
     await withFolder(async (folder) => {
       const calls = await useCommands(folder, ['other']);
       await startKind('docker', stateFolder, join(folder, 'kubeconfig'), () => undefined);
@@ -38,7 +38,7 @@ describe('stack: kind', () => {
     });
   });
 
-  it('starts the one made earlier, stops it, and deletes it once when told to', async () => {
+  it('starts an existing cluster, stops it, and deletes it on request', async () => {
     await withFolder(async (folder) => {
       const calls = await useCommands(folder, ['other', name]);
       const cluster = await startKind('docker', stateFolder, join(folder, 'kubeconfig'), () => undefined);

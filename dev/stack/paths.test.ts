@@ -19,7 +19,7 @@ describe('stack: paths', () => {
     it(`keep the cache in ${want}`, () => expect(cacheFolder(environment)).to.equal(want));
   }
 
-  it('know a folder that another user cannot reach', async () => {
+  it('detect a folder that another user cannot reach', async () => {
     await withFolder(async (folder) => {
       await chmod(folder, 0o755);
       await mkdir(join(folder, 'inner'));
@@ -30,7 +30,7 @@ describe('stack: paths', () => {
     });
   });
 
-  it('stand in for a folder that cannot be reached, and go with it', async () => {
+  it('substitute an unreachable folder, and remove the substitute with it', async () => {
     await withFolder(async (folder) => {
       await chmod(folder, 0o700);
       const path = join(folder, 'postgres');
@@ -46,7 +46,7 @@ describe('stack: paths', () => {
     });
   });
 
-  it('give each unreachable folder a substitute of its own', async () => {
+  it('use a separate substitute for each unreachable folder', async () => {
     expect(substituteFolder('/root/a')).to.match(/^\/var\/tmp\/kellet-[0-9a-f]{16}$/);
     expect(substituteFolder('/root/a')).to.not.equal(substituteFolder('/root/b'));
     expect((await stat('/var/tmp')).isDirectory()).to.equal(true);

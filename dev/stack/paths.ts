@@ -23,7 +23,10 @@ export async function makePrivateFolder(folder: string): Promise<string> {
   return folder;
 }
 
-/** Whether every folder above `path` may be searched by any user, so that a process of another user can reach it. */
+/**
+ * Reports whether every folder above `path` may be searched by any user, so that a process of another user can reach
+ * it.
+ */
 export async function isSearchableByOthers(path: string): Promise<boolean> {
   for (let folder = dirname(resolve(path)); ; folder = dirname(folder)) {
     const found = await stat(folder).catch(() => undefined);

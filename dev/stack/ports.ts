@@ -1,7 +1,7 @@
 // Free TCP ports on the loopback address.
 import { createServer } from 'node:net';
 
-/** Whether nothing listens on this port of 127.0.0.1, nor on every address. */
+/** Reports whether nothing listens on this port of 127.0.0.1, nor on every address. */
 export async function isPortFree(port: number): Promise<boolean> {
   for (const host of ['127.0.0.1', '0.0.0.0']) {
     const free = await new Promise<boolean>((resolve) => {

@@ -111,7 +111,7 @@ async function initialise(data: string, initdb: string, password: string, user?:
   await rename(partial, data);
 }
 
-/** Whether the server at this URL answers a query. */
+/** Reports whether the server at this URL answers a query. */
 export async function answersQuery(url: string): Promise<boolean> {
   const client = new pg.Client({ connectionString: url, connectionTimeoutMillis: 2_000 });
   client.on('error', () => undefined);
@@ -156,7 +156,7 @@ export async function startPostgres({ supervisor, folder, port, password }: Post
 /**
  * Makes sure that the role `kellet` (owner of its database, no superuser, so that row-level security holds for it) and
  * the database of that name exist.
- * @returns the URL by which the service connects
+ * Returns the URL by which the service connects.
  */
 export async function ensureServiceDatabase(superuserUrl: string, password: string): Promise<string> {
   const client = new pg.Client({ connectionString: superuserUrl });

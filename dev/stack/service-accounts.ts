@@ -1,5 +1,5 @@
-// The identities of Kellet's processes in the cluster: each runs with exactly the rights that its rbac.yaml names, so that a
-// missing right shows here and not in somebody's cluster.
+// Service accounts of Kellet's processes: each has exactly the permissions of its rbac.yaml, so that a missing
+// permission is found during development.
 import { readFile, rename, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { parse, parseAllDocuments, stringify } from 'yaml';
@@ -7,7 +7,7 @@ import { openKubernetes, type KubernetesResource } from './kubernetes-client.ts'
 import { checkout } from './paths.ts';
 import { systemNamespace } from './resources.ts';
 
-/** What the operator itself binds, in tenants' namespaces. */
+/** The role that the operator itself binds in tenants' namespaces. */
 const boundByOperator = 'kellet-operator-tenant';
 
 /** The processes that have an identity. */
@@ -19,8 +19,8 @@ interface Kubeconfig {
 }
 
 /**
- * Makes the service account of a process with the rights of `<process>/rbac.yaml`, and returns the path of a kubeconfig with
- * its token. Making it again renews the token.
+ * Creates the service account of a process with the permissions of `<process>/rbac.yaml`. Returns the path of a
+ * kubeconfig with its token. Calling it again renews the token.
  */
 export async function serviceAccountKubeconfig(
   adminKubeconfig: string,

@@ -40,7 +40,7 @@ async function query<Row extends pg.QueryResultRow>(url: string, sql: string): P
 describe('stack: PostgreSQL', function () {
   this.timeout(120_000);
 
-  it('keeps committed rows through kill -9, with fsync on and a service role that is no superuser', async () => {
+  it('keeps committed rows across kill -9, with fsync and an unprivileged service role', async () => {
     await withSupervisor(async (supervisor, folder, port) => {
       const options = { supervisor, folder: join(folder, 'postgres'), port, password: randomPassword() };
       const { superuserUrl } = await startPostgres(options);
@@ -66,7 +66,7 @@ describe('stack: PostgreSQL', function () {
 describe('stack: NATS', function () {
   this.timeout(120_000);
 
-  it('keeps a stream through kill -9', async () => {
+  it('keeps a stream across kill -9', async () => {
     await withSupervisor(async (supervisor, folder, port) => {
       const program = await natsServerProgram(() => undefined);
       const url = await startNats({ supervisor, program, folder: join(folder, 'nats'), port });
@@ -84,7 +84,7 @@ describe('stack: NATS', function () {
     });
   });
 
-  it('is not taken for ready where nothing listens', async () => {
+  it('is not ready if nothing listens', async () => {
     const [port] = (await findFreePorts(1)) as [number];
     expect(await natsInfo(port)).to.equal(undefined);
   });

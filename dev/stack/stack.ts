@@ -1,4 +1,4 @@
-// The local stack as a library: the whole of Kellet on this machine, for `make dev`, `make demo` and the e2e tests.
+// The local stack as a library: runs all of Kellet on this machine, for `make dev`, `make demo` and the e2e tests.
 import { chmod, mkdir, rm } from 'node:fs/promises';
 import { join, resolve } from 'node:path';
 import { serveArtifacts } from './artifacts.ts';
@@ -25,21 +25,21 @@ import { serviceAccountKubeconfig, type ServiceName } from './service-accounts.t
 import type { Supervisor } from './supervisor.ts';
 import { createSupervisor } from './supervisor.ts';
 
-/** How a stack is started. */
+/** Options of a stack. */
 export interface StackOptions {
-  /** Where its state is kept; `.kellet` of the checkout when absent. One stack runs per folder. */
+  /** State folder (default `.kellet` of the checkout). One stack can run per folder. */
   stateFolder?: string;
-  /** Starts from nothing: state of an earlier run is removed first. */
+  /** Removes the state of earlier runs first. */
   fresh?: boolean;
   /** Settings (KELLET_…) on top of this process's environment. */
   environment?: Readonly<Record<string, string | undefined>>;
   /** One line of progress. */
   report?: Report;
-  /** Calls the start off; what was started is stopped. */
+  /** Aborts the start and stops what has been started. */
   signal?: AbortSignal;
 }
 
-/** The processes that can be killed, stopped and started again; `pids()` says which of them this stack has. */
+/** Processes that can be killed, stopped and restarted; `pids()` returns those of this stack. */
 export type ProcessName =
   | 'apiserver'
   | 'services'
@@ -55,7 +55,7 @@ export type ProcessName =
 /** Further processes of the data plane, which tests start. */
 export type TargetName = `target-${string}`;
 
-/** Where a process of the data plane listens, whichever of its ports it uses; base URLs have no slash at the end. */
+/** Addresses of a process of the data plane; base URLs have no trailing slash. */
 export interface TargetPorts {
   rest: string;
   /** host:port, as all that follow. */
@@ -67,7 +67,7 @@ export interface TargetPorts {
 
 /** A running stack. */
 export interface Stack {
-  /** What dev.json says; `pids` is always current. */
+  /** Content of dev.json; `pids` is always current. */
   readonly info: DevInfo;
   /** Path of dev.json. */
   readonly infoPath: string;
@@ -77,7 +77,7 @@ export interface Stack {
   readonly logsFolder: string;
   /** Base URL of the operator's /metrics, /healthz and /readyz. */
   readonly operatorMetrics: string;
-  /** Path of a kubectl that suits the cluster; built at the first call when the machine has none. */
+  /** Returns the path of a compatible kubectl, building it if necessary. */
   kubectl(): Promise<string>;
   /** Whether the gateway and telemetry run in processes of their own (KELLET_SPLIT=1), the others in `services`. */
   readonly isSplit: boolean;
@@ -85,13 +85,13 @@ export interface Stack {
   readonly control: string;
   /** Starts a further process of the data plane that runs these targets; resolves when it is ready. */
   startTarget(name: TargetName, target: string, settings?: Readonly<Record<string, string>>): Promise<TargetPorts>;
-  /** kill -9; the process is started again by itself. Resolves when it is dead. */
+  /** Sends SIGKILL. The process is restarted automatically. Resolves when it is dead. */
   kill(name: ProcessName | TargetName): Promise<void>;
   /** Sends a signal, for example SIGSTOP and SIGCONT. */
   signal(name: ProcessName, signal: NodeJS.Signals): void;
-  /** Stops a process in good order and leaves it stopped. */
+  /** Stops a process gracefully and keeps it stopped. */
   stopProcess(name: ProcessName | TargetName): Promise<void>;
-  /** Starts a process that was stopped and resolves when it is ready. */
+  /** Starts a stopped process. Resolves when it is ready. */
   startProcess(name: ProcessName | TargetName): Promise<void>;
   /** Resolves when the process runs and is ready. */
   waitReady(name: ProcessName | TargetName, timeoutMilliseconds?: number): Promise<void>;
@@ -102,12 +102,12 @@ export interface Stack {
 const tenants = { first: 'demo', other: 'acme' } as const;
 const platformEmail = 'platform@kellet.test';
 
-/** The folder where PostgreSQL keeps its data, given the state folder. */
+/** Returns PostgreSQL's data folder in a state folder. */
 export const postgresFolder = (stateFolder: string): string => join(stateFolder, 'postgres');
 
 /**
- * Takes the state folder for this process and ends what an earlier run may have left running.
- * @throws Error when a stack runs on it already
+ * Locks the state folder and stops processes left by an earlier run.
+ * @throws Error if another stack uses it
  */
 async function openState(stateFolder: string, fresh: boolean, report: Report) {
   // Others may pass through it, so that PostgreSQL's own user reaches its data; what is secret lies in private folders.
@@ -183,15 +183,15 @@ function devRateLimit(text: string | undefined): number | undefined {
 }
 
 /**
- * Starts the stack and resolves when everything answers and dev.json is written. On an error, and when the signal
- * aborts, everything that was started is stopped again.
+ * Starts the stack. Resolves when everything is ready and dev.json is written. On an error, and when the signal aborts,
+ * everything is stopped again.
  */
 export async function startStack(options: StackOptions = {}): Promise<Stack> {
   const stopping = new Stopping();
   return startOrStop(stopping, () => bringUp(options, stopping), options.signal);
 }
 
-/** Starts just the Kubernetes API, with the custom resource definitions, in a state folder of its own. */
+/** Starts only the Kubernetes API with the custom resource definitions, in a separate state folder. */
 export async function startKubernetes(
   options: StackOptions = {},
 ): Promise<{ kubeconfig: string; supervisor: Supervisor; stop(): Promise<void> }> {

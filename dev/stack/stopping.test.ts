@@ -8,7 +8,7 @@ function recorder() {
 }
 
 describe('stack: stopping', () => {
-  it('stops in the reverse order, once', async () => {
+  it('stops once, in reverse order', async () => {
     const { stopped, step } = recorder();
     const stopping = new Stopping();
     for (const name of ['a', 'b', 'c']) await stopping.add(step(name));
@@ -17,7 +17,7 @@ describe('stack: stopping', () => {
     expect(stopped).to.deep.equal(['c', 'b', 'a']);
   });
 
-  it('stops at once what comes too late', async () => {
+  it('stops late additions immediately', async () => {
     const { stopped, step } = recorder();
     const stopping = new Stopping();
     await stopping.stop();
@@ -25,7 +25,7 @@ describe('stack: stopping', () => {
     expect(stopped).to.deep.equal(['late']);
   });
 
-  it('follows a start that fails, before the failure is told', async () => {
+  it('happens after a failed start, before the failure is reported', async () => {
     const { stopped, step } = recorder();
     const stopping = new Stopping();
     const start = async () => {
@@ -37,7 +37,7 @@ describe('stack: stopping', () => {
     expect(stopped).to.deep.equal(['half']);
   });
 
-  it('follows an abort without waiting for the start', async () => {
+  it('happens after an abort, without waiting for the start', async () => {
     const { stopped, step } = recorder();
     const stopping = new Stopping();
     const controller = new AbortController();
@@ -51,7 +51,7 @@ describe('stack: stopping', () => {
     expect(stopped).to.deep.equal(['half']);
   });
 
-  it('does not follow a start that succeeds', async () => {
+  it('does not happen after a successful start', async () => {
     const { stopped, step } = recorder();
     const stopping = new Stopping();
     await startOrStop(stopping, () => stopping.add(step('whole')), new AbortController().signal);

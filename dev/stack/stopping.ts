@@ -1,4 +1,4 @@
-// What has been started so far, so that it can be stopped in the reverse order, once.
+// Collects started components, to stop them once in reverse order.
 
 /** Stops something. */
 type Step = () => Promise<void> | void;
@@ -8,7 +8,7 @@ export class Stopping {
   readonly #steps: Step[] = [];
   #done: Promise<void> | undefined;
 
-  /** Adds something to be stopped; it is stopped at once when everything else has been. */
+  /** Adds a component. It is stopped immediately if everything else has already been stopped. */
   async add(step: Step): Promise<void> {
     if (this.#done) await this.#done.then(step);
     else this.#steps.push(step);
@@ -24,8 +24,8 @@ export class Stopping {
 }
 
 /**
- * Runs `start`, which adds what it starts to `stopping`. When it fails, or the signal aborts (it is not waited for
- * then), everything is stopped before this rejects.
+ * Runs `start`, which adds what it starts to `stopping`. If it fails, or the signal aborts (without waiting for
+ * `start`), everything is stopped before this rejects.
  */
 export async function startOrStop<T>(
   stopping: Stopping,

@@ -56,7 +56,7 @@ describe('stack: restart delay', () => {
 });
 
 describe('stack: supervisor', () => {
-  it('resolves once the process answers, and starts it again within 2 s when it is killed', async () => {
+  it('resolves once the process is ready, and restarts it within 2 s after a kill', async () => {
     await withSupervisor(async (supervisor, folder) => {
       const [port] = (await findFreePorts(1)) as [number];
       const { command, args } = await script(folder, 'listener', listener);
@@ -75,7 +75,7 @@ describe('stack: supervisor', () => {
     });
   });
 
-  it('also starts again what ends by itself with code 0', async () => {
+  it('restarts a process that exits with code 0', async () => {
     await withSupervisor(async (supervisor, folder) => {
       const [port] = (await findFreePorts(1)) as [number];
       const { command, args } = await script(folder, 'listener', listener);
@@ -86,7 +86,7 @@ describe('stack: supervisor', () => {
     });
   });
 
-  it('gives up a first start after three deaths and quotes the log', async () => {
+  it('gives up the first start after three failures and quotes the log', async () => {
     await withSupervisor(async (supervisor, folder, reports) => {
       const { command, args } = await script(folder, 'broken', `console.error('no such port'); process.exit(3);`);
       const error = await supervisor.start({ name: 'broken', command, args, isReady: async () => false }).then(
@@ -99,7 +99,7 @@ describe('stack: supervisor', () => {
     });
   });
 
-  it('says so when the command does not exist', async () => {
+  it('reports a missing command', async () => {
     await withSupervisor(async (supervisor, folder) => {
       const command = join(folder, 'missing');
       const error = await supervisor.start({ name: 'missing', command, args: [], isReady: async () => true }).then(
@@ -110,7 +110,7 @@ describe('stack: supervisor', () => {
     });
   });
 
-  it('leaves a stopped process stopped until it is started again', async () => {
+  it('keeps a stopped process stopped until it is started again', async () => {
     await withSupervisor(async (supervisor, folder) => {
       const [port] = (await findFreePorts(1)) as [number];
       const { command, args } = await script(folder, 'listener', listener);
@@ -123,7 +123,7 @@ describe('stack: supervisor', () => {
     });
   });
 
-  it('stops in the reverse order of starting, and leaves nothing, not even its watchdog', async () => {
+  it('stops in reverse order, leaving nothing running, not even its watchdog', async () => {
     await withSupervisor(async (supervisor, folder) => {
       const order = join(folder, 'order');
       const { command, args } = await script(folder, 'listener', listener);
@@ -141,7 +141,7 @@ describe('stack: supervisor', () => {
     });
   });
 
-  it('kills a process that ignores the request to end, once its time is up', async () => {
+  it('kills a process that ignores SIGTERM after its timeout', async () => {
     await withSupervisor(async (supervisor, folder, reports) => {
       const { command, args } = await script(
         folder,
@@ -157,7 +157,7 @@ describe('stack: supervisor', () => {
     });
   });
 
-  it('breaks off a start that is under way when everything is stopped', async () => {
+  it('aborts a pending start when everything is stopped', async () => {
     await withSupervisor(async (supervisor, folder) => {
       const { command, args } = await script(folder, 'silent', `setInterval(() => undefined, 1000);`);
       const start = supervisor.start({ name: 'silent', command, args, isReady: async () => false });
@@ -200,7 +200,7 @@ setInterval(() => undefined, 1000);
     return { parentPid: started.pid!, child };
   }
 
-  it('has its processes ended by the watchdog', async () => {
+  it('has its processes killed by the watchdog', async () => {
     await withFolder(async (folder) => {
       const { parentPid, child } = await startParent(folder, true);
       expect(isAlive(child)).to.equal(true);
@@ -210,7 +210,7 @@ setInterval(() => undefined, 1000);
     });
   });
 
-  it('has its processes ended by the next start from the records', async () => {
+  it('has its processes killed by the next start', async () => {
     await withFolder(async (folder) => {
       const { parentPid, child } = await startParent(folder, false);
       // Frozen, so that neither it nor its watchdog does anything about the end of its process.
@@ -222,7 +222,7 @@ setInterval(() => undefined, 1000);
     });
   });
 
-  it('never has a later process with the same pid ended', async () => {
+  it('never kills a later process with the same pid', async () => {
     await withFolder(async (folder) => {
       const bystander = spawn(process.execPath, ['-e', 'setInterval(() => undefined, 1000)'], { stdio: 'ignore' });
       const record = { name: 'gone', pid: bystander.pid, identity: '1', owner: 'x', order: 0, stopSignal: 'SIGKILL' };

@@ -1,4 +1,4 @@
-// Starts processes, waits until they answer, starts them again when they die, and stops them in order.
+// Starts processes, waits until they are ready, restarts them when they die, and stops them in order.
 import type { ChildProcess } from 'node:child_process';
 import { spawn } from 'node:child_process';
 import { closeSync, mkdirSync, openSync, readFileSync, renameSync } from 'node:fs';
@@ -7,7 +7,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { forgetProcess, ownerOf, processIdentity, recordProcess, signalProcess } from './process-table.ts';
 import { waitUntil } from './wait.ts';
 
-/** One process to be kept running. */
+/** A process to keep running. */
 export interface ProcessSpecification {
   /** Unique in the supervisor; names the log file and the record. */
   name: string;
@@ -18,13 +18,13 @@ export interface ProcessSpecification {
   folder?: string;
   /** Runs as this user (needs root). */
   user?: { uid: number; gid: number };
-  /** Asks it to end in good order; SIGTERM when absent. */
+  /** Signal for a graceful shutdown (default SIGTERM). */
   stopSignal?: NodeJS.Signals;
-  /** How long it may take to end before it is killed; 10 s when absent. */
+  /** Milliseconds after which a stopping process is killed (default 10 s). */
   stopTimeoutMilliseconds?: number;
-  /** Whether it answers; false and errors both mean "not yet". */
+  /** Checks readiness; false and errors both mean "not yet". */
   isReady: () => Promise<boolean>;
-  /** How long the first start may take; 60 s when absent. */
+  /** Timeout of the first start (default 60 s). */
   readyTimeoutMilliseconds?: number;
 }
 
@@ -39,15 +39,15 @@ export interface SupervisorOptions {
   onStarted?: (name: string, pid: number) => void;
 }
 
-/** Keeps processes running. Every method that takes a name throws when no such process was started. */
+/** Keeps processes running. Methods with a name throw if there is no such process. */
 export interface Supervisor {
-  /** Starts a process and resolves when it answers. Rejects with the end of its log when it cannot be started. */
+  /** Starts a process. Resolves when it is ready. Rejects with the end of its log if it cannot be started. */
   start(specification: ProcessSpecification): Promise<void>;
-  /** Ends one process in good order and leaves it so, until `startAgain`. */
+  /** Stops a process gracefully until `startAgain`. */
   stop(name: string): Promise<void>;
-  /** Starts a process that `stop` has ended and resolves when it answers. */
+  /** Restarts a process after `stop`. Resolves when it is ready. */
   startAgain(name: string): Promise<void>;
-  /** Kills a process (kill -9) and resolves when it is dead; like any other that dies, it is started again. */
+  /** Kills a process (SIGKILL), which is then restarted. Resolves when it is dead. */
   kill(name: string): Promise<void>;
   /** Sends a signal, for example SIGSTOP and SIGCONT. */
   signal(name: string, signal: NodeJS.Signals): void;
@@ -55,19 +55,19 @@ export interface Supervisor {
   waitReady(name: string, timeoutMilliseconds?: number): Promise<void>;
   /** The pids of all running processes by name. */
   pids(): Record<string, number>;
-  /** Ends all processes, the last started first. Nothing is left running. May be called more than once. */
+  /** Stops all processes, the last started first. May be called repeatedly. */
   stopAll(): Promise<void>;
 }
 
 const startAttempts = 3;
 const firstDelayMilliseconds = 200;
 const longestDelayMilliseconds = 30_000;
-/** A process that lived this long is taken to be well again: its next death is its first. */
+/** A process that ran this long is considered healthy: its failure count is reset. */
 const healthyAfterMilliseconds = 10_000;
 
 /**
- * How long to wait before a process is started again, in milliseconds, when it has died `deaths` times in a row
- * (1 = the first time): 200 ms, then twice as long each time, at most 30 s.
+ * Returns the restart delay in milliseconds after `deaths` consecutive deaths: 200 ms after the first, doubling up to
+ * 30 s.
  */
 export function restartDelay(deaths: number): number {
   return Math.min(firstDelayMilliseconds * 2 ** Math.max(0, deaths - 1), longestDelayMilliseconds);
@@ -78,23 +78,23 @@ interface Supervised {
   order: number;
   child?: ChildProcess | undefined;
   startedAt: number;
-  /** Deaths in a row. */
+  /** Consecutive deaths. */
   deaths: number;
-  /** Whether it is meant to run. */
+  /** Whether it should be running. */
   wanted: boolean;
-  /** Whether it has answered since its first start: until then its deaths count against `startAttempts`. */
+  /** Whether it has been ready since its first start. Until then its deaths count against `startAttempts`. */
   established: boolean;
   exited: Promise<void>;
   lastExit: string;
 }
 
-/** Makes a supervisor. Its watchdog is started with the first process. */
+/** Creates a supervisor. Its watchdog is started with the first process. */
 export function createSupervisor({ recordsFolder, logsFolder, report, onStarted }: SupervisorOptions): Supervisor {
   const all = new Map<string, Supervised>();
   const owner = ownerOf(process.pid);
   let watchdog: ChildProcess | undefined;
   let stopping = false;
-  /** Ends all waiting once everything is to stop. */
+  /** Aborts all waiting when everything is stopped. */
   const stopped = new AbortController();
 
   function find(name: string): Supervised {
@@ -109,7 +109,7 @@ export function createSupervisor({ recordsFolder, logsFolder, report, onStarted 
       detached: true,
     });
     watchdog.unref();
-    // A watchdog that died first is no reason to fail: the records are also ended by the next start.
+    // A dead watchdog is not an error, because the next start also cleans up.
     watchdog.on('error', () => undefined);
     watchdog.stdin?.on('error', () => undefined);
     (watchdog.stdin as unknown as { unref?: () => void } | null)?.unref?.();
@@ -123,7 +123,8 @@ export function createSupervisor({ recordsFolder, logsFolder, report, onStarted 
       stdio: ['ignore', log, log],
       env: environment,
       cwd: specification.folder,
-      // A session of its own, so that Ctrl-C in the terminal reaches the supervisor alone, which stops in order.
+      // A separate session, so that Ctrl-C in the terminal reaches only the supervisor, which stops everything in
+      // order.
       detached: true,
       ...specification.user,
     });
@@ -209,7 +210,7 @@ export function createSupervisor({ recordsFolder, logsFolder, report, onStarted 
     }
   }
 
-  /** Asks for the end, then kills. The caller has made sure that it is not started again. */
+  /** Stops the process gracefully, then kills it. The caller must prevent a restart. */
   async function end(supervised: Supervised): Promise<void> {
     const { child, specification } = supervised;
     if (!child?.pid) return;

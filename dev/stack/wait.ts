@@ -1,9 +1,9 @@
-// Waiting for a condition, never for a length of time.
+// Waits for conditions.
 import { setTimeout as sleep } from 'node:timers/promises';
 
 /** How long to wait, how often to look, and when to stop looking early. */
 export interface WaitOptions {
-  /** What is waited for, as it reads in the error. */
+  /** Description of the condition, for the error. */
   what: string;
   timeoutMilliseconds?: number;
   intervalMilliseconds?: number;
@@ -11,8 +11,8 @@ export interface WaitOptions {
 }
 
 /**
- * Resolves with the first value of `check` that is neither undefined nor false. An error thrown by `check` counts as
- * "not yet" and is quoted when time runs out.
+ * Resolves with the first value of `check` that is neither undefined nor false. Errors of `check` count as "not yet";
+ * the last one is quoted on a timeout.
  */
 export async function waitUntil<T>(
   check: () => Promise<T | undefined | false> | T | undefined | false,

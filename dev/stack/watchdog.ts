@@ -1,6 +1,6 @@
-// Ends a supervisor's processes when the supervisor is killed in a way it cannot answer (kill -9, out of memory).
-// Run as: node watchdog.ts RECORDS-FOLDER OWNER, with a pipe from the supervisor as standard input: the kernel closes
-// the pipe whatever the supervisor dies of.
+// Stops a supervisor's processes if the supervisor is killed (SIGKILL, out of memory). Run as: node watchdog.ts
+// RECORDS-FOLDER OWNER, with a pipe from the supervisor as standard input, which the kernel closes when the supervisor
+// dies.
 import { endRecordedProcesses } from './process-table.ts';
 
 const [folder, owner] = process.argv.slice(2);

@@ -1,8 +1,8 @@
-// A connection that sends bytes as they are and reads HTTP/1.1 answers, bounded in time. No HTTP library: those refuse to
-// send what a fuzzer wants to send.
+// A connection that sends raw bytes and reads HTTP/1.1 responses with a timeout. HTTP libraries refuse to send
+// malformed requests.
 import { connect, type Socket } from 'node:net';
 
-/** An answer as it came. */
+/** A received response. */
 export interface FuzzAnswer {
   status: number;
   /** By lower-case name. */
@@ -10,7 +10,7 @@ export interface FuzzAnswer {
   body: string;
 }
 
-/** One TCP connection. */
+/** A TCP connection. */
 export class Connection {
   private readonly socket: Socket;
   private received = Buffer.alloc(0);
@@ -32,7 +32,7 @@ export class Connection {
     this.socket.on('end', end);
   }
 
-  /** Whether the server has closed it. */
+  /** Reports whether the server has closed it. */
   get isClosed(): boolean {
     return this.isEnded;
   }
@@ -41,7 +41,7 @@ export class Connection {
     this.socket.write(bytes);
   }
 
-  /** Says that nothing more will be sent. */
+  /** Half-closes the connection. */
   finish(): void {
     this.socket.end();
   }
@@ -51,8 +51,8 @@ export class Connection {
   }
 
   /**
-   * The next answer; undefined when the connection ends before one. `method` is that of its request: an answer to HEAD has no
-   * body. Throws when no whole answer comes within the time, or when what comes is no HTTP.
+   * Returns the next response, or undefined if the connection ends first. `method` is that of the request, because a
+   * response to HEAD has no body. Throws on a timeout, or if the data is not HTTP.
    */
   async answer(method: string, timeoutMilliseconds: number): Promise<FuzzAnswer | undefined> {
     const deadline = performance.now() + timeoutMilliseconds;

@@ -1,17 +1,17 @@
-// Where mutations begin: a sound request to each route, with ids that exist, under every kind of credential.
+// Base requests for mutations: a valid request to each route, with existing ids and every kind of credential.
 import type { JsonObject } from '@bufbuild/protobuf';
 import { requestExamples } from '../../apiserver/src/openapi/examples.ts';
 import type { Route } from '../../apiserver/src/gateway/transcoding/routes.ts';
 import type { Random } from './random.ts';
 import type { FuzzRequest } from './request.ts';
 
-/** Things that exist, by the name of the field that holds their id. */
+/** Existing ids, by field name. */
 export type Ids = Readonly<Record<string, readonly string[]>>;
 
 /** A way to send a credential. */
 export interface FuzzCaller {
   readonly name: string;
-  /** Asked for each request: an access token is replaced before it ends. */
+  /** Called for each request, because access tokens are replaced before they expire. */
   readonly headers: () => [string, string][];
 }
 
@@ -23,7 +23,7 @@ const ownRoutes: readonly [method: string, path: string, json?: unknown][] = [
   ['POST', '/api/v1/callbacks/arc', { txid: '0'.repeat(64), txStatus: 'MINED' }],
 ];
 
-/** A sound request, or nearly: the mutation comes after it. */
+/** Builds a valid request for mutation. */
 export function soundRequest(
   routes: readonly Route[],
   ids: Ids,
@@ -39,7 +39,7 @@ export function soundRequest(
   }
   const route = random.pick(routes);
   const { template, verb, body, method } = route;
-  // What ends things is tried on others: a corpus without a device finds nothing any more.
+  // Destructive operations get disposable ids, because the corpus needs its own objects.
   const known = /^(Delete|Rotate|Disable)/.test(method.name) ? {} : ids;
   const segments = template.segments.map((segment, index) => {
     if (segment.kind === 'literal') return segment.text;
@@ -52,10 +52,10 @@ export function soundRequest(
   return { ...base, method: verb, segments, ...(json === undefined ? {} : { json }) };
 }
 
-/** The documented example with ids that exist, or an empty object. */
+/** Returns the documented example with existing ids, or an empty object. */
 function exampleOf(method: string, ids: Ids, random: Random): JsonObject {
   const example = structuredClone(requestExamples[method] ?? {});
-  // Nothing outside of this machine is asked for.
+  // No requests to other machines.
   if ('artifact_uri' in example) example['artifact_uri'] = 'upload://';
   const replace = (value: unknown): void => {
     if (typeof value !== 'object' || value === null) return;

@@ -1,4 +1,4 @@
-// What is wrong with an answer, whatever was asked: read off the OpenAPI document and the rules that hold for every answer.
+// Checks responses against the OpenAPI document and the rules for all responses.
 import type { RouteTable } from '../../apiserver/src/gateway/transcoding/routes.ts';
 import type { FuzzAnswer } from './connection.ts';
 import { targetOf, type FuzzRequest } from './request.ts';
@@ -10,7 +10,7 @@ interface OpenapiDocument {
   paths: Record<string, Record<string, { operationId: string; responses: Record<string, unknown> }>>;
 }
 
-/** Reads them: by operationId, and by `METHOD /path` for those of the gateway itself. */
+/** Reads the documented statuses by operationId, and by `METHOD /path` for the gateway's own routes. */
 export function documentedStatuses(document: OpenapiDocument): Documented {
   const statuses = new Map<string, ReadonlySet<number>>();
   for (const [path, item] of Object.entries(document.paths)) {
@@ -23,11 +23,11 @@ export function documentedStatuses(document: OpenapiDocument): Documented {
   return statuses;
 }
 
-/** Words that only the inside of the server knows. */
+/** Words that would reveal internals. */
 const internals =
   /node_modules|\.ts:\d|\bat [\w.]+ \(|SELECT |INSERT |pg_|postgres:\/\/|ECONN|TypeError|undefined is not/;
 
-/** What is wrong; undefined: nothing. A preflight is 204, what is no route is 404. */
+/** Returns the problem of a response, or undefined. A preflight is 204, an unknown route 404. */
 export function complaint(
   request: FuzzRequest,
   answer: FuzzAnswer,
@@ -38,7 +38,7 @@ export function complaint(
   if (headers.get('x-request-id') !== request.id)
     return `its request id is ${headers.get('x-request-id') ?? 'missing'}`;
   const path = targetOf(request).split('?')[0]!;
-  // A call has no HEAD; what is none answers it as GET.
+  // Calls do not support HEAD; other routes handle it like GET.
   const verb = request.method === 'HEAD' && !routes.match('GET', path) ? 'GET' : request.method;
   const names = request.headers.map(([name]) => name);
   const isPreflight = verb === 'OPTIONS' && names.includes('origin') && names.includes('access-control-request-method');
@@ -51,7 +51,7 @@ export function complaint(
   return errorComplaint(answer, request.id);
 }
 
-/** What is wrong with the body of an answer that is no success. */
+/** Returns the problem of an error body, or undefined. */
 function errorComplaint({ headers, body }: FuzzAnswer, id: string): string | undefined {
   if (headers.get('content-type') !== 'application/json')
     return `an error as ${headers.get('content-type') ?? 'nothing'}`;

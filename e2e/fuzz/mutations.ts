@@ -1,4 +1,4 @@
-// What a fuzzer does to a request. Each mutation changes it in place; all are well-formed HTTP except those of raw-bytes.ts.
+// Mutations of requests, in place. The result is well-formed HTTP, unlike that of raw-bytes.ts.
 import type { Random } from './random.ts';
 import type { FuzzRequest } from './request.ts';
 
@@ -7,7 +7,7 @@ type Mutation = (request: FuzzRequest, random: Random) => void;
 const long = (length: number): string => 'a'.repeat(length);
 const deep = (depth: number): string => '['.repeat(depth) + ']'.repeat(depth);
 
-/** Values that break what expects another one. `JSON.parse` of a text gives keys that a literal cannot have. */
+/** Unexpected values. `JSON.parse` allows keys that a literal cannot have. */
 const oddValues: unknown[] = [
   null,
   true,
@@ -184,13 +184,13 @@ const oddHeaders: [string, string][] = [
   ['via', '1.1 x'],
 ];
 
-/** A place in a JSON value. */
+/** A position in a JSON value. */
 interface Place {
   container: Record<string, unknown> | unknown[];
   key: string | number;
 }
 
-/** Every place of a value, the deepest last. */
+/** Returns every position of a value, the deepest last. */
 function placesOf(value: unknown): Place[] {
   if (typeof value !== 'object' || value === null) return [];
   const container = value as Record<string, unknown> | unknown[];
@@ -207,7 +207,7 @@ const setText = (request: FuzzRequest, text: string, encoding: BufferEncoding = 
   request.body = Buffer.from(text, encoding);
 };
 
-/** Changes one place of the JSON body. */
+/** Changes one position of the JSON body. */
 const inJson: Mutation[] = [
   (request, random) => {
     const places = placesOf(request.json);
@@ -307,7 +307,7 @@ const inHead: Mutation[] = [
   (request, random) => void request.headers.push(['x-padding', long(random.pick([100, 4000]))]),
 ];
 
-/** Changes the request once or twice, the body most often when it has one. */
+/** Changes the request once or twice, most often the body if it has one. */
 export function mutate(request: FuzzRequest, random: Random): void {
   for (let count = 1 + random.below(2); count > 0; count -= 1) {
     const groups = request.json === undefined ? [inTarget, inHead] : [inJson, inJson, inText, inTarget, inHead];

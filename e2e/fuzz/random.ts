@@ -1,4 +1,4 @@
-// Randomness that a seed repeats: a failing request of a fuzz run is found again by its number.
+// Reproducible randomness, so that a failing request of a fuzz run can be repeated by its number.
 
 /** A source of pseudo-random numbers (mulberry32: 32 bits of state, good enough to vary requests). */
 export class Random {

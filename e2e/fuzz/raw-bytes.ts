@@ -1,4 +1,4 @@
-// Bytes that are no HTTP, or not quite: whatever comes back, the server must stay.
+// Malformed HTTP, which the server must survive.
 import type { Random } from './random.ts';
 import { bytesOf, type FuzzRequest } from './request.ts';
 

@@ -1,4 +1,4 @@
-// A request as a fuzzer holds it: taken apart, so that each part can be changed, and as the bytes that go over the wire.
+// A request in parts that can be mutated, and its serialisation.
 
 /** One HTTP/1.1 request. */
 export interface FuzzRequest {
@@ -8,20 +8,20 @@ export interface FuzzRequest {
   /** Raw pairs, already percent-encoded. */
   query: string[];
   headers: [string, string][];
-  /** JSON that is still a value; `body` wins. */
+  /** JSON value of the body; `body` takes precedence. */
   json?: unknown;
   /** Bytes as they are. */
   body?: Buffer;
-  /** Which credential it carries, for the report. */
+  /** Name of the credential, for the report. */
   caller: string;
-  /** Comes back in the answer's X-Request-Id, which tells answers apart on a connection. */
+  /** Returned in X-Request-Id, to match responses with requests. */
   id: string;
 }
 
 export const targetOf = ({ segments, query }: FuzzRequest): string =>
   `/${segments.join('/')}${query.length > 0 ? `?${query.join('&')}` : ''}`;
 
-/** The request's bytes. A body is announced by its length, unless a header does so already. */
+/** Serialises the request. Adds a content-length unless a header defines the framing. */
 export function bytesOf(request: FuzzRequest): Buffer {
   const body = request.body ?? (request.json === undefined ? undefined : Buffer.from(JSON.stringify(request.json)));
   const headers: [string, string][] = [['host', 'fuzz.test'], ['x-request-id', request.id], ...request.headers];

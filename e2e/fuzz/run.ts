@@ -1,4 +1,5 @@
-// A fuzz run: so many requests from a seed, several connections at a time, each answer judged, the server's memory watched.
+// A fuzz run: sends requests generated from a seed over several connections and checks each response and the server's
+// memory.
 import type { RouteTable } from '../../apiserver/src/gateway/transcoding/routes.ts';
 import { Connection } from './connection.ts';
 import { soundRequest, type FuzzCaller, type Ids } from './corpus.ts';
@@ -8,37 +9,37 @@ import { Random } from './random.ts';
 import { breakFraming } from './raw-bytes.ts';
 import { bytesOf, describeRequest, type FuzzRequest } from './request.ts';
 
-/** What a run needs. */
+/** Options of a run. */
 export interface FuzzOptions {
   host: string;
   port: number;
   seed: number;
   requests: number;
-  /** Number of the first request: a run of one repeats that request alone. */
+  /** Number of the first request. A run of one request repeats only that one. */
   first: number;
-  /** Milliseconds for one answer. */
+  /** Timeout of a response in milliseconds. */
   patience: number;
   routes: RouteTable;
   documented: Documented;
   ids: () => Ids;
   callers: readonly FuzzCaller[];
-  /** Called now and then, one at a time: credentials may have to be renewed. */
+  /** Called periodically, never concurrently, to renew credentials. */
   renew: () => Promise<void>;
 }
 
-/** What a run found. */
+/** Result of a run. */
 export interface FuzzReport {
   sent: number;
   statuses: Record<string, number>;
-  /** Requests that were answered as they should not be. */
+  /** Requests with a wrong response. */
   findings: string[];
 }
 
 const workers = 6;
-/** Findings after which a run ends. */
+/** Number of findings after which a run ends. */
 const enough = 20;
 
-/** Sends them all; resolves when every answer has been judged. */
+/** Sends all requests. Resolves when every response has been checked. */
 export async function fuzz(options: FuzzOptions): Promise<FuzzReport> {
   const report: FuzzReport = { sent: 0, statuses: {}, findings: [] };
   let next = options.first;
@@ -95,7 +96,7 @@ async function one(options: FuzzOptions, number: number, connections: Connection
   await wellFormed(options, number, requests, connections, report);
 }
 
-/** Sound HTTP, one request or several at once: answers come in order, one each. */
+/** Sends valid HTTP, one or several pipelined requests: responses arrive in order, one each. */
 async function wellFormed(
   options: FuzzOptions,
   number: number,
@@ -117,7 +118,7 @@ async function wellFormed(
       report.statuses[answer.status] = (report.statuses[answer.status] ?? 0) + 1;
       const wrong = complaint(request, answer, options.routes, options.documented);
       if (wrong) found(wrong);
-      // A body that was refused before it was read ends the connection; what was pipelined behind it is lost, as it may.
+      // Rejecting a body before it is read ends the connection, so pipelined requests behind it may be lost.
       if (answer.headers.get('connection') === 'close') return connections.close();
     } catch (error) {
       found((error as Error).message);
@@ -126,7 +127,7 @@ async function wellFormed(
   }
 }
 
-/** No HTTP: it is refused, or the connection is closed, in time. */
+/** Sends malformed HTTP: it must be rejected, or the connection closed, in time. */
 async function malformed(
   options: FuzzOptions,
   number: number,
@@ -138,7 +139,7 @@ async function malformed(
   const connection = connections.fresh();
   const bytes = breakFraming(request, random);
   connection.send(bytes);
-  // Half a request is only complained about once it is clear that no more will come.
+  // An incomplete request is rejected only once it is clear that no more data follows.
   connection.finish();
   report.sent += 1;
   try {

@@ -1,4 +1,4 @@
-// What a fuzzer works on: a tenant of its own with one of each thing, so that nothing else is in its way or in its reach.
+// Test data of a fuzz run: a separate tenant with one object of each kind.
 import { createHash, randomBytes } from 'node:crypto';
 import { KelletClient, type Schema } from '@kellet/client';
 import { requestExamples } from '../../apiserver/src/openapi/examples.ts';
@@ -10,20 +10,20 @@ interface Account {
   readonly password: string;
 }
 
-/** The tenant and whom it knows. */
+/** The tenant and its accounts. */
 export interface Subject {
   readonly admin: Account;
   readonly viewer: Account;
   readonly deviceKey: string;
   readonly serviceKey: string;
   readonly ids: Ids;
-  /** Of things that nothing else needs, for what ends things. */
+  /** Disposable ids for destructive operations. */
   readonly spare: Ids;
 }
 
 /**
- * Makes the tenant as the platform's administrator, with a rate limit that no run meets. `isWhole`: with the proof of a point,
- * for which it waits, and with spares.
+ * Creates the tenant as the platform administrator, with an unreachable rate limit. With `isWhole` it includes the
+ * proof of a point, for which it waits, and disposable objects.
  */
 export async function makeSubject(
   { rest: baseUrl, platform }: { rest: string; platform: Account },
@@ -62,7 +62,7 @@ export async function makeSubject(
   const rolloutBody = { package_id, rollback_package_id, target_profile_id: profile_id, canary_percent: 100 };
   const { rollout_id } = await admin.post('/api/v1/ota/rollouts', { body: rolloutBody });
   const proof = isWhole ? await makeProof(admin, baseUrl, device) : undefined;
-  // A profile has one rollout at a time: a new one needs a profile of its own.
+  // A profile has one rollout at a time, so a new one needs another profile.
   const { profile_id: free } = isWhole
     ? await admin.post('/api/v1/profiles', { body: { name: 'free', type: 'fuzz' } })
     : { profile_id };
@@ -88,7 +88,7 @@ export async function makeSubject(
   return { admin: account, viewer, deviceKey: device.api_key, serviceKey: service.api_key ?? '', ids, spare };
 }
 
-/** A second one of what can be ended. */
+/** Creates disposable objects. */
 async function makeSpares(
   admin: KelletClient,
   { profile_id, rolloutBody }: { profile_id: string; rolloutBody: Schema<'CreateRolloutRequest'> },
@@ -116,7 +116,7 @@ async function makeSpares(
   };
 }
 
-/** A package whose artifact has been uploaded. */
+/** Creates a package with an uploaded artifact. */
 async function makePackage(admin: KelletClient, baseUrl: string, version: string): Promise<Schema<'OtaPackage'>> {
   const artifact = randomBytes(70_000);
   const made = await admin.post('/api/v1/ota/packages', {
@@ -134,7 +134,7 @@ async function makePackage(admin: KelletClient, baseUrl: string, version: string
   return made;
 }
 
-/** The documented point, of the device, once its proof is there. */
+/** Sends the documented point of the device and waits for its proof. */
 async function makeProof(
   admin: KelletClient,
   baseUrl: string,

@@ -8,7 +8,7 @@ const document = JSON.parse(
 ) as Document;
 const operations = new Map(operationsOf(document).map((one) => [one.label, one.operation]));
 
-describe('what is open to whom', () => {
+describe('permitted operations of each caller', () => {
   const table: [label: string, open: CallerName[]][] = [
     ['GET /healthz', ['admin', 'viewer', 'device', 'platform']],
     ['POST /api/v1/auth/login', ['admin', 'viewer', 'device', 'platform']],

@@ -1,6 +1,6 @@
-// As whom the document is tried, and which of its operations each caller may call. Pure.
+// Callers of property tests, and the operations that each may call. Pure.
 
-/** What of the document matters here. */
+/** The relevant part of the document. */
 export interface Document {
   readonly paths: Readonly<Record<string, Readonly<Record<string, Operation>>>>;
 }
@@ -11,14 +11,14 @@ interface Operation {
   readonly 'x-kellet-scope'?: string;
 }
 
-/** An operation as schemathesis calls it, `GET /healthz`, and by its id. */
+/** An operation by its schemathesis label, such as `GET /healthz`, and its id. */
 export interface NamedOperation {
   readonly label: string;
   readonly id: string;
   readonly operation: Operation;
 }
 
-/** The operations of a document, in its order. */
+/** Returns the operations of a document, in order. */
 export const operationsOf = ({ paths }: Document): NamedOperation[] =>
   Object.entries(paths).flatMap(([path, item]) =>
     Object.entries(item).map(([verb, operation]) => ({
@@ -28,7 +28,7 @@ export const operationsOf = ({ paths }: Document): NamedOperation[] =>
     })),
   );
 
-/** The callers of a pass each. */
+/** Callers, each with a separate pass. */
 export const callerNames = ['admin', 'viewer', 'device', 'platform'] as const;
 export type CallerName = (typeof callerNames)[number];
 
@@ -39,7 +39,7 @@ const kinds: Record<CallerName, string> = {
   platform: 'platform administrator',
 };
 
-/** Whether an operation is open to a caller; a closed one answers 403 before its request is looked at. */
+/** Reports whether a caller may call an operation. Others return 403 before the request is validated. */
 export function isOpenTo(caller: CallerName, operation: Operation): boolean {
   const callers = operation['x-kellet-callers'];
   // The gateway's own routes.

@@ -10,13 +10,13 @@ describe('the configuration of a schemathesis run', () => {
   );
   const [general, closed, ending] = text.split('[[operations]]');
 
-  it('asks much where something can be found, and little where the door is shut', () => {
+  it('generates many examples for permitted operations, and few for denied ones', () => {
     expect(general).to.include('max-examples = 80');
     expect(closed).to.include('include-operation-id = ["CreateTenant"]').and.to.include('generation.max-examples = 5');
     expect(closed).to.include('phases.coverage.enabled = false');
   });
 
-  it('names what exists, alone and in lists, and what may go to the operations that end things', () => {
+  it('provides existing ids, and disposable ones for destructive operations', () => {
     expect(general).to.include('[dictionaries.device_id]\nvalues = ["d1","unknown"]');
     for (const place of ['path.device_id', 'query.device_id', 'body.device_id', 'body.device_ids[*]']) {
       expect(general).to.include(`"${place}" = { dictionary = "device_id", probability = 0.6 }`);
@@ -42,7 +42,7 @@ describe('the document of a run', () => {
   };
   const ids = { device_id: ['d1', 'unknown'], provision_key: ['pk'] };
 
-  it('has things that exist in its examples, and spare ones where they end', () => {
+  it('has existing ids in its examples, and disposable ones for destructive operations', () => {
     const made = JSON.stringify(withIds(document, ['DeleteDevice'], ids, { device_id: ['d2'] }).paths);
     const exampleOf = (id: string) => [{ name: 'device_id', schema: { examples: [id] } }];
     expect(JSON.parse(made)).to.deep.equal({

@@ -1,26 +1,26 @@
-// The configuration of one schemathesis run, and the document that it reads. Pure.
+// Configuration and input document of a schemathesis run. Pure.
 import { sampleIds } from '../../apiserver/src/openapi/sample-ids.ts';
 import type { Ids } from '../fuzz/corpus.ts';
 import type { Document } from './callers.ts';
 
-/** How much is asked. */
+/** Extent of a run. */
 export interface Bounds {
-  /** Generated requests to an operation that the caller may call; beside them each limit of each field is tried once. */
+  /** Generated requests per permitted operation, in addition to boundary values of each field. */
   readonly examples: number;
-  /** To one that is closed to the caller: it answers 403 before the request is looked at, so that a few tell all. */
+  /** Generated requests per denied operation: it returns 403 before validation, so a few are enough. */
   readonly closedExamples: number;
-  /** Ids of the closed operations. */
+  /** Ids of the denied operations. */
   readonly closed: readonly string[];
-  /** Ids of the operations that end what they are asked of. */
+  /** Ids of destructive operations. */
   readonly ending: readonly string[];
 }
 
-/** How often a known id stands where one is wanted; the rest is generated, or comes from earlier answers. */
+/** Probability of using a known id; otherwise it is generated or taken from earlier responses. */
 const knownShare = 0.6;
 
 const text = (value: unknown): string => JSON.stringify(value);
 
-/** Where a field of this name may stand: alone, or as an element of a list. */
+/** Positions of a field with this name: alone, or as an element of a list. */
 const placesOf = (name: string): string[] => [
   ...['path', 'query', 'body'].map((place) => `${place}.${name}`),
   `body.${name}s[*]`,
@@ -34,18 +34,17 @@ const bindings = (names: readonly string[], dictionary: (name: string) => string
   );
 
 /**
- * The TOML of a run. `ids` are of things that exist; `spare`, of which an operation that ends something is told instead, may be
- * gone afterwards.
+ * Returns the TOML of a run. `ids` are existing ids; `spare` contains disposable ids for destructive operations.
  */
 export function configuration({ examples, closedExamples, closed, ending }: Bounds, ids: Ids, spare: Ids): string {
   const names = Object.keys(ids).sort();
   const spareNames = Object.keys(spare).sort();
   return [
-    // Methods that an installation does not serve answer 501, as the document says.
+    // Unimplemented methods return 501, as documented.
     '[checks]',
     'not_a_server_error.expected-statuses = ["2xx", "3xx", "4xx", "501"]',
     '',
-    // The hooks choose the credential: none is looked for, and none is made up at random, which would test the door alone.
+    // The hooks choose the credential; random credentials would only test authentication.
     '[auth]',
     'auto-signup = false',
     '',
@@ -72,8 +71,8 @@ export function configuration({ examples, closedExamples, closed, ending }: Boun
 }
 
 /**
- * The document with things that exist in its examples, which are then requests that can succeed; in those of the operations
- * named in `ending`, things that may be gone afterwards.
+ * Returns the document with existing ids in its examples, so that they can succeed; the operations in `ending` get
+ * disposable ids.
  */
 export function withIds(document: Document, ending: readonly string[], ids: Ids, spare: Ids): Document {
   const result = JSON.parse(replaceIds(JSON.stringify(document), ids)) as {

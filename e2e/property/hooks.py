@@ -1,4 +1,4 @@
-"""What schemathesis needs to know of Kellet: how to sign in, what would end the run, and how to count what is answered."""
+"""Schemathesis hooks for Kellet: signing in, avoiding requests that would end the run, and counting responses."""
 
 import atexit
 import collections
@@ -13,7 +13,7 @@ import schemathesis
 
 base = os.environ["KELLET_URL"]
 key = os.environ.get("KELLET_KEY")
-# Of each operation's requests, one in so many goes without a credential.
+# One in this many requests of each operation is sent without a credential.
 ANONYMOUS_EVERY = 25
 PROGRESS_SECONDS = 10
 
@@ -23,7 +23,7 @@ session = {}
 
 
 def sign_in():
-    """A new session of the caller; many wrong passwords have been tried from this address, so it may have to wait."""
+    """Signs the caller in. May have to wait, because many wrong passwords have been tried from this address."""
     account = {"email": os.environ["KELLET_EMAIL"], "password": os.environ["KELLET_PASSWORD"]}
     for _ in range(20):
         answer = requests.post(base + "/api/v1/auth/login", json=account, timeout=30)
@@ -42,7 +42,7 @@ def own_user(token):
 
 
 def credential(operation_id):
-    """The API key, or an access token that still holds; whoever logs out does so from a session of its own."""
+    """Returns the API key or a valid access token; logout uses a separate session."""
     if key is not None:
         return key
     if operation_id == "Logout":
@@ -54,7 +54,7 @@ def credential(operation_id):
 
 
 def spare_the_caller(operation_id, case):
-    """The caller goes on: it does not end its own account, lock out the address from which it calls, or wait for nothing."""
+    """Keeps the caller working: it must not delete its account, lock out its address, or wait in vain."""
     path = case.path_parameters or {}
     if operation_id in ("UpdateUser", "DeleteUser") and path.get("user_id") == session.get("user"):
         path["user_id"] = "someone-else"
@@ -62,11 +62,11 @@ def spare_the_caller(operation_id, case):
     allowed = body.get("ip_allowlist")
     if operation_id in ("UpdateTenant", "UpdateOwnTenant") and isinstance(allowed, list) and allowed:
         allowed.append("127.0.0.0/8")
-    # A long poll of a minute tells no more than one of a second, and ten of them no more than one.
+    # Long polls of a minute add nothing over those of a second.
     wait = (case.query or {}).get("wait_seconds")
     if re.fullmatch("[0-9]+", str(wait)) and 1 <= int(wait) <= 60:
         case.query["wait_seconds"] = 1 if requests_to(case) % 10 == 0 else 0
-    # A deadline that passes is answered 504, as it should be, and then nothing else is seen.
+    # An expired deadline correctly returns 504, which would hide other results.
     if re.fullmatch("[0-9]{1,8}[HMSmun]", str((case.headers or {}).get("grpc-timeout", ""))):
         case.headers["grpc-timeout"] = "60S"
 
@@ -91,10 +91,10 @@ def before_call(context, case, kwargs):
 @schemathesis.hook
 def after_call(context, case, response):
     answers[case.operation.label][response.status_code] += 1
-    # A session may have been ended by what was asked: the next request has a new one.
+    # The request may have ended the session: use a new one for the next request.
     if response.status_code == 401 and case.headers.get("Authorization") == f"Bearer {session.get('token')}":
         session.pop("token")
-    # The platform's administrator has a window like everybody; beyond it nothing but the limit would be seen.
+    # The platform administrator has a rate limit too, beyond which nothing else could be tested.
     if response.status_code == 429 and "x-ratelimit-reset" in response.headers:
         time.sleep(int(response.headers["retry-after"][0]))
     show_progress()

@@ -1,9 +1,9 @@
-// `make property`: a stack of its own, and schemathesis over the whole document as an administrator, a viewer, a device and
-// the platform's administrator, each in a tenant of its own.
+// `make property`: runs schemathesis over the whole document on a separate stack, as a tenant administrator, a viewer,
+// a device and the platform administrator, each in a separate tenant.
 //
-//   ONLY=admin|viewer|device|platform   one of them
-//   EXAMPLES=n                          generated requests for each operation that is open to the caller (default 80)
-//   SEED=n                              which ones
+//   ONLY=admin|viewer|device|platform   runs only one of them
+//   EXAMPLES=n                          generated requests per permitted operation (default 80)
+//   SEED=n                              random seed
 import { mkdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { makeSubject } from '../fuzz/subject.ts';

@@ -5,7 +5,7 @@ const report = (...cases: string[]): string =>
   `<?xml version="1.0" encoding="utf-8"?>\n<testsuites><testsuite name="schemathesis">${cases.join('')}</testsuite></testsuites>`;
 
 describe('the report of a schemathesis run', () => {
-  it('tells what was answered wrongly from what could not be tested', () => {
+  it('distinguishes wrong responses from untestable operations', () => {
     const read = readReport(
       report(
         '<testcase name="GET /healthz" time="0.1" />',
@@ -47,7 +47,7 @@ describe('a pass over the document', () => {
     seconds: 12.3,
   };
 
-  it('is clean when all was asked and something succeeded', () => {
+  it('passes if everything was tested and something succeeded', () => {
     const { passed, lines } = judgePass(clean);
     expect(passed).to.equal(true);
     expect(lines).to.deep.equal([
@@ -70,14 +70,14 @@ describe('a pass over the document', () => {
     ],
   ];
   for (const [what, change, line] of spoilt) {
-    it(`has failed after ${what}`, () => {
+    it(`fails after ${what}`, () => {
       const { passed, lines } = judgePass({ ...clean, ...change });
       expect(passed).to.equal(false);
       expect(lines).to.include(line);
     });
   }
 
-  it('names what never succeeded, and what was run again', () => {
+  it('names operations that never succeeded, and those run again', () => {
     const { lines } = judgePass({
       ...clean,
       answers: { ...clean.answers, 'GET /b': { '404': 1 } },

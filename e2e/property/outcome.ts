@@ -1,17 +1,17 @@
-// What a run of schemathesis came to: read from its JUnit report and from what the hooks counted. Pure.
+// Evaluates a schemathesis run from its JUnit report and the hooks' counts. Pure.
 
-/** Statuses answered, how often, by operation (`GET /healthz`). */
+/** Number of responses by operation (`GET /healthz`) and status. */
 export type Answers = Readonly<Record<string, Readonly<Record<string, number>>>>;
 
-/** An operation that schemathesis could not test to the end, and why. */
+/** An operation that schemathesis could not test completely, and the reason. */
 export interface RunError {
   readonly label: string;
   readonly text: string;
 }
 
-/** What a JUnit report says beside success. */
+/** Failures and errors of a JUnit report. */
 export interface Report {
-  /** Operations that were answered as they should not be. */
+  /** Operations with wrong responses. */
   readonly failures: readonly string[];
   readonly errors: readonly RunError[];
 }
@@ -20,7 +20,7 @@ const entities: Record<string, string> = { lt: '<', gt: '>', quot: '"', apos: "'
 const plain = (text: string): string =>
   text.replaceAll(/&(lt|gt|quot|apos|amp);/g, (_, name: string) => entities[name]!);
 
-/** Reads the report that schemathesis writes (one test case for each operation). */
+/** Parses the report of schemathesis (one test case per operation). */
 export function readReport(xml: string): Report {
   const failures: string[] = [];
   const errors: RunError[] = [];
@@ -37,32 +37,32 @@ export function readReport(xml: string): Report {
 }
 
 /**
- * Whether an error is schemathesis's own (a defect of its generator, or a generator that was too slow), so that the operation
- * may be tried again alone. A connection that breaks or a server that does not answer is never that.
+ * Whether an error is schemathesis's own (a defect of its generator, or a generator that was too slow), so that the
+ * operation may be tried again alone. A connection that breaks or a server that does not answer is never that.
  */
 export const isOwnError = ({ text }: RunError): boolean => /^\s*(Runtime Error|Failed Health Check)\b/.test(text);
 
-/** A caller's whole pass. */
+/** The pass of a caller. */
 export interface Pass {
   readonly passed: boolean;
   readonly lines: readonly string[];
 }
 
-/** What a pass has to show for: every operation asked, and something answered. */
+/** Input of the evaluation of a pass. */
 export interface PassParts {
   readonly caller: string;
-  /** Every operation of the document, and those that are open to the caller. */
+  /** All operations of the document, and those permitted to the caller. */
   readonly operations: readonly string[];
   readonly open: ReadonlySet<string>;
   readonly answers: Answers;
-  /** What schemathesis found, and did not withdraw when it was run again. */
+  /** Findings that persisted when run again. */
   readonly problems: readonly string[];
-  /** Operations that were run again alone after an error of schemathesis itself. */
+  /** Operations run again separately after an internal error of schemathesis. */
   readonly repeated: readonly string[];
   readonly seconds: number;
 }
 
-/** Judges a pass: no problem, no operation left out, and not merely refusals. */
+/** Evaluates a pass: it must have no problems, cover all operations, and include successes. */
 export function judgePass(parts: PassParts): Pass {
   const { operations, open, answers, repeated } = parts;
   const statuses: Record<string, number> = {};
@@ -80,7 +80,7 @@ export function judgePass(parts: PassParts): Pass {
     ...(missing.length > 0
       ? [`never asked: ${missing.length < operations.length ? missing.join(', ') : 'all of them'}`]
       : []),
-    // A run in which nothing succeeded has tested the door alone.
+    // A run without any success has only tested authentication.
     ...(succeeded.length === 0 ? ['no request succeeded'] : []),
   ];
   const passed = problems.length === 0;

@@ -1,4 +1,4 @@
-// One caller's pass over the whole document.
+// A caller's pass over the whole document.
 import type { Document, CallerName } from './callers.ts';
 import { isOpenTo, operationsOf } from './callers.ts';
 import type { Ids } from '../fuzz/corpus.ts';
@@ -6,10 +6,10 @@ import { configuration, withIds } from './configuration.ts';
 import { isOwnError, judgePass, type Answers, type Pass } from './outcome.ts';
 import { runSchemathesis, type Account, type Run, type RunResult } from './schemathesis.ts';
 
-/** More errors of schemathesis's own than this are no accident. */
+/** Maximum number of internal errors of schemathesis that are tolerated. */
 const mostRepeated = 5;
 
-/** Names of operations that end what they are asked of. */
+/** Names of destructive operations. */
 const ends = /^(Delete|Cancel|Rollback|Disable|Remove|Rotate)/;
 
 export interface PassOptions {
@@ -18,9 +18,9 @@ export interface PassOptions {
   readonly name: CallerName;
   readonly caller: Account;
   readonly ids: Ids;
-  /** Of things that may be gone afterwards. */
+  /** Disposable ids. */
   readonly spare: Ids;
-  /** Generated requests to an operation that is open to the caller, and to one that is not. */
+  /** Generated requests per permitted and per denied operation. */
   readonly examples: number;
   readonly closedExamples: number;
   readonly seed: number;
@@ -28,7 +28,7 @@ export interface PassOptions {
   readonly folder: string;
 }
 
-/** Runs it; an operation that schemathesis itself failed on is run again alone, and must then be clean. */
+/** Runs the pass. Operations on which schemathesis itself failed are run again separately and must then pass. */
 export async function runPass(options: PassOptions): Promise<Pass> {
   const { program, name, examples, closedExamples } = options;
   const started = performance.now();
@@ -60,7 +60,7 @@ export async function runPass(options: PassOptions): Promise<Pass> {
   });
 }
 
-/** The operations to run again: those of a run whose only complaints are a few errors of schemathesis's own. */
+/** Returns the operations to run again, if the only problems are a few internal errors of schemathesis. */
 function ownErrors({ succeeded, report }: RunResult): string[] {
   if (succeeded || !report || report.failures.length > 0 || !report.errors.every(isOwnError)) return [];
   const labels = [...new Set(report.errors.map(({ label }) => label))];

@@ -1,4 +1,4 @@
-// The program schemathesis, installed once into the user's cache, and one run of it.
+// Installs schemathesis into the user's cache and runs it.
 import { execFile, spawn } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import { readFile, rm, writeFile } from 'node:fs/promises';
@@ -10,7 +10,7 @@ import { readReport, type Answers, type Report } from './outcome.ts';
 const version = '4.32.5';
 const run = promisify(execFile);
 
-/** Its path; needs python3 with venv when it is not there yet. */
+/** Returns the path of the program. The first installation needs python3 with venv. */
 export async function schemathesisProgram(report: (line: string) => void): Promise<string> {
   const folder = join(cacheFolder(), `schemathesis-${version}`);
   const program = join(folder, 'bin/schemathesis');
@@ -25,33 +25,33 @@ export async function schemathesisProgram(report: (line: string) => void): Promi
 /** An API key, or an account to sign in with. */
 export type Account = { readonly key: string } | { readonly email: string; readonly password: string };
 
-/** One run. */
+/** Options of a run. */
 export interface Run {
-  /** Names its files. */
+  /** Base name of its files. */
   readonly name: string;
   readonly caller: Account;
   /** The TOML. */
   readonly configuration: string;
   /** The OpenAPI document. */
   readonly document: string;
-  /** Only these operations, by label; undefined: all. */
+  /** Labels of the operations to test; all by default. */
   readonly only?: readonly string[];
   readonly seed: number;
   readonly url: string;
-  /** Where its files go. */
+  /** Output folder. */
   readonly folder: string;
 }
 
-/** What it left behind. */
+/** Result of a run. */
 export interface RunResult {
-  /** Whether it ended as a run that found nothing. */
+  /** Whether the exit code reports no findings. */
   readonly succeeded: boolean;
-  /** Undefined when it broke off before it could write one. */
+  /** Undefined if it aborted before writing one. */
   readonly report: Report | undefined;
   readonly answers: Answers;
 }
 
-/** The checks: no server error, and every answer as the document says. */
+/** Checks: no server errors, and all responses conform to the document. */
 const checks = [
   'not_a_server_error',
   'status_code_conformance',
@@ -60,7 +60,7 @@ const checks = [
   'response_headers_conformance',
 ];
 
-/** Runs schemathesis; its output is shown as it comes. */
+/** Runs schemathesis, showing its output. */
 export async function runSchemathesis(program: string, run: Run): Promise<RunResult> {
   const { caller, folder, name } = run;
   const file = (ending: string): string => join(folder, `${name}.${ending}`);
@@ -70,7 +70,7 @@ export async function runSchemathesis(program: string, run: Run): Promise<RunRes
   const args = [
     ...['--config-file', file('toml')],
     ...['run', file('openapi.json'), '--url', run.url, '--checks', checks.join(',')],
-    // Several workers have raced for what their generators share, and gain little: one interpreter runs one at a time.
+    // One worker: several have race conditions in the generators and gain little in a single interpreter.
     ...['--phases', 'examples,coverage,fuzzing', '--workers', '1'],
     ...['--seed', String(run.seed), '--request-timeout', '70', '--continue-on-failure', '--no-color'],
     ...['--warnings', 'off', '--report', 'junit', '--report-junit-path', file('xml')],

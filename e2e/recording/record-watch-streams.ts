@@ -1,9 +1,9 @@
-// Records what a real API server answers to lists and watches, byte for byte, for the reflector's tests to replay:
+// Records the responses of a real API server to lists and watches, byte for byte, for the reflector's tests:
 //
 //   node e2e/recording/record-watch-streams.ts
 //
-// It starts a cluster of its own, and writes operator/src/runtime/testing/watch-streams.json. To be run again when the
-// version of Kubernetes changes; the tests read names and values from the recording and hold for any.
+// Starts a separate cluster and writes operator/src/runtime/testing/watch-streams.json. Run again when the version of
+// Kubernetes changes; the tests read names and values from the recording.
 import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
 import type { IncomingMessage } from 'node:http';
@@ -27,7 +27,7 @@ try {
   const config = new KubeConfig();
   config.loadFromFile(stack.kubeconfig);
 
-  /** Sends a request; `until` ends a stream once it holds of the lines that have come. */
+  /** Sends a request; `until` ends a stream once it returns true for the received lines. */
   const send = async (
     method: string,
     target: string,
@@ -81,7 +81,7 @@ try {
   const token = (JSON.parse(first.body) as { metadata: { continue: string } }).metadata.continue;
   const second = await send('GET', query({ limit: '2', continue: token }));
   const watchQuery = { watch: 'true', allowWatchBookmarks: 'true', resourceVersion: versionOf(second) };
-  // Two stretches, as after a reconnect; the first ends with a bookmark, which comes about once a minute.
+  // Two parts, as after a reconnect; the first ends with a bookmark, which arrives about once a minute.
   const stretches: Answer[] = [];
   const bookmarked = send('GET', query({ ...watchQuery, timeoutSeconds: '300' }), {
     until: (body) => body.includes('"BOOKMARK"'),
@@ -104,7 +104,7 @@ try {
   stretches.push(await rest);
   const listAgain = await send('GET', query({ limit: '500' }));
 
-  // A server that has just started remembers nothing from before.
+  // A restarted server has no history.
   await stack.supervisor.kill('kube-apiserver');
   await stack.supervisor.waitReady('kube-apiserver');
   const recording = {
@@ -112,7 +112,7 @@ try {
     pages: [first, second],
     stretches,
     listAgain,
-    /** A watch from a version that the server has forgotten. */
+    /** A watch from an expired version. */
     expired: await send('GET', query({ watch: 'true', resourceVersion: '1' }), {
       until: () => true,
     }),

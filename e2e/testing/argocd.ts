@@ -1,4 +1,4 @@
-// Argo CD's own judgement of a resource's health, with the settings that the chart carries; needs no cluster.
+// Evaluates a resource's health with Argo CD's own evaluator and the chart's settings. Needs no cluster.
 import { execFile } from 'node:child_process';
 import { randomUUID } from 'node:crypto';
 import { rm, writeFile } from 'node:fs/promises';
@@ -10,13 +10,13 @@ import { argocdProgram } from '../../dev/stack/binaries.ts';
 const execute = promisify(execFile);
 const settings = resolve(import.meta.dirname, '../../charts/kellet/argocd/argocd-cm.yaml');
 
-/** Healthy, Progressing, Suspended, Degraded …, with the message that its user interface shows. */
+/** Healthy, Progressing, Suspended, Degraded …, with the message shown in the user interface. */
 export interface ResourceHealth {
   status: string;
   message: string;
 }
 
-/** What Argo CD says of a resource. */
+/** Returns the health of a resource according to Argo CD. */
 export async function argocdHealth(resource: object): Promise<ResourceHealth> {
   const file = join(tmpdir(), `kellet-health-${randomUUID()}.json`);
   await writeFile(file, JSON.stringify(resource));

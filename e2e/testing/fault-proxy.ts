@@ -1,4 +1,4 @@
-// Stands between a client and the Kubernetes API server and breaks the connection in the ways networks and servers do.
+// A proxy in front of the Kubernetes API server that injects network and server faults.
 import { once } from 'node:events';
 import {
   createServer,
@@ -13,20 +13,21 @@ import { Readable } from 'node:stream';
 import { KubeConfig } from '@kubernetes/client-node';
 
 /**
- * What becomes of a request. `frozen` accepts it and never answers, as a half-open connection does; `unanswered` has it carried
- * out and resets the connection; one that is `late` arrives after so many milliseconds, also when nobody waits for it any more.
+ * What becomes of a request. `frozen` accepts it and never answers, as a half-open connection does; `unanswered` has it
+ * carried out and resets the connection; one that is `late` arrives after so many milliseconds, also when nobody waits
+ * for it any more.
  */
 export type Fault = 'none' | 'frozen' | 'unanswered' | { status: number; reason?: string } | { late: number };
 
-/** A proxy in front of an API server, reached over plain HTTP with the rights of the kubeconfig behind it. */
+/** A plain-HTTP proxy in front of an API server, with the permissions of its kubeconfig. */
 export class FaultProxy {
-  /** What happens to requests from now on. */
+  /** Fault of further requests. */
   fault: Fault = 'none';
-  /** The methods that it happens to; absent: all. */
+  /** Affected methods; all by default. */
   methods: readonly string[] | undefined;
-  /** Called when a request arrives that the fault happens to. */
+  /** Called when an affected request arrives. */
   onFault: (() => void) | undefined;
-  /** Paths with their query, in order of arrival. */
+  /** Paths with queries, in order of arrival. */
   readonly requests: string[] = [];
   readonly #target: URL;
   readonly #config: KubeConfig;
@@ -42,7 +43,7 @@ export class FaultProxy {
     this.#target = new URL(this.#config.getCurrentCluster()!.server);
   }
 
-  /** A kubeconfig that leads through the proxy. */
+  /** Returns a kubeconfig for the proxy. */
   clientConfig(): KubeConfig {
     const config = new KubeConfig();
     config.loadFromClusterAndUser(
@@ -52,7 +53,7 @@ export class FaultProxy {
     return config;
   }
 
-  /** Listens, on the same port after each `stop`. */
+  /** Starts listening, on the same port after each `stop`. */
   async start(): Promise<void> {
     this.#agent = new Agent({ keepAlive: false });
     this.#server = createServer((request, response) => void this.#forward(request, response));
@@ -65,7 +66,7 @@ export class FaultProxy {
     this.#port = (this.#server.address() as AddressInfo).port;
   }
 
-  /** Refuses connections, as a stopped server does, and resets those that are open. */
+  /** Refuses connections like a stopped server, and resets open ones. */
   async stop(): Promise<void> {
     const server = this.#server;
     if (!server) return;
@@ -76,12 +77,12 @@ export class FaultProxy {
     this.#agent?.destroy();
   }
 
-  /** Resets every open connection. */
+  /** Resets all open connections. */
   reset(): void {
     for (const socket of this.#sockets) socket.resetAndDestroy();
   }
 
-  /** Lets no more bytes through on the open streams, without closing them. */
+  /** Blocks all data on open streams without closing them. */
   freezeStreams(): void {
     for (const stream of this.#streams) stream.unpipe();
   }
@@ -101,7 +102,7 @@ export class FaultProxy {
     await this.#deliver(request, response, request, fault === 'unanswered');
   }
 
-  /** Takes the whole request, and delivers it when its client may have gone. */
+  /** Receives the whole request, and forwards it when its client may have disconnected. */
   async #deliverLate(request: IncomingMessage, milliseconds: number): Promise<void> {
     const chunks: Buffer[] = [];
     for await (const chunk of request) chunks.push(chunk as Buffer);

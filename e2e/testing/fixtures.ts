@@ -1,5 +1,5 @@
-// What most e2e tests begin with: signed-in people, profiles, templates, devices, packages. Every call makes things of its
-// own with names that no other test uses.
+// Fixtures of e2e tests: signed-in users, profiles, templates, devices and packages. Every call creates new objects
+// with unique names.
 import { createHash, randomBytes } from 'node:crypto';
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -11,12 +11,12 @@ import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { Kubectl } from '../../dev/clients/kubectl.ts';
 import { Rest } from '../../dev/clients/rest.ts';
 
-/** A name that is used once. */
+/** Returns a unique name. */
 export const unique = (prefix: string): string => `${prefix}-${randomBytes(4).toString('hex')}`;
 
 const sessions = new Map<string, Promise<Rest>>();
 
-/** The API as this person; signs in once a run. */
+/** Returns a client for this account, which signs in once per run. */
 function signedIn(account: { email: string; password: string }): Promise<Rest> {
   const known = sessions.get(account.email) ?? Rest.login(stack().info.rest, account);
   sessions.set(account.email, known);
@@ -36,7 +36,7 @@ export const anonymous = (): Rest => new Rest(stack().info.rest);
 export const kubectl = async (): Promise<Kubectl> =>
   new Kubectl(await stack().kubectl(), stack().info.kubeconfig, stack().info.namespace);
 
-/** Makes a user of the tenant and signs in as that user. */
+/** Creates a user of the tenant and signs in as that user. */
 export async function makeUser(as: Rest, role: 'viewer' | 'operator' | 'tenant_admin') {
   const account = { email: `${unique(role)}@demo.test`, password: randomBytes(18).toString('base64url') };
   const user = await as.client.post('/api/v1/auth/users', { body: { ...account, name: role, role } });
@@ -46,7 +46,7 @@ export async function makeUser(as: Rest, role: 'viewer' | 'operator' | 'tenant_a
 export type Profile = Schema<'Profile'>;
 export type OtaPackage = Schema<'OtaPackage'>;
 
-/** Makes a profile; `fields` go on top of a name and a type of its own. */
+/** Creates a profile with a unique name and type, unless `fields` override them. */
 export async function makeProfile(as: Rest, fields: Partial<Schema<'CreateProfileRequest'>> = {}): Promise<Profile> {
   const name = unique('profile');
   return as.client.post('/api/v1/profiles', {
@@ -54,7 +54,7 @@ export async function makeProfile(as: Rest, fields: Partial<Schema<'CreateProfil
   });
 }
 
-/** Makes a template; any hardware id may claim unless `fields` say otherwise. */
+/** Creates a template; any hardware id may claim unless `fields` override this. */
 export async function makeTemplate(
   as: Rest,
   profileId: string,
@@ -65,7 +65,7 @@ export async function makeTemplate(
   return { ...template, provision_key: template.provision_key ?? '' };
 }
 
-/** Makes a fleet of claimed devices of one profile. */
+/** Creates a fleet of claimed devices of one profile. */
 export async function makeFleet(
   as: Rest,
   profileId: string,
@@ -86,7 +86,7 @@ export async function makeFleet(
   return fleet;
 }
 
-/** Makes a claimed device with a profile of its own. */
+/** Creates a claimed device with a new profile. */
 export async function makeDevice(
   as: Rest,
   profile: Partial<Schema<'CreateProfileRequest'>> = {},
@@ -104,7 +104,7 @@ export interface Artifact {
   bytes: Buffer;
 }
 
-/** Puts a file of this size where packages can fetch it. */
+/** Creates a file of this size for packages to fetch. */
 export async function makeArtifact(sizeBytes = 150_000): Promise<Artifact> {
   const bytes = randomBytes(sizeBytes);
   const name = `${unique('artifact')}.bin`;
@@ -113,7 +113,7 @@ export async function makeArtifact(sizeBytes = 150_000): Promise<Artifact> {
   return { uri: `${stack().info.artifacts}/${name}`, sha256, sizeBytes, bytes };
 }
 
-/** Makes a package of an artifact; `fields` win. */
+/** Creates a package of an artifact; `fields` take precedence. */
 export async function makePackage(
   as: Rest,
   fields: Partial<Schema<'CreatePackageRequest'>> & { version: string },
@@ -131,7 +131,7 @@ export async function makePackage(
   return { ...(await as.client.post('/api/v1/ota/packages', { body })), artifact: file };
 }
 
-/** The spec's fields of a rollout that tests look at (API.md, "Rollouts"). */
+/** Fields of a rollout used in tests. */
 export interface Rollout {
   rollout_id: string;
   name: string;

@@ -1,11 +1,11 @@
-// kubectl-kellet, as a person would run it, but in this process: loading the Kubernetes library for every call would be most of
-// the time. What belongs to the process (signals, terminal, completion) is tested with the program itself.
+// Runs kubectl-kellet in this process, because loading the Kubernetes library for every call would dominate the run
+// time. Process-level behaviour (signals, terminal, completion) is tested with the program itself.
 import { join } from 'node:path';
 import { exitCodes } from '../../kubectl/src/errors.ts';
 import { runPlugin } from '../../kubectl/src/plugin.ts';
 import { checkout } from '../../dev/stack/paths.ts';
 
-/** What a run of the plugin left behind. */
+/** Result of a run of the plugin. */
 export interface PluginRun {
   code: number;
   stdout: string;
@@ -15,7 +15,7 @@ export interface PluginRun {
 /** The plugin's program. */
 export const pluginProgram = join(checkout, 'kubectl/src/main.ts');
 
-/** Runs the plugin without a terminal and answers how it ended, whatever the exit code. */
+/** Runs the plugin without a terminal. Returns the result, whatever the exit code. */
 export async function callPlugin(
   args: readonly string[],
   options: { kubeconfig: string; environment?: Record<string, string> },

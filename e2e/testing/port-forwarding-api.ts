@@ -1,5 +1,5 @@
-// The Kubernetes API with a node behind it: everything goes to the real API server, except that a port-forward to a pod, which
-// needs a kubelet, is carried by this process to a port of this machine (v4.channel.k8s.io, as the kubelet speaks it).
+// A proxy that forwards to the real API server but handles port-forwards to pods, which need a kubelet, by connecting
+// to a local port (protocol v4.channel.k8s.io).
 import { once } from 'node:events';
 import { createServer, request as plainRequest, type IncomingMessage } from 'node:http';
 import { request } from 'node:https';
@@ -11,12 +11,12 @@ import { WebSocketServer, type WebSocket } from 'ws';
 export interface PortForwardingApi {
   /** Base URL. */
   url: string;
-  /** The port-forwards so far: `namespace/pod:port` each. */
+  /** The port-forwards so far, as `namespace/pod:port`. */
   forwards: string[];
   stop(): Promise<void>;
 }
 
-/** Starts one in front of the cluster of a kubeconfig; callers authenticate by their own bearer tokens. */
+/** Starts a proxy for the cluster of a kubeconfig. Callers authenticate with their own bearer tokens. */
 export async function startPortForwardingApi(kubeconfig: string, port: number): Promise<PortForwardingApi> {
   const config = new KubeConfig();
   config.loadFromFile(kubeconfig);
@@ -55,7 +55,7 @@ export async function startPortForwardingApi(kubeconfig: string, port: number): 
   };
 }
 
-/** One port-forward: channel 0 is data, channel 1 errors; each begins with the port in two bytes, least first. */
+/** A port-forward: channel 0 is data, channel 1 errors; each begins with the port in two bytes, little-endian. */
 function carry(socket: WebSocket, podPort: number, port: number): void {
   const number = Buffer.from([podPort & 255, podPort >> 8]);
   for (const channel of [0, 1]) socket.send(Buffer.concat([Buffer.from([channel]), number]));

@@ -1,11 +1,12 @@
-// Stands between a process and PostgreSQL and breaks a transaction at a chosen statement, in the ways networks and servers do.
+// A proxy in front of PostgreSQL that injects network and server faults at a chosen statement of a transaction.
 import { once } from 'node:events';
 import { connect, createServer, type AddressInfo, type Server, type Socket } from 'node:net';
 
 /**
- * What becomes of a statement and of its connection: `cut` resets it before the statement has arrived; `swallowed` lets nothing
- * through any more without closing anything, as a firewall does that forgot the connection; `unanswered` delivers the statement,
- * and resets the connection instead of bringing the answer; `unheard` delivers the statement and lets nothing back.
+ * What becomes of a statement and of its connection: `cut` resets it before the statement has arrived; `swallowed` lets
+ * nothing through any more without closing anything, as a firewall does that forgot the connection; `unanswered`
+ * delivers the statement, and resets the connection instead of bringing the answer; `unheard` delivers the statement
+ * and lets nothing back.
  */
 export type StatementFault = 'cut' | 'swallowed' | 'unanswered' | 'unheard';
 

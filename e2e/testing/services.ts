@@ -1,5 +1,5 @@
-// The services that create resources, in the process of a test: on a real database and API server, each reached the way the test
-// wants it.
+// The services that create resources, in the process of a test: on a real database and API server, each reached the way
+// the test wants it.
 import { AuthService } from '@kellet/proto/es/kellet/v1/auth_pb.ts';
 import { ProfileService } from '@kellet/proto/es/kellet/v1/profile_pb.ts';
 import { ProvisioningService } from '@kellet/proto/es/kellet/v1/provisioning_pb.ts';

@@ -1,4 +1,4 @@
-// What API.md says of every list, id and package, walked over the real port where a unit cannot show it.
+// API-wide rules for lists, ids and packages, tested over the real port where unit tests cannot.
 import { expect } from 'chai';
 import {
   admin,
@@ -19,7 +19,7 @@ type Page = Record<string, Record<string, unknown>[]> & { next_page_token: strin
 
 describe('conformance to the API', () => {
   describe('lists', () => {
-    /** The ids of a list, taken in pages of this size; ends early when a page repeats itself. */
+    /** Returns the ids of a list read in pages of this size. Stops early if a page is repeated. */
     async function walk(path: string, field: string, id: string, size: number, most: number): Promise<unknown[]> {
       const ids: unknown[] = [];
       let token = '';
@@ -58,7 +58,7 @@ describe('conformance to the API', () => {
     }
 
     for (const [path, field, id, make] of lists) {
-      it(`shows each of the ${field} once, and ends after an exactly full last page`, async () => {
+      it(`lists each of the ${field} once, and ends after an exactly full last page`, async () => {
         for (let made = 0; made < 3; made += 1) await make();
         const all = await walk(await path(), field, id, 500, 500);
         expect(new Set(all).size).to.equal(all.length).and.to.be.at.least(3);
@@ -75,7 +75,7 @@ describe('conformance to the API', () => {
       ['ota/rollouts', 'target_profile_id'],
       ['verify/proofs', 'device_id'],
     ] as const) {
-      it(`answers NOT_FOUND where ${parameter} of ${path} is the id of nothing, naming it`, async () => {
+      it(`returns NOT_FOUND for an unknown ${parameter} of ${path}, naming it`, async () => {
         for (const value of [nobody, 'none']) {
           const query = { [parameter]: value };
           const { status, body } = await (await admin()).send<ErrorBody>('GET', `/api/v1/${path}`, { query });
@@ -92,7 +92,7 @@ describe('conformance to the API', () => {
         body: { name: unique('package'), type: 'fw', version: '1.0.0', ...fields },
       });
 
-    it('are fetched from their own address, also when another package has the same checksum', async () => {
+    it('are fetched from their own URL, even if another package has the same checksum', async () => {
       const { artifact } = await makePackage(await admin(), { version: '1.0.0' });
       const other = await makeArtifact();
       for (const uri of [other.uri, `${other.uri}.missing`]) {
@@ -101,7 +101,7 @@ describe('conformance to the API', () => {
       }
     });
 
-    it('change in what is said of them, here and in the cluster, and not in what they are', async () => {
+    it('can change their description, in REST and the cluster, but not their content', async () => {
       const made = await makePackage(await admin(), { version: '1.0.0', compatibility: { device_type: 'lamp' } });
       const other = await makePackage(await admin(), { version: '1.0.0' });
       const path = `/api/v1/ota/packages/${made.package_id}`;
@@ -141,7 +141,7 @@ describe('conformance to the API', () => {
       expect((await (await otherAdmin()).send('PATCH', path, { body: { name } })).status).to.equal(404);
     });
 
-    it('say the size of an artifact whose size was not stated', async () => {
+    it('report the size of an artifact if it was not given', async () => {
       const artifact = await makeArtifact();
       const { status, body } = await create({ artifact_uri: artifact.uri, sha256: artifact.sha256 });
       expect(status, body.message).to.equal(200);

@@ -1,4 +1,4 @@
-// Artifacts as raw bytes, in and out: uploaded in parts for packages of REST and of kubectl, downloaded by a device by range.
+// Artifacts as raw bytes: uploaded in parts for packages created through REST and kubectl, downloaded by range.
 import { createHash, randomBytes } from 'node:crypto';
 import { connect } from 'node:net';
 import { expect } from 'chai';
@@ -24,14 +24,14 @@ async function put(as: Rest, packageId: string, bytes: Buffer<ArrayBuffer>, cont
   return { status: response.status, body: (await response.json()) as Uploaded };
 }
 
-describe('artifacts that are uploaded', () => {
+describe('uploaded artifacts', () => {
   const artifact = randomBytes(5 * 1024 * 1024 + 321);
   const sha256 = createHash('sha256').update(artifact).digest('hex');
   const small = randomBytes(70_000);
   const smallSha256 = createHash('sha256').update(small).digest('hex');
   const declared = { type: 'fw', artifact_uri: 'upload://', sha256, size_bytes: artifact.length };
 
-  it('arrive in parts, survive a lost connection, and are what the device reads by ranges', async () => {
+  it('are sent in parts, resumed after a lost connection, and downloaded by ranges', async () => {
     const rest = await admin();
     const body = { ...declared, name: unique('uploaded'), version: '1.0.0' };
     const made = await rest.post<Uploaded>('/api/v1/ota/packages', body);
@@ -56,7 +56,7 @@ describe('artifacts that are uploaded', () => {
       const from = await held();
       return put(rest, made.package_id, artifact.subarray(from), `bytes ${from}-${all - 1}/${all}`);
     };
-    // The broken request may still write its last pieces: 409 says so.
+    // The interrupted request may still be writing its last pieces, which causes a 409.
     const last = await waitUntil(
       async () => {
         const answer = await finish();
@@ -86,7 +86,7 @@ describe('artifacts that are uploaded', () => {
     expect(download.digest('hex')).to.equal(sha256);
   });
 
-  it('are what a package of kubectl waits for', async () => {
+  it('complete a package created with kubectl', async () => {
     const rest = await admin();
     const kube = await kubectl();
     const name = unique('uploaded');
@@ -118,7 +118,7 @@ describe('artifacts that are uploaded', () => {
     await kube.run(['delete', 'otapkg', right]);
   });
 
-  it('are taken from a tenant administrator alone', async () => {
+  it('are accepted only from a tenant administrator', async () => {
     const rest = await admin();
     const body = { ...declared, name: unique('uploaded'), version: '1.0.1', sha256: 'cd'.repeat(32) };
     const made = await rest.post<Uploaded>('/api/v1/ota/packages', body);

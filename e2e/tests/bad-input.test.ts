@@ -1,4 +1,4 @@
-// Everything at the edge is validated: the spec's status and body, the field named, nothing made.
+// Input validation: invalid requests get the documented status and body with the name of the field, and create nothing.
 import { expect } from 'chai';
 import { admin, anonymous, makeDevice, unique } from '../testing/fixtures.ts';
 
@@ -18,7 +18,7 @@ describe('bad input', () => {
     ['PUT', '/api/v1/profiles'],
     ['POST', '/api/v1/profiles/'],
   ] as const) {
-    it(`answers "route not found" to ${method} ${path}, before it asks who calls`, async () => {
+    it(`returns "route not found" for ${method} ${path} before authentication`, async () => {
       const { status, body } = await anonymous().send(method, path, method === 'GET' ? {} : { body: {} });
       expect(status).to.equal(404);
       expect(body).to.include({ code: 'NOT_FOUND', message: 'route not found' });
@@ -75,7 +75,7 @@ describe('bad input', () => {
     ['too many points', 'POST', '/api/v1/telemetry', { points: Array.from({ length: 5001 }, () => ({})) }, /5,?000/],
   ];
   for (const [what, method, path, body, message] of refused) {
-    it(`refuses ${what}`, async () => {
+    it(`rejects ${what}`, async () => {
       const request = body === undefined ? {} : { body };
       const answer = await (await admin()).send<ErrorBody>(method, path, request);
       expect({ status: answer.status, code: answer.body.code }).to.deep.equal({
@@ -87,12 +87,12 @@ describe('bad input', () => {
     });
   }
 
-  it('has made nothing of all that', async () => {
+  it('creates nothing', async () => {
     const profiles = await (await admin()).list<{ name: string }>('/api/v1/profiles', 'profiles', { page_size: 500 });
     expect(profiles.map((profile) => profile.name)).not.to.include(name);
   });
 
-  it('answers NOT_FOUND to an id that can be none', async () => {
+  it('returns NOT_FOUND for a malformed id', async () => {
     for (const id of ['x', '%00', '00000000-0000-0000-0000-000000000000', "'; DROP TABLE profiles; --"]) {
       const { status, body } = await (
         await admin()
@@ -101,7 +101,7 @@ describe('bad input', () => {
     }
   });
 
-  it('leaks nothing of its insides', async () => {
+  it('leaks no internals', async () => {
     const device = await makeDevice(await admin());
     const answers = [
       await device.rest.send<ErrorBody>('POST', '/api/v1/telemetry', { body: '\u0000' }),

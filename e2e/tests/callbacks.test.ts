@@ -1,4 +1,4 @@
-// The transaction processor's callback (SPEC "Transaction-processor callback").
+// Callbacks of the transaction processor.
 import { createHmac, randomBytes } from 'node:crypto';
 import { expect } from 'chai';
 import { followEvents } from '../../dev/clients/broker-events.ts';
@@ -25,7 +25,7 @@ const rejections = async () => {
 describe('callbacks of the transaction processor', () => {
   const payload = () => JSON.stringify({ txid: randomBytes(32).toString('hex'), txStatus: 'SEEN_ON_NETWORK' });
 
-  it('reach the broker untouched when their signature holds, and do not when it does not', async () => {
+  it('reach the broker unchanged only if their signature is valid', async () => {
     const events = await followEvents(stack().info.natsUrl, 'arc.callbacks');
     try {
       const before = await rejections();
@@ -51,7 +51,7 @@ describe('callbacks of the transaction processor', () => {
     }
   });
 
-  it('are refused when they are no JSON, once the signature has been judged', async () => {
+  it('are rejected if they are not JSON, after verifying the signature', async () => {
     const malformed = await post('{"txid":', sign('{"txid":'));
     expect({ status: malformed.status, code: malformed.body.code }).to.deep.equal({
       status: 400,

@@ -1,4 +1,4 @@
-// The Helm chart, against the real API server: what it renders is taken as it is, with no more rights than are needed.
+// The Helm chart against a real API server: its manifests are accepted, with no more permissions than necessary.
 import { expect } from 'chai';
 import { execFile } from 'node:child_process';
 import { readFile } from 'node:fs/promises';
@@ -50,7 +50,7 @@ describe('the chart', function () {
     helm = await helmProgram((line) => console.log(`    ${line}`));
   });
 
-  it('has nothing to lint', async () => {
+  it('passes helm lint', async () => {
     expect(await run('lint', '--strict', chart)).to.contain('0 chart(s) failed');
   });
 
@@ -58,10 +58,10 @@ describe('the chart', function () {
     ['with its defaults', []],
     ['with everything switched on', everything],
   ] as const) {
-    it(`renders manifests that the API server takes, ${name}`, async () => {
+    it(`renders manifests that the API server accepts, ${name}`, async () => {
       const kubectl = new Kubectl(await kubectlProgram(() => undefined), stack().info.kubeconfig, 'default');
       const manifests = manifestsOf(await render(...args));
-      // The definitions are installed on this cluster by their own manager; what the chart says of them is the same file.
+      // This cluster already has the definitions, from the same files and another field manager.
       const taken = await kubectl.run(
         ['apply', '--server-side', '--force-conflicts', '--dry-run=server', '--filename', '-'],
         manifests.map((manifest) => JSON.stringify(manifest)).join('\n---\n'),
@@ -70,7 +70,7 @@ describe('the chart', function () {
     });
   }
 
-  it('refuses values that mean nothing, in words', async () => {
+  it('rejects invalid values with a clear message', async () => {
     for (const [value, words] of [
       ['apiserver.replicas=-1', 'replicas'],
       ['network=moon', 'network'],
@@ -86,7 +86,7 @@ describe('the chart', function () {
     }
   });
 
-  it('keeps secrets out of itself: each comes from the Secret that is named', async () => {
+  it('takes all secrets from the named Secret', async () => {
     const deployments = manifestsOf(await render('--set', 'existingSecret=mine')).filter(
       (manifest) => manifest.kind === 'Deployment',
     );
@@ -106,7 +106,7 @@ describe('the chart', function () {
     }
   });
 
-  it('gives the data plane settings that it knows, those of the values among them', async () => {
+  it('passes only valid settings to the data plane, including those of the values', async () => {
     const values = {
       trustedProxies: ['10.0.0.0/8', '192.0.2.1'],
       accessLog: 'errors',
@@ -125,7 +125,7 @@ describe('the chart', function () {
     expect(valueOf('KELLET_REDIS_URL')!.valueFrom!.secretKeyRef).to.include({ key: 'redisUrl', optional: true });
     const known = configHelp();
     for (const { name } of env) if (name.startsWith('KELLET_')) expect(known).to.match(new RegExp(` ${name} `));
-    // A value that the process would refuse would be found by nobody before it starts.
+    // An invalid value would otherwise be found only when the process starts.
     const plain = env.flatMap(({ name, value }) => (value === undefined ? [] : [[name, value]]));
     const secrets = env
       .filter(({ valueFrom }) => valueFrom?.secretKeyRef?.optional !== true)
@@ -133,8 +133,8 @@ describe('the chart', function () {
     expect(() => readConfig(Object.fromEntries([...secrets, ...plain]) as Record<string, string>, [])).not.to.throw();
   });
 
-  it('gives each process the rights that its code names and no more', async () => {
-    // Under this name of the release the chart's names are those of the files.
+  it('grants each process exactly the permissions that its code declares', async () => {
+    // With this release name, the chart's names equal those in the files.
     const rendered = manifestsOf(await run('template', 'kellet', chart, '--namespace', 'kellet-system'));
     const isOf = (kinds: readonly string[], service: string) => (manifest: Manifest) =>
       kinds.includes(manifest.kind) && manifest.metadata.name.includes(service);
@@ -154,7 +154,7 @@ describe('the chart', function () {
     }
   });
 
-  it('lets nobody reach metrics from outside, the control port from elsewhere, or credentials of machines', async () => {
+  it('blocks metrics from outside, the control port from other pods, and node credentials', async () => {
     interface Peer {
       podSelector?: { matchLabels: Record<string, string> };
       ipBlock?: { cidr: string; except?: string[] };
@@ -185,12 +185,12 @@ describe('the chart', function () {
     expect(components).to.have.members(['operator', 'apiserver']);
     const blocks = egress!.flatMap(({ to }) => to ?? []).map(({ ipBlock }) => ipBlock!);
     expect(blocks.find(({ cidr }) => cidr === '0.0.0.0/0')!.except).to.deep.equal(['169.254.0.0/16']);
-    // The operator reaches DNS, the control port and the Kubernetes API.
+    // The operator needs DNS, the control port and the Kubernetes API.
     const ports = find('NetworkPolicy', 'operator').spec.egress!.flatMap((rule) => rule.ports!.map(({ port }) => port));
     expect(ports).to.have.members([53, 53, 'control', 443, 6443]);
   });
 
-  it('has the roles of people that kubectl/roles.yaml has, in the same aggregation', async () => {
+  it('has the same user roles and aggregation as kubectl/roles.yaml', async () => {
     const roles = manifestsOf(await render()).filter(({ kind }) => kind === 'ClusterRole');
     for (const named of manifestsOf(await readFile(path.join(root, 'kubectl/roles.yaml'), 'utf8'))) {
       const role = roles.find(({ metadata }) => metadata.name.endsWith(named.metadata.name));
@@ -199,7 +199,7 @@ describe('the chart', function () {
     }
   });
 
-  it('carries the definitions, and keeps them when it goes', async () => {
+  it('includes the definitions, and keeps them on uninstall', async () => {
     const definitions = manifestsOf(await render()).filter(({ kind }) => kind === 'CustomResourceDefinition');
     expect(definitions.map(({ metadata }) => metadata.name)).to.have.members([
       'deviceprofiles.kellet.dev',

@@ -1,4 +1,4 @@
-// A device claims its identity (SPEC "Claim a device").
+// Provisioning of devices by claim.
 import { randomUUID } from 'node:crypto';
 import { expect } from 'chai';
 import type { BrokerEvents } from '../../dev/clients/broker-events.ts';
@@ -26,7 +26,7 @@ describe('claims', () => {
   });
   after(() => events.close());
 
-  it('gives a new device an identity and a key, once, and says so on the broker', async () => {
+  it('gives a new device an identity and a key once, and publishes an event', async () => {
     const { profile_id } = await makeProfile(await admin(), { default_tags: { site: 'roof' } });
     const { provision_key } = await makeTemplate(await admin(), profile_id);
     const hardwareId = unique('hw');
@@ -44,7 +44,7 @@ describe('claims', () => {
 
     const told = () => events.received.filter(({ data }) => JSON.stringify(data).includes(first.body.device_id));
     await waitUntil(() => told().length > 0, { what: 'device.provisioned', timeoutMilliseconds: 5000 });
-    // A claim after the repeat has been announced: so would the repeat have been.
+    // The event of a later claim has arrived, so one for the repeated claim would have arrived too.
     const later = await claim(provision_key, unique('hw'));
     await waitUntil(() => events.received.some(({ data }) => JSON.stringify(data).includes(later.body.device_id)), {
       what: 'the later device.provisioned',
@@ -54,7 +54,7 @@ describe('claims', () => {
     expect(told()[0]!.data.tenantid).to.equal(stack().info.tenant);
   });
 
-  it('refuses every key that does not hold with the same answer', async () => {
+  it('rejects every invalid key with the same response', async () => {
     const { profile_id } = await makeProfile(await admin());
     const expiring = await makeTemplate(await admin(), profile_id, { expires_in_seconds: 1 });
     const disabled = await makeTemplate(await admin(), profile_id);
@@ -85,7 +85,7 @@ describe('claims', () => {
     });
   });
 
-  it('lets exactly one of many devices have a one-time key', async () => {
+  it('accepts a one-time key from exactly one of many devices', async () => {
     const { profile_id } = await makeProfile(await admin());
     const { provision_key } = await makeTemplate(await admin(), profile_id, { one_time: true });
     const answers = await Promise.all(Array.from({ length: 8 }, () => claim(provision_key, unique('hw'))));
@@ -93,7 +93,7 @@ describe('claims', () => {
     expect(answers.filter(({ status }) => status === 403)).to.have.length(7);
   });
 
-  it('makes one device when the same one claims many times at once', async () => {
+  it('creates one device for many concurrent claims with the same hardware id', async () => {
     const { profile_id } = await makeProfile(await admin());
     const { provision_key } = await makeTemplate(await admin(), profile_id);
     const hardwareId = unique('hw');
@@ -102,7 +102,7 @@ describe('claims', () => {
     expect(answers.filter(({ body }) => body.api_key !== '')).to.have.length(1);
   });
 
-  it('takes the tenant from the key alone', async () => {
+  it('derives the tenant only from the key', async () => {
     const { profile_id } = await makeProfile(await admin());
     const { provision_key } = await makeTemplate(await admin(), profile_id);
     const body = { provision_key, device_name: 'x', hardware_id: unique('hw'), tenant_id: stack().info.other.tenant };

@@ -1,4 +1,4 @@
-// The published client against the real API: what its README shows, its session, its errors.
+// The published client against the real API: README examples, sessions and errors.
 import { execFile } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import { mkdir, mkdtemp, readFile, rm, symlink, writeFile } from 'node:fs/promises';
@@ -13,7 +13,7 @@ import { stack } from '../../dev/stack/testing/test-stack.ts';
 
 const run = promisify(execFile);
 
-/** The program in the README, and what it is said to print. */
+/** The program in the README and its output. */
 async function readmeExample(): Promise<{ program: string; output: string }> {
   const readme = await readFile(join(checkout, 'client/README.md'), 'utf8');
   const [, program = ''] = /```ts\n([^]*?)```/.exec(readme) ?? [];
@@ -21,7 +21,7 @@ async function readmeExample(): Promise<{ program: string; output: string }> {
   return { program, output };
 }
 
-/** Runs a program against the stack; answers what it printed. */
+/** Runs a program against the stack. Returns its output. */
 async function runProgram(path: string): Promise<string> {
   const { rest, email, password } = stack().info;
   const { stdout } = await run(process.execPath, [path], {
@@ -33,7 +33,7 @@ async function runProgram(path: string): Promise<string> {
 describe('@kellet/client', () => {
   const signIn = () => KelletClient.signIn({ baseUrl: stack().info.rest }, stack().info);
 
-  it('does what its README shows', async () => {
+  it('behaves as its README shows', async () => {
     const { program, output } = await readmeExample();
     const folder = join(checkout, '.kellet/test/client');
     await mkdir(folder, { recursive: true });
@@ -41,12 +41,12 @@ describe('@kellet/client', () => {
     expect(await runProgram(join(folder, 'readme.ts'))).to.equal(output);
   });
 
-  it('is a package that a project elsewhere compiles against, strictly, and runs', async () => {
+  it('is a package that other projects can compile against strictly and run', async () => {
     const { program, output } = await readmeExample();
     const { stdout: tarball } = await run(process.execPath, [join(checkout, 'client/pack.ts')]);
     const project = await mkdtemp(join(tmpdir(), 'kellet-client-'));
     try {
-      // As npm would install it, without asking a registry.
+      // Installed like npm would, without a registry.
       const modules = join(project, 'node_modules');
       await mkdir(join(modules, '@kellet/client'), { recursive: true });
       await run('tar', ['-xzf', tarball.trim(), '--strip-components=1', '-C', join(modules, '@kellet/client')]);
@@ -67,7 +67,7 @@ describe('@kellet/client', () => {
       });
       expect(await runProgram(join(project, 'main.js'))).to.equal(output);
 
-      // A name that the contract does not have is found by the compiler, not by the API.
+      // The compiler rejects a field that is not in the contract.
       const misspelt = program.replace('device_name:', 'devicename:');
       await writeFile(join(project, 'main.ts'), misspelt);
       const refused = await run('tsc', ['--project', project, '--noEmit']).catch((error: { stdout?: string }) => error);
@@ -77,7 +77,7 @@ describe('@kellet/client', () => {
     }
   });
 
-  it('goes on with a session after its access token is void', async () => {
+  it('continues a session after its access token becomes invalid', async () => {
     const { rest, email, password } = stack().info;
     const tokens = await new KelletClient({ baseUrl: rest }).post('/api/v1/auth/login', { body: { email, password } });
     const client = KelletClient.resume({ baseUrl: rest }, { ...tokens, access_token: 'no longer good' });
@@ -86,7 +86,7 @@ describe('@kellet/client', () => {
     expect(await client.bearer()).not.to.equal(tokens.access_token);
   });
 
-  it('pages through a list of any length', async () => {
+  it('pages through lists of any length', async () => {
     const client = await signIn();
     const tag = unique('page');
     for (const index of [1, 2, 3, 4, 5]) {
@@ -100,7 +100,7 @@ describe('@kellet/client', () => {
     expect(found.sort()).to.deep.equal([1, 2, 3, 4, 5].map((index) => `${tag}-${index}`));
   });
 
-  it('throws the codes of the API', async () => {
+  it('throws errors with the codes of the API', async () => {
     const client = await signIn();
     const name = unique('client');
     await client.post('/api/v1/profiles', { body: { name } });

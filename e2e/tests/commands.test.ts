@@ -1,4 +1,4 @@
-// Commands on a line that loses them: delivered at least once, carried out once.
+// Commands over a lossy connection: delivered at least once, executed once.
 import { expect } from 'chai';
 import pg from 'pg';
 import type { Command, SimulatedDevice } from '../../dev/devices/device.ts';
@@ -13,7 +13,7 @@ interface CommandRecord extends Command {
   response?: object;
 }
 
-describe('commands on a line that loses them', () => {
+describe('commands over a lossy connection', () => {
   let database: pg.Client;
   before(async () => {
     database = new pg.Client({ connectionString: stack().info.databaseUrl });
@@ -21,7 +21,7 @@ describe('commands on a line that loses them', () => {
   });
   after(() => database.end());
 
-  /** Makes the next redelivery of a device's commands due now instead of in half a minute. */
+  /** Makes the next redelivery of a device's commands due immediately. */
   const makeDue = (device: SimulatedDevice) =>
     database.query(`UPDATE device_commands SET not_before = now() WHERE device_id = $1 AND status = 'sent'`, [
       device.deviceId,
@@ -33,7 +33,7 @@ describe('commands on a line that loses them', () => {
     return { profile, fleet, device: fleet.devices[0]! };
   }
 
-  it('are carried out once, and the response to a repeat is the first one', async () => {
+  it('are carried out once, and duplicates get the first response', async () => {
     const { device } = await makeDevice();
     const rest = await admin();
     const { correlation_id: id } = await rest.post<CommandRecord>(`/api/v1/devices/${device.deviceId}/rpc`, {
@@ -55,7 +55,7 @@ describe('commands on a line that loses them', () => {
     expect(await device.poll(0)).to.have.length(0);
   });
 
-  it('update a device once, and are counted once by its rollout', async () => {
+  it('update a device once, and count once in its rollout', async () => {
     const { profile, fleet, device } = await makeDevice();
     const rest = await admin();
     const { package_id: packageId } = await makePackage(rest, {

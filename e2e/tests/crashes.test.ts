@@ -1,4 +1,4 @@
-// kill -9 in the middle: no acknowledged point is lost, every one is proven in the end, and rollouts go on.
+// kill -9 during operation: no acknowledged point is lost, all are proven eventually, and rollouts continue.
 import { expect } from 'chai';
 import type { SimulatedDevice } from '../../dev/devices/device.ts';
 import type { Rollout } from '../testing/fixtures.ts';
@@ -11,7 +11,7 @@ interface Point {
   anchored?: boolean;
 }
 
-/** Sends ten points at a time until it is told to stop; answers the times of those that were acknowledged. */
+/** Sends ten points at a time until stopped. Returns the timestamps of acknowledged points. */
 async function sendUntil(
   stop: AbortSignal,
   device: SimulatedDevice,
@@ -30,7 +30,7 @@ async function sendUntil(
       expect(accepted).to.equal(10);
       acknowledged.push(...times);
     } catch {
-      // Not acknowledged: it may be stored or not, and the next ten are other points.
+      // Not acknowledged: the points may or may not be stored. Continue with others.
       failures++;
       await new Promise((resolve) => setTimeout(resolve, 50));
     }
@@ -43,7 +43,7 @@ const historyOf = async (device: SimulatedDevice) =>
 
 const getRollout = async (id: string) => (await admin()).get<Rollout>(`/api/v1/ota/rollouts/${id}`);
 
-/** Waits for completion; a data plane that is away is waited for too. */
+/** Waits for completion, also while the data plane is unavailable. */
 const waitCompleted = (id: string) =>
   waitUntil(async () => ((await getRollout(id)).status === 'completed' ? getRollout(id) : undefined), {
     what: 'completion of the rollout',
@@ -58,7 +58,7 @@ describe('crashes', function () {
     await stack().waitReady('operator');
   });
 
-  it('of the data plane in the middle of ingest lose no acknowledged point, and all are proven', async () => {
+  it('of the data plane during ingest lose no acknowledged point, and all are proven', async () => {
     const { profile_id } = await makeProfile(await admin());
     const { devices } = await makeFleet(await admin(), profile_id, 4);
     const stop = new AbortController();
@@ -96,7 +96,7 @@ describe('crashes', function () {
   });
 
   for (const name of ['apiserver', 'operator'] as const) {
-    it(`of the ${name} in the middle of a rollout do not stop it`, async () => {
+    it(`of the ${name} during a rollout do not stop it`, async () => {
       const policy = { ota_policy: { device_timeout_seconds: 5, max_attempts: 10 } };
       const profile = await makeProfile(await admin(), policy);
       const fleet = await makeFleet(await admin(), profile.profile_id, 20);
@@ -134,11 +134,11 @@ describe('crashes', function () {
     });
   }
 
-  it('of the data plane in the middle of creations leave each whole, or nothing of it', async () => {
+  it('of the data plane during creations leave each complete or absent', async () => {
     const base = unique('cut');
     const artifact = { artifact_uri: 'upload://', sha256: 'ab'.repeat(32), type: 'fw' as const };
     const package_ = await makePackage(await admin(), { version: '1.0.0' });
-    /** Name → what its caller was told: the answer's status, or undefined without an answer. */
+    /** Name → status of the response, or undefined if there was none. */
     const told = new Map<string, number | undefined>();
     const kinds = { deviceprofiles: 'profiles', otapackages: 'ota/packages', otarollouts: 'ota/rollouts' } as const;
     type Plural = keyof typeof kinds;
@@ -183,7 +183,7 @@ describe('crashes', function () {
       otapackages: async () => (await admin()).list<{ name: string }>('/api/v1/ota/packages', 'packages'),
       otarollouts: async () => (await admin()).list<{ name: string }>('/api/v1/ota/rollouts', 'rollouts'),
     };
-    /** The creations of which the API and Kubernetes say different things, or another than the caller was told. */
+    /** Creations on which the API and Kubernetes differ from each other or from the response. */
     const disagreeing = async (): Promise<string[]> => {
       const wrong: string[] = [];
       for (const plural of Object.keys(kinds) as Plural[]) {
@@ -211,7 +211,7 @@ describe('crashes', function () {
     });
   });
 
-  it('of the operator do not hold back a pause', async () => {
+  it('of the operator do not delay a pause', async () => {
     const profile = await makeProfile(await admin());
     const behaviour = { kind: 'fails' as const, versions: ['1.0.0'] };
     const fleet = await makeFleet(await admin(), profile.profile_id, 4, () => ({ behaviour }));

@@ -1,6 +1,6 @@
-// A creation through the API is cut at every point at which it can be cut. Judged once all has settled: a caller who was answered
-// finds what was made, exactly once and the same in the API, the database and Kubernetes; a caller who was told UNAVAILABLE finds
-// nothing of it anywhere.
+// Interrupts a creation through the API at every possible point. Once everything has settled, a successful caller must
+// find the resource exactly once and consistently in the API, the database and Kubernetes; after UNAVAILABLE there must
+// be nothing.
 import { randomUUID } from 'node:crypto';
 import { create, type DescMessage, type DescMethodUnary, type MessageInitShape } from '@bufbuild/protobuf';
 import { apiVersion, intentAnnotation, type Kind } from '@kellet/crds';
@@ -31,37 +31,40 @@ import { stack } from '../../dev/stack/testing/test-stack.ts';
 
 const tenantId = 'faults';
 const logger = createLogger('silent');
-/** How long a creation may take here. */
+/** Deadline of a creation in these tests, in milliseconds. */
 const deadlineMilliseconds = 1200;
 const settleMilliseconds = 3000;
 const deviceCount = 5;
 
-/** What one creation was answered: the answer, or the code of its error. */
+/** Result of a creation: the response or the error code. */
 type Outcome = { readonly answer: Record<string, unknown> } | { readonly code: string; readonly message: string };
 
-/** What is to be broken, and how the call may end. */
+/** A fault and the permitted results of the call. */
 interface Scenario {
   readonly name: string;
-  /** The answers that are right; for a caller that has gone any is. */
+  /** Permitted results; any, if the caller has disconnected. */
   readonly expected: readonly ('success' | 'UNAVAILABLE' | 'DEADLINE_EXCEEDED' | 'no answer')[];
-  /** Whether it is tried with every kind; the others concern what all kinds have in common, and are tried with rollouts. */
+  /**
+   * Whether it is tested with every kind. The others affect code common to all kinds, and are tested only with
+   * rollouts.
+   */
   readonly everyKind?: true;
-  /** Sets the fault up; resolves with what ends it, once the call has been answered. */
+  /** Injects the fault. Resolves with a function that removes it after the call. */
   readonly arm: (scene: Scene) => (() => void | Promise<void>) | void | Promise<(() => void | Promise<void>) | void>;
 }
 
 interface Scene {
   readonly database: PostgresProxy;
   readonly cluster: FaultProxy;
-  /** Ends the caller's wait, as a client does that goes away. */
+  /** Aborts the call, like a client that disconnects. */
   readonly leave: () => void;
-  /** Holds a lock from another session until it is told to let go; without a table: the rows of the whole creation. */
+  /** Holds a lock in another session until released: on a table, or by default on the rows of the creation. */
   readonly lock: (milliseconds: number, ...tables: string[]) => Promise<void>;
-  /** Ends the server's side of every connection of the calls. */
+  /** Terminates the server processes of all connections of the calls. */
   readonly terminate: () => Promise<void>;
 }
 
-// Statements by which the transactions of a creation are known, whatever the kind.
+// Statements that identify the transactions of a creation of any kind.
 const opening = 'INSERT INTO resource_intents';
 const takingUp = 'INSERT INTO applied_versions';
 const settling = `SET state = 'active'`;
@@ -234,7 +237,7 @@ const scenarios: readonly Scenario[] = [
   },
 ];
 
-describe('a creation that is cut', function () {
+describe('an interrupted creation', function () {
   this.timeout(60_000);
   const namespace = `kellet-faults-${randomUUID().slice(0, 8)}`;
   let test: TestDatabase;
@@ -282,7 +285,7 @@ describe('a creation that is cut', function () {
       (await test.database.system((tx) => tx.query<{ n: unknown }>(`SELECT (${text})::int AS n`, values))).rows[0]!.n,
     );
 
-  /** A profile with devices, and a package, made where no fault is. */
+  /** Creates a profile with devices and a package, without faults. */
   const prepare = async (name: string): Promise<{ profileId: string; packageId: string }> => {
     const profileId = namedId(tenantId, 'profile', `for-${name}`);
     const packageId = namedId(tenantId, 'package', `for-${name}`);
@@ -308,7 +311,7 @@ describe('a creation that is cut', function () {
     return { profileId, packageId };
   };
 
-  /** What the database holds of the rollout of this name besides its row. */
+  /** Returns the rows that belong to the rollout of this name. */
   const partsOfRollout = async (name: string) => {
     const ofDevices = (table: string) =>
       one(
@@ -335,9 +338,9 @@ describe('a creation that is cut', function () {
       name: string,
       ground: { profileId: string; packageId: string },
     ) => Promise<unknown>;
-    /** Rows in the database by this name, of every table that a creation writes to. */
+    /** Returns the rows with this name in every table that a creation writes to. */
     readonly rows: (name: string) => Promise<number>;
-    /** What must hold of one that is there, besides. */
+    /** Additional checks of an existing one. */
     readonly whole?: (name: string, answer: Record<string, unknown> | undefined) => Promise<void>;
   }
 
@@ -451,7 +454,7 @@ describe('a creation that is cut', function () {
           await Promise.all(locks);
           database.return();
           Object.assign(cluster, { fault: 'none', methods: undefined, onFault: undefined });
-          // What a server does for itself: it notices lost connections, and the loop of every process sweeps.
+          // Let the server detect lost connections and the sweep run.
           const settled = async () =>
             (await one(`SELECT count(*) FROM resource_intents WHERE name = $1 AND state = 'pending'`, name)) === 0;
           await test.database.system((tx) =>

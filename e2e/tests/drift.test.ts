@@ -1,5 +1,5 @@
-// Drift: what somebody writes or deletes in the data plane comes back from the resource, what has lost its resource goes, and
-// both sides agree again after an outage, each by itself.
+// Drift: data changed or deleted in the data plane is restored from its resource, data without a resource is removed,
+// and both sides converge after an outage.
 import { randomBytes } from 'node:crypto';
 import { readFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
@@ -46,7 +46,7 @@ describe('drift', function () {
     return [...text.matchAll(pattern)].reduce((sum, [, value]) => sum + Number(value), 0);
   };
 
-  /** One of each kind, ready. */
+  /** Creates a ready resource of each kind. */
   const makeAll = async () => {
     const name = unique('drift');
     const artifact = await makeArtifact(5000);
@@ -83,7 +83,7 @@ describe('drift', function () {
     await kubectl.run(['delete', 'ktenant', tenant, '--wait=false']);
   });
 
-  it('puts back what was written or deleted in the data plane, and then leaves it alone', async () => {
+  it('restores data changed or deleted in the data plane, once', async () => {
     const { name, artifact } = await makeAll();
     const key = [tenant, name];
     const statements: [what: string, change: string, back: string][] = [
@@ -128,7 +128,7 @@ describe('drift', function () {
     await until('the artifact is fetched again', async () => (await rowCount(stored, [tenant, artifact.sha256])) === 1);
     await kubectl.wait(`otapkg/${name}`, 'condition=Verified');
 
-    // Nothing goes on once everything agrees, also not where a row could not be put back.
+    // Nothing happens once everything agrees, even if a row could not be restored.
     const found = /kellet_operator_drift_total\{.*\} (\d+)/g;
     await database.query(`UPDATE ota_packages SET version = '6.6.6' WHERE tenant_id = $1 AND name = $2`, key);
     await kubectl.wait(`otapkg/${name}`, 'condition=Stalled');
@@ -137,7 +137,7 @@ describe('drift', function () {
     expect(await metric(found)).to.equal(before);
   });
 
-  it('takes no older version of a resource for what it is now', async () => {
+  it('never applies an older version of a resource over a newer one', async () => {
     const { name } = await makeAll();
     const secret = await readFile(join(dirname(stack().infoPath), 'secrets/control-secret'), 'utf8');
     const logger = createLogger('silent');
@@ -172,7 +172,7 @@ describe('drift', function () {
     for (const path of paths.slice(0, 3)) await rest.send('PATCH', path, { body: { name: renamed } });
     await kubectl.run(['annotate', 'otaro', name, `${displayNameAnnotation}=${renamed}`]);
     await until('all are renamed', async () => (await names()).every((is) => is === renamed));
-    // As the operator would whose reconcile was under way.
+    // Simulates a concurrent reconcile of the operator.
     try {
       for (const [index, object] of older.entries()) {
         const applying = dataPlane.apply({ meta: toMeta(tenant, object), ...manifests[index]! });
@@ -185,7 +185,7 @@ describe('drift', function () {
     expect(await names()).to.deep.equal([renamed, renamed, renamed, renamed]);
   });
 
-  it('shows what REST makes as resources and the reverse, and takes both sides away from either', async () => {
+  it('mirrors creations and deletions between REST and Kubernetes', async () => {
     const [byRest, byKubectl] = [unique('rest'), unique('kubectl')];
     const { profile_id } = await rest.post<Profile>('/api/v1/profiles', { name: byRest, type: byRest });
     await kubectl.wait(`dprof/${byRest}`, 'condition=Ready');
@@ -196,7 +196,7 @@ describe('drift', function () {
 
     await kubectl.run(['delete', 'dprof', byRest, '--timeout=20s']);
     expect((await rest.send('GET', `/api/v1/profiles/${profile_id}`)).status).to.equal(404);
-    // What people manage with kubectl is theirs to delete there; REST says whose it is.
+    // Resources managed with kubectl must be deleted there; REST names the manager.
     const refused = await rest.delete(`/api/v1/profiles/${status!.profileId}`).catch((error: RestError) => error);
     expect((refused as RestError).message).to.match(/managed by/);
 
@@ -206,7 +206,7 @@ describe('drift', function () {
     expect(await kubectl.run(['get', 'dprof', byRest, '--ignore-not-found'])).to.equal('');
   });
 
-  it('serves while the Kubernetes API is away, refuses creations, and agrees again by itself', async () => {
+  it('serves while the Kubernetes API is unavailable, rejects creations, and converges afterwards', async () => {
     const { name } = await makeAll();
     const { status } = await kubectl.json<OtaRollout>(['get', 'otaro', name]);
     const rollout = `/api/v1/ota/rollouts/${status!.rolloutId}`;
@@ -231,7 +231,7 @@ describe('drift', function () {
     await rest.post<Profile>('/api/v1/profiles', { name: orphanName, type: 'pump' });
   });
 
-  it('ends what lost its resource unheard: a finalizer that was taken off by force', async () => {
+  it('removes data whose resource was deleted unnoticed, with its finalizer removed by force', async () => {
     const { name } = await makeAll();
     const { status } = await kubectl.json<OtaRollout>(['get', 'otaro', name]);
     const template = (await kubectl.json<ProvisioningTemplate>(['get', 'ptmpl', name])).status!.templateId!;
@@ -254,7 +254,7 @@ describe('drift', function () {
     await waitUntil(gone, { what: 'the template is gone', timeoutMilliseconds, intervalMilliseconds: 500 });
   });
 
-  it('holds what loses its tenant, and goes on when the label is back', async () => {
+  it('keeps resources that lose their tenant, and resumes when the label is restored', async () => {
     const { name } = await makeAll();
     const ready = async (): Promise<Condition | undefined> =>
       (await kubectl.json<DeviceProfile>(['get', 'dprof', name])).status?.conditions?.find(
@@ -265,7 +265,7 @@ describe('drift', function () {
     const { status } = await kubectl.json<OtaRollout>(['get', 'otaro', name]);
     const rollout = () => rest.get<Rollout>(`/api/v1/ota/rollouts/${status!.rolloutId}`);
     expect((await rollout()).status).to.equal('active');
-    // What is deleted meanwhile ends in the data plane of the tenant that had the namespace.
+    // Resources deleted in the meantime are removed from the former tenant's data.
     await kubectl.run(['delete', 'otaro', name]);
     expect(await rollout()).to.include({ status: 'completed', outcome: 'cancelled' });
     await kubectl.run(['label', 'namespace', namespace, `kellet.dev/tenant=${tenant}`]);

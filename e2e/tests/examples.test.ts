@@ -1,4 +1,4 @@
-// Every manifest in examples/ is applied as its reader would, to the tenant that examples/features/tenant.yaml makes.
+// Applies every manifest in examples/ as documented, to the tenant of examples/features/tenant.yaml.
 import { readFileSync } from 'node:fs';
 import { readdir } from 'node:fs/promises';
 import path from 'node:path';
@@ -25,7 +25,7 @@ interface Resource {
   };
 }
 
-/** The text of an example, with the address of this stack's file server. */
+/** Returns the text of an example, with the address of this stack's file server. */
 const manifestText = (file: string): string =>
   readFileSync(path.join(examples, file), 'utf8').replaceAll('http://127.0.0.1:8082', stack().info.artifacts);
 
@@ -39,7 +39,7 @@ describe('examples', function () {
   let cluster: Kubectl;
   let kube: Kubectl;
 
-  /** Waits until the operator says of each resource what a reader hopes for. */
+  /** Waits until each resource has the expected condition. */
   const untilTaken = async (resources: readonly Resource[]): Promise<void> => {
     for (const { apiVersion, kind, metadata } of resources) {
       if (!apiVersion.startsWith('kellet.dev/')) continue;
@@ -80,7 +80,7 @@ describe('examples', function () {
     await cluster.run(['delete', 'namespace', 'orchard-devices', '--wait=false', '--ignore-not-found']);
   });
 
-  it('make a tenant with a password of its own', async () => {
+  it('create a tenant with a generated password', async () => {
     const { data } = await kube.json<{ data: { password: string } }>(['get', 'secret', `${tenant}-admin`]);
     expect(Buffer.from(data.password, 'base64').toString()).to.have.length.of.at.least(12);
   });
@@ -93,8 +93,8 @@ describe('examples', function () {
     expect(status).to.include({ namespace: 'orchard-devices' });
   });
 
-  // In an order in which everything referred to is there: profiles, templates and packages first, one rollout at a time.
-  it('are taken up, profiles, templates and packages', async () => {
+  // References must exist: profiles, templates and packages first, then one rollout at a time.
+  it('are accepted: profiles, templates and packages', async () => {
     const files = await readdir(path.join(examples, 'features'));
     const first = files.filter((file) => /^(profile|template|package)-/.test(file));
     expect(first).to.have.length.of.at.least(9);
@@ -105,7 +105,7 @@ describe('examples', function () {
   });
 
   for (const folder of ['features', 'rollouts']) {
-    it(`are taken up, the rollouts in ${folder}/, one after the other`, async () => {
+    it(`are accepted: the rollouts in ${folder}/, one after the other`, async () => {
       const files = await readdir(path.join(examples, folder));
       for (const file of files.filter((name) => folder === 'rollouts' || name.startsWith('rollout-'))) {
         const resources = await applyFile(`${folder}/${file}`);
@@ -116,7 +116,7 @@ describe('examples', function () {
     });
   }
 
-  it('let kubectl kellet act as an account of the tenant', async () => {
+  it('grant kubectl kellet access with a service account of the tenant', async () => {
     await cluster.run(['apply', '--filename', '-'], manifestText('kubectl-access.yaml'));
     const token = await cluster.run(['create', 'token', 'kellet-cli', '--audience', 'kellet']);
     const answer = await new Rest(stack().info.rest, token).send('GET', '/api/v1/ota/rollouts');

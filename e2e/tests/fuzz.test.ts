@@ -1,8 +1,8 @@
 // Mutated requests to every route: no server error, no undocumented status, no hang, no crash, no growth.
 //
-//   KELLET_FUZZ_REQUESTS  how many (the gate sends a few; `make fuzz` 20,000)
-//   KELLET_FUZZ_SEED      which ones; a report names it
-//   KELLET_FUZZ_FIRST     from which number on: with KELLET_FUZZ_REQUESTS=1 the request of a report alone
+//   KELLET_FUZZ_REQUESTS  number of requests (the gate sends a few; `make fuzz` 20,000)
+//   KELLET_FUZZ_SEED      seed, as printed in a report
+//   KELLET_FUZZ_FIRST     first request: with KELLET_FUZZ_REQUESTS=1 repeats the request of a report
 import { readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { KelletClient } from '@kellet/client';
@@ -20,7 +20,7 @@ const first = Number(process.env['KELLET_FUZZ_FIRST'] ?? 0);
 const seed = Number(process.env['KELLET_FUZZ_SEED'] ?? 20_260_131);
 const megabyte = 1024 * 1024;
 
-/** A gauge of the data plane's metrics page. */
+/** Returns a gauge of the data plane's metrics. */
 async function gauge(name: string): Promise<number> {
   const text = await (await fetch(`${stack().info.metrics}/metrics`)).text();
   const value = new RegExp(`^${name} (\\S+)$`, 'm').exec(text)?.[1];
@@ -28,14 +28,14 @@ async function gauge(name: string): Promise<number> {
   return Number(value);
 }
 
-/** Whether a credential still opens anything. */
+/** Reports whether a credential is still valid. */
 const isGood = (baseUrl: string, credential: string): Promise<boolean> =>
   new KelletClient({ baseUrl, credential }).get('/api/v1/openapi.json').then(
     () => true,
     () => false,
   );
 
-/** A caller of each kind, the administrator most often; `renew` keeps them and their tenant alive. */
+/** Callers of each kind, most often the administrator; `renew` renews their credentials and tenant. */
 async function makeCallers(): Promise<{ callers: FuzzCaller[]; ids: () => Ids; renew: () => Promise<void> }> {
   const { rest: baseUrl, platform } = stack().info;
   let subject = await makeSubject(stack().info);
@@ -48,7 +48,7 @@ async function makeCallers(): Promise<{ callers: FuzzCaller[]; ids: () => Ids; r
       tokens[name] = (await open.post('/api/v1/auth/login', { body: { email, password } })).access_token;
     }
   };
-  // A fuzzer also logs out, and ends what it works on.
+  // The fuzzer may also log out and delete its own test data.
   const renew = async (): Promise<void> => {
     if (!(await isGood(baseUrl, subject.deviceKey))) {
       subject = await makeSubject(stack().info);
@@ -85,7 +85,7 @@ async function makeCallers(): Promise<{ callers: FuzzCaller[]; ids: () => Ids; r
 describe('mutated requests', function () {
   this.timeout(60_000 + count * 50);
 
-  it('are answered as the document says, in time, and leave the server as it was', async () => {
+  it('get documented responses in time, without side effects on the server', async () => {
     const { hostname, port } = new URL(stack().info.rest);
     const document = JSON.parse(
       readFileSync(fileURLToPath(import.meta.resolve('@kellet/proto/openapi.json')), 'utf8'),
@@ -100,7 +100,7 @@ describe('mutated requests', function () {
       ...(await makeCallers()),
     };
     const startedAt = await gauge('process_start_time_seconds');
-    // The first half warms the server up; the second must not make it grow.
+    // The first half warms the server up; memory must not grow during the second.
     const half = Math.ceil(count / 2);
     const warm = await fuzz({ ...parts, first, requests: half });
     const before = await gauge('process_resident_memory_bytes');
@@ -115,7 +115,7 @@ describe('mutated requests', function () {
     );
     expect([...warm.findings, ...rest.findings]).to.deep.equal([]);
     expect(await gauge('process_start_time_seconds'), 'the server was started again').to.equal(startedAt);
-    // Heaps breathe; a leak of a few kilobytes a request would show as much more in a long run.
+    // Heap size fluctuates, but a leak of a few kilobytes per request would exceed this by far.
     expect(grown, 'MiB grown').to.be.below(150);
     if (count >= 1000) expect(Object.keys(statuses)).to.include.members(['200', '400', '401', '403', '404']);
   });

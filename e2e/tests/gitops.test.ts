@@ -1,4 +1,4 @@
-// Kellet under a GitOps tool: health as Argo CD itself judges it, and a loop that applies the same manifest for ever.
+// Kellet with GitOps tools: health as evaluated by Argo CD, and a loop that keeps applying the same manifests.
 import { setTimeout as sleep } from 'node:timers/promises';
 import { expect } from 'chai';
 import { argocdHealth } from '../testing/argocd.ts';
@@ -16,7 +16,7 @@ interface Resource {
   status?: { phase?: string; rolloutId?: string; observedGeneration?: number; counts?: { scheduled?: number } };
 }
 
-/** A resource whose conditions say this; `True` conditions have no message. */
+/** Builds a resource with these conditions; `True` conditions have no message. */
 const judged = (kind: string, conditions: string[], status: object = {}, generation = 1) => ({
   apiVersion,
   kind,
@@ -130,7 +130,7 @@ describe('GitOps', function () {
       ],
     ];
     for (const [what, resource, status, message] of cases) {
-      it(`calls ${what} ${status}`, async () => {
+      it(`reports ${status} for ${what}`, async () => {
         const health = await argocdHealth(resource);
         expect(health.status).to.equal(status);
         expect(health.message).to.match(message);
@@ -138,12 +138,12 @@ describe('GitOps', function () {
     }
   });
 
-  describe('the same manifests again and again', () => {
+  describe('repeatedly applied manifests', () => {
     for (const [tool, args] of [
       ['kubectl apply', ['apply']],
       ['server-side apply', ['apply', '--server-side', '--field-manager=argocd-controller', '--force-conflicts']],
     ] as const) {
-      it(`neither un-pauses, restarts nor fights a rollout, with ${tool}`, async () => {
+      it(`neither un-pause, restart nor interfere with a rollout, with ${tool}`, async () => {
         const rest = await admin();
         const kube = await kubectl();
         const profile = await makeProfile(rest);
@@ -207,7 +207,7 @@ describe('GitOps', function () {
   });
 });
 
-/** A tool that applies the same manifests for ever. */
+/** A tool that keeps applying the same manifests. */
 class ApplyLoop {
   private readonly stopping = new AbortController();
   private readonly running: Promise<void>;
@@ -225,7 +225,7 @@ class ApplyLoop {
     })().catch((error: unknown) => void (this.failure = error as Error));
   }
 
-  /** Waits for so many more rounds. */
+  /** Waits for this many more rounds. */
   async rounds(count: number): Promise<void> {
     const target = this.applied + count;
     await waitUntil(() => this.checked(this.applied) >= target, {
@@ -234,7 +234,7 @@ class ApplyLoop {
     });
   }
 
-  /** Hands the value through. @throws what stopped the loop, a conflict for example */
+  /** Returns the value. Throws the error that stopped the loop, for example a conflict. */
   checked<Value>(value: Value): Value {
     if (this.failure) throw this.failure;
     return value;

@@ -1,4 +1,4 @@
-// Liveness and readiness of both servers (SPEC "Gateway-level routes").
+// Liveness, readiness and metrics of both programs.
 import { expect } from 'chai';
 import { anonymous } from '../testing/fixtures.ts';
 import { Rest } from '../../dev/clients/rest.ts';
@@ -11,7 +11,7 @@ describe('health and readiness', () => {
     'the operator': new Rest(stack().operatorMetrics),
   });
 
-  it('answers /healthz and /readyz without a credential, on every server', async () => {
+  it('serves /healthz and /readyz without authentication on every server', async () => {
     for (const [name, rest] of Object.entries(servers())) {
       for (const path of ['/healthz', '/readyz']) {
         const { status, headers } = await rest.send('GET', path);
@@ -21,13 +21,13 @@ describe('health and readiness', () => {
     }
   });
 
-  it('maps each dependency of the data plane to its health', async () => {
+  it('reports the health of each dependency of the data plane', async () => {
     const { body } = await anonymous().send('GET', '/readyz');
     const auth = stack().isSplit ? { auth: 'healthy' } : {};
     expect(body).to.deep.equal({ postgres: 'healthy', nats: 'healthy', ...auth });
   });
 
-  it('shows metrics of both servers', async () => {
+  it('serves metrics of both programs', async () => {
     for (const rest of [new Rest(stack().info.metrics), new Rest(stack().operatorMetrics)]) {
       const { status, body } = await rest.send<string>('GET', '/metrics');
       expect(status).to.equal(200);
@@ -35,7 +35,7 @@ describe('health and readiness', () => {
     }
   });
 
-  it('does not show metrics on the public port', async () => {
+  it('does not serve metrics on the public port', async () => {
     expect((await anonymous().send('GET', '/metrics')).status).to.equal(404);
   });
 });

@@ -1,4 +1,5 @@
-// Nothing of one tenant is seen, changed or referred to by another: a foreign id is an id that does not exist.
+// Tenant isolation: nothing can be read, changed or referenced across tenants. A foreign id behaves like an unknown
+// one.
 import { randomUUID } from 'node:crypto';
 import { expect } from 'chai';
 import type { SimulatedDevice } from '../../dev/devices/device.ts';
@@ -124,7 +125,7 @@ describe('isolation of tenants', () => {
     });
   }
 
-  it('left everything as it was', async () => {
+  it('leaves everything unchanged', async () => {
     const rest = await admin();
     for (const path of [
       'profiles/{profile}',
@@ -138,7 +139,7 @@ describe('isolation of tenants', () => {
     expect(rollout.status).to.equal('active');
   });
 
-  it('does not let a foreign id be referred to, and names the field', async () => {
+  it('rejects references to foreign ids, naming the field', async () => {
     const rest = await otherAdmin();
     const own = await makeProfile(rest);
     const ownPackage = await makePackage(rest, { version: '1.0.0' });
@@ -171,7 +172,7 @@ describe('isolation of tenants', () => {
     }
   });
 
-  it('shows nothing foreign in any list', async () => {
+  it('lists nothing of other tenants', async () => {
     const lists: [string, string][] = [
       ['profiles', 'profiles'],
       ['provisioning/templates', 'templates'],
@@ -190,7 +191,7 @@ describe('isolation of tenants', () => {
     expect(JSON.stringify(proofs)).not.to.contain(ids['hash']);
   });
 
-  it('rejects points for a foreign device one by one', async () => {
+  it('rejects individual points for a foreign device', async () => {
     const answer = await (
       await otherAdmin()
     ).post<{ accepted: number; rejected: number; errors: ErrorBody[] }>('/api/v1/telemetry', {
@@ -200,7 +201,7 @@ describe('isolation of tenants', () => {
     expect(answer.errors[0]!.code).to.equal('NOT_FOUND');
   });
 
-  it('refuses to a device the points of its neighbour', async () => {
+  it('denies a device the points of another one', async () => {
     const rest = await admin();
     const neighbour = (await makeFleet(rest, ids['profile']!, 1)).devices[0]!;
     const answer = await device.rest.post<{ rejected: number; errors: ErrorBody[] }>('/api/v1/telemetry', {
@@ -212,7 +213,7 @@ describe('isolation of tenants', () => {
     expect((await device.rest.send('GET', `/api/v1/verify/hash/${ids['hash']}`)).status).to.equal(200);
   });
 
-  it('does not let a foreign device be watched live', async () => {
+  it('denies watching a foreign device', async () => {
     const rest = await otherAdmin();
     const feed = await LiveFeed.open(rest.base, rest.token);
     try {
@@ -226,7 +227,7 @@ describe('isolation of tenants', () => {
     }
   });
 
-  it('keeps the resources of each tenant in a namespace of its own', async () => {
+  it('keeps the resources of each tenant in a separate namespace', async () => {
     const { other } = stack().info;
     const mine = await (await kubectl()).run(['get', 'dprof', '-o', 'jsonpath={.items[*].status.profileId}']);
     const theirs = await (

@@ -1,4 +1,5 @@
-// The plugin against the real stack: every command, as someone who may look into the namespace and act as kellet-cli, no more.
+// The plugin against the real stack: every command, run by a user who may only read the namespace and act as
+// kellet-cli.
 import { expect } from 'chai';
 import { execFile } from 'node:child_process';
 import { createHash, randomBytes } from 'node:crypto';
@@ -34,7 +35,7 @@ describe('kubectl kellet', function () {
     args: readonly string[],
     options: { kubeconfig?: string; environment?: Record<string, string> } = {},
   ) => callPlugin(args, { kubeconfig, ...options });
-  /** What it prints when it succeeds. */
+  /** Runs it successfully and returns the output. */
   const done = async (...args: string[]): Promise<string> => {
     const { code, stdout, stderr } = await plugin(args);
     expect(code, `${args.join(' ')}: ${stderr}`).to.equal(0);
@@ -52,7 +53,7 @@ describe('kubectl kellet', function () {
     metadata: { name },
     spec: { packageRef: { name }, targetProfileRef: { name: profile }, canaryPercent: 20, ...fields },
   });
-  /** A package, a profile with a fleet, and a rollout of one to the other when `fields` are given. */
+  /** Creates a package, a profile with a fleet, and, if `fields` are given, a rollout. */
   const prepare = async (devices: number, fields?: object) => {
     const rest = await admin();
     const profile = await makeProfile(rest);
@@ -68,7 +69,7 @@ describe('kubectl kellet', function () {
     return { name, fleet, profile };
   };
 
-  /** A kubeconfig with a user's token, in the tenant's namespace; `server` in place of the cluster's own address. */
+  /** Returns a kubeconfig with a user's token for the tenant's namespace, optionally with another server address. */
   const writeKubeconfig = async (file: string, token: string, server?: string) => {
     const config = parse(await readFile(stack().info.kubeconfig, 'utf8')) as Config;
     config.users = [{ name: 'someone', user: { token } }];
@@ -76,14 +77,14 @@ describe('kubectl kellet', function () {
     if (server)
       config.clusters = config.clusters.map(({ name }) => ({
         name,
-        // The library asks to be told twice before it speaks plain HTTP.
+        // The library requires this for plain HTTP.
         cluster: { server, 'insecure-skip-tls-verify': true },
       }));
     const path = join(folder, file);
     await writeFile(path, stringify(config), { mode: 0o600 });
     return path;
   };
-  /** The token of a person (a service account stands in for one) with these roles in namespaces. */
+  /** Returns the token of a user (represented by a service account) with these roles in namespaces. */
   const person = async (roles: readonly (readonly [string, 'ClusterRole' | 'Role', string])[]) => {
     const name = unique('person');
     await kube.apply({ apiVersion: 'v1', kind: 'ServiceAccount', metadata: { name } });
@@ -142,7 +143,7 @@ describe('kubectl kellet', function () {
     expect(paused).to.contain(`kubectl kellet resume ${name}`);
     const resumed = JSON.parse(await done('resume', name, '--canary-percent', '40', '-o', 'json')) as Rollout;
     expect(resumed).to.include({ status: 'active', effective_percent: 40 });
-    expect(await done('retry', name)).to.contain('trying again');
+    expect(await done('retry', name)).to.contain('retrying');
     const [device] = listed.devices;
     expect(await done('skip', name, '--device', device!.device_id)).to.contain('devices skipped');
     expect(await done('devices', name, '--state', 'skipped', '-o', 'name')).to.equal(`${device!.device_id}\n`);
@@ -179,7 +180,7 @@ describe('kubectl kellet', function () {
     }
   });
 
-  it('watches a rollout to its end, also when it is not a good one', async () => {
+  it('watches a rollout to its end, also if it fails', async () => {
     const { name, fleet } = await prepare(4, { canaryPercent: 50 });
     const watching = plugin(['status', name, '--watch']);
     fleet.start();
@@ -195,13 +196,13 @@ describe('kubectl kellet', function () {
     expect(lines[0]).to.match(new RegExp(`^${name}: Active, `));
     expect(lines.some((line) => line.includes('2/4 ok'))).to.equal(true);
     expect(lines.at(-1)).to.match(/Completed \(Cancelled\)/);
-    // No escape sequence gets into a file, nor a line twice.
+    // Files contain neither escape sequences nor repeated lines.
     // eslint-disable-next-line no-control-regex -- control characters are what it looks for
     expect(stdout).not.to.match(/\u001b/);
     expect(new Set(lines).size).to.equal(lines.length);
   });
 
-  it('draws bars on a terminal, and colours unless NO_COLOR says otherwise', async () => {
+  it('draws bars on a terminal, and colours unless NO_COLOR is set', async () => {
     const { name } = await prepare(2, { canaryPercent: 50 });
     const onTerminal = (environment: Record<string, string>) =>
       execute(
@@ -227,14 +228,14 @@ describe('kubectl kellet', function () {
     const [coloured, plain] = await Promise.all([onTerminal({}), onTerminal({ NO_COLOR: '1' })]);
     for (const { stdout } of [coloured, plain]) {
       expect(stdout).to.contain('░');
-      // Drawn again over itself: ages go on.
+      // Redrawn in place, because ages advance.
       expect(stdout).to.contain('\u001b[J');
     }
     expect(coloured.stdout).to.contain('\u001b[34m');
     expect(plain.stdout).not.to.contain('\u001b[34m');
   });
 
-  it('shows everything from the cluster alone, in the forms that kubectl has', async () => {
+  it('shows everything from the cluster alone, in kubectl’s output formats', async () => {
     const { name, profile } = await prepare(0);
     const all = await done('status');
     for (const heading of ['ROLLOUTS', 'PACKAGES', 'DEVICE PROFILES']) expect(all).to.contain(heading);
@@ -250,14 +251,14 @@ describe('kubectl kellet', function () {
     expect(document!.toJS()).to.deep.include({ kind: 'OtaPackage' });
     const nowhere = await plugin(['pause', 'any', '--server', 'http://127.0.0.1:1']);
     expect(nowhere.code, 'the rollout does not exist').to.equal(3);
-    // The data plane is away: what the cluster knows is still shown.
+    // While the data plane is unavailable, the cluster's state is still shown.
     expect((await plugin(['status', '--server', 'http://127.0.0.1:1'])).code).to.equal(0);
     const away = await plugin(['proof', 'a'.repeat(64)], { environment: { KELLET_SERVER: 'http://127.0.0.1:1' } });
     expect(away.code).to.equal(6);
     expect(away.stderr).to.match(/cannot be reached: connection refused\n.*kubectl kellet status/);
   });
 
-  it('fetches proofs and the bundle that proves a point offline', async () => {
+  it('fetches proofs and bundles for offline verification', async () => {
     const { fleet } = await prepare(1);
     const [device] = fleet.devices;
     const point = {
@@ -285,7 +286,7 @@ describe('kubectl kellet', function () {
     expect((await plugin(['proof', 'b'.repeat(64)])).code).to.equal(3);
   });
 
-  it('uploads an artifact, goes on where it was, and sends nothing that cannot be right', async () => {
+  it('uploads an artifact resumably, and rejects a wrong file before sending', async () => {
     const bytes = randomBytes(2_500_000);
     const file = join(folder, 'firmware.bin');
     await writeFile(file, bytes);
@@ -299,7 +300,7 @@ describe('kubectl kellet', function () {
     const refused = await plugin(['upload', name, wrong]);
     expect(refused.code).to.equal(5);
     expect(refused.stderr).to.contain(`the manifest says ${bytes.length} bytes`);
-    // Somebody began, and was interrupted.
+    // An earlier upload was interrupted.
     const rest = await admin();
     const first = await fetch(`${rest.base}/api/v1/ota/packages/${status.packageId}/artifact`, {
       method: 'PUT',
@@ -310,19 +311,19 @@ describe('kubectl kellet', function () {
     const { code, stdout, stderr } = await plugin(['upload', name, file, '--part-size', '1']);
     expect(code, stderr).to.equal(0);
     expect(stdout).to.equal(`otapackage.kellet.dev/${name} available\n`);
-    expect(stderr).to.match(/^going on at 1\.0 MiB\n/);
+    expect(stderr).to.match(/^resuming at 1\.0 MiB\n/);
     expect(stderr).to.contain('2.4 MiB of 2.4 MiB (100 %)');
     await kube.wait(`otapkg/${name}`, 'condition=Ready');
     expect(await done('upload', `otapkg/${name}`, file)).to.contain('available');
   });
 
-  it('says in words what is missing, and what to do about it', async () => {
+  it('reports what is missing and what to do about it', async () => {
     const { name } = await prepare(1, {});
     const cases = [
-      [['pause', 'nothing'], 3, /there is no rollout nothing .*\nlist them:/],
-      [['pause', name, '--service-account', 'nobody'], 4, /may not act as the service account .*\/nobody/],
+      [['pause', 'nothing'], 3, /rollout nothing not found .*\nlist them:/],
+      [['pause', name, '--service-account', 'nobody'], 4, /not allowed to act as service account .*\/nobody/],
       [['status', '-n', 'default'], 4, /cannot list resource/],
-      [['pause', name, '--service', 'kellet-system/kellet-apiserver'], 4, /you may not forward to the Service/],
+      [['pause', name, '--service', 'kellet-system/kellet-apiserver'], 4, /not allowed to port-forward to Service/],
     ] as const;
     for (const run of await Promise.all(cases.map(async (each) => ({ each, ...(await plugin(each[0])) })))) {
       const [args, code, words] = run.each;
@@ -330,7 +331,7 @@ describe('kubectl kellet', function () {
       expect(run.stderr, args.join(' ')).to.match(words);
       expect(run.stdout).to.equal('');
     }
-    // An account with no right to it: the data plane says who may not do what.
+    // For an account without permission, the data plane names the account and the permission.
     const idle = unique('idle');
     await kube.apply(
       { apiVersion: 'v1', kind: 'ServiceAccount', metadata: { name: idle } },
@@ -354,7 +355,7 @@ describe('kubectl kellet', function () {
     expect(denied.stderr).to.contain('kellet-operate');
   });
 
-  it('completes in a real bash, and for kubectl', async () => {
+  it('completes in bash and in kubectl', async () => {
     const { name } = await prepare(0, {});
     const bin = join(folder, 'bin');
     await execute('mkdir', ['-p', bin]);
@@ -377,7 +378,7 @@ describe('kubectl kellet', function () {
     expect(await complete('resume', '--can')).to.deep.equal(['--canary-percent']);
     await writeFile(join(folder, 'some-artifact.bin'), '');
     expect(await complete('upload', 'any', 'some-art')).to.deep.equal(['some-artifact.bin']);
-    // kubectl finds the plugin by its name, and asks it to complete.
+    // kubectl finds the plugin by its name and calls it for completion.
     const viaKubectl = await execute('kubectl', ['__complete', 'kellet', 'pause', name.slice(0, -2)], {
       env: environment,
     });
@@ -428,7 +429,7 @@ describe('kubectl kellet', function () {
       await api.stop();
     });
 
-    it('reaches a ready pod of the Service, and nothing before there is one', async () => {
+    it('connects to a ready pod of the Service, and fails while there is none', async () => {
       const { name } = await prepare(2, {});
       const token = await person([
         [kube.namespace, 'ClusterRole', 'view'],
@@ -439,7 +440,7 @@ describe('kubectl kellet', function () {
       const args = ['devices', name, '--service', `kellet-system/${service}`, '-o', 'name'];
       const early = await plugin(args, { kubeconfig: forwarding });
       expect(early.code, early.stderr).to.equal(6);
-      expect(early.stderr).to.contain('has no pod that is ready');
+      expect(early.stderr).to.contain('has no ready pod');
       const conditions = [{ type: 'Ready', status: 'True' }];
       const ready = JSON.stringify({ status: { phase: 'Running', conditions } });
       await kube

@@ -1,4 +1,4 @@
-// What a person sees and does with kubectl: columns, the same things in REST, refusals in words.
+// Using Kellet with kubectl: columns, consistency with REST, and validation errors.
 import { expect } from 'chai';
 import type { Rollout } from '../testing/fixtures.ts';
 import { admin, kubectl, makeArtifact, makeFleet, makeProfile, unique } from '../testing/fixtures.ts';
@@ -14,7 +14,7 @@ interface Resource {
   };
 }
 
-/** Header and first row of `kubectl get`, as a record. */
+/** Returns the first row of `kubectl get` as a record. */
 function columns(text: string): Record<string, string> {
   const [header, row] = text.trimEnd().split('\n') as [string, string];
   const starts = [...header.matchAll(/\S+/g)].map((match) => [match[0], match.index] as const);
@@ -82,7 +82,7 @@ describe('kubectl', () => {
     expect(await kube.run(['describe', 'otaro', name])).to.match(/Events:[\s\S]*Completed/);
   });
 
-  it('shows in one category what was made here and what was made through REST', async () => {
+  it('lists resources created with kubectl and through REST in one category', async () => {
     const profile = await makeProfile(await admin(), { name: `Shown ${unique('profile')}` });
     const { items } = await kube.json<{ items: (Resource & { kind: string })[] }>(['get', 'kellet']);
     const found = items.find(({ status }) => status?.['profileId'] === profile.profile_id);
@@ -102,7 +102,7 @@ describe('kubectl', () => {
     });
   });
 
-  it('says what is missing, and heals when it comes', async () => {
+  it('reports missing references, and recovers when they appear', async () => {
     const profile = await makeProfile(await admin());
     const name = unique('early');
     await kube.apply(otaRollout(name, name, profile.name));
@@ -120,7 +120,7 @@ describe('kubectl', () => {
     await kube.run(['delete', 'otaro', name]);
   });
 
-  it('is told at once, in words, what can never be', async () => {
+  it('gets clear validation errors immediately', async () => {
     const name = unique('fixed');
     const manifest = await otaPackage(name, '1.0.0', 'thermometer');
     await kube.apply(manifest);

@@ -1,4 +1,4 @@
-// Kubernetes identities at the gateway: what RBAC grants in the tenant's namespace and no more, told by the cluster itself.
+// Kubernetes identities at the gateway: exactly the permissions that RBAC grants in the tenant's namespace.
 import { expect } from 'chai';
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -14,7 +14,10 @@ describe('a Kubernetes identity', () => {
   let kube: Kubectl;
   let rolloutId: string;
 
-  /** A service account with these rules in a namespace, by default the tenant's; answers its user name and how to call as it. */
+  /**
+   * Creates a service account with these rules in a namespace, by default the tenant's. Returns its user name and a
+   * client.
+   */
   const account = async (rules: object[], options: { home?: string; namespace?: string } = {}) => {
     const name = unique('someone');
     const { home = kube.namespace, namespace = kube.namespace } = options;
@@ -50,7 +53,7 @@ describe('a Kubernetes identity', () => {
     rolloutId = (await rest.post<Rollout>('/api/v1/ota/rollouts', body)).rollout_id;
   });
 
-  it('may do what RBAC grants it in the namespace, and nothing beside it', async () => {
+  it('may do exactly what RBAC grants it in the namespace', async () => {
     const someone = await account([rule(['otarollouts/pause'], ['create']), rule(['otarollouts'], ['get'])]);
     const paused = await someone.send<Rollout>('POST', `ota/rollouts/${rolloutId}/pause`);
     expect(paused.body).to.include({ status: 'paused' });
@@ -67,7 +70,7 @@ describe('a Kubernetes identity', () => {
       expect(status, path).to.equal(403);
       expect(body.message, path).to.contain(someone.username);
     }
-    // Not by any right: who manages users and keys, or sends commands, signs in.
+    // No permission allows this: managing users and keys and sending commands require a sign-in.
     for (const [method, path] of [
       ['GET', 'auth/users'],
       ['POST', 'auth/api-keys'],
@@ -79,7 +82,7 @@ describe('a Kubernetes identity', () => {
     }
   });
 
-  it('is named in the trail and in the status of what it did', async () => {
+  it('is named in the audit log and in the status of affected rollouts', async () => {
     const someone = await account([rule(['otarollouts/pause', 'otarollouts/resume'], ['create'])]);
     expect((await someone.send('POST', `ota/rollouts/${rolloutId}/resume`)).status).to.equal(200);
     expect((await someone.send('POST', `ota/rollouts/${rolloutId}/pause`)).status).to.equal(200);
@@ -96,11 +99,11 @@ describe('a Kubernetes identity', () => {
     expect(lines.map(({ msg, code }) => `${msg} ${code}`)).to.deep.equal(['ResumeRollout OK', 'PauseRollout OK']);
     const [line] = lines;
     expect(line).to.include({ audit: 'kubernetes', rollout_id: rolloutId, permission: 'create otarollouts/resume' });
-    // The cluster's own audit log has this id beside the name of whoever had the token issued.
+    // The cluster's audit log has this id with the name of the person who requested the token.
     expect(line!['credential_id']).to.match(/^JTI=[0-9a-f-]{36}$/);
   });
 
-  it('acts in another namespace than its own only where that says so', async () => {
+  it('may act in another namespace only with a RoleBinding there', async () => {
     const visitor = await account([rule(['devices'], ['list'])], { home: 'kellet-system' });
     expect((await visitor.send('GET', 'devices')).status, 'its own namespace is no tenant’s').to.equal(403);
     const there = { 'x-kellet-namespace': kube.namespace };
@@ -109,7 +112,7 @@ describe('a Kubernetes identity', () => {
       'x-kellet-namespace': `kellet-${stack().info.other.tenant}`,
     });
     expect(foreign.status).to.equal(403);
-    // Who holds no right in a tenant learns nothing of its window and uses nothing of it up.
+    // A caller without permissions in a tenant neither sees nor uses its request window.
     expect(foreign.headers.get('x-ratelimit-remaining')).to.equal(null);
     const rest = await admin();
     const { body } = await rest.send<{ devices: unknown[] }>('GET', '/api/v1/devices', {
@@ -118,7 +121,7 @@ describe('a Kubernetes identity', () => {
     expect(body.devices, 'the header means nothing with another credential').to.have.length.above(0);
   });
 
-  it('is nobody without a token for us, or once its account is gone', async () => {
+  it('is rejected without a token for Kellet, or once its account is deleted', async () => {
     const someone = await account([rule(['devices', 'otarollouts'], ['list'])]);
     for (const audience of [[], ['--audience', 'https://kubernetes.default.svc.cluster.local'], ['--audience', 'x']]) {
       const token = await kube.run(['create', 'token', someone.name, ...audience]);
@@ -136,7 +139,7 @@ describe('a Kubernetes identity', () => {
     await waitUntil(async () => (await someone.send('GET', 'ota/rollouts')).status === 401, { what: 'the refusal' });
   });
 
-  it('holds through the roles view, edit and admin what belongs to them', async () => {
+  it('gets the aggregated permissions through view, edit and admin', async () => {
     const may = async (role: string, verb: string, what: string) => {
       const user = unique(role);
       await kube.run(['create', 'rolebinding', user, '--clusterrole', role, '--user', user]);

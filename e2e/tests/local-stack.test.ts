@@ -1,5 +1,4 @@
-// The local stack keeps its word (API.md "Local stack"): one file says where everything is, what dies comes back, what
-// is stopped is gone.
+// The local stack: one file has all addresses, dead processes are restarted, and nothing is left running after a stop.
 import type { ChildProcess } from 'node:child_process';
 import { spawn } from 'node:child_process';
 import { mkdtemp, readFile, rm, stat, writeFile } from 'node:fs/promises';
@@ -15,7 +14,7 @@ import { waitUntil } from '../../dev/stack/wait.ts';
 
 const readInfo = async (path: string) => JSON.parse(await readFile(path, 'utf8')) as DevInfo;
 
-/** The status of a sign-in. */
+/** Returns the status of a sign-in. */
 async function signIn(rest: string, account: { email: string; password: string; tenant?: string }): Promise<number> {
   const body = { email: account.email, password: account.password };
   const response = await fetch(`${rest}/api/v1/auth/login`, { method: 'POST', body: JSON.stringify(body) });
@@ -25,7 +24,7 @@ async function signIn(rest: string, account: { email: string; password: string; 
 describe('local stack', function () {
   this.timeout(240_000);
 
-  it('says in dev.json, for its owner alone, where everything is', async () => {
+  it('writes all addresses to dev.json, readable only by its owner', async () => {
     const { infoPath, info } = stack();
     expect((await stat(infoPath)).mode & 0o777).to.equal(0o600);
     const written = await readInfo(infoPath);
@@ -39,7 +38,7 @@ describe('local stack', function () {
     }
   });
 
-  it('lets both tenants and the platform administrator sign in, and nobody with another password', async () => {
+  it('accepts the administrators of both tenants and the platform, but no wrong password', async () => {
     const { rest, email, password, other, platform } = stack().info;
     for (const account of [{ email, password }, other, platform]) {
       expect(await signIn(rest, account), account.email).to.equal(200);
@@ -61,7 +60,7 @@ describe('local stack', function () {
     ['postgres', 'postgres'],
     ['kube-apiserver', 'kubeApiserver'],
   ] as [ProcessName, string][]) {
-    it(`starts ${name} again within 2 s of kill -9, and writes its new pid to dev.json`, async () => {
+    it(`restarts ${name} within 2 s of kill -9, and writes its new pid to dev.json`, async () => {
       const { infoPath } = stack();
       const before = (await readInfo(infoPath)).pids[key]!;
       await stack().kill(name);
@@ -78,7 +77,7 @@ describe('local stack', function () {
     });
   }
 
-  it('keeps what it was told through all of that', async () => {
+  it('keeps its state throughout', async () => {
     const { rest, email, password } = stack().info;
     const status = () => signIn(rest, { email, password });
     await waitUntil(async () => (await status()) === 200, { what: 'sign-in' });
@@ -97,7 +96,7 @@ describe('make dev', function () {
     await rm(folder, { recursive: true, force: true });
   });
 
-  /** Runs the command; resolves when it has printed `ready`, or has ended. */
+  /** Runs the command. Resolves when it has printed `ready` or exited. */
   async function runDev(stateFolder: string) {
     const child = spawn(process.execPath, [join(checkout, 'dev/stack/main.ts'), '--state', stateFolder], {
       stdio: ['ignore', 'pipe', 'pipe'],
@@ -115,14 +114,14 @@ describe('make dev', function () {
     return { child, output, ended };
   }
 
-  it('refuses to run twice on the same state, and says why', async () => {
+  it('refuses to run twice on the same state, with a clear message', async () => {
     const { output, ended } = await runDev(join(stack().infoPath, '..'));
     expect(await ended).to.equal(1);
     expect(output.error).to.include('is running');
     expect(processIdentity(stack().info.pids.apiserver!)).to.be.a('string');
   });
 
-  it('runs beside another stack on other ports, keeps its state between runs, and leaves nothing running', async () => {
+  it('runs beside another stack, keeps its state between runs, and leaves nothing running', async () => {
     const first = await runDev(folder);
     expect(first.output.out, first.output.error).to.include('ready');
     const info = await readInfo(join(folder, 'dev.json'));
@@ -133,7 +132,7 @@ describe('make dev', function () {
     for (const [name, pid] of Object.entries(info.pids)) expect(processIdentity(pid), name).to.equal(undefined);
     expect(await stat(join(folder, 'dev.json')).catch((error: NodeJS.ErrnoException) => error.code)).to.equal('ENOENT');
 
-    // Killed this time: the next run, and the watchdog, end what it leaves.
+    // Killed this time: the watchdog and the next run clean up.
     const second = await runDev(folder);
     const again = await readInfo(join(folder, 'dev.json'));
     expect({ ...again, pids: {} }).to.deep.equal({ ...info, pids: {} });

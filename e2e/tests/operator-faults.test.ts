@@ -1,7 +1,8 @@
-// Faults at any moment, from a seed: processes killed in the middle of reconciles, etcd and the data plane frozen, and all the
-// while a second operator that does not care for the lease. In the end everything is as the manifests say, once.
+// Random faults from a seed: processes are killed during reconciles, etcd and the data plane are frozen, and a second
+// operator ignores the lease. In the end everything must match the manifests, without duplicates.
 //
-//   KELLET_FAULT_ROUNDS   rounds (3; a long run takes 50), KELLET_FAULT_SEED   the seed that a failed run printed
+//   KELLET_FAULT_ROUNDS   number of rounds (default 3; a long run takes 50)
+//   KELLET_FAULT_SEED     seed, as printed by a failed run
 import { spawn, type ChildProcess } from 'node:child_process';
 import { createHash, randomInt } from 'node:crypto';
 import { once } from 'node:events';
@@ -20,7 +21,7 @@ import { waitUntil } from '../../dev/stack/wait.ts';
 const rounds = Number(process.env['KELLET_FAULT_ROUNDS'] ?? '3');
 const seed = Number(process.env['KELLET_FAULT_SEED'] ?? randomInt(2 ** 31));
 
-/** Numbers from 0 to below 1 that follow from the seed (mulberry32). */
+/** Returns a pseudo-random generator of numbers in [0, 1) (mulberry32). */
 function randomFrom(start: number): () => number {
   let state = start;
   return () => {
@@ -33,7 +34,7 @@ function randomFrom(start: number): () => number {
 
 type Fault = () => Promise<void>;
 
-/** Freezes a process for a while, as a machine does that swaps. */
+/** Freezes a process for a while, like a machine that is swapping. */
 async function freeze(name: 'etcd' | 'apiserver', milliseconds: number): Promise<void> {
   stack().signal(name, 'SIGSTOP');
   await sleep(milliseconds);
@@ -106,9 +107,9 @@ describe('operator under faults', function () {
     await settled();
   });
 
-  it(`does nothing twice and forgets nothing (seed ${seed})`, async () => {
+  it(`neither repeats nor loses work (seed ${seed})`, async () => {
     const make = (kind: string, name: string, spec: object) => ({ apiVersion, kind, metadata: { name }, spec });
-    /** What must be in the end: the value of the tag of each profile, undefined when it is deleted. */
+    /** Expected final state: the tag value of each profile, or undefined if it is deleted. */
     const wanted = new Map<string, string | undefined>();
     const keys = new Map<string, string>();
     const patiently = <T>(what: string, work: () => Promise<T>): Promise<T> =>
@@ -129,7 +130,7 @@ describe('operator under faults', function () {
       return Buffer.from(data['provisionKey']!, 'base64').toString();
     };
 
-    // A rollout goes through its stages all the while.
+    // A rollout progresses in the meantime.
     const profile = await makeProfile(rest, { ota_policy: { device_timeout_seconds: 5, max_attempts: 50 } });
     const fleet = await makeFleet(rest, profile.profile_id, 10);
     const compatibility = { device_type: profile.type };

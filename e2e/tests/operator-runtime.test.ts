@@ -22,7 +22,7 @@ interface ConfigMap extends KubernetesObject {
   data?: Record<string, string>;
 }
 
-/** Waits until something holds; a failure says what did not. */
+/** Waits for a condition. The error names it. */
 async function until(what: string, holds: () => boolean | Promise<boolean>, milliseconds = 15_000): Promise<void> {
   const end = Date.now() + milliseconds;
   while (!(await holds())) {
@@ -102,7 +102,7 @@ describe('operator runtime', () => {
     await proxy?.stop();
   });
 
-  it('lists in pages, then follows additions, changes and deletions, each told once', async () => {
+  it('lists in pages, then reports additions, changes and deletions once each', async () => {
     for (const name of ['a', 'b', 'c']) await put(name, '1');
     await follow({ pageSize: 2 });
     expect(log.toSorted()).to.deep.equal(['added a 1', 'added b 1', 'added c 1']);
@@ -115,7 +115,7 @@ describe('operator runtime', () => {
     expect(reflector.get(`default/${run}-a`)?.metadata).to.not.have.property('managedFields');
   });
 
-  it('resumes where it was when connections are reset, without listing again', async () => {
+  it('resumes after connection resets without listing again', async () => {
     await follow();
     for (let round = 0; round < 5; round += 1) {
       await until('it watches', () => watches() > round);
@@ -127,7 +127,7 @@ describe('operator runtime', () => {
     expect(log.filter((line) => line.includes('reset '))).to.have.length(5);
   });
 
-  it('outlives a server that is away', async () => {
+  it('survives an unavailable server', async () => {
     await follow();
     await until('it watches', () => watches() > 0);
     await proxy.stop();
@@ -137,7 +137,7 @@ describe('operator runtime', () => {
     await until('the last change is seen', () => seen('away') === '2');
   });
 
-  it('outlives errors of the server and a refused credential', async () => {
+  it('survives server errors and rejected credentials', async () => {
     await follow();
     await until('it watches', () => watches() > 0);
     for (const status of [500, 503, 429, 401]) {
@@ -152,7 +152,7 @@ describe('operator runtime', () => {
     expect(lists()).to.equal(1);
   });
 
-  it('goes on with a new token when its own is no longer good', async () => {
+  it('continues with a new token when its own expires', async () => {
     await follow();
     const folder = await mkdtemp(join(tmpdir(), 'kellet-token-'));
     const tokenFile = join(folder, 'token');
@@ -168,7 +168,7 @@ describe('operator runtime', () => {
       const namespaces = { ...configMaps, plural: 'namespaces', kind: 'Namespace', namespaced: false };
       await own.get(namespaces, '', 'default');
       await writeFile(tokenFile, 'no token at all');
-      // What was read stays good for a while.
+      // Credentials are cached for a while.
       await own.get(namespaces, '', 'default');
       const stale = new KubernetesClient({ config, userAgent: 'kellet-test' });
       const refused = await stale.get(namespaces, '', 'default').catch((error: unknown) => error);
@@ -181,7 +181,7 @@ describe('operator runtime', () => {
     }
   });
 
-  it('lists again when the server has forgotten where it was, and tells what happened meanwhile', async () => {
+  it('lists again if its version has expired, and reports missed changes', async () => {
     await put('gone', '1');
     await put('kept', '1');
     await put('again', '1');
@@ -202,7 +202,7 @@ describe('operator runtime', () => {
     expect(log.filter((line) => line.includes('kept'))).to.deep.equal([]);
   });
 
-  it('leaves a connection that has fallen silent', async () => {
+  it('abandons a silent connection', async () => {
     await follow({ idleMs: 500 });
     await until('it watches', () => watches() > 0);
     proxy.freezeStreams();
@@ -210,7 +210,7 @@ describe('operator runtime', () => {
     await until('it has connected anew', () => seen('silent') === '1');
   });
 
-  it('does not wait for an answer that never begins', async () => {
+  it('times out if a response never begins', async () => {
     await follow({ idleMs: 500 });
     await until('it watches', () => watches() > 0);
     proxy.fault = 'frozen';
@@ -222,7 +222,7 @@ describe('operator runtime', () => {
     await until('it has connected anew', () => seen('frozen') === '1');
   });
 
-  it('goes on when the server ends a watch in good order', async () => {
+  it('continues after the server ends a watch normally', async () => {
     await follow({ watchSeconds: 1 });
     await until('several watches have ended', () => watches() >= 3);
     await put('ended', '1');
@@ -230,14 +230,14 @@ describe('operator runtime', () => {
     expect(lists()).to.equal(1);
   });
 
-  it('says why the API server refuses', async () => {
+  it('reports the API server’s reason for a rejection', async () => {
     await follow();
     const failure = await client.get(configMaps, 'default', `${run}-nothing`).catch((error: unknown) => error);
     expect(failure).to.be.instanceOf(KubernetesError);
     expect((failure as KubernetesError).reason).to.equal('NotFound');
   });
 
-  it('elects one leader of three through a real Lease, and the next at once when it leaves', async () => {
+  it('elects one of three leaders with a real Lease, and the next one as soon as it is released', async () => {
     await follow();
     const name = `${run}-lease`;
     const leading = new Set<string>();

@@ -1,5 +1,5 @@
-// The operator on the whole stack: what is applied with kubectl takes effect in the data plane, what happens there shows in
-// status, in any order, through restarts, and without ever working against the one who applies.
+// The operator on the whole stack: manifests take effect in the data plane, and its state is reported in status, in any
+// order and across restarts, without interfering with other appliers.
 import { spawn } from 'node:child_process';
 import { createHash, randomBytes, randomUUID } from 'node:crypto';
 import { readFile, writeFile } from 'node:fs/promises';
@@ -89,7 +89,7 @@ describe('operator', function () {
     return Buffer.from(data[key]!, 'base64').toString();
   };
 
-  /** Applies a package whose artifact is served by the stack, and waits until it is verified. */
+  /** Applies a package with an artifact served by the stack, and waits until it is verified. */
   const makePackage = async (deviceType: string): Promise<Package> => {
     const version = `1.${++serial}.0`;
     const content = randomBytes(2048);
@@ -105,7 +105,7 @@ describe('operator', function () {
     return { name, version };
   };
 
-  /** Applies a profile with a template and claims devices with the minted key. */
+  /** Applies a profile with a template and claims devices with the generated key. */
   const makeFleet = async (size: number): Promise<{ profile: string; devices: Device[] }> => {
     const profile = unique('fleet');
     await kubectl.apply(
@@ -127,13 +127,13 @@ describe('operator', function () {
     return { profile, devices };
   };
 
-  /** The device's rollout, if it has been scheduled. */
+  /** Returns the device's rollout if it has been scheduled. */
   const assignment = async ({ id, rest }: Device): Promise<string | undefined> => {
     const answer = await rest.send<{ rollout_id?: string }>('GET', `/api/v1/devices/${id}/ota`);
     return answer.status === 200 ? answer.body.rollout_id : undefined;
   };
 
-  /** Every device that is scheduled and has not reported does so. */
+  /** Reports for every scheduled device without a report. */
   const report = async (
     devices: Device[],
     rollout_id: string,
@@ -171,13 +171,13 @@ describe('operator', function () {
   });
 
   describe('tenants', () => {
-    it('makes the namespace and the first password, and the tenant signs in with it', async () => {
+    it('creates the namespace and an initial password with which the tenant can sign in', async () => {
       const made = await kubectl.json<Resource>(['get', 'namespace', namespace]);
       expect(made.metadata.labels).to.include({ [tenantLabel]: tenant });
       expect((await admin.get<{ tenant_id: string }>('/api/v1/tenant')).tenant_id).to.equal(tenant);
     });
 
-    it('adopts a namespace that the Tenant names and that carries the label', async () => {
+    it('adopts a labelled namespace that the Tenant names', async () => {
       const other = `${tenant}-b`;
       const adopted = `${tenant}-own`;
       await kubectl.apply({
@@ -194,7 +194,7 @@ describe('operator', function () {
       await kubectl.run(['delete', 'namespace', adopted, '--wait=false']);
     });
 
-    it('waits for the Secret of the password, and goes on when it appears', async () => {
+    it('waits for the Secret with the password', async () => {
       const other = `${tenant}-c`;
       const secret = unique('late');
       await kubectl.apply(
@@ -212,7 +212,7 @@ describe('operator', function () {
       await kubectl.run(['delete', 'ktenant', other, '--timeout=30s']);
     });
 
-    it('says why resources of a namespace without a tenant are not honoured, and heals when the label comes', async () => {
+    it('reports resources in a namespace without a tenant, and recovers when the label is set', async () => {
       const other = `${tenant}-d`;
       const place = kubectl.in(unique(`${tenant}-stray`));
       await place.run(['create', 'namespace', place.namespace]);
@@ -226,7 +226,7 @@ describe('operator', function () {
       );
       await kubectl.apply(make('Tenant', other, {}));
       await place.run(['label', 'namespace', place.namespace, `${tenantLabel}=${tenant}`]);
-      // The tenant has its namespace already: a second one stays without.
+      // The tenant already has a namespace, so a second one gets none.
       await waitUntil(
         async () => {
           const { status } = await place.json<Resource>(['get', 'dprof', 'stray']);
@@ -241,11 +241,11 @@ describe('operator', function () {
   });
 
   describe('resources', () => {
-    it('refuses in words what cannot be honoured', async () => {
+    it('reports why a resource cannot be applied', async () => {
       const bad = makeRollout('bad', 'x', { name: 'p', version: '' }, { steps: [{ percent: 50 }, { percent: 10 }] });
       const failure = await kubectl.apply(bad).then(String, String);
-      expect(failure).to.include('steps must have rising percents');
-      expect(failure).to.include('steps must have percents above canaryPercent');
+      expect(failure).to.include('steps must have increasing percent values');
+      expect(failure).to.include('steps must have percent values greater than canaryPercent');
     });
 
     it('resolves references in any order', async () => {
@@ -256,7 +256,7 @@ describe('operator', function () {
       await kubectl.wait(`ptmpl/${name}`, 'condition=Ready', 10);
     });
 
-    it('shows each resource in REST and removes it there when it is deleted', async () => {
+    it('mirrors each resource to REST and removes it there on deletion', async () => {
       const name = unique('shown');
       await kubectl.apply(make('DeviceProfile', name, { type: name, anchoringPolicy: { mode: 'PerEvent' } }));
       await kubectl.wait(`dprof/${name}`, 'condition=Ready');
@@ -268,7 +268,7 @@ describe('operator', function () {
       expect((failure as RestError).status).to.equal(404);
     });
 
-    it('takes up what was made through REST, and never twice', async () => {
+    it('adopts resources created through REST, exactly once', async () => {
       const name = `Made by REST ${unique('x')}`;
       const { profile_id } = await admin.post<{ profile_id: string }>('/api/v1/profiles', { name, type: 'rest' });
       const items = await kubectl.json<{ items: Resource[] }>(['get', 'dprof', '-l', `${createdByLabel}=api`]);
@@ -281,7 +281,7 @@ describe('operator', function () {
       await goes('dprof', found.metadata.name);
     });
 
-    it('holds a deletion back while something uses the resource, and says what', async () => {
+    it('blocks the deletion of a resource in use, and reports by what', async () => {
       const name = unique('used');
       await kubectl.apply(
         make('DeviceProfile', name, { type: name }),
@@ -294,7 +294,7 @@ describe('operator', function () {
       await goes('dprof', name);
     });
 
-    it('takes a provision key from a Secret once it is there, and mints and rotates its own', async () => {
+    it('reads a provision key from a Secret, and generates and rotates its own', async () => {
       const name = unique('keys');
       await kubectl.apply(
         make('DeviceProfile', name, { type: name }),
@@ -322,7 +322,7 @@ describe('operator', function () {
       const after = await secretValue(`${minted}-provision-key`, 'provisionKey');
       expect((await claim(after, `${name}-3`)).status).to.equal(200);
 
-      // Through REST: the answer shows the key once, and the Secret holds the same.
+      // Through REST: the response contains the key once, and the Secret gets the same key.
       const template = `/api/v1/provisioning/templates/${(await get('ptmpl', minted)).status!['templateId'] as string}`;
       const { spec } = await get('ptmpl', minted);
       const { provision_key } = await admin.post<{ provision_key: string }>(`${template}/rotate-key`);
@@ -342,7 +342,7 @@ describe('operator', function () {
       await goes('secret', `${minted}-provision-key`);
     });
 
-    it('tells the expiry of a key when it happens', async () => {
+    it('reports the expiry of a key when it happens', async () => {
       const name = unique('expiry');
       await kubectl.apply(
         make('DeviceProfile', name, { type: name }),
@@ -352,7 +352,7 @@ describe('operator', function () {
       expect((await get('ptmpl', name)).status?.['keyState']).to.equal('Expired');
     });
 
-    it('says that an artifact is not what was declared', async () => {
+    it('reports an artifact that does not match its declaration', async () => {
       const name = unique('wrong');
       const file = `${tenant}-${name}.bin`;
       await writeFile(join(stack().artifactsFolder, file), 'something else');
@@ -364,7 +364,7 @@ describe('operator', function () {
   });
 
   describe('rollouts', () => {
-    it('goes through canary, steps, soak and approval to the end', async () => {
+    it('completes a rollout through canary, steps, soak and approval', async () => {
       const { profile, devices } = await makeFleet(10);
       const package_ = await makePackage(profile);
       const name = unique('steps');
@@ -392,7 +392,7 @@ describe('operator', function () {
       await kubectl.wait(`otaro/${name}`, 'condition=Ready', 5);
     });
 
-    it('pauses by itself, is not un-paused by Git, and rolls back', async () => {
+    it('pauses automatically, is not un-paused by Git, and rolls back', async () => {
       const { profile, devices } = await makeFleet(10);
       const good = await makePackage(profile);
       const bad = await makePackage(profile);
@@ -406,7 +406,7 @@ describe('operator', function () {
       expect(paused.status?.failurePercent).to.be.greaterThan(10);
       await untilCondition('otaro', name, 'Degraded', 'True FailureThresholdExceeded');
 
-      // A GitOps tool applies what it has, again and again, under a name of its own.
+      // A GitOps tool keeps applying its manifests with its own field manager.
       for (let round = 0; round < 3; round += 1) {
         await kubectl.run(
           ['apply', '--server-side', '--field-manager=gitops', '--force-conflicts', '--filename', '-'],
@@ -439,7 +439,7 @@ describe('operator', function () {
       expect(done.status?.outcome).to.equal('RolledBack');
     });
 
-    it('is held by spec.paused whatever the verbs say, and shows verbs without touching spec', async () => {
+    it('is held by spec.paused regardless of commands, which never change spec', async () => {
       const { profile } = await makeFleet(2);
       const package_ = await makePackage(profile);
       const name = unique('held');
@@ -464,7 +464,7 @@ describe('operator', function () {
       expect((await untilPhase(name, 'Completed')).status?.outcome).to.equal('Cancelled');
     });
 
-    it('lets one rollout of a profile and type run at a time, the next when it ends', async () => {
+    it('runs one rollout per profile and type at a time', async () => {
       const { profile } = await makeFleet(1);
       const package_ = await makePackage(profile);
       const [first, second] = [unique('first'), unique('second')];
@@ -477,7 +477,7 @@ describe('operator', function () {
       await kubectl.run(['delete', 'otaro', second, '--timeout=30s']);
     });
 
-    it('goes on after the operator was killed in the middle, and writes nothing when nothing changes', async () => {
+    it('continues after the operator is killed, and writes nothing if nothing changes', async () => {
       const { profile, devices } = await makeFleet(4);
       const package_ = await makePackage(profile);
       const name = unique('killed');
@@ -507,7 +507,7 @@ describe('operator', function () {
   });
 
   describe('outages', () => {
-    it('says that the data plane is away, and catches up by itself when it is back', async () => {
+    it('reports an unavailable data plane, and catches up afterwards', async () => {
       const name = unique('away');
       const control = stack().isSplit ? 'services' : 'apiserver';
       await stack().stopProcess(control);
@@ -520,7 +520,7 @@ describe('operator', function () {
       await kubectl.wait(`dprof/${name}`, 'condition=Ready', 30);
     });
 
-    it('catches up after the Kubernetes API was restarted', async () => {
+    it('catches up after a restart of the Kubernetes API', async () => {
       const name = unique('restarted');
       await kubectl.apply(make('DeviceProfile', name, { type: name }));
       await kubectl.wait(`dprof/${name}`, 'condition=Ready');
@@ -538,7 +538,7 @@ describe('operator', function () {
       expect(stack().info.pids.operator, 'the operator lives through it').to.equal(pid);
     });
 
-    it('ends when its lease is another’s, and leads again once that one is silent', async () => {
+    it('exits when another holder takes its lease, and leads again once that one is silent', async () => {
       const pid = stack().info.pids.operator;
       const system = kubectl.in('kellet-system');
       const spec = { holderIdentity: 'another', leaseDurationSeconds: 3 };
@@ -551,7 +551,7 @@ describe('operator', function () {
       await stack().waitReady('operator');
     });
 
-    it('gives its lease back when it is stopped', async () => {
+    it('releases its lease at shutdown', async () => {
       await stack().stopProcess('operator');
       try {
         const holder = ['get', 'lease', 'kellet-operator', '-o', 'jsonpath={.spec.holderIdentity}'];
@@ -561,7 +561,7 @@ describe('operator', function () {
       }
     });
 
-    it('leaves the work to one of two operators', async () => {
+    it('runs only one of two operators', async () => {
       const { kubeconfig } = stack().info;
       const environment = {
         ...process.env,
@@ -595,7 +595,7 @@ describe('operator', function () {
     });
   });
 
-  it('lets a namespace go with everything in it, and makes it anew', async () => {
+  it('allows deleting a namespace with its resources, and recreates it', async () => {
     const { profile, devices } = await makeFleet(1);
     const package_ = await makePackage(profile);
     const name = unique('last');

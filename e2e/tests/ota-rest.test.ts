@@ -1,4 +1,4 @@
-// Updates by REST, seen from both sides (SPEC "OTA", notes on rollouts).
+// OTA updates through REST, from the perspective of administrators and devices.
 import { createHash, generateKeyPairSync, sign } from 'node:crypto';
 import { expect } from 'chai';
 import type { Behaviour } from '../../dev/devices/behaviour.ts';
@@ -33,7 +33,7 @@ const waitRollout = (id: string, what: string, holds: (rollout: Rollout) => bool
     { what, timeoutMilliseconds: 40_000, intervalMilliseconds: 200 },
   );
 
-/** A profile with its fleet, and packages for it. */
+/** A profile with a fleet and packages. */
 async function makeScene(count: number, behaviourOf: (index: number) => Behaviour = () => ({ kind: 'healthy' })) {
   const profile = await makeProfile(await admin(), { ota_policy: { device_timeout_seconds: 30, max_attempts: 1 } });
   const fleet = await makeFleet(await admin(), profile.profile_id, count, (index) => ({
@@ -59,7 +59,7 @@ async function startRollout(
   return (await admin()).post<Rollout>('/api/v1/ota/rollouts', body);
 }
 
-/** Runs the fleet while `work` goes on. */
+/** Runs the fleet during `work`. */
 async function withFleet<T>(fleet: Fleet, work: () => Promise<T>): Promise<T> {
   fleet.start();
   try {
@@ -69,7 +69,7 @@ async function withFleet<T>(fleet: Fleet, work: () => Promise<T>): Promise<T> {
   }
 }
 
-/** Takes the update without installing anything: the test reports by itself. */
+/** Receives the update without installing anything; the test reports instead. */
 async function acknowledge(device: SimulatedDevice): Promise<void> {
   const commands = await device.poll(20);
   expect(commands.map(({ method }) => method)).to.include('ota_start');
@@ -80,16 +80,16 @@ const report = (device: SimulatedDevice, rolloutId: string, status: 'success' | 
     body: { device_id: device.deviceId, rollout_id: rolloutId, status, firmware_version: version },
   });
 
-describe('updates by REST', () => {
+describe('updates through REST', () => {
   describe('packages', () => {
-    it('are available once the artifact has the declared checksum, and kubectl sees them', async () => {
+    it('are available once the artifact is verified, and visible in kubectl', async () => {
       const name = unique('package');
       const made = await makePackage(await admin(), { name, version: '1.2.3' });
       expect(made).to.include({ status: 'available', checksum_verified: true });
       interface Found {
         items: { status?: { packageId?: string }; metadata: { labels?: Record<string, string> } }[];
       }
-      // The operator writes the status a moment after the answer.
+      // The operator writes the status shortly after the response.
       const find = async () => {
         const { items } = await (await kubectl()).json<Found>(['get', 'otapkg']);
         return items.find(({ status }) => status?.packageId === made.package_id);
@@ -98,7 +98,7 @@ describe('updates by REST', () => {
       expect(resource.metadata.labels).to.include({ 'kellet.dev/created-by': 'api' });
     });
 
-    it('leave nothing when the checksum, the size or the place is wrong', async () => {
+    it('leave nothing behind if the checksum, size or URL is wrong', async () => {
       const artifact = await makeArtifact();
       const right = { artifact_uri: artifact.uri, sha256: artifact.sha256, size_bytes: artifact.sizeBytes };
       const cases: [string, Record<string, unknown>, RegExp][] = [
@@ -130,7 +130,7 @@ describe('updates by REST', () => {
       }
     });
 
-    it('carry a signature that the tenant trusts, or are refused; the device checks it too', async () => {
+    it('are rejected without a trusted signature, which the device verifies too', async () => {
       const keys = generateKeyPairSync('ed25519');
       const pem = keys.publicKey.export({ type: 'spki', format: 'pem' }).toString();
       await (await admin()).patch('/api/v1/tenant', { trusted_signing_keys: [pem] });
@@ -195,7 +195,7 @@ describe('updates by REST', () => {
       });
     });
 
-    it('come in ranges of at most 64 KiB, in any order, and say where the end is', async () => {
+    it('are served in ranges of at most 64 KiB, in any order, marking the last one', async () => {
       const last = Math.floor(artifact.sizeBytes / 65_536) * 65_536;
       for (const [offset, length, complete] of [
         [last, undefined, true],
@@ -214,7 +214,7 @@ describe('updates by REST', () => {
       }
     });
 
-    it('refuse more than 64 KiB, a place beyond the end, and any other package', async () => {
+    it('reject more than 64 KiB, an offset beyond the end, and other packages', async () => {
       expect((await chunk({ package_id: packageId, offset: 0, length: 65_537 })).status).to.equal(400);
       expect((await chunk({ package_id: packageId, offset: artifact.sizeBytes })).status).to.equal(400);
       for (const other of [otherPackageId, '00000000-0000-4000-8000-000000000000', 'nonsense']) {
@@ -223,7 +223,7 @@ describe('updates by REST', () => {
       }
     });
 
-    it('follow an assignment of the device itself before that of its rollout', async () => {
+    it('prefer the device’s own assignment over that of its rollout', async () => {
       const path = `/api/v1/devices/${device.deviceId}/ota/assignment`;
       await (await admin()).call('PUT', path, { body: { package_id: otherPackageId } });
       expect(await device.rest.get(`/api/v1/devices/${device.deviceId}/ota`)).to.include({ version: '1.1.0' });
@@ -233,7 +233,7 @@ describe('updates by REST', () => {
   });
 
   describe('rollouts', () => {
-    it('schedule the canary alone, are raised, and complete when all have succeeded', async () => {
+    it('schedule only the canary, can be raised, and complete when all devices have succeeded', async () => {
       const { profile, fleet, makeVersion } = await makeScene(10);
       const { package_id } = await makeVersion('1.0.0');
       const rollout = await startRollout(profile, package_id, { canary_percent: 25 });
@@ -263,7 +263,7 @@ describe('updates by REST', () => {
       expect(again.body.code).to.equal('FAILED_PRECONDITION');
     });
 
-    it('pause themselves at 11 % of failures and not at 10 %, say so once, and reach nobody else', async () => {
+    it('pause at 11 % failures but not at 10 %, with one alert, and reach no further devices', async () => {
       const events = await followEvents(stack().info.natsUrl, `profile.ota.rollout.paused.${stack().info.tenant}.*`);
       try {
         const { profile, fleet, makeVersion } = await makeScene(20);
@@ -284,7 +284,7 @@ describe('updates by REST', () => {
         ).to.equal(200);
         expect(await getRollout(rollout.rollout_id), 'at 10 %').to.include({ status: 'active' });
         await report(canary[1]!, rollout.rollout_id, 'failure', '1.0.0');
-        // In the very transaction of the report.
+        // In the transaction of the report.
         const paused = await getRollout(rollout.rollout_id);
         expect(paused, 'at 20 %').to.deep.include({ status: 'paused', pause_reasons: ['failure_threshold_exceeded'] });
         expect(paused.counts.failed).to.equal(2);
@@ -306,7 +306,7 @@ describe('updates by REST', () => {
       }
     });
 
-    it('count eleven failures of a hundred as too many, and ten as not', async () => {
+    it('pause at eleven failures of a hundred, but not at ten', async () => {
       const { profile, fleet, makeVersion } = await makeScene(100);
       const { package_id } = await makeVersion('1.0.0');
       const { rollout_id } = await startRollout(profile, package_id, { failure_threshold_percent: 10 });
@@ -317,7 +317,7 @@ describe('updates by REST', () => {
       expect(await getRollout(rollout_id), 'at 11 %').to.include({ status: 'paused', failure_percent: 11 });
     });
 
-    it('take success on another version for a failure', async () => {
+    it('count success with another version as a failure', async () => {
       const { profile, fleet, makeVersion } = await makeScene(1, () => ({ kind: 'wrong-version', version: '0.9.0' }));
       const { package_id } = await makeVersion('1.0.0');
       const { rollout_id } = await startRollout(profile, package_id, { failure_threshold_percent: 100 });
@@ -326,7 +326,7 @@ describe('updates by REST', () => {
       expect(await (await admin()).get(`/api/v1/devices/${deviceId}`)).to.include({ firmware_version: '0.9.0' });
     });
 
-    it('count a device that is never heard of again as failed', async () => {
+    it('count a silent device as failed', async () => {
       const { profile, fleet, makeVersion } = await makeScene(2, (index) =>
         index ? { kind: 'healthy' } : { kind: 'silent' },
       );
@@ -361,7 +361,7 @@ describe('updates by REST', () => {
       ).to.be.at.most(4);
     });
 
-    it('bring a device back that finishes the update when the rollback has begun', async () => {
+    it('roll back a device that finishes the update after the rollback has begun', async () => {
       const { profile, fleet, makeVersion } = await makeScene(1);
       const device = fleet.devices[0]!;
       const [first, second] = [await makeVersion('1.0.0'), await makeVersion('2.0.0')];
@@ -379,7 +379,7 @@ describe('updates by REST', () => {
       expect(member!.state).to.equal('rolled_back');
     });
 
-    it('pause and resume by hand, the same verb twice changing nothing', async () => {
+    it('pause and resume on command, idempotently', async () => {
       const { profile, fleet, makeVersion } = await makeScene(2);
       const { package_id } = await makeVersion('1.0.0');
       const { rollout_id } = await startRollout(profile, package_id, { canary_percent: 50 });
@@ -395,7 +395,7 @@ describe('updates by REST', () => {
       expect((await verb('rollback')).body.code).to.equal('FAILED_PRECONDITION');
     });
 
-    it('are one at a time for a profile, and validated', async () => {
+    it('are validated, and limited to one at a time per profile', async () => {
       const { profile, makeVersion } = await makeScene(1);
       const { package_id } = await makeVersion('1.0.0');
       await startRollout(profile, package_id);

@@ -1,4 +1,4 @@
-// From a point to a proof that needs nobody (SPEC "Anchors", "Verification").
+// From a point to an independently verifiable proof.
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -62,7 +62,7 @@ describe('proofs', () => {
   const waitProof = (hash: string, query = {}) =>
     waitUntil(proofOf(hash, query), { what: `proof of ${hash}`, timeoutMilliseconds: 30_000 });
 
-  it('hashes a point as the specification says', () => {
+  it('hashes a point as documented', () => {
     const { tenant } = stack().info;
     for (const [index, { timestamp, numeric_values, string_values }] of readings.entries()) {
       const payload = canonicalPayload(numeric_values, string_values);
@@ -76,7 +76,7 @@ describe('proofs', () => {
     }
   });
 
-  it('says of a hash without a proof that it may be pending or nonexistent', async () => {
+  it('reports that a hash without a proof may be pending or nonexistent', async () => {
     const answer = await (
       await admin()
     ).send<{ code: string; message: string }>('GET', `/api/v1/verify/hash/${'ab'.repeat(32)}`);
@@ -84,7 +84,7 @@ describe('proofs', () => {
     expect(answer.body.message).to.match(/no blockchain proof.*data hash.*pending or nonexistent/i);
   });
 
-  it('proves every point, by its hash and by its values', async () => {
+  it('proves every point by its hash and by its values', async () => {
     for (const [index, hash] of hashes.entries()) {
       const proof = await waitProof(hash);
       expect(proof).to.include({ data_hash: hash, tenant_id: stack().info.tenant, device_id: device.deviceId });
@@ -97,14 +97,14 @@ describe('proofs', () => {
     }
   });
 
-  it('has no proof for values that differ in the last digit', async () => {
+  it('has no proof for values with a different last digit', async () => {
     const { timestamp, numeric_values, string_values } = readings[0]!;
     const forged = { ...numeric_values, wind: numeric_values['wind']! + 0.1 };
     const body = { device_id: device.deviceId, timestamp, numeric_values: forged, string_values };
     expect((await (await admin()).send('POST', '/api/v1/verify/raw', { body })).status).to.equal(404);
   });
 
-  it('shows the batch: its state, its leaves in order, and lists what is proven', async () => {
+  it('returns the batch with its state and leaves in order, and lists proofs', async () => {
     const proof = await waitProof(hashes[0]!);
     const batch = await (await admin()).get<Batch>(`/api/v1/anchors/batches/${proof.batch_id}`);
     expect(batch).to.include({ status: 'confirmed', txid: proof.txid });
@@ -121,7 +121,7 @@ describe('proofs', () => {
     expect({ total: page.total, shown: page.proofs.length }).to.deep.equal({ total: 20, shown: 6 });
   });
 
-  it('gives a bundle that kellet-verify proves without network, and refutes when a digit or a leaf is another', async () => {
+  it('returns a bundle that kellet-verify proves offline, and refutes if a digit or leaf is changed', async () => {
     const { bundle } = await waitProof(hashes[5]!, { include_bundle: true });
     const write = async (name: string, value: unknown) => {
       const path = join(folder, name);
@@ -157,7 +157,7 @@ describe('proofs', () => {
     expect(unpinned.code, 'without a pin').to.equal(3);
   });
 
-  it('seals a batch at 1000 points without waiting for the clock, and proves the first and the last', async () => {
+  it('seals a batch at 1000 points without waiting for the timeout', async () => {
     const other = await makeDevice(await admin());
     const many = replay(weatherStations(), 0, 1100);
     expect(await other.send(many)).to.include({ accepted: 1100 });
@@ -169,7 +169,7 @@ describe('proofs', () => {
     expect(batch.count).to.be.at.most(1000);
   });
 
-  it('survives callbacks that are lost, late and doubled', async () => {
+  it('handles lost, late and duplicate callbacks', async () => {
     const devchain = stack().info.devchain!;
     const faults = (body: object) => fetch(`${devchain}/dev/faults`, { method: 'POST', body: JSON.stringify(body) });
     await faults({ drop_callbacks: true });

@@ -1,4 +1,4 @@
-// The tenant's window of requests (SPEC "Limits").
+// The tenant's rate limit.
 import { randomBytes } from 'node:crypto';
 import { expect } from 'chai';
 import { anonymous, unique } from '../testing/fixtures.ts';
@@ -20,8 +20,8 @@ describe('rate limit', () => {
 
   const header = ({ headers }: RestResponse, name: string) => Number(headers.get(`x-ratelimit-${name}`) ?? NaN);
 
-  it('counts down in the headers, then refuses until the window is over', async () => {
-    // The window is a minute of the database's clock: a sequence that meets its end begins anew.
+  it('counts down in the headers, then rejects until the window ends', async () => {
+    // The window is a minute of the database's clock: restart a sequence that crosses its end.
     const sequence = async (): Promise<RestResponse[]> => {
       const answers: RestResponse[] = [];
       for (let index = 0; index < limit + 2; index++) answers.push(await rest.send('GET', '/api/v1/profiles'));
@@ -49,7 +49,7 @@ describe('rate limit', () => {
     expect(metrics.body).to.match(/^svc_gateway_rate_limited_total\{tenant="limited-[0-9a-f]+"\} [1-9]/m);
   });
 
-  it('has no part in routes without a credential, nor in health', async () => {
+  it('does not apply to routes without authentication or to health', async () => {
     for (const [method, path] of [
       ['GET', '/healthz'],
       ['GET', '/readyz'],

@@ -1,5 +1,5 @@
-// Creation, change and deletion of custom resources through REST's way, against a real API server and a real database:
-// the resource and the working copy always agree, and nothing half made stays.
+// Creating, changing and deleting custom resources for REST callers, with a real API server and database: resource and
+// working copy always agree, and nothing partial remains.
 import { randomUUID } from 'node:crypto';
 import {
   create,
@@ -55,7 +55,7 @@ const tenantId = 'writer';
 const context: CallContext = internalContext({ ...publicCaller, kind: 'user', tenantId });
 const logger = createLogger('silent');
 
-/** What a creation is to answer with: the id alone. */
+/** Response of a creation: only the id. */
 const idOf = (_tx: unknown, id: string) => Promise.resolve(id);
 
 const refusalOf = (promise: Promise<unknown>) =>
@@ -126,11 +126,11 @@ describe('custom resources written for REST callers', function () {
   const intents = async () =>
     (await test.database.system((tx) => tx.query<{ state: string; name: string }>('SELECT * FROM resource_intents')))
       .rows;
-  /** As kubectl or Argo CD would: server-side apply by another manager, taking what it names. */
+  /** Server-side apply with force by another manager, like kubectl or Argo CD. */
   const applyAsAnother = (name: string, spec: DeviceProfileSpec) =>
     fetchApply('DeviceProfile', name, spec, 'argocd-controller');
   const fetchApply = async (kind: string, name: string, spec: object, manager: string) => {
-    // The client under test always writes as kellet-api: another manager needs another door.
+    // The client under test always writes as kellet-api, so another manager needs a different client.
     const door = kubernetes as unknown as { call(request: object): Promise<KubernetesObject> };
     return door.call({
       method: 'PATCH',
@@ -140,7 +140,7 @@ describe('custom resources written for REST callers', function () {
     });
   };
 
-  it('makes the resource and the working copy, which say the same', async () => {
+  it('creates a matching resource and working copy', async () => {
     const made = await call(profile.createProfile, {
       name: 'Cold store',
       type: 'thermometer',
@@ -172,13 +172,13 @@ describe('custom resources written for REST callers', function () {
     expect(await refusalOf(call(profile.createProfile, { name: 'Cold store' }))).to.match(/^ALREADY_EXISTS/);
   });
 
-  it('answers ALREADY_EXISTS for a name that only Kubernetes knows, and leaves that resource alone', async () => {
+  it('returns ALREADY_EXISTS for a name that exists only in Kubernetes, leaving that resource alone', async () => {
     await applyAsAnother('from-git', { type: 'git' });
     expect(await refusalOf(call(profile.createProfile, { name: 'from-git' }))).to.match(/^ALREADY_EXISTS/);
     expect((await read<DeviceProfileSpec>('DeviceProfile', 'from-git'))!.spec).to.deep.equal({ type: 'git' });
   });
 
-  it('changes what the body names and nothing else, again and again', async () => {
+  it('changes only the fields in the body, repeatedly', async () => {
     const { profileId } = await call(profile.createProfile, {
       name: 'changing',
       type: 'a',
@@ -206,7 +206,7 @@ describe('custom resources written for REST callers', function () {
     );
   });
 
-  it('loses none of the changes that several callers make at once, also in another process', async () => {
+  it('loses no concurrent changes, also across processes', async () => {
     const { profileId } = await call(profile.createProfile, { name: 'busy', type: 'a', defaultTags: { a: 'b' } });
     const { database } = test;
     const replica = new ResourceWriter({ database, kubernetes, dispatcher, logger });
@@ -235,7 +235,7 @@ describe('custom resources written for REST callers', function () {
     }
   });
 
-  it('shows the last name whatever else is changed at the same moment', async () => {
+  it('keeps the last name despite concurrent changes of other fields', async () => {
     const { profileId } = await call(profile.createProfile, { name: 'named' });
     for (let round = 1; round <= 8; round += 1) {
       await Promise.all([
@@ -254,7 +254,7 @@ describe('custom resources written for REST callers', function () {
     }
   });
 
-  it('makes resources that nobody can delete unheard, also after a change', async () => {
+  it('creates resources with a finalizer, also after a change', async () => {
     const { profileId } = await call(profile.createProfile, { name: 'held', type: 'a' });
     expect((await read('DeviceProfile', 'held'))!.metadata.finalizers).to.deep.equal([finalizer]);
     await call(profile.updateProfile, { profileId, type: 'b', updateMask: mask('type') });
@@ -263,7 +263,7 @@ describe('custom resources written for REST callers', function () {
     expect(await read('DeviceProfile', 'held')).to.equal(undefined);
   });
 
-  it('takes no field from another manager, and says whose it is', async () => {
+  it('takes over no field from another manager, and names the manager', async () => {
     const { profileId } = await call(profile.createProfile, { name: 'shared', type: 'a', offlineAfterSeconds: 60 });
     const object = await applyAsAnother('shared', { type: 'git' });
     await dispatcher.apply(applyRequest('DeviceProfile', tenantId, object as KubernetesObject<DeviceProfileSpec>));
@@ -284,7 +284,7 @@ describe('custom resources written for REST callers', function () {
     expect(other).to.include({ type: 'git', offlineAfterSeconds: 90 });
   });
 
-  it('deletes both, unless the profile is used', async () => {
+  it('deletes both, unless the profile is in use', async () => {
     const { profileId } = await call(profile.createProfile, { name: 'doomed' });
     const deviceId = newId();
     await test.database.tenant(tenantId, (tx) =>
@@ -319,7 +319,7 @@ describe('custom resources written for REST callers', function () {
     expect(names).to.include.members(['Cold store', 'Changed!', 'doomed']);
   });
 
-  it('shows a template’s key once; Kubernetes and the database hold its hash alone', async () => {
+  it('returns a template’s key once; Kubernetes and the database have only its hash', async () => {
     const { profileId } = await call(profile.createProfile, { name: 'keyed' });
     const made = await call(template.createTemplate, {
       name: 'keys',
@@ -356,7 +356,7 @@ describe('custom resources written for REST callers', function () {
     expect(await read('ProvisioningTemplate', 'keys')).to.equal(undefined);
   });
 
-  it('refuses templates whose references or fields do not hold, and leaves nothing', async () => {
+  it('rejects templates with invalid references or fields, leaving nothing behind', async () => {
     const { profileId } = await call(profile.createProfile, { name: 'strict' });
     const make = (fields: object) => refusalOf(call(template.createTemplate, { name: 'no', profileId, ...fields }));
     expect(await make({ name: '' })).to.equal('INVALID_ARGUMENT name is required');
@@ -370,7 +370,7 @@ describe('custom resources written for REST callers', function () {
     expect(await read('ProvisioningTemplate', 'no')).to.equal(undefined);
   });
 
-  it('removes the resource again when the data plane refuses it', async () => {
+  it('removes the resource if the data plane rejects it', async () => {
     const spec: ProvisioningTemplateSpec = { profileRef: { name: 'nowhere' }, keySha256: 'ab'.repeat(32) };
     const made = writer.create(context, { kind: 'ProvisioningTemplate', displayName: 'refused', spec }, idOf);
     expect(await refusalOf(made)).to.equal('NOT_FOUND profile_id: there is no DeviceProfile nowhere');
@@ -378,13 +378,13 @@ describe('custom resources written for REST callers', function () {
     expect((await intents()).find((intent) => intent.name === 'refused')).to.include({ state: 'cancelled' });
   });
 
-  it('says what the definition refuses', async () => {
+  it('reports validation errors of the definition', async () => {
     const spec: DeviceProfileSpec = { offlineAfterSeconds: 0 };
     const made = writer.create(context, { kind: 'DeviceProfile', displayName: 'invalid', spec }, idOf);
     expect(await refusalOf(made)).to.match(/^INVALID_ARGUMENT offline_after_seconds: /);
   });
 
-  it('takes a change back that the data plane refuses', async () => {
+  it('reverts a change that the data plane rejects', async () => {
     await call(profile.createProfile, { name: 'held' });
     const { profileId } = await call(profile.createProfile, { name: 'holder' });
     await call(template.createTemplate, { name: 'steady', profileId });
@@ -395,7 +395,7 @@ describe('custom resources written for REST callers', function () {
   });
 
   describe('when the data plane is slow', () => {
-    /** An applier that takes a profile up when it is let. */
+    /** An applier that applies a profile when released. */
     const slow = () => {
       let let_go: () => void = () => undefined;
       const gate = new Promise<void>((resolve) => (let_go = resolve));
@@ -414,7 +414,7 @@ describe('custom resources written for REST callers', function () {
       return { writer: new ResourceWriter(options), let_go };
     };
 
-    it('cancels at the deadline: UNAVAILABLE, no resource, and a late applier takes nothing up', async () => {
+    it('cancels at the deadline: UNAVAILABLE, no resource, and nothing applied later', async () => {
       const { writer: impatient, let_go } = slow();
       const made = impatient.create(context, { kind: 'DeviceProfile', displayName: 'late', spec: {} }, idOf);
       expect(await refusalOf(made)).to.match(/^UNAVAILABLE/);
@@ -425,7 +425,7 @@ describe('custom resources written for REST callers', function () {
       expect(rows.rowCount).to.equal(0);
     });
 
-    it('succeeds when the operator took the resource up in time', async () => {
+    it('succeeds if the operator applies the resource in time', async () => {
       const { writer: impatient, let_go } = slow();
       const made = impatient.create(
         context,
@@ -434,14 +434,14 @@ describe('custom resources written for REST callers', function () {
       );
       let object: KubernetesObject<DeviceProfileSpec> | undefined;
       while (!object) object = await read<DeviceProfileSpec>('DeviceProfile', 'rescued');
-      // What the operator's call comes to.
+      // Result of the operator's call.
       await dispatcher.apply(applyRequest('DeviceProfile', tenantId, object));
       setTimeout(let_go, 600);
       expect(await made).to.equal(namedId(tenantId, 'profile', 'rescued'));
       expect(await read('DeviceProfile', 'rescued')).not.to.equal(undefined);
     });
 
-    it('has the operator refused, so that it deletes, what was cancelled', async () => {
+    it('rejects the operator’s Apply of a cancelled creation, so that it deletes the resource', async () => {
       const { writer: impatient } = slow();
       const made = impatient.create(context, { kind: 'DeviceProfile', displayName: 'stale', spec: {} }, idOf);
       let object: KubernetesObject<DeviceProfileSpec> | undefined;
@@ -452,7 +452,7 @@ describe('custom resources written for REST callers', function () {
     });
   });
 
-  it('cleans up after a process that died between the resource and its working copy', async () => {
+  it('cleans up after a process that died between creating the resource and its working copy', async () => {
     const intentId = newId();
     await kubernetes.create('DeviceProfile', {
       apiVersion,
@@ -471,7 +471,7 @@ describe('custom resources written for REST callers', function () {
     expect(await read('DeviceProfile', 'orphan')).to.equal(undefined);
   });
 
-  it('is seen in spans, request by request to the Kubernetes API', async () => {
+  it('emits a span for each request to the Kubernetes API', async () => {
     const receiver = await startOtlpReceiver();
     try {
       await kubernetes.get('DeviceProfile', namespace, 'not-there');
@@ -487,7 +487,7 @@ describe('custom resources written for REST callers', function () {
     }
   });
 
-  it('answers UNAVAILABLE and writes nothing while the API server is away; reading goes on', async () => {
+  it('returns UNAVAILABLE and writes nothing while the API server is unavailable; reads continue', async () => {
     const config = loadKubeConfig(process.env['KELLET_TEST_KUBECONFIG'] ?? stack().info.kubeconfig);
     config.clusters = config.clusters.map((cluster) => ({ ...cluster, server: 'https://127.0.0.1:1' }));
     const away = new ResourceWriter({

@@ -1,4 +1,4 @@
-// Every script in examples/rest/ is run as its reader would, and has to end well and show what it is about.
+// Runs every script in examples/rest/ as documented. Each must succeed and print the expected output.
 import { execFile } from 'node:child_process';
 import { readdirSync } from 'node:fs';
 import { join } from 'node:path';
@@ -10,7 +10,7 @@ import { stack } from '../../dev/stack/testing/test-stack.ts';
 const run = promisify(execFile);
 const folder = join(checkout, 'examples/rest');
 
-/** What the output of each script has to hold. */
+/** Expected output of each script. */
 const shows: Record<string, RegExp> = {
   'anchors.sh': /"batches":\[/,
   'devices.sh': /"name":"Roof, north"[^]*"api_key":"sk_live_/,

@@ -1,4 +1,4 @@
-// A rollout follows its fleet: at once, without an operator, and whichever process a device is changed in.
+// A rollout follows its fleet: immediately, without an operator, and in any process that changes a device.
 import { expect } from 'chai';
 import type { SimulatedDevice } from '../../dev/devices/device.ts';
 import { admin, makeArtifact, makeFleet, makePackage, makeProfile, unique, type Rollout } from '../testing/fixtures.ts';
@@ -11,7 +11,7 @@ describe('a rollout follows its fleet', function () {
   let rest: Rest;
   before(async () => (rest = await admin()));
 
-  /** Starts a rollout to everybody of a new profile with so many devices. */
+  /** Starts a rollout to all devices of a new profile with this many devices. */
   const start = async (count: number, failureThresholdPercent: number) => {
     const profile = await makeProfile(rest);
     const { devices } = await makeFleet(rest, profile.profile_id, count);
@@ -49,7 +49,7 @@ describe('a rollout follows its fleet', function () {
     expect(counts).to.include({ eligible: 3, scheduled: 3 });
   });
 
-  it('denies its package to a device that has got one of its own', async () => {
+  it('denies its package to a device with its own assignment', async () => {
     const { devices, packageId, ownPackageId, show } = await start(2, 100);
     const [device] = devices as [SimulatedDevice];
     const base = `/api/v1/devices/${device.deviceId}/ota`;
@@ -68,11 +68,11 @@ describe('a rollout follows its fleet', function () {
     });
   });
 
-  it('pauses in the deletion that crosses the threshold, with no operator, in whichever process it is made', async () => {
+  it('pauses in the deletion that crosses the threshold, without an operator, in any process', async () => {
     const registry = await stack().startTarget('target-registry', 'device-registry');
     const gateway = await stack().startTarget('target-registry-gateway', 'gateway', {
       KELLET_SERVICE_ADDRESSES: `device-registry=${registry.control},*=${stack().control}`,
-      // A gateway holds no key of its own.
+      // A gateway has no signing key.
       KELLET_JWT_PRIVATE_KEY_FILE: '',
     });
     const apart = await Rest.login(gateway.rest, stack().info);

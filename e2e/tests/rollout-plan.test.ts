@@ -1,4 +1,4 @@
-// A plan is what would happen if the rollout were created now: the same bodies through both, on a real API server and database.
+// Compares plans with actual creations for the same requests, with a real API server and database.
 import { randomUUID } from 'node:crypto';
 import { create, type MessageInitShape } from '@bufbuild/protobuf';
 import { apiVersion } from '@kellet/crds';
@@ -226,7 +226,7 @@ describe('a plan and a creation', function () {
   ];
 
   for (const [what, change, expected, arrange] of refused) {
-    it(`refuse alike, and leave nothing: ${what}`, async () => {
+    it(`reject alike, leaving nothing behind: ${what}`, async () => {
       await arrange?.();
       const count = async () => (await test.database.system((tx) => tx.query('SELECT FROM ota_rollouts'))).rowCount;
       const before = await count();
@@ -245,7 +245,7 @@ describe('a plan and a creation', function () {
     ['a fleet that must be updated to something else first', { packageId: id('package', 'later-version') }],
   ];
   for (const [what, change] of allowed) {
-    it(`agree on what is scheduled: ${what}`, async () => {
+    it(`agree on the scheduled devices: ${what}`, async () => {
       const name = `agreed-${randomUUID().slice(0, 8)}`;
       const planned = await plan({ ...change, name });
       expect(await plan({ ...change, name }), 'a plan changes nothing').to.deep.equal(planned);

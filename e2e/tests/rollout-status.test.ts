@@ -1,4 +1,4 @@
-// What the operator writes of a rollout while reports pour in: seldom enough, soon enough, and nothing when nothing happens.
+// Status writes of a rollout under many reports: rate-limited, timely, and none without changes.
 import { type OtaRollout } from '@kellet/crds';
 import { expect } from 'chai';
 import { systemClock } from '../../operator/src/runtime/clock.ts';
@@ -21,7 +21,7 @@ describe('status of a rollout', function () {
   let client: KubernetesClient;
   let stop: AbortController;
   let following: Promise<void>;
-  /** Each version of the rollout as the watch showed it, and when. */
+  /** Each version of the rollout reported by the watch, with its time. */
   let seen: { at: number; rollout: OtaRollout }[];
   let name: string;
 
@@ -73,7 +73,7 @@ describe('status of a rollout', function () {
     return [...lines].reduce((sum, [, value]) => sum + Number(value), 0);
   };
 
-  it('is written once a second at the most, soon after the last report, and not at all when nothing happens', async () => {
+  it('is written at most once a second, soon after the last report, and only on changes', async () => {
     const { devices, rollout_id } = await start(30, { failure_threshold_percent: 100 });
     await pause(1100);
     seen.length = 0;
@@ -91,7 +91,7 @@ describe('status of a rollout', function () {
     const gaps = seen.slice(1).map(({ at }, index) => at - seen[index]!.at);
     expect(seen.length).to.be.greaterThan(2);
     expect(Math.min(...gaps), `gaps ${gaps.map(Math.round).join(', ')}`).to.be.greaterThan(700);
-    // A report may ask for one reconcile and a status that had to wait for another; none asks for itself.
+    // A report may cause one reconcile, and a deferred status write another; a write must not cause one.
     expect((await reconciles()) - from).to.be.lessThan(29 * 2 + 10);
 
     const { length } = seen;
@@ -102,7 +102,7 @@ describe('status of a rollout', function () {
     await rest.post(`/api/v1/ota/rollouts/${rollout_id}/cancel`);
   });
 
-  it('shows an automatic pause at once, and what verbs do about it', async () => {
+  it('shows an automatic pause and the effect of commands at once', async () => {
     const { devices, rollout_id } = await start(10, { failure_threshold_percent: 10 });
     await pause(1100);
     for (const device of devices.slice(0, 2)) await report(device, rollout_id, 'failure');

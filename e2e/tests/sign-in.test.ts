@@ -1,4 +1,4 @@
-// Who gets in, with what, and for how long (SPEC "Authentication").
+// Authentication: sign-in, tokens, sessions and API keys.
 import { sign } from 'node:crypto';
 import { readFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
@@ -27,7 +27,7 @@ const refresh = (refreshToken: string) =>
   anonymous().send<Tokens & ErrorBody>('POST', '/api/v1/auth/refresh', { body: { refresh_token: refreshToken } });
 const whoAmI = (token: string) => new Rest(stack().info.rest, token).send<ErrorBody>('GET', '/api/v1/profiles');
 
-/** The same token with another expiry, signed with the stack's own key. */
+/** Returns a token with another expiry, signed with the stack's key. */
 async function expired(token: string): Promise<string> {
   const key = await readFile(join(dirname(stack().infoPath), 'secrets/jwt-private-key.pem'), 'utf8');
   const [header, payload] = token.split('.') as [string, string];
@@ -46,7 +46,7 @@ function expectError({ status, body }: RestResponse<ErrorBody>, http: number, co
 }
 
 describe('sign-in', () => {
-  it('answers a short-lived bearer token and a refresh token', async () => {
+  it('returns a short-lived bearer token and a refresh token', async () => {
     const { email, password } = stack().info;
     const { status, body } = await login(email, password);
     expect(status).to.equal(200);
@@ -56,7 +56,7 @@ describe('sign-in', () => {
     expect((await whoAmI(body.access_token)).status).to.equal(200);
   });
 
-  it('gives one answer for a wrong password and an unknown address', async () => {
+  it('returns the same response for a wrong password and an unknown address', async () => {
     const { email } = await makeUser(await admin(), 'viewer');
     const wrong = await login(email, 'not the password at all');
     const unknown = await login(`${unique('nobody')}@demo.test`, 'not the password at all');
@@ -65,7 +65,7 @@ describe('sign-in', () => {
     expect(unknown.body.message).to.equal(wrong.body.message);
   });
 
-  it('exchanges a refresh token once, and revokes the family when it is used again', async () => {
+  it('exchanges a refresh token once, and revokes the family if it is reused', async () => {
     const { email, password } = await makeUser(await admin(), 'viewer');
     const first = (await login(email, password)).body;
     const second = (await refresh(first.refresh_token)).body;
@@ -81,7 +81,7 @@ describe('sign-in', () => {
     });
   });
 
-  it('ends a session at logout', async () => {
+  it('ends the session at logout', async () => {
     const { rest } = await makeUser(await admin(), 'viewer');
     expect((await whoAmI(rest.token)).status).to.equal(200);
     await rest.post('/api/v1/auth/logout');
@@ -91,7 +91,7 @@ describe('sign-in', () => {
     });
   });
 
-  it('answers 401 without a credential, and for one that is none', async () => {
+  it('returns 401 without a credential and for an invalid one', async () => {
     expectError(await anonymous().send<ErrorBody>('GET', '/api/v1/profiles'), 401, 'UNAUTHENTICATED');
     const { token } = await admin();
     const forged = token.slice(0, -4) + (token.endsWith('AAAA') ? 'BBBB' : 'AAAA');
@@ -100,13 +100,13 @@ describe('sign-in', () => {
     }
   });
 
-  it('tells whose token has expired where to refresh it', async () => {
+  it('reports an expired token and where to refresh it', async () => {
     const answer = await whoAmI(await expired((await admin()).token));
     expectError(answer, 401, 'UNAUTHENTICATED');
     expect(answer.body.message).to.contain('/api/v1/auth/refresh');
   });
 
-  it('answers 403 to a viewer that writes, and to a device outside its own business', async () => {
+  it('returns 403 for a viewer that writes, and for a device outside its permissions', async () => {
     const viewer = await makeUser(await admin(), 'viewer');
     const body = { name: unique('refused'), type: 'refused' };
     expectError(await viewer.rest.send('POST', '/api/v1/profiles', { body }), 403, 'PERMISSION_DENIED');
@@ -123,7 +123,7 @@ describe('sign-in', () => {
     expectError(toItself, 403, 'PERMISSION_DENIED');
   });
 
-  it('knows an API key in either header, with its scopes and nothing beyond', async () => {
+  it('accepts an API key in either header, limited to its scopes', async () => {
     const body = { name: unique('key'), scopes: ['profiles:read'] };
     const { api_key } = await (await admin()).post<{ api_key: string }>('/api/v1/auth/api-keys', body);
     expect(api_key).to.match(/^sk_live_/);
@@ -134,7 +134,7 @@ describe('sign-in', () => {
     expectError(await bearer.send('GET', '/api/v1/ota/packages'), 403, 'PERMISSION_DENIED');
   });
 
-  it('keeps the platform administrator out of every tenant', async () => {
+  it('denies the platform administrator access to tenants’ data', async () => {
     const rest = await platformAdmin();
     expectError(await rest.send('GET', '/api/v1/profiles'), 403, 'PERMISSION_DENIED');
     const { tenants } = await rest.get<{ tenants: { tenant_id: string }[] }>('/api/v1/tenants');

@@ -1,4 +1,4 @@
-// The gateway and telemetry in processes of their own, beside the stack's: what a client sees is the same.
+// Gateway and telemetry in separate processes beside the stack's: clients see no difference.
 import { create, type DescMethod, type Message, type MessageInitShape, type MessageShape } from '@bufbuild/protobuf';
 import { Client, credentials, Metadata, status, type ServiceError } from '@grpc/grpc-js';
 import { DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
@@ -15,11 +15,11 @@ import { stack } from '../../dev/stack/testing/test-stack.ts';
 import type { TargetPorts } from '../../dev/stack/stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
 
-describe('targets in processes of their own', function () {
+describe('targets in separate processes', function () {
   this.timeout(120_000);
   let gateway: TargetPorts;
   let telemetry: TargetPorts;
-  /** The administrator, through the gateway that stands apart. */
+  /** The administrator's client, through the separate gateway. */
   let apart: Rest;
   let device: SimulatedDevice;
 
@@ -27,7 +27,7 @@ describe('targets in processes of their own', function () {
     telemetry = await stack().startTarget('target-telemetry', 'telemetry');
     gateway = await stack().startTarget('target-gateway', 'gateway', {
       KELLET_SERVICE_ADDRESSES: `telemetry=${telemetry.control},*=${stack().control}`,
-      // A gateway holds no key of its own.
+      // A gateway has no signing key.
       KELLET_JWT_PRIVATE_KEY_FILE: '',
     });
     apart = await Rest.login(gateway.rest, stack().info);
@@ -46,7 +46,7 @@ describe('targets in processes of their own', function () {
     return { http, code: body.code, message: body.message };
   };
 
-  it('say each of what it alone needs', async () => {
+  it('report only their own dependencies', async () => {
     const readiness = async (base: string) => (await new Rest(base).send<object>('GET', '/readyz')).body;
     expect(await readiness(gateway.rest)).to.have.all.keys('postgres', 'nats', 'auth');
     expect(await readiness(telemetry.metrics)).to.have.all.keys('postgres');
@@ -56,14 +56,14 @@ describe('targets in processes of their own', function () {
     }
   });
 
-  it('show the processor and the header source in the readiness of chain-anchor alone', async () => {
+  it('report processor and header source only in a process that runs only chain-anchor', async () => {
     const { metrics } = await stack().startTarget('target-anchor', 'chain-anchor');
     const { body } = await new Rest(metrics).send<Record<string, string>>('GET', '/readyz');
     expect(body).to.deep.equal({ postgres: 'healthy', nats: 'healthy', processor: 'healthy', headers: 'healthy' });
     await stack().stopProcess('target-anchor');
   });
 
-  it('take points and give them back, and prove them', async () => {
+  it('accept, return and prove points', async () => {
     const readings = replay(weatherStations(), 0, 50);
     expect(await device.send(readings)).to.include({ accepted: 50, rejected: 0 });
     for (const rest of [apart, await admin()]) expect(await history(rest)).to.have.length(50);
@@ -81,7 +81,7 @@ describe('targets in processes of their own', function () {
     expect(await apart.post('/api/v1/verify/raw', raw)).to.include({ verified: true });
   });
 
-  it('refuse in the same words', async () => {
+  it('return the same errors', async () => {
     const nobody = '0192f0e0-0000-7000-8000-000000000000';
     for (const path of [
       `/api/v1/devices/${nobody}`,
@@ -97,7 +97,7 @@ describe('targets in processes of their own', function () {
     }
   });
 
-  it('tell of a claim once its answer has gone out, without waiting for a sweep', async () => {
+  it('publish a claim right after its response, without waiting for a sweep', async () => {
     const events = await followEvents(stack().info.natsUrl, 'device.provisioned');
     try {
       const { profile_id } = await makeProfile(apart);
@@ -109,7 +109,7 @@ describe('targets in processes of their own', function () {
     }
   });
 
-  it('push points of every process to a socket of every gateway, in order', async () => {
+  it('push the points of all processes to sockets of all gateways, in order', async () => {
     const feeds = [await LiveFeed.open(gateway.rest, apart.token), await LiveFeed.open(stack().info.rest, apart.token)];
     try {
       for (const feed of feeds) await feed.watch(device.deviceId);
@@ -125,7 +125,7 @@ describe('targets in processes of their own', function () {
         });
         const times = feed.points(device.deviceId).map(({ timestamp }) => Date.parse(timestamp));
         const sent = readings.map(({ timestamp }) => Date.parse(timestamp));
-        // What one process commits comes in its order; two processes have no order between them.
+        // Points of one process arrive in order; there is no order between processes.
         expect(times.filter((time) => sent.indexOf(time) < 20)).to.deep.equal(sent.slice(0, 20));
         expect(times.filter((time) => sent.indexOf(time) >= 20)).to.deep.equal(sent.slice(20));
       }
@@ -134,7 +134,7 @@ describe('targets in processes of their own', function () {
     }
   });
 
-  it('update devices: rollout, pause, chunk', async () => {
+  it('update devices: rollout, pause, chunks', async () => {
     const profile = await makeProfile(apart);
     const target = (await makeFleet(apart, profile.profile_id, 1)).devices[0]!;
     const { package_id, artifact } = await makePackage(apart, {
@@ -183,7 +183,7 @@ describe('targets in processes of their own', function () {
       });
     };
 
-    it('answers calls, and refuses with the same codes', async () => {
+    it('serve calls, with the same error codes', async () => {
       const { getDevice } = DeviceRegistryService.method;
       const found = await call(
         getDevice,
@@ -206,7 +206,7 @@ describe('targets in processes of their own', function () {
       );
     });
 
-    it('streams points in and acknowledgements out', async () => {
+    it('stream points in and acknowledgements out', async () => {
       const { path, requestSerialize, responseDeserialize } = grpcService(TelemetryService)['IngestStream']!;
       const stream = client.makeBidiStreamRequest<Message, Message>(
         path,
@@ -238,7 +238,7 @@ describe('targets in processes of their own', function () {
     });
   });
 
-  it('hear of a revocation within a second', async () => {
+  it('apply a revocation within a second', async () => {
     const session = await Rest.login(stack().info.rest, stack().info);
     const there = new Rest(gateway.rest, session.token);
     expect((await there.send('GET', '/api/v1/devices')).status).to.equal(200);
@@ -251,7 +251,7 @@ describe('targets in processes of their own', function () {
     expect(await closed).to.equal(4401);
   });
 
-  it('fail alone, and come back by themselves', async () => {
+  it('fail independently, and recover automatically', async () => {
     const path = `/api/v1/telemetry/${device.deviceId}/latest`;
     await stack().stopProcess('target-telemetry');
     const away = await outcome(apart, path);

@@ -1,4 +1,4 @@
-// The way of a point: taken, kept, shown live, read back (SPEC "Telemetry ingest", API.md "telemetry").
+// The path of a point: ingest, storage, live feed and queries.
 import { randomUUID } from 'node:crypto';
 import { expect } from 'chai';
 import { connect } from 'nats';
@@ -51,7 +51,7 @@ describe('telemetry', () => {
     }
   });
 
-  it('takes points and gives them back: latest, history, live, online', async () => {
+  it('accepts points and returns them: latest, history, live, online', async () => {
     const device = await makeDevice(await admin());
     const { base, token } = await admin();
     const feed = await LiveFeed.open(base, token);
@@ -69,7 +69,7 @@ describe('telemetry', () => {
     } finally {
       await feed.close();
     }
-    // At once, whether or not anything has been sealed or indexed.
+    // Available at once, whether or not anything has been sealed or indexed.
     expect((await history(device.deviceId, { page_size: 1000 })).map(values)).to.deep.equal(readings.map(values));
     const latest = await (await admin()).get<Reading>(`/api/v1/telemetry/${device.deviceId}/latest`);
     expect(values(latest)).to.deep.equal(values(readings.at(-1)!));
@@ -80,7 +80,7 @@ describe('telemetry', () => {
     }
     const look = async () => (await admin()).get<Seen>(`/api/v1/devices/${device.deviceId}`);
     let seen = await look();
-    // Another process than the one that took the points knows within a second.
+    // Other processes know within a second.
     if (stack().isSplit) {
       const isOnline = async () => (seen = await look()).status === 'online';
       await waitUntil(isOnline, { what: 'online', timeoutMilliseconds: 1500 });
@@ -89,7 +89,7 @@ describe('telemetry', () => {
     expect(Date.now() - Date.parse(seen.last_seen!)).to.be.below(60_000);
   });
 
-  it('pages, orders, cuts and aggregates history', async () => {
+  it('pages, orders, filters and aggregates history', async () => {
     const device = await makeDevice(await admin());
     await device.send(Array.from({ length: 10 }, (_, second) => reading(second, second)));
     const path = `/api/v1/telemetry/${device.deviceId}`;
@@ -108,7 +108,7 @@ describe('telemetry', () => {
     ]);
   });
 
-  it('rejects the points that do not fit, says which and why, and keeps the others', async () => {
+  it('rejects invalid points with a reason, and keeps the others', async () => {
     const device = await makeDevice(await admin(), {
       telemetry_schema: {
         keys: {
@@ -142,14 +142,14 @@ describe('telemetry', () => {
     expect(await history(device.deviceId)).to.have.length(1);
   });
 
-  it('shows a point that was sent twice once', async () => {
+  it('returns a point that was sent twice once', async () => {
     const device = await makeDevice(await admin());
     await device.send([reading(0, 20)]);
     expect(await device.send([reading(0, 20), reading(1, 21)])).to.include({ accepted: 2 });
     expect(await history(device.deviceId)).to.have.length(2);
   });
 
-  it('answers a repeated request with an Idempotency-Key as it did the first', async () => {
+  it('replays the response for a repeated Idempotency-Key', async () => {
     const device = await makeDevice(await admin());
     const headers = { 'idempotency-key': randomUUID() };
     const body = { points: [{ device_id: device.deviceId, ...reading(0, 20) }] };
@@ -165,7 +165,7 @@ describe('telemetry', () => {
     expect(await history(device.deviceId)).to.have.length(1);
   });
 
-  it('refuses a live subscriber without a token that holds', async () => {
+  it('rejects a live subscriber without a valid token', async () => {
     const { base } = await admin();
     const refused = await LiveFeed.open(base, 'nonsense').then(
       (feed) => feed.closed().then((code) => `closed with ${code}`),

@@ -1,5 +1,5 @@
-// What somebody who is an administrator of neither the cluster nor the tenant gets by labels, copied manifests and the
-// operator's token, on the real API server with the rights that the installation has.
+// Attacks by users without administrator permissions, using labels, copied manifests and the operator's token, against
+// a real API server with the installation's permissions.
 import { provisionKeyBinding, tenantLabel } from '@kellet/crds';
 import { createHash, randomUUID } from 'node:crypto';
 import path from 'node:path';
@@ -28,10 +28,10 @@ const labelled = (name: string, tenant: string) => ({
   metadata: { name, labels: { [tenantLabel]: tenant } },
 });
 
-describe('walls between tenants in the cluster', function () {
+describe('isolation between tenants in the cluster', function () {
   this.timeout(120_000);
   let kube: Kubectl;
-  /** kubectl with the operator's own token. */
+  /** kubectl with the operator's token. */
   let operator: Kubectl;
   const made: string[] = [];
 
@@ -72,7 +72,7 @@ describe('walls between tenants in the cluster', function () {
     }
   });
 
-  it('gives nothing to a namespace that carries the label of a tenant that does not name it', async () => {
+  it('ignores a namespace with the label of a tenant that does not name it', async () => {
     const tenant = tenantName();
     const planted = kube.in(unique('planted'));
     await kube.apply(labelled(planted.namespace, tenant));
@@ -87,7 +87,7 @@ describe('walls between tenants in the cluster', function () {
     await kube.run(['delete', 'namespace', planted.namespace, '--wait=false']);
   });
 
-  it('gives nothing to a namespace of the usual name that was there before, until the Tenant names it', async () => {
+  it('ignores a pre-existing namespace with the default name until the Tenant names it', async () => {
     const tenant = tenantName();
     const namespace = `kellet-${tenant}`;
     await kube.apply(labelled(namespace, tenant));
@@ -95,7 +95,7 @@ describe('walls between tenants in the cluster', function () {
     await kube.apply(make('Tenant', tenant, spec));
     const { message } = await untilReady(kube, 'tenant.kellet.dev', tenant, 'NamespaceConflict');
     expect(message).to.equal(
-      `namespace ${namespace} was not made for this Tenant: delete it, or adopt it by spec.namespace: ${namespace}`,
+      `namespace ${namespace} was not created for this Tenant: delete it, or adopt it by setting spec.namespace: ${namespace}`,
     );
     expect(await secretsIn(namespace)).to.deep.equal([]);
     const place = kube.in(namespace);
@@ -111,12 +111,12 @@ describe('walls between tenants in the cluster', function () {
     );
   });
 
-  it('gives nothing to a namespace that took the name of one that was the tenant’s', async () => {
+  it('ignores a recreated namespace with the name of the tenant’s former one', async () => {
     const tenant = tenantName();
     const own = unique('own');
     await kube.apply(labelled(own, tenant), make('Tenant', tenant, { namespace: own }));
     await kube.wait(`tenant.kellet.dev/${tenant}`, 'condition=Ready');
-    // The Tenant no longer names it; what is recorded holds for this namespace, not for its name.
+    // The Tenant no longer names it; the recorded uid identifies the namespace, not its name.
     await kube.run([
       'patch',
       'tenant.kellet.dev',
@@ -137,7 +137,7 @@ describe('walls between tenants in the cluster', function () {
     await kube.run(['delete', 'namespace', own, '--wait=false']);
   });
 
-  it('refuses a first password from a namespace that is neither the tenant’s nor the operator’s', async () => {
+  it('rejects an initial password from a namespace that is neither the tenant’s nor the operator’s', async () => {
     const tenant = tenantName();
     const secret = unique('foreign');
     const other = kube.in(`kellet-${stack().info.other.tenant}`);
@@ -146,12 +146,12 @@ describe('walls between tenants in the cluster', function () {
     await kube.apply(make('Tenant', tenant, { adminEmail: `admin@${tenant}.test`, adminPasswordSecretRef }));
     const { message } = await untilReady(kube, 'tenant.kellet.dev', tenant, 'SecretNamespaceRefused');
     expect(message).to.equal(
-      `adminPasswordSecretRef.namespace must be kellet-${tenant}, the tenant's, or kellet-system, the operator's`,
+      `adminPasswordSecretRef.namespace must be the tenant's namespace kellet-${tenant} or the operator's namespace kellet-system`,
     );
     await other.run(['delete', 'secret', secret]);
   });
 
-  it('says of a deleted Tenant that its credentials end and its data stays', async () => {
+  it('reports that deleting a Tenant revokes its credentials and keeps its data', async () => {
     const tenant = tenantName();
     await kube.apply(make('Tenant', tenant, {}));
     await kube.wait(`tenant.kellet.dev/${tenant}`, 'condition=Ready');
@@ -161,10 +161,10 @@ describe('walls between tenants in the cluster', function () {
       async () => (await kube.in('default').json<{ items: { message: string }[] }>(events)).items[0],
       { what: 'the event', timeoutMilliseconds: 10_000 },
     );
-    expect(event.message).to.match(/^every credential of the tenant has ended; .* stay in the database/);
+    expect(event.message).to.match(/^all credentials of the tenant are revoked; .* stay in the database/);
   });
 
-  describe('of the operator’s token', () => {
+  describe('the operator’s token', () => {
     const binding = (role: string, subject: object) => ({
       apiVersion: 'rbac.authorization.k8s.io/v1',
       kind: 'RoleBinding',
@@ -176,7 +176,7 @@ describe('walls between tenants in the cluster', function () {
     const bind = (at: Kubectl, object: object) =>
       at.run(['apply', '--server-side', '--force-conflicts', '--validate=false', '-f', '-'], JSON.stringify(object));
 
-    /** Has the operator mint a key, for which it needs the tenant's Secrets. */
+    /** Makes the operator generate a key, for which it needs the tenant's Secrets. */
     const mint = async () => {
       const name = unique('minted');
       await kube.apply(
@@ -187,7 +187,7 @@ describe('walls between tenants in the cluster', function () {
       expect(await secretsIn(kube.namespace)).to.include(`${name}-provision-key`);
     };
 
-    it('reads Secrets of tenants and of its own namespace, and no others', async () => {
+    it('can read Secrets only in tenants’ namespaces and its own', async () => {
       await mint();
       for (const [namespace, may] of [
         [stack().info.namespace, true],
@@ -202,7 +202,7 @@ describe('walls between tenants in the cluster', function () {
       expect(await failureOf(operator.in('kellet-system').run(['get', 'secrets']))).to.include('Forbidden');
     });
 
-    it('binds its role to nobody but itself, and only where there is a tenant', async () => {
+    it('can bind its role only to itself, and only in tenants’ namespaces', async () => {
       const own = operator.in(stack().info.namespace);
       const other = { kind: 'ServiceAccount', name: 'default', namespace: 'default' };
       expect(await failureOf(bind(operator.in('kube-system'), binding('kellet-operator-tenant', itself)))).to.include(
@@ -220,14 +220,14 @@ describe('walls between tenants in the cluster', function () {
       await kube.run(['delete', 'namespace', place, '--wait=false']);
     });
 
-    it('comes back when somebody takes its binding away', async () => {
+    it('recovers when its binding is deleted', async () => {
       await mint();
       await kube.run(['delete', 'rolebinding', 'kellet-operator-tenant']);
       await mint();
     });
   });
 
-  describe('of provision keys', () => {
+  describe('provision keys', () => {
     const claim = async (provision_key: string) => {
       const name = unique('claimed');
       const body = { provision_key, device_name: name, hardware_id: name };
@@ -239,7 +239,7 @@ describe('walls between tenants in the cluster', function () {
         () => 'it was allowed',
         (error: RestError) => error.code,
       );
-    /** The other tenant's kubectl, with a profile for what it steals. */
+    /** kubectl of the attacking tenant, with a profile for stolen devices. */
     const thief = async () => {
       const other = kube.in(`kellet-${stack().info.other.tenant}`);
       await other.apply(make('DeviceProfile', 'stolen', { type: 'stolen' }));
@@ -252,7 +252,7 @@ describe('walls between tenants in the cluster', function () {
       await other.wait(`ptmpl/${name}`, 'condition=Ready');
     };
 
-    it('leaves devices with the tenant whose key they have, whoever copied its manifest', async () => {
+    it('assign devices to the tenant that owns the key, whoever copied its manifest', async () => {
       const rest = await admin();
       const { profile_id } = await makeProfile(rest);
       const { provision_key } = await rest.post<{ provision_key: string }>('/api/v1/provisioning/templates', {
@@ -267,7 +267,7 @@ describe('walls between tenants in the cluster', function () {
       expect(await rest.get<object>(`/api/v1/devices/${device}`)).to.include({ device_id: device });
     });
 
-    it('refuses devices whose hash a tenant copied before its owner came, and lets the owner in', async () => {
+    it('reject devices of a tenant that copied the hash first, and accept the owner’s', async () => {
       const key = `pk_${randomUUID()}`;
       const keySha256 = createHash('sha256').update(key).digest('hex');
       await steal(keySha256, 'ab'.repeat(32));
@@ -283,7 +283,7 @@ describe('walls between tenants in the cluster', function () {
       expect(await (await admin()).get<object>(`/api/v1/devices/${device}`)).to.include({ device_id: device });
     });
 
-    it('says what a manifest with a hash alone lacks', async () => {
+    it('report a missing binding in a manifest with only a hash', async () => {
       const name = unique('bare');
       const other = await thief();
       const keySha256 = createHash('sha256').update(name).digest('hex');

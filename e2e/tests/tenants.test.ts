@@ -1,4 +1,4 @@
-// Tenants made and removed through REST are Tenant resources, as if a manifest had made them.
+// Tenants created and deleted through REST are Tenant resources, like those from manifests.
 import { expect } from 'chai';
 import { anonymous, kubectl, platformAdmin, unique } from '../testing/fixtures.ts';
 import { Rest, type RestError } from '../../dev/clients/rest.ts';
@@ -30,7 +30,7 @@ describe('tenants through REST', () => {
     ...fields,
   });
 
-  it('are made with their administrator, namespace and resource, and removed with them', async () => {
+  it('are created and deleted with their administrator, namespace and resource', async () => {
     const platform = await platformAdmin();
     const kube = await kubectl();
     const id = unique('made');
@@ -42,7 +42,7 @@ describe('tenants through REST', () => {
     const { access_token } = await anonymous().post<{ access_token: string }>('/api/v1/auth/login', login);
     const rest = new Rest(stack().info.rest, access_token);
     expect(await rest.get<object>('/api/v1/tenant')).to.deep.include({ tenant_id: id, defaults: made['defaults'] });
-    // The operator makes the namespace and says so within moments, although it may have come too early the first time.
+    // The operator creates the namespace and reports it shortly after, even if its first attempt came too early.
     await kube.wait(`tenant.kellet.dev/${id}`, 'condition=Ready', 10);
     const resource = await kube.json<{ metadata: { labels: object }; spec: object; status: object }>([
       'get',
@@ -70,7 +70,7 @@ describe('tenants through REST', () => {
     expect(await codeOf(platform.post('/api/v1/tenants', request(id)))).to.match(/never given out again/);
   });
 
-  it('are refused in words, and nothing of them stays', async () => {
+  it('are rejected with a clear message, leaving nothing behind', async () => {
     const platform = await platformAdmin();
     const kube = await kubectl();
     const id = unique('refused');
@@ -92,7 +92,7 @@ describe('tenants through REST', () => {
     expect(await codeOf(platform.get(`/api/v1/tenants/${id}`))).to.match(/^NOT_FOUND/);
   });
 
-  it('are left to the manifest that made them', async () => {
+  it('created from a manifest are left to it', async () => {
     const platform = await platformAdmin();
     const kube = await kubectl();
     const id = unique('manifest');

@@ -1,4 +1,4 @@
-// Objects stored under the definitions of every release, in a real API server, are read and written after an upgrade.
+// Objects stored in a real API server under the definitions of each release can be read and written after an upgrade.
 import { readdirSync } from 'node:fs';
 import { readdir, readFile } from 'node:fs/promises';
 import path from 'node:path';
@@ -23,7 +23,7 @@ interface Definition {
   spec: { names: object };
 }
 
-/** The definitions of a folder in a group of their own, so that no operator looks at what they hold. */
+/** Loads the definitions of a folder with a separate API group, so that no operator processes the objects. */
 async function definitionsOf(folder: string, group: string): Promise<Definition[]> {
   const files = (await readdir(folder)).filter((name) => name.endsWith('.yaml') && name !== 'objects.yaml');
   return Promise.all(
@@ -40,7 +40,7 @@ describe('an upgrade of the definitions', () => {
   const folders = readdirSync(releases).filter((name) => name.startsWith('v'));
 
   for (const release of folders) {
-    it(`reads and writes what was stored under ${release}`, async () => {
+    it(`reads and writes objects stored under ${release}`, async () => {
       const kube = await kubectl();
       const group = `${release.replaceAll('.', '-')}.upgrade.test`;
       const old = await definitionsOf(path.join(releases, release), group);
@@ -54,7 +54,7 @@ describe('an upgrade of the definitions', () => {
       const read = (object: Stored) => kube.json<Stored>(['get', kindOf(object), object.metadata.name]);
       try {
         await kube.apply(...old);
-        // A definition is served a moment after it was taken.
+        // A definition is served shortly after it was accepted.
         await waitUntil(() => kube.apply(...objects.map(({ status: _, ...object }) => object)).catch(() => undefined), {
           what: 'the old definitions',
         });
@@ -69,7 +69,7 @@ describe('an upgrade of the definitions', () => {
         for (const [index, object] of objects.entries()) {
           const { spec, status } = await read(object);
           expect({ spec, status }).to.deep.equal({ spec: before[index]!.spec, status: before[index]!.status });
-          // Written back whole it is still valid: every validation of the new definition runs on it.
+          // Writing the whole object back runs all validations of the new definition.
           const annotated = {
             ...before[index],
             metadata: { name: object.metadata.name, annotations: { seen: 'true' } },

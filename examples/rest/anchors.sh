@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The batches in which points are committed to the chain, newest first.
+# Lists the batches in which points are anchored, newest first.
 . "$(dirname "$0")/common.sh"
 sign_in
 

@@ -1,27 +1,27 @@
-# Sourced by the examples: where the API is, and the three lines they would all repeat. Needs curl, and node to read
-# the addresses and passwords of the local stack (`make dev`); set KELLET_URL, KELLET_EMAIL and KELLET_PASSWORD for another.
+# Sourced by the examples: the address of the API and shared functions. Needs curl, and node to read the addresses and
+# passwords of the local stack (`make dev`). For other installations set KELLET_URL, KELLET_EMAIL and KELLET_PASSWORD.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-# The Node of this checkout comes first: the machine's own may know no WebSocket.
+# Prefer the Node of this checkout, because the system's version may lack WebSocket.
 PATH=$root/node_modules/.bin:$PATH
 
 of_stack() { node -p "JSON.parse(require('fs').readFileSync('$stack', 'utf8')).$1"; }
 
 stack=${KELLET_DEV_JSON:-$root/.kellet/dev.json}
 if [ -z "${KELLET_URL:-}" ] && [ ! -e "$stack" ]; then
-  echo "there is no $stack: run 'make dev' first, or set KELLET_URL, KELLET_EMAIL and KELLET_PASSWORD" >&2
+  echo "$stack not found: run 'make dev' first, or set KELLET_URL, KELLET_EMAIL and KELLET_PASSWORD" >&2
   exit 1
 fi
 : "${KELLET_URL:=$(of_stack rest)}"
 : "${KELLET_EMAIL:=$(of_stack email)}"
 : "${KELLET_PASSWORD:=$(of_stack password)}"
 
-# A suffix for names, so that an example can run twice.
+# Suffix for names, so that an example can run repeatedly.
 RUN=$(date +%s)$$
 
-# api METHOD PATH [JSON]: calls the API with the credential in $TOKEN; shows the request, without passwords, and the answer,
-# which $ANSWER holds afterwards. An error ends the example.
+# api METHOD PATH [JSON]: calls the API with the credential in $TOKEN, prints the request (without passwords) and the response,
+# and stores the response in $ANSWER. An error ends the example.
 api() {
   local result=0
   echo "> $1 /api/v1/$2${3:+ $(sed -E 's/("(admin_)?password": ?)"[^"]*"/\1"…"/' <<< "$3")}"
@@ -32,7 +32,7 @@ api() {
   return $result
 }
 
-# field NAME: the first text of that name in $ANSWER.
+# field NAME: prints the first string field with that name in $ANSWER.
 field() { grep -o "\"$1\":\"[^\"]*\"" <<< "$ANSWER" | head -1 | cut -d '"' -f 4; }
 
 # sign_in: sets $TOKEN to an access token of the administrator.
@@ -42,7 +42,7 @@ sign_in() {
   TOKEN=$(field access_token)
 }
 
-# claim_device: makes a profile and a claimed device; sets $PROFILE_ID, $DEVICE_ID and $DEVICE_KEY.
+# claim_device: creates a profile and claims a device; sets $PROFILE_ID, $DEVICE_ID and $DEVICE_KEY.
 claim_device() {
   api POST profiles "{\"name\":\"example-$RUN\",\"type\":\"example-$RUN\"}"
   PROFILE_ID=$(field profile_id)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Devices: made by hand, found by tag, grouped, given a new key.
+# Creates devices, finds them by tag, groups them, and rotates a key.
 . "$(dirname "$0")/common.sh"
 sign_in
 

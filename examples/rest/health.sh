@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Is it alive, is it ready, and what can it do? The first two need no credential.
+# Liveness, readiness and the OpenAPI document. The first two need no credential.
 . "$(dirname "$0")/common.sh"
 
 curl --silent --show-error --fail "$KELLET_URL/healthz"; echo

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A key for a service that may only read, and a user who may only look.
+# Creates a read-only API key for a service, and a user with the viewer role.
 . "$(dirname "$0")/common.sh"
 sign_in
 admin_token=$TOKEN
@@ -9,7 +9,7 @@ key_id=$(field key_id)
 
 TOKEN=$(field api_key)
 api GET 'devices?page_size=1'
-# What its scopes do not allow is refused: 403, PERMISSION_DENIED.
+# A call outside its scopes is rejected: 403, PERMISSION_DENIED.
 if api POST devices '{"hardware_id":"refused"}'; then exit 1; fi
 
 TOKEN=$admin_token

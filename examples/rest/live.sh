@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Watches a device on the WebSocket: each point arrives as the device sends it.
+# Watches a device over the WebSocket: points arrive as the device sends them.
 . "$(dirname "$0")/common.sh"
 sign_in
 claim_device

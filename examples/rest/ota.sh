@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Firmware for a fleet of one: a package, a rollout, the download in chunks, the device's report.
+# Updates a fleet of one device: package, rollout, download in chunks, report.
 . "$(dirname "$0")/common.sh"
 sign_in
 claim_device
 user_token=$TOKEN
 
-# A package whose artifact is uploaded. With an https or s3 artifact_uri it is fetched instead, and available at once.
+# A package with an uploaded artifact. With an https or s3 artifact_uri the artifact is fetched instead.
 file=$(mktemp)
 trap 'rm -f "$file"' EXIT
 head -c 100000 /dev/urandom > "$file"
@@ -28,7 +28,7 @@ rollout_id=$(field rollout_id)
 api POST "ota/rollouts/$rollout_id/pause"
 api POST "ota/rollouts/$rollout_id/resume"
 
-# The device: what to run, the bytes (at most 64 KiB at a time: base64 in JSON, or raw), and how it went.
+# As the device: get the command, download (at most 64 KiB at a time, as base64 in JSON or raw), and report.
 TOKEN=$DEVICE_KEY
 api GET "devices/$DEVICE_ID/ota"
 api GET "devices/$DEVICE_ID/ota/chunk?package_id=$package_id&offset=0" | cut -c 1-200

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A profile: what devices of one kind have in common.
+# Creates a profile: the common settings of one kind of device.
 . "$(dirname "$0")/common.sh"
 sign_in
 

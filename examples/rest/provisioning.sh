@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A template gives a key; a device claims its identity with it and gets a key of its own.
+# Creates a template with a provision key; a device claims its identity with it and gets its own API key.
 . "$(dirname "$0")/common.sh"
 sign_in
 
@@ -14,11 +14,11 @@ api POST provisioning/templates '{
 template_id=$(field template_id)
 provision_key=$(field provision_key)
 
-# The device: no Authorization header, the key is in the body. The API key is shown this once.
+# As the device: no Authorization header, because the key is in the body. The API key is shown only this once.
 TOKEN=
 claim='{"provision_key":"'"$provision_key"'","device_name":"Pier 4","hardware_id":"ws-'"$RUN"'"}'
 api POST provision "$claim"
-# The same claim again answers the same device, with an empty api_key.
+# Repeating the claim returns the same device with an empty api_key.
 api POST provision "$claim"
 
 sign_in

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A command for a device: sent by a person, fetched and answered by the device.
+# Sends a command to a device, which fetches it and responds.
 . "$(dirname "$0")/common.sh"
 sign_in
 claim_device

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Points in with a device's key; the latest values and the history out.
+# Sends points with a device's key; reads latest values and history.
 . "$(dirname "$0")/common.sh"
 sign_in
 claim_device

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The platform administrator makes a tenant; the tenant's own administrator sees it from inside.
+# The platform administrator creates a tenant; the tenant's own administrator signs in to it.
 . "$(dirname "$0")/common.sh"
 admin_email=admin@example-$RUN.example
 admin_password="first password of $RUN"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Proves a point: by its values, by its hash, and as a bundle that anyone can check without Kellet.
+# Verifies a point by its values, by its hash, and with a bundle that anyone can check without Kellet.
 . "$(dirname "$0")/common.sh"
 sign_in
 claim_device
@@ -9,7 +9,7 @@ point='"device_id":"'"$DEVICE_ID"'","timestamp":"2026-01-31T12:00:00Z","numeric_
 TOKEN=$DEVICE_KEY
 api POST telemetry "{\"points\":[{$point}]}"
 
-# There is no proof (404) until the batch is sealed, sent and mined.
+# There is no proof (404) until the batch has been sealed, submitted and mined.
 TOKEN=$user_token
 echo 'waiting for the proof: a batch is sealed after 30 seconds, then mined'
 until api POST verify/raw "{$point}" > /dev/null 2>&1; do sleep 1; done
@@ -21,7 +21,7 @@ batch_id=$(field batch_id)
 api GET "verify/hash/$data_hash?include_bundle=true" > /dev/null
 echo "> GET /api/v1/verify/hash/$data_hash?include_bundle=true"
 echo "$ANSWER" | cut -c 1-600
-# What anyone does with the bundle, who trusts a header source and not Kellet (here: that of the local stack).
+# Anyone can verify the bundle with a header source they trust, without trusting Kellet (here: that of the local stack).
 if [ -e "$stack" ] && [ "$KELLET_URL" = "$(of_stack rest)" ]; then : "${KELLET_HEADERS_URL:=$(of_stack devchain)}"; fi
 if [ -n "${KELLET_HEADERS_URL:-}" ]; then
   echo "\$ kellet-verify - --headers-url $KELLET_HEADERS_URL"

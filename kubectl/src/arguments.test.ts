@@ -36,13 +36,13 @@ describe('the command line', () => {
     });
   }
 
-  it('keeps every value of an option that is repeated', () => {
+  it('collects all values of a repeated option', () => {
     const { options } = parseCommandLine(words('skip a --device 1 --device 2'));
     expect(options.get('device')).to.deep.equal(['1', '2']);
   });
 
   for (const [line, message] of [
-    ['fly', 'there is no command fly'],
+    ['fly', 'unknown command fly'],
     ['pause', 'pause needs ROLLOUT…'],
     ['status a b', 'status takes [all | KIND | KIND/NAME | ROLLOUT], not a b'],
     ['version a', 'version takes no arguments, not a'],
@@ -51,9 +51,9 @@ describe('the command line', () => {
     ['pause a -o wide', '--output takes json, yaml or name, not wide'],
     ['status --fly', "unknown option '--fly'"],
     ['status -n', "option '-n, --namespace <value>' argument missing"],
-    ['constructor', 'there is no command constructor'],
+    ['constructor', 'unknown command constructor'],
   ] as const) {
-    it(`refuses: ${line}`, () => {
+    it(`rejects: ${line}`, () => {
       const error = failure(() => parseCommandLine(words(line)));
       expect(error.message).to.equal(message);
       expect(error).to.include({ outcome: 'usage' });
@@ -70,7 +70,7 @@ describe('the command line', () => {
     ['1e1', undefined],
     ['all', undefined],
   ] as const) {
-    it(`a number from 1 to 100: ${text}`, () => {
+    it(`parses a number from 1 to 100: ${text}`, () => {
       const line = parseCommandLine(['resume', 'a', '--canary-percent', text]);
       if (want === undefined) expect(() => numberOption(line, 'canary-percent', 1, 100)).to.throw(PluginError);
       else expect(numberOption(line, 'canary-percent', 1, 100)).to.equal(want);
@@ -79,7 +79,7 @@ describe('the command line', () => {
 });
 
 describe('help', () => {
-  it('has an example of every command that the command line takes', () => {
+  it('has a valid example of every command', () => {
     const names = [...helpText().matchAll(/^ {2}([a-z]+) {2,}/gm)].map(([, name]) => name!);
     expect(names).to.include.members([
       'status',
@@ -102,7 +102,7 @@ describe('help', () => {
     }
   });
 
-  it('keeps its lines within a hundred columns or so', () => {
+  it('limits the length of lines', () => {
     for (const line of helpText('plan').split('\n')) expect(line.length, line).to.be.below(125);
   });
 });

@@ -1,13 +1,13 @@
-// The command line as a command, its arguments and its options.
+// Parses the command line into command, arguments and options.
 import { parseArgs, type ParseArgsConfig } from 'node:util';
 import { commandOf, commands, commonOptions, optionsOf, type CommandName, type Option } from './command-table.ts';
 import { usageError } from './errors.ts';
 
-/** A command line that means something. */
+/** A valid command line. */
 export interface CommandLine {
   readonly command: CommandName;
   readonly args: readonly string[];
-  /** By long name; a flag is 'true', a repeated option has all its values. */
+  /** Values by long name. A flag has the value 'true'; a repeated option has all its values. */
   readonly options: ReadonlyMap<string, readonly string[]>;
 }
 
@@ -19,14 +19,14 @@ const parserOption = ({ short, word, repeated }: Option): ParserOptions[string] 
   ...(repeated ? { multiple: true } : {}),
 });
 
-/** All options of all commands: which command is meant is known only when the line has been read. */
+/** The options of all commands, because the command is known only after parsing. */
 const everyOption: ParserOptions = Object.fromEntries(
   [commonOptions, ...Object.values(commands).map(({ options }) => options)].flatMap((options) =>
     Object.entries<Option>(options).map(([name, option]) => [name, parserOption(option)]),
   ),
 );
 
-/** Reads a command line. Throws PluginError `usage` for one that means nothing. */
+/** Parses a command line. Throws PluginError `usage` if it is invalid. */
 export function parseCommandLine(argv: readonly string[]): CommandLine {
   const { values, positionals } = parse(argv);
   const [name, ...args] = positionals;
@@ -35,7 +35,7 @@ export function parseCommandLine(argv: readonly string[]): CommandLine {
   );
   if (name === undefined) return { command: 'help', args: [], options };
   const command = commandOf(name);
-  if (!command) throw usageError(`there is no command ${name}`);
+  if (!command) throw usageError(`unknown command ${name}`);
   if (options.has('help')) return { command: 'help', args: [name], options };
   const known = optionsOf(command);
   const foreign = [...options.keys()].find((option) => !Object.hasOwn(known, option));
@@ -65,10 +65,10 @@ function parse(argv: readonly string[]) {
 
 const list = (words: readonly string[]): string => `${words.slice(0, -1).join(', ')} or ${words.at(-1)}`;
 
-/** An option's value; undefined when it is not given. */
+/** Returns the value of an option, or undefined. */
 export const optionOf = (line: CommandLine, name: string): string | undefined => line.options.get(name)?.at(-1);
 
-/** An option that is a whole number within bounds. Throws PluginError `usage` for anything else. */
+/** Returns the value of an integer option. Throws PluginError `usage` if it is invalid or out of range. */
 export function numberOption(line: CommandLine, name: string, least: number, most: number): number | undefined {
   const text = optionOf(line, name);
   if (text === undefined) return undefined;

@@ -1,4 +1,4 @@
-// The Kubernetes API as the plugin uses it: the user's own kubeconfig, a few plain requests, and watches.
+// Client of the Kubernetes API with the user's kubeconfig: simple requests and watches.
 import http from 'node:http';
 import https, { type RequestOptions } from 'node:https';
 import { KubeConfig } from '@kubernetes/client-node';
@@ -22,19 +22,19 @@ export interface KubernetesObject {
   };
 }
 
-/** A list as the API server answers it. */
+/** A list as returned by the API server. */
 export interface KubernetesList<T> {
   readonly metadata: { readonly resourceVersion: string };
   readonly items: readonly T[];
 }
 
-/** One change on a watch. */
+/** Watch event. */
 export interface WatchEvent<T> {
   readonly type: 'ADDED' | 'MODIFIED' | 'DELETED' | 'BOOKMARK' | 'ERROR';
   readonly object: T;
 }
 
-/** The API server's refusal: its Status. */
+/** Error response of the API server. */
 export class KubernetesRefusal extends PluginError {
   /** HTTP status. */
   readonly status: number;
@@ -50,7 +50,7 @@ export class KubernetesRefusal extends PluginError {
   }
 }
 
-/** How the kubeconfig is chosen. */
+/** Options that select the kubeconfig. */
 export interface ClusterOptions {
   readonly kubeconfig?: string | undefined;
   readonly context?: string | undefined;
@@ -58,13 +58,13 @@ export interface ClusterOptions {
   readonly timeoutMilliseconds: number;
 }
 
-/** Path of a kind's collection, or of one object, in a namespace; `undefined`: in all of them. */
+/** Returns the path of a kind's collection or of an object, in a namespace or, if it is undefined, in all. */
 export function resourcePath(kind: Kind, namespace: string | undefined, name = ''): string {
   const scope = namespace === undefined ? '' : `/namespaces/${encodeURIComponent(namespace)}`;
   return `/apis/${group}/${version}${scope}/${plurals[kind]}${name ? `/${encodeURIComponent(name)}` : ''}`;
 }
 
-/** One cluster, in one namespace, as the user of the kubeconfig. */
+/** A cluster and namespace, accessed as the user of the kubeconfig. */
 export class Cluster {
   readonly config: KubeConfig;
   readonly namespace: string;
@@ -79,7 +79,7 @@ export class Cluster {
     this.timeoutMilliseconds = options.timeoutMilliseconds;
   }
 
-  /** Reads the kubeconfig. Throws PluginError when it cannot be read or names no such context. */
+  /** Loads the kubeconfig. Throws PluginError if it cannot be read or lacks the context. */
   static open(options: ClusterOptions): Cluster {
     const config = new KubeConfig();
     try {
@@ -104,7 +104,7 @@ export class Cluster {
       config.setCurrentContext(options.context);
     }
     const cluster = config.getCurrentCluster();
-    if (!cluster) throw new PluginError('failed', 'the kubeconfig has no current context', 'name one: --context NAME');
+    if (!cluster) throw new PluginError('failed', 'the kubeconfig has no current context', 'use --context NAME');
     return new Cluster(config, cluster.server, options);
   }
 
@@ -113,14 +113,14 @@ export class Cluster {
     return this.request<T>('GET', path);
   }
 
-  /** Creates an object. Throws as get does. */
+  /** Creates an object. Throws like get. */
   post<T>(path: string, body: object): Promise<T> {
     return this.request<T>('POST', path, body);
   }
 
   /**
-   * Follows a collection from a version on, until the server ends the watch or `signal` aborts. Throws KubernetesRefusal 410
-   * when the version is too old, PluginError `unavailable` when the connection is lost.
+   * Watches a collection from a version until the server ends the watch or `signal` aborts. Throws KubernetesRefusal
+   * 410 if the version is too old, and PluginError `unavailable` if the connection is lost.
    */
   async *watch<T>(path: string, from: string, signal: AbortSignal): AsyncGenerator<WatchEvent<T>> {
     const query = `${path.includes('?') ? '&' : '?'}watch=true&allowWatchBookmarks=true&resourceVersion=${from}`;
@@ -161,10 +161,10 @@ export class Cluster {
   private async open(method: string, path: string, body: object | undefined, signal: AbortSignal) {
     const options: RequestOptions = { method, signal };
     try {
-      // Runs credential plugins and reads tokens again when they are due.
+      // Runs credential plugins and refreshes tokens as necessary.
       await this.config.applyToHTTPSOptions(options);
     } catch (error) {
-      throw new PluginError('denied', `the kubeconfig's credential cannot be had: ${connectionProblem(error)}`);
+      throw new PluginError('denied', `cannot get the kubeconfig's credential: ${connectionProblem(error)}`);
     }
     options.headers = {
       ...(options.headers as Record<string, string> | undefined),
@@ -201,7 +201,7 @@ function refusal(status: number, text: string): KubernetesRefusal {
   try {
     message = (JSON.parse(text) as { message?: string }).message ?? message;
   } catch {
-    // Not the API server's own words: a proxy's.
+    // Not an error of the API server but of a proxy.
   }
   if (status === 401)
     return new KubernetesRefusal(401, 'the cluster does not accept the credential of the kubeconfig', 'sign in again');

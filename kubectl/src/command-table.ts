@@ -1,42 +1,47 @@
-// Every command as data: what it is for, what it takes, examples. Help, parsing and completion read it.
+// Definitions of all commands, used by help, parsing and completion.
 
-/** A command line option. `word` names its value in help; without it the option is a flag. */
+/** A command line option. `word` is the placeholder of its value in help; without it the option is a flag. */
 export interface Option {
   readonly short?: string;
   readonly word?: string;
   readonly repeated?: boolean;
   readonly help: string;
-  /** What completes its value. */
+  /** Completions of its value. */
   readonly values?: readonly string[] | 'namespaces' | 'contexts';
 }
 
-/** Options that every command takes. */
+/** Options of every command. */
 export const commonOptions = {
-  namespace: { short: 'n', word: 'NAME', help: "the tenant's namespace; default: the context's", values: 'namespaces' },
-  context: { word: 'NAME', help: 'the context of the kubeconfig', values: 'contexts' },
-  kubeconfig: { word: 'FILE', help: 'the kubeconfig; default: $KUBECONFIG, then ~/.kube/config' },
-  server: { word: 'URL', help: 'base URL of the REST API, also $KELLET_SERVER; default: found through the cluster' },
-  service: { word: 'NAMESPACE/NAME', help: 'the Service to forward to; default: kellet-system/kellet-apiserver' },
-  'service-account': { word: '[NAMESPACE/]NAME', help: 'the account to act as; default: kellet-cli' },
-  timeout: { word: 'SECONDS', help: 'how long one request may take; default: 30' },
-  'no-color': { help: 'no colours, also $NO_COLOR' },
-  help: { short: 'h', help: 'this text' },
+  namespace: {
+    short: 'n',
+    word: 'NAME',
+    help: "the tenant's namespace (default: the namespace of the context)",
+    values: 'namespaces',
+  },
+  context: { word: 'NAME', help: 'context of the kubeconfig', values: 'contexts' },
+  kubeconfig: { word: 'FILE', help: 'kubeconfig file (default: $KUBECONFIG, then ~/.kube/config)' },
+  server: { word: 'URL', help: 'REST API, also $KELLET_SERVER (default: found through the cluster)' },
+  service: { word: 'NAMESPACE/NAME', help: 'Service to port-forward to (default: kellet-system/kellet-apiserver)' },
+  'service-account': { word: '[NAMESPACE/]NAME', help: 'service account to act as (default: kellet-cli)' },
+  timeout: { word: 'SECONDS', help: 'timeout of each request (default: 30)' },
+  'no-color': { help: 'disable colours, also $NO_COLOR' },
+  help: { short: 'h', help: 'show help' },
 } as const satisfies Record<string, Option>;
 
 const output: Option = {
   short: 'o',
   word: 'FORMAT',
-  help: 'json, yaml, wide or name',
+  help: 'output format: json, yaml, wide or name',
   values: ['json', 'yaml', 'wide', 'name'],
 };
 const outputOfAnswers: Option = {
   short: 'o',
   word: 'FORMAT',
-  help: 'json, yaml or name',
+  help: 'output format: json, yaml or name',
   values: ['json', 'yaml', 'name'],
 };
 
-/** States of a device in a rollout, as the API names them. */
+/** States of a device in a rollout, as in the API. */
 export const deviceStates = [
   'scheduled',
   'sent',
@@ -48,20 +53,20 @@ export const deviceStates = [
   'rolled_back',
 ] as const;
 
-/** What names can be completed for a command's arguments. */
+/** Kinds of names that complete a command's arguments. */
 export type ArgumentValues = 'resources' | 'rollouts' | 'packages' | 'shells' | 'commands' | 'files' | undefined;
 
 /** A command of the plugin. */
 export interface Command {
   readonly summary: string;
-  /** The arguments as they stand in the usage line. */
+  /** Arguments in the usage line. */
   readonly usage: string;
-  /** Least and greatest number of arguments. */
+  /** Minimum and maximum number of arguments. */
   readonly takes: readonly [number, number];
   readonly options: Readonly<Record<string, Option>>;
   readonly details?: string;
   readonly examples: readonly string[];
-  /** What completes the first argument, and the ones after it. */
+  /** Completions of the first argument, and of further ones. */
   readonly values: readonly [ArgumentValues, ArgumentValues];
 }
 
@@ -75,21 +80,21 @@ const verb = (summary: string, details: string, example: string, options: Record
   values: ['rollouts', 'rollouts'],
 });
 
-const device: Option = { word: 'ID', repeated: true, help: 'a device; may be repeated' };
+const device: Option = { word: 'ID', repeated: true, help: 'device id; may be repeated' };
 
-/** The commands by name, in the order in which help shows them. */
+/** Commands by name, in the order of help. */
 export const commands = {
   status: {
-    summary: 'Show how things stand, from the cluster alone',
+    summary: 'Show the state of rollouts and other resources',
     usage: '[all | KIND | KIND/NAME | ROLLOUT]',
     takes: [0, 1],
     options: {
       output,
-      watch: { short: 'w', help: 'keep showing changes; a single rollout until it is completed' },
+      watch: { short: 'w', help: 'watch for changes; for a single rollout, until it completes' },
     },
     details:
-      'Works while the data plane is away: it asks nothing but the Kubernetes API. With --watch on one rollout the plugin ' +
-      'ends when the rollout does, with exit code 7 when it was rolled back or cancelled.',
+      'Uses only the Kubernetes API, so it works while the data plane is unavailable. With --watch and a single rollout, the ' +
+      'command exits when the rollout completes, with exit code 7 if it was rolled back or cancelled.',
     examples: [
       'kubectl kellet status',
       'kubectl kellet status weather-station-1.2.0 --watch',
@@ -99,66 +104,67 @@ export const commands = {
     values: ['resources', undefined],
   },
   plan: {
-    summary: 'Say which devices a rollout would reach, step by step, and change nothing',
+    summary: 'Show which devices a rollout would reach, step by step, without changing anything',
     usage: '(-f FILE | ROLLOUT)',
     takes: [0, 1],
     options: {
       output: outputOfAnswers,
-      filename: { short: 'f', word: 'FILE', help: 'a manifest with an OtaRollout; - is standard input' },
+      filename: { short: 'f', word: 'FILE', help: 'manifest with an OtaRollout; - for standard input' },
     },
     details:
-      'The package and the profile that the manifest names must be applied and Ready: the plan is made by the data plane ' +
-      'over the devices as they are now. A rollout created from the same manifest schedules exactly these devices.',
+      'The package and profile that the manifest refers to must be applied and Ready. The data plane makes the plan for the ' +
+      'current devices; a rollout created from the same manifest schedules exactly these devices.',
     examples: ['kubectl kellet plan -f rollout.yaml', 'kubectl kellet plan weather-station-1.2.0 -o json'],
     values: ['rollouts', undefined],
   },
   pause: verb(
-    'Stop scheduling devices',
-    'Devices that have the update command already go on. spec is not touched, so Git does not undo it.',
+    'Pause a rollout',
+    'No further devices are scheduled. Devices that already have the update command continue. spec is not changed, so Git ' +
+      'does not undo the pause.',
     'kubectl kellet pause weather-station-1.2.0',
   ),
   resume: verb(
-    'Go on with a paused rollout',
-    'Failures so far are accepted: only later ones count towards the threshold. A rollout held by spec.paused is resumed in ' +
-      'its manifest.',
+    'Resume a paused rollout',
+    'Accepts the failures so far: only later ones count towards the threshold. A rollout held by spec.paused must be resumed ' +
+      'in its manifest.',
     'kubectl kellet resume weather-station-1.2.0 --canary-percent 50',
-    { 'canary-percent': { word: 'N', help: 'cover this share of the devices from now on, 1 to 100' } },
+    { 'canary-percent': { word: 'N', help: 'raise the rollout to this percentage of devices, 1 to 100' } },
   ),
   rollback: verb(
-    'Bring the devices that were reached back to the rollback package',
-    'Devices that the update has not reached yet are left as they are.',
+    'Roll back to the rollback package',
+    'Only devices that the update has reached are rolled back.',
     'kubectl kellet rollback weather-station-1.2.0',
   ),
   approve: verb(
-    'Let the step begin that waits for approval',
-    'Only a rollout that is paused with the reason StepApproval has one.',
+    'Approve the next step of a rollout',
+    'The rollout must be paused with the reason StepApproval.',
     'kubectl kellet approve weather-station-1.2.0',
   ),
   cancel: verb(
-    'End a rollout for good',
-    'What has not been delivered is withdrawn; devices that were updated stay updated. It cannot be resumed: to run again, ' +
-      'make a rollout with a new name.',
+    'Cancel a rollout permanently',
+    'Undelivered update commands are withdrawn; updated devices stay updated. A cancelled rollout cannot be resumed: create ' +
+      'one with a new name instead.',
     'kubectl kellet cancel weather-station-1.2.0',
   ),
   retry: verb(
-    'Send the update again to devices that failed or timed out',
-    'Without --device, to all of them.',
+    'Retry devices that failed or timed out',
+    'Without --device, retries all of them.',
     'kubectl kellet retry weather-station-1.2.0 --device 01a1fe36-b8ce-77b2-8dcc-b7639ec2c922',
     { device },
   ),
   skip: verb(
-    'Take devices out of a rollout',
-    'They count neither as succeeded nor as failed, and the rollout can complete without them.',
+    'Remove devices from a rollout',
+    'They count as neither succeeded nor failed, and the rollout can complete without them.',
     'kubectl kellet skip weather-station-1.2.0 --device 01a1fe36-b8ce-77b2-8dcc-b7639ec2c922',
     { device },
   ),
   devices: {
-    summary: 'List the devices of a rollout and how far each is',
+    summary: 'List the devices of a rollout and their progress',
     usage: 'ROLLOUT',
     takes: [1, 1],
     options: {
       output,
-      state: { word: 'STATE', help: `only these: ${deviceStates.join(', ')}`, values: deviceStates },
+      state: { word: 'STATE', help: `filter by state: ${deviceStates.join(', ')}`, values: deviceStates },
     },
     examples: [
       'kubectl kellet devices weather-station-1.2.0',
@@ -167,16 +173,16 @@ export const commands = {
     values: ['rollouts', undefined],
   },
   proof: {
-    summary: 'Fetch the proof that a telemetry point was anchored',
+    summary: 'Fetch the proof of an anchored telemetry point',
     usage: '(HASH | DEVICE/HASH | DEVICE)',
     takes: [1, 1],
     options: {
       output: outputOfAnswers,
-      bundle: { short: 'b', word: 'FILE', help: 'write the bundle that proves it offline; - is standard output' },
-      limit: { word: 'N', help: "with DEVICE: how many of the device's proofs to list, newest first; default: 20" },
+      bundle: { short: 'b', word: 'FILE', help: 'write the bundle for offline verification; - for standard output' },
+      limit: { word: 'N', help: "with DEVICE: number of the device's proofs to list, newest first (default: 20)" },
     },
     details:
-      'With DEVICE/HASH the proof must be that device’s. A bundle needs no Kellet to be checked: kellet-verify does it.',
+      'With DEVICE/HASH the proof must belong to that device. A bundle can be verified without Kellet, with kellet-verify.',
     examples: [
       'kubectl kellet proof 01a1fe36-b8ce-77b2-8dcc-b7639ec2c922',
       'kubectl kellet proof 7f622db5ad1e83e1bc86656e4cf2d5144a45ba2276b9b32f112d883168d9e5f4 --bundle point.json',
@@ -184,15 +190,15 @@ export const commands = {
     values: [undefined, undefined],
   },
   upload: {
-    summary: 'Send the artifact of a package whose uri is upload://',
+    summary: 'Upload the artifact of an upload:// package',
     usage: 'PACKAGE FILE',
     takes: [2, 2],
     options: {
       output: outputOfAnswers,
-      'part-size': { word: 'MIB', help: 'how much one request carries; default: 4' },
+      'part-size': { word: 'MIB', help: 'size of each request (default: 4)' },
     },
     details:
-      'Compares size and SHA-256 before it sends anything. Run again after an interruption, it goes on where it was.',
+      'Verifies size and SHA-256 before sending anything. After an interruption, run the command again to resume.',
     examples: ['kubectl kellet upload weather-station-1.2.0 build/firmware.bin'],
     values: ['packages', 'files'],
   },
@@ -202,8 +208,8 @@ export const commands = {
     takes: [1, 1],
     options: {},
     details:
-      'For `kubectl kellet …` kubectl itself asks kubectl_complete-kellet, which is installed beside the plugin; the script ' +
-      'is for `kubectl-kellet …`.',
+      'The script completes `kubectl-kellet …`. For `kubectl kellet …`, kubectl itself calls kubectl_complete-kellet, which is ' +
+      'installed with the plugin.',
     examples: ['source <(kubectl kellet completion bash)', 'kubectl kellet completion fish | source'],
     values: ['shells', undefined],
   },
@@ -228,11 +234,11 @@ export const commands = {
 /** The name of a command. */
 export type CommandName = keyof typeof commands;
 
-/** A command by its name; undefined when there is none. */
+/** Returns a command by name, or undefined. */
 export const commandOf = (name: string): Command | undefined =>
   Object.hasOwn(commands, name) ? commands[name as CommandName] : undefined;
 
-/** Options of a command, the common ones included. */
+/** Returns the options of a command, including the common ones. */
 export const optionsOf = (command: Command): Readonly<Record<string, Option>> => ({
   ...command.options,
   ...commonOptions,

@@ -31,16 +31,16 @@ describe('completion', () => {
     });
   }
 
-  it('offers of options only those of the command', () => {
+  it('offers only the options of the command', () => {
     expect(candidates(['pause', '--']).words).not.to.include('--state');
   });
 
-  it('answers as kubectl expects it', () => {
+  it('follows the protocol of kubectl', () => {
     expect(completionAnswer(['pause', 'plan', 'resume'], 'p', 4)).to.equal('pause\nplan\n:4\n');
   });
 
-  it('has a script for each shell, and says so for another', () => {
+  it('has a script for each supported shell', () => {
     for (const shell of shells) expect(completionScript(shell)).to.contain('__complete');
-    expect(() => completionScript('csh')).to.throw('there is a script for bash, zsh, fish, not for csh');
+    expect(() => completionScript('csh')).to.throw('unsupported shell csh: must be bash, zsh, fish');
   });
 });

@@ -1,11 +1,11 @@
-// Completion: scripts for three shells, all of which ask `kubectl-kellet __complete`, in the form in which kubectl asks too.
+// Shell completion: scripts for three shells that call `kubectl-kellet __complete` with kubectl's protocol.
 import { commandOf, commands, commonOptions, optionsOf, type ArgumentValues, type Option } from './command-table.ts';
 import { usageError } from './errors.ts';
 
-/** Shells with a script. */
+/** Supported shells. */
 export const shells = ['bash', 'zsh', 'fish'] as const;
 
-/** What may stand at the cursor: words that are known, and names that must be looked up. */
+/** Completions at the cursor: known words, and the kind of names to look up. */
 export interface Candidates {
   readonly words: readonly string[];
   readonly lookup: Exclude<ArgumentValues, 'shells' | 'commands'> | 'namespaces' | 'contexts';
@@ -13,7 +13,7 @@ export interface Candidates {
 
 const none: Candidates = { words: [], lookup: undefined };
 
-/** Decides what may stand in place of the last word. */
+/** Returns the completions of the last word. */
 export function candidates(words: readonly string[]): Candidates {
   const before = words.slice(0, -1);
   const current = words.at(-1) ?? '';
@@ -41,7 +41,7 @@ function valuesOf(option: Option | undefined): Candidates {
   return option?.word === 'FILE' ? { words: [], lookup: 'files' } : none;
 }
 
-/** The command before the cursor, how many arguments it has, and the option that waits for its value. */
+/** Returns the command before the cursor, its number of arguments, and the option whose value is being completed. */
 function readBefore(words: readonly string[]): { command?: string; args: number; open?: string } {
   const all: [string, Option][] = [commonOptions, ...Object.values(commands).map(({ options }) => options)].flatMap(
     (options) => Object.entries<Option>(options),
@@ -63,7 +63,7 @@ function readBefore(words: readonly string[]): { command?: string; args: number;
 /** Directives of kubectl's completion protocol, which is cobra's. */
 export const directives = { files: 0, nothingElse: 4 } as const;
 
-/** The answer to `__complete`: a word a line, then the directive. */
+/** Formats the output of `__complete`: one word per line, then the directive. */
 export const completionAnswer = (words: readonly string[], prefix: string, directive: number): string =>
   [...words.filter((word) => word.startsWith(prefix)), `:${directive}`, ''].join('\n');
 
@@ -114,10 +114,10 @@ end
 complete -c kubectl-kellet -f -a '(__kubectl_kellet_complete)'
 `;
 
-/** The script for a shell. Throws PluginError `usage` for a shell without one. */
+/** Returns the completion script of a shell. Throws PluginError `usage` for an unsupported shell. */
 export function completionScript(shell: string): string {
   const scripts: Readonly<Record<string, string>> = { bash, zsh, fish };
   if (!Object.hasOwn(scripts, shell))
-    throw usageError(`there is a script for ${shells.join(', ')}, not for ${shell}`, 'completion');
+    throw usageError(`unsupported shell ${shell}: must be ${shells.join(', ')}`, 'completion');
   return scripts[shell]!;
 }

@@ -1,4 +1,4 @@
-// The data plane's REST API, with a token that the cluster issues to a service account for nothing else (audience kellet).
+// Client of the data plane's REST API, with a dedicated service account token of the cluster (audience kellet).
 import http from 'node:http';
 import https from 'node:https';
 import { KubernetesRefusal, type Cluster } from './cluster.ts';
@@ -6,10 +6,10 @@ import { chooseEndpoint, readAnnotation, type EndpointHints } from './endpoint.t
 import { connectionProblem, PluginError, type Outcome } from './errors.ts';
 import { findTarget, portForwardAgent } from './port-forward.ts';
 
-/** The account to act as when none is named. */
+/** Default service account. */
 export const defaultServiceAccount = 'kellet-cli';
 
-/** The least that the API server issues. */
+/** Minimum token lifetime that the API server accepts, in seconds. */
 const tokenSeconds = 600;
 
 /** A service account. */
@@ -18,22 +18,22 @@ export interface Account {
   readonly name: string;
 }
 
-/** How to get there, and as whom. */
+/** Address and identity. */
 export interface DataPlaneOptions extends Pick<EndpointHints, 'server' | 'service'> {
   readonly account: Account;
   readonly timeoutMilliseconds: number;
 }
 
-/** Reads `[NAMESPACE/]NAME`; the namespace is the tenant's when it is left out. */
+/** Parses `[NAMESPACE/]NAME`. The namespace defaults to the tenant's. */
 export function accountOf(text: string | undefined, namespace: string): Account {
   const [first = defaultServiceAccount, second] = (text ?? defaultServiceAccount).split('/');
   return second === undefined ? { namespace, name: first } : { namespace: first, name: second };
 }
 
-/** A request besides its method and path. */
+/** Parts of a request besides method and path. */
 export interface DataPlaneRequest {
   readonly query?: Readonly<Record<string, string | undefined>>;
-  /** Sent as JSON; bytes are sent as they are. */
+  /** Sent as JSON, or as raw bytes if it is a Buffer. */
   readonly body?: object | Buffer;
   readonly headers?: Readonly<Record<string, string>>;
 }
@@ -50,9 +50,9 @@ const outcomes: Readonly<Record<string, Outcome>> = {
   RESOURCE_EXHAUSTED: 'unavailable',
 };
 
-/** The data plane's own refusal. */
+/** Error response of the data plane. */
 export class DataPlaneRefusal extends PluginError {
-  /** The name in the error body. */
+  /** Error code in the body. */
   readonly code: string;
 
   constructor(code: string, message: string, hint?: string) {
@@ -61,7 +61,7 @@ export class DataPlaneRefusal extends PluginError {
   }
 }
 
-/** The data plane of the cluster's namespace. Nothing is asked of the cluster before the first request. */
+/** Client for the tenant of the cluster's namespace. Connects and authenticates on the first request. */
 export class DataPlane {
   private readonly cluster: Cluster;
   private readonly options: DataPlaneOptions;
@@ -73,7 +73,9 @@ export class DataPlane {
     this.options = options;
   }
 
-  /** Answers the body. Throws DataPlaneRefusal, or PluginError `unavailable` when the data plane cannot be reached. */
+  /**
+   * Returns the response body. Throws DataPlaneRefusal, or PluginError `unavailable` if the data plane is unreachable.
+   */
   async call<T>(method: string, path: string, request: DataPlaneRequest = {}): Promise<T> {
     const { base, agent } = await (this.way ??= this.findWay());
     const token = await this.currentToken();
@@ -109,7 +111,7 @@ export class DataPlane {
       outgoing.end(bytes);
     }).catch((error: unknown) => {
       if (error instanceof PluginError) throw error;
-      const hint = 'what the cluster knows is shown by: kubectl kellet status';
+      const hint = 'the state known to the cluster: kubectl kellet status';
       throw new PluginError(
         'unavailable',
         `the data plane at ${base} cannot be reached: ${connectionProblem(error)}`,
@@ -120,7 +122,7 @@ export class DataPlane {
     throw this.refusalOf(answer.status, answer.text);
   }
 
-  /** All items of a list that pages by `page_token`. */
+  /** Returns all items of a paged list. */
   async list<T>(path: string, field: string, query: Readonly<Record<string, string | undefined>> = {}): Promise<T[]> {
     const items: T[] = [];
     for (let token = ''; ;) {
@@ -139,7 +141,7 @@ export class DataPlane {
     const endpoint = chooseEndpoint({ server, service, annotation });
     if (endpoint.kind === 'url') return { base: endpoint.url, agent: undefined };
     const target = await findTarget(this.cluster, endpoint.namespace, endpoint.name);
-    // The host stands in the request alone; the connection is the port-forward.
+    // The host is used only in the request; the connection is the port-forward.
     return { base: `http://${target.pod}`, agent: portForwardAgent(this.cluster, target) };
   }
 
@@ -161,14 +163,14 @@ export class DataPlane {
       if (error.status === 404) {
         throw new PluginError(
           'notFound',
-          `there is no service account ${name} in the namespace ${namespace}`,
+          `service account ${name} not found in namespace ${namespace}`,
           'make it as examples/kubectl-access.yaml does, or name another: --service-account [NAMESPACE/]NAME',
         );
       }
       if (error.status === 403) {
         throw new PluginError(
           'denied',
-          `you may not act as the service account ${namespace}/${name}: ${error.message}`,
+          `not allowed to act as service account ${namespace}/${name}: ${error.message}`,
           `you need the verb create on serviceaccounts/token, as the Role use-kellet-cli in examples/kubectl-access.yaml gives it`,
         );
       }
@@ -184,7 +186,7 @@ export class DataPlane {
       code = status === 429 ? 'RESOURCE_EXHAUSTED' : String(body.code ?? '');
       message = body.message ?? message;
     } catch {
-      // Not the data plane's own words: a proxy's.
+      // Not an error of the data plane but of a proxy.
     }
     const { namespace, name } = this.options.account;
     const user = `system:serviceaccount:${namespace}:${name}`;

@@ -3,7 +3,7 @@ import { accountOf } from './data-plane.ts';
 import { chooseEndpoint, defaultService } from './endpoint.ts';
 import { choosePod, type Pod } from './port-forward.ts';
 
-describe('where the data plane is', () => {
+describe('the endpoint of the data plane', () => {
   for (const [what, hints, want] of [
     ['nothing is known', {}, defaultService],
     [
@@ -33,20 +33,20 @@ describe('where the data plane is', () => {
     ['another scheme', { server: 'ftp://kellet.test' }, '--server takes a URL'],
     ['a Service without namespace', { service: 'b' }, '--service takes NAMESPACE/NAME'],
     ['too much', { service: 'a/b/c' }, '--service takes NAMESPACE/NAME'],
-    ['an annotation that would show the token', { annotation: 'http://kellet.test' }, 'is no https URL'],
-    ['an annotation that is no URL', { annotation: 'kellet' }, 'is no https URL'],
+    ['an annotation without TLS', { annotation: 'http://kellet.test' }, 'is not an https URL'],
+    ['an annotation that is not a URL', { annotation: 'kellet' }, 'is not an https URL'],
   ] as const) {
-    it(`refuses ${what}`, () => expect(() => chooseEndpoint(hints)).to.throw(message));
+    it(`rejects ${what}`, () => expect(() => chooseEndpoint(hints)).to.throw(message));
   }
 });
 
-describe('the account to act as', () => {
+describe('the service account', () => {
   for (const [text, want] of [
     [undefined, { namespace: 'here', name: 'kellet-cli' }],
     ['team', { namespace: 'here', name: 'team' }],
     ['there/team', { namespace: 'there', name: 'team' }],
   ] as const) {
-    it(text ?? 'not named', () => expect(accountOf(text, 'here')).to.deep.equal(want));
+    it(text ?? '(default)', () => expect(accountOf(text, 'here')).to.deep.equal(want));
   }
 });
 

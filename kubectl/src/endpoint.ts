@@ -1,4 +1,5 @@
-// Where the data plane is: what was said on the command line, else what the tenant's namespace says, else the chart's Service.
+// Locates the data plane: from the command line, else the annotation of the tenant's namespace, else the chart's
+// Service.
 import { endpointAnnotation } from '@kellet/crds';
 import { KubernetesRefusal, type Cluster, type KubernetesObject } from './cluster.ts';
 import { PluginError, usageError } from './errors.ts';
@@ -8,10 +9,10 @@ export type Endpoint =
   | { readonly kind: 'url'; readonly url: string }
   | { readonly kind: 'service'; readonly namespace: string; readonly name: string };
 
-/** Where the chart puts it when its defaults are kept. */
+/** Service of the chart with default values. */
 export const defaultService = { kind: 'service', namespace: 'kellet-system', name: 'kellet-apiserver' } as const;
 
-/** What is known of it. */
+/** Sources of the address. */
 export interface EndpointHints {
   /** --server or $KELLET_SERVER. */
   readonly server?: string | undefined;
@@ -23,11 +24,11 @@ export interface EndpointHints {
 
 const loopback = new Set(['127.0.0.1', '[::1]', 'localhost']);
 
-/** Decides. Throws PluginError for what is no URL and no Service, and for an annotation that would send a token in the clear. */
+/** Chooses the endpoint. Throws PluginError for an invalid URL or Service, and for an annotation without TLS. */
 export function chooseEndpoint({ server, service, annotation }: EndpointHints): Endpoint {
   if (server) {
     const url = urlOf(server);
-    if (!url) throw usageError(`--server takes a URL as https://kellet.example.com, not ${server}`);
+    if (!url) throw usageError(`--server takes a URL such as https://kellet.example.com, not ${server}`);
     return { kind: 'url', url: baseOf(url) };
   }
   if (service !== undefined) {
@@ -37,11 +38,11 @@ export function chooseEndpoint({ server, service, annotation }: EndpointHints): 
   }
   if (!annotation) return defaultService;
   const url = urlOf(annotation);
-  // Said by whoever wrote the namespace, not by the user: the token must not leave in the clear.
+  // The annotation was not written by the user, so it must not cause the token to be sent unencrypted.
   if (!url || (url.protocol === 'http:' && !loopback.has(url.hostname))) {
     throw new PluginError(
       'failed',
-      `the namespace's annotation ${endpointAnnotation} is no https URL: ${annotation}`,
+      `the namespace's annotation ${endpointAnnotation} is not an https URL: ${annotation}`,
       'name the address: --server URL',
     );
   }
@@ -55,7 +56,7 @@ function urlOf(text: string): URL | undefined {
 
 const baseOf = (url: URL): string => `${url.origin}${url.pathname}`.replace(/\/+$/, '');
 
-/** The annotation of the tenant's namespace; undefined when there is none, or the user may not read the namespace. */
+/** Returns the annotation of the tenant's namespace, or undefined if there is none or the namespace may not be read. */
 export async function readAnnotation(cluster: Cluster): Promise<string | undefined> {
   try {
     const { metadata } = await cluster.get<KubernetesObject>(
@@ -65,7 +66,11 @@ export async function readAnnotation(cluster: Cluster): Promise<string | undefin
   } catch (error) {
     if (error instanceof KubernetesRefusal && error.status === 403) return undefined;
     if (error instanceof KubernetesRefusal && error.status === 404) {
-      throw new PluginError('notFound', `there is no namespace ${cluster.namespace}`, "name the tenant's: -n NAME");
+      throw new PluginError(
+        'notFound',
+        `namespace ${cluster.namespace} not found`,
+        "use -n NAME with the tenant's namespace",
+      );
     }
     throw error;
   }

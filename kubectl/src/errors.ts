@@ -1,27 +1,27 @@
-// What can go wrong, in words for the person at the terminal, and the exit code that a script sees.
+// Errors with messages for users, and exit codes for scripts.
 
 /** Exit codes, part of the plugin's contract (docs/kubectl.md). */
 export const exitCodes = {
   ok: 0,
-  /** Anything that has no code of its own. */
+  /** Any other failure. */
   failed: 1,
-  /** The command line is wrong. */
+  /** Invalid command line. */
   usage: 2,
   notFound: 3,
-  /** The cluster or the data plane knows who asks, or does not, and will not do it. */
+  /** Denied by the cluster or the data plane. */
   denied: 4,
-  /** The state of the thing does not allow it now. */
+  /** Not possible in the current state. */
   precondition: 5,
-  /** The cluster or the data plane cannot be reached, or not in time. */
+  /** The cluster or the data plane is unreachable, or timed out. */
   unavailable: 6,
-  /** A rollout that was watched to its end did not succeed. */
+  /** The watched rollout did not succeed. */
   unsuccessful: 7,
 } as const;
 
-/** How the plugin ends. */
+/** Result of a run. */
 export type Outcome = keyof typeof exitCodes;
 
-/** An end that is no defect: the message says what is wrong, the hint what to do. */
+/** An expected error. The message says what is wrong, the hint what to do. */
 export class PluginError extends Error {
   readonly outcome: Outcome;
   readonly hint: string | undefined;
@@ -34,20 +34,20 @@ export class PluginError extends Error {
   }
 }
 
-/** The command line is wrong; the hint names the help that says how it is right. */
+/** Returns an error for an invalid command line, with a hint to the help. */
 export const usageError = (message: string, command = ''): PluginError =>
   new PluginError('usage', message, `see: kubectl kellet ${command ? `${command} ` : ''}--help`);
 
-/** What went wrong on a connection, short: `connection refused`, not a stack of errors. */
+/** Returns a short description of a connection error, such as `connection refused`. */
 export function connectionProblem(error: unknown): string {
   const { code, message } = error as { code?: string; message?: string };
   const words: Record<string, string> = {
     ECONNREFUSED: 'connection refused',
     ENOTFOUND: 'unknown host',
-    ETIMEDOUT: 'no answer in time',
+    ETIMEDOUT: 'timed out',
     ECONNRESET: 'connection lost',
     EPIPE: 'connection lost',
-    TimeoutError: 'no answer in time',
+    TimeoutError: 'timed out',
   };
   const name = error instanceof Error ? error.name : '';
   return words[code ?? ''] ?? words[name] ?? message ?? String(error);

@@ -1,4 +1,4 @@
-// A collection as it is now and from then on: list, watch, and again after whatever interrupts it.
+// Follows a collection: lists, watches, and restarts after interruptions.
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Cluster, KubernetesList, KubernetesObject } from './cluster.ts';
 import { KubernetesRefusal } from './cluster.ts';
@@ -6,17 +6,17 @@ import { PluginError } from './errors.ts';
 
 const longestDelay = 10_000;
 
-/** What is told of a collection. */
+/** Callbacks of a followed collection. */
 export interface Follower<T> {
-  /** All objects, whenever one has changed. */
+  /** Called with all objects whenever one has changed. */
   changed(objects: readonly T[]): void;
-  /** The cluster does not answer; it is asked again. */
+  /** Called when the cluster is unreachable, before a retry. */
   interrupted(error: PluginError): void;
 }
 
 /**
- * Follows until `signal` aborts. Throws what the first list throws, and later refusals that asking again does not change
- * (403, 404, 401); everything else is told and tried again.
+ * Follows until `signal` aborts. Throws errors of the first list, and later errors that a retry cannot resolve (401,
+ * 403, 404); other errors are reported and retried.
  */
 export async function follow<T extends KubernetesObject>(
   cluster: Cluster,

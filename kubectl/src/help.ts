@@ -1,4 +1,4 @@
-// Help, written from the table of commands.
+// Generates help from the table of commands.
 import { commandOf, commands, commonOptions, type Option } from './command-table.ts';
 import { usageError } from './errors.ts';
 
@@ -13,32 +13,32 @@ function lines(rows: readonly (readonly [string, string])[]): string {
 const optionLines = (options: Readonly<Record<string, Option>>): string =>
   lines(Object.entries(options).map(([name, option]) => [left(option, name), option.help]));
 
-/** The text of `help`, or of one command. Throws PluginError `usage` for a command that does not exist. */
+/** Returns the general help, or that of a command. Throws PluginError `usage` for an unknown command. */
 export function helpText(name?: string): string {
   if (name === undefined) {
     const summaries = Object.entries(commands).map(([command, { summary }]) => [command, summary] as const);
-    return `kubectl kellet: rollouts, packages, devices and proofs of Kellet
+    return `kubectl kellet: manage Kellet rollouts, packages, devices and proofs
 
 usage: kubectl kellet COMMAND [arguments] [options]
 
 commands:
 ${lines(summaries)}
 
-options of every command:
+common options:
 ${optionLines(commonOptions)}
 
-Exit codes: 0 done, 1 failed, 2 wrong command line, 3 not found, 4 denied, 5 not possible in this state,
-6 cluster or data plane away, 7 the rollout that was watched did not succeed.
+Exit codes: 0 success, 1 failed, 2 invalid command line, 3 not found, 4 denied, 5 not possible in this state,
+6 cluster or data plane unreachable, 7 the watched rollout did not succeed.
 `;
   }
   const command = commandOf(name);
-  if (!command) throw usageError(`there is no command ${name}`);
+  if (!command) throw usageError(`unknown command ${name}`);
   const own = Object.keys(command.options).length > 0 ? `\noptions:\n${optionLines(command.options)}\n` : '';
   return `${command.summary}.
 
 usage: kubectl kellet ${name}${command.usage ? ` ${command.usage}` : ''}
 ${command.details ? `\n${wrap(command.details, 100)}\n` : ''}${own}
-options of every command:
+common options:
 ${optionLines(commonOptions)}
 
 examples:
@@ -46,7 +46,7 @@ ${command.examples.map((example) => `  ${example}`).join('\n')}
 `;
 }
 
-/** Text in lines of at most so many characters, broken between words. */
+/** Wraps text at word boundaries. */
 export function wrap(text: string, width: number): string {
   const result: string[] = [];
   let line = '';

@@ -1,11 +1,11 @@
-// Command line → command → how it ended. Commands are loaded when they are called.
+// Parses the command line and runs the command. Commands are loaded lazily.
 import { parseCommandLine, type CommandLine } from './arguments.ts';
 import { completionScript } from './completion.ts';
 import { PluginError, type Outcome } from './errors.ts';
 import { helpText } from './help.ts';
 import { painter, type Terminal } from './terminal.ts';
 
-/** What a run is given besides its command line. */
+/** Environment of a run besides the command line. */
 export interface PluginParts {
   readonly terminal: Terminal;
   readonly environment: NodeJS.ProcessEnv;
@@ -13,7 +13,7 @@ export interface PluginParts {
   readonly signal: AbortSignal;
 }
 
-/** Runs the plugin; whatever goes wrong is said on standard error. */
+/** Runs the plugin. Errors are printed on standard error. */
 export async function runPlugin(argv: readonly string[], parts: PluginParts): Promise<Outcome> {
   const { terminal } = parts;
   try {

@@ -1,5 +1,5 @@
-// A way to the data plane's Service through the API server: each connection of the HTTP client is one port-forward stream, so
-// that no local port is opened that others on this machine could use.
+// Connects to the data plane's Service through the API server. Each connection of the HTTP client is one port-forward
+// stream, so no local port is opened that others on this machine could use.
 import http from 'node:http';
 import { Duplex, PassThrough, Writable } from 'node:stream';
 import { PortForward } from '@kubernetes/client-node';
@@ -17,7 +17,7 @@ interface Service {
   };
 }
 
-/** A pod, as far as choosing one needs it. */
+/** Fields of a pod needed to choose one. */
 export interface Pod {
   readonly metadata: { readonly name: string; readonly deletionTimestamp?: string };
   readonly spec?: {
@@ -28,14 +28,14 @@ export interface Pod {
   readonly status?: { readonly conditions?: readonly { readonly type: string; readonly status: string }[] };
 }
 
-/** Where a port-forward leads. */
+/** Target of a port-forward. */
 export interface Target {
   readonly namespace: string;
   readonly pod: string;
   readonly port: number;
 }
 
-/** The first pod that is ready and stays, with the number of its REST port; undefined when there is none. */
+/** Returns the first ready pod that is not terminating, with its REST port, or undefined. */
 export function choosePod(service: Service, pods: readonly Pod[]): { pod: string; port: number } | undefined {
   const ports = service.spec.ports ?? [];
   const { targetPort, port } = ports.find(({ name }) => name === 'rest') ?? ports[0] ?? { port: 8080 };
@@ -52,7 +52,7 @@ export function choosePod(service: Service, pods: readonly Pod[]): { pod: string
   return { pod: pod.metadata.name, port: named?.containerPort ?? port };
 }
 
-/** Finds a ready pod of a Service. Throws PluginError when there is none, or the user may not look. */
+/** Finds a ready pod of a Service. Throws PluginError if there is none or access is denied. */
 export async function findTarget(cluster: Cluster, namespace: string, name: string): Promise<Target> {
   const otherwise = 'name it: --service NAMESPACE/NAME, or the address of the REST API: --server URL';
   const path = `/api/v1/namespaces/${encodeURIComponent(namespace)}`;
@@ -62,16 +62,15 @@ export async function findTarget(cluster: Cluster, namespace: string, name: stri
     const query = encodeURIComponent(selector.join(','));
     const { items } = await cluster.get<{ items: Pod[] }>(`${path}/pods?labelSelector=${query}`);
     const chosen = selector.length > 0 ? choosePod(service, items) : undefined;
-    if (!chosen)
-      throw new PluginError('unavailable', `the Service ${namespace}/${name} has no pod that is ready`, otherwise);
+    if (!chosen) throw new PluginError('unavailable', `Service ${namespace}/${name} has no ready pod`, otherwise);
     return { namespace, ...chosen };
   } catch (error) {
     if (!(error instanceof KubernetesRefusal)) throw error;
-    if (error.status === 404) throw new PluginError('notFound', `there is no Service ${namespace}/${name}`, otherwise);
+    if (error.status === 404) throw new PluginError('notFound', `Service ${namespace}/${name} not found`, otherwise);
     if (error.status === 403) {
       throw new PluginError(
         'denied',
-        `you may not forward to the Service ${namespace}/${name}: ${error.message}`,
+        `not allowed to port-forward to Service ${namespace}/${name}: ${error.message}`,
         otherwise,
       );
     }
@@ -79,13 +78,13 @@ export async function findTarget(cluster: Cluster, namespace: string, name: stri
   }
 }
 
-/** An agent whose connections are port-forward streams to the target. */
+/** Creates an agent whose connections are port-forward streams to the target. */
 export function portForwardAgent(cluster: Cluster, target: Target): http.Agent {
   const agent = new http.Agent({ keepAlive: true, maxSockets: 4 });
   agent.createConnection = (_options, done) => {
     openStream(cluster, target).then(
       (stream) => done?.(null, stream),
-      // The type of node's callback wants a stream beside the error; there is none.
+      // The type of the callback requires a stream besides the error.
       (error: Error) => done?.(error, undefined as unknown as Duplex),
     );
     return undefined;
@@ -136,13 +135,13 @@ async function openStream(cluster: Cluster, { namespace, pod, port }: Target): P
     const { message } = error as { message?: string };
     throw new PluginError(
       'unavailable',
-      `no port-forward to ${namespace}/${pod}: ${message ?? connectionProblem(error)}`,
+      `port-forward to ${namespace}/${pod} failed: ${message ?? connectionProblem(error)}`,
       `may you? kubectl auth can-i create pods --subresource=portforward -n ${namespace}`,
     );
   }
 }
 
-/** node:http calls these of a socket; a stream of ours has no timers and keeps nobody alive. */
+/** Socket methods called by node:http. This stream has no timers and does not keep the process alive. */
 function withSocketMethods(stream: Duplex): Duplex {
   const self = () => stream;
   return Object.assign(stream, { setTimeout: self, setNoDelay: self, setKeepAlive: self, ref: self, unref: self });

@@ -1,4 +1,4 @@
-// From a rollout's name to its custom resource and its id.
+// Looks up a rollout's custom resource and id by name.
 import type { OtaRollout } from '@kellet/crds';
 import { KubernetesRefusal, resourcePath, type Cluster } from './cluster.ts';
 import { PluginError, usageError } from './errors.ts';
@@ -9,7 +9,7 @@ export function rolloutName(text: string): string {
   const [first, second] = text.split('/') as [string, string | undefined];
   if (second === undefined) return first;
   if (!/^(otarollouts?(\.kellet\.dev)?|otaro|rollouts?)$/i.test(first))
-    throw usageError(`${first} is no rollout: name an OtaRollout`);
+    throw usageError(`${first} is not a rollout: give the name of an OtaRollout`);
   return second;
 }
 
@@ -21,16 +21,16 @@ export async function readRollout(cluster: Cluster, text: string): Promise<OtaRo
   } catch (error) {
     if (error instanceof KubernetesRefusal && error.status === 404 && !error.hint) {
       const hint = `list them: kubectl kellet status rollouts -n ${cluster.namespace}`;
-      throw new PluginError('notFound', `there is no rollout ${name} in the namespace ${cluster.namespace}`, hint);
+      throw new PluginError('notFound', `rollout ${name} not found in namespace ${cluster.namespace}`, hint);
     }
     throw error;
   }
 }
 
-/** The id by which the data plane knows a rollout. Throws PluginError `precondition` while it does not know it. */
+/** Returns the id of a rollout in the data plane. Throws PluginError `precondition` if it has none yet. */
 export function rolloutIdOf(rollout: OtaRollout): string {
   const id = rollout.status?.rolloutId;
   if (id !== undefined && rollout.status?.phase !== undefined) return id;
-  const why = messageOf(rollout) || 'the operator has not taken it up yet';
-  throw new PluginError('precondition', `the rollout ${rollout.metadata.name} has not begun: ${why}`);
+  const why = messageOf(rollout) || 'the operator has not processed it yet';
+  throw new PluginError('precondition', `rollout ${rollout.metadata.name} has not started: ${why}`);
 }

@@ -1,7 +1,7 @@
-// A text that is drawn again over itself, on a terminal.
+// Redraws a text in place on a terminal.
 import type { Terminal } from './terminal.ts';
 
-/** Draws in place of what it drew before. */
+/** Replaces its previous output. */
 export class Screen {
   private readonly terminal: Terminal;
   private height = 0;
@@ -11,7 +11,7 @@ export class Screen {
     this.terminal = terminal;
   }
 
-  /** Replaces what is shown. The text ends with a line break. */
+  /** Replaces the shown text. The text must end with a line break. */
   draw(text: string): void {
     if (text === this.shown) return;
     const columns = process.stdout.columns || this.terminal.columns;
@@ -22,14 +22,14 @@ export class Screen {
     this.shown = text;
   }
 
-  /** Leaves what is shown where it is; the next drawing begins below. */
+  /** Keeps the shown text; the next one is drawn below it. */
   release(): void {
     this.height = 0;
     this.shown = '';
   }
 }
 
-/** Cuts a line at the edge, so that it never wraps and the height stays known; escape sequences take no room. */
+/** Truncates a line to the width of the terminal, so that it never wraps. Escape sequences do not count. */
 export function cut(line: string, columns: number): string {
   let width = 0;
   let result = '';

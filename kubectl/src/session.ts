@@ -1,4 +1,4 @@
-// What every command is given: the command line, the cluster, the data plane, the terminal.
+// Context of every command: command line, cluster, data plane and terminal.
 import type { CommandLine } from './arguments.ts';
 import { numberOption, optionOf } from './arguments.ts';
 import { Cluster } from './cluster.ts';
@@ -6,7 +6,7 @@ import { accountOf, DataPlane } from './data-plane.ts';
 import type { View } from './format/rollout.ts';
 import { painter, type Terminal } from './terminal.ts';
 
-/** One run of the plugin. */
+/** A run of the plugin. */
 export class Session {
   readonly line: CommandLine;
   readonly terminal: Terminal;
@@ -23,7 +23,7 @@ export class Session {
     this.signal = signal;
   }
 
-  /** An option's value. */
+  /** Returns the value of an option. */
   option(name: string): string | undefined {
     return optionOf(this.line, name);
   }
@@ -32,7 +32,7 @@ export class Session {
     return (numberOption(this.line, 'timeout', 1, 3600) ?? 30) * 1000;
   }
 
-  /** The cluster of the kubeconfig, read when it is first needed. */
+  /** The cluster of the kubeconfig, loaded lazily. */
   get cluster(): Cluster {
     return (this.opened ??= Cluster.open({
       kubeconfig: this.option('kubeconfig'),
@@ -42,7 +42,7 @@ export class Session {
     }));
   }
 
-  /** The data plane behind the cluster. */
+  /** The data plane of the cluster. */
   get dataPlane(): DataPlane {
     return (this.connected ??= new DataPlane(this.cluster, {
       server: this.option('server') ?? this.environment['KELLET_SERVER'],
@@ -52,7 +52,7 @@ export class Session {
     }));
   }
 
-  /** How things are shown now. */
+  /** The current properties of the output. */
   view(): View {
     const { hasColor, hasUnicode } = this.terminal;
     return { paint: painter(hasColor), hasUnicode, now: Date.now() };

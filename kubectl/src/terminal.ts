@@ -1,24 +1,24 @@
-// Where the plugin writes: what can be shown there is decided once, here.
+// Terminal output and its capabilities.
 
-/** The terminal, or the pipe, behind the plugin. */
+/** Output of the plugin, a terminal or a pipe. */
 export interface Terminal {
   /** Writes to standard output. */
   write(text: string): void;
   /** Writes a line to standard error. */
   say(line: string): void;
-  /** Writes to standard error as it is, to draw over it later. */
+  /** Writes to standard error without a line break, to be overwritten later. */
   draw(text: string): void;
-  /** Whether standard output can be drawn on again. */
+  /** Whether standard output is an interactive terminal. */
   readonly isInteractive: boolean;
   /** Whether standard error is a terminal. */
   readonly showsProgress: boolean;
   readonly hasColor: boolean;
-  /** Whether block characters can be shown. */
+  /** Whether Unicode block characters are supported. */
   readonly hasUnicode: boolean;
   readonly columns: number;
 }
 
-/** The process's own. `color: false` wins over everything. */
+/** Returns the terminal of the process. `color: false` overrides everything else. */
 export function processTerminal(environment: NodeJS.ProcessEnv, options: { color: boolean }): Terminal {
   const { stdout, stderr } = process;
   const isInteractive = stdout.isTTY === true && environment.TERM !== 'dumb';
@@ -29,7 +29,7 @@ export function processTerminal(environment: NodeJS.ProcessEnv, options: { color
     draw: (text) => void stderr.write(text),
     isInteractive,
     showsProgress: stderr.isTTY === true && environment.TERM !== 'dumb',
-    // https://no-color.org: any value that is not empty.
+    // https://no-color.org: any non-empty value.
     hasColor: isInteractive && options.color && !environment.NO_COLOR,
     hasUnicode: /utf-?8/i.test(locale),
     columns: stdout.columns || 80,
@@ -38,13 +38,13 @@ export function processTerminal(environment: NodeJS.ProcessEnv, options: { color
 
 const codes = { red: 31, green: 32, yellow: 33, blue: 34, gray: 90, bold: 1 } as const;
 
-/** A colour or weight. */
+/** Text style. */
 export type Style = keyof typeof codes;
 
-/** Puts text into a style. */
+/** Applies a style to text. */
 export type Paint = (style: Style | undefined, text: string) => string;
 
-/** Paints, or leaves everything as it is. */
+/** Returns a function that applies styles, or leaves text unchanged without colours. */
 export function painter(hasColor: boolean): Paint {
   return (style, text) => (hasColor && style !== undefined ? `\u001b[${codes[style]}m${text}\u001b[0m` : text);
 }

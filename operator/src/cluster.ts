@@ -1,4 +1,4 @@
-// The operator's view of the cluster: followed copies of its kinds and of the namespaces, indexed as the controllers ask.
+// The operator's cache of the cluster: watched copies of its kinds and of namespaces, indexed for the controllers.
 import { plurals, tenantLabel, type Kind } from '@kellet/crds';
 import {
   customResources,
@@ -19,13 +19,13 @@ import { chooseNamespace, decideTenancy, type Tenancy } from './tenancy.ts';
 /** Every kind of custom resource. */
 export const kinds = Object.keys(plurals) as Kind[];
 
-/** Told each change, after the copies hold it. */
+/** Receives each change after the cache has been updated. */
 export interface ClusterListener {
   onResource: (kind: Kind, change: Change<CustomResource>) => void;
   onNamespace: (change: Change<Namespace>) => void;
 }
 
-/** What the view needs. */
+/** Options of a cluster cache. */
 export interface ClusterOptions {
   client: Pick<KubernetesClient, 'list' | 'watch'>;
   clock: Clock;
@@ -33,7 +33,7 @@ export interface ClusterOptions {
   metrics: Metrics;
 }
 
-/** Followed copies. */
+/** Cache of watched objects. */
 export class Cluster {
   readonly #reflectors = new Map<Kind, Reflector<CustomResource>>();
   readonly #namespaces: Reflector<Namespace>;
@@ -63,42 +63,44 @@ export class Cluster {
     });
   }
 
-  /** Follows everything until the signal aborts. */
+  /** Watches everything until the signal aborts. */
   async run(signal: AbortSignal): Promise<void> {
     await Promise.all([...this.#reflectors.values(), this.#namespaces].map((reflector) => reflector.run(signal)));
   }
 
-  /** Resolves when every first list is complete. */
+  /** Resolves when all initial lists are complete. */
   async synced(): Promise<void> {
     await Promise.all([...this.#reflectors.values(), this.#namespaces].map((reflector) => reflector.synced));
   }
 
-  /** From now on the listener is told each change. What is there already it asks for by `keys`. */
+  /** Sets the listener for further changes. Existing objects are available through `keys`. */
   listen(listener: ClusterListener): void {
     this.#listener = listener;
   }
 
   /**
-   * Throws when the API server has not been heard of for longer than a watch may be silent. `now` is of the monotonic clock.
+   * Throws if there has been no contact with the API server for longer than a watch may be silent. `now` is monotonic
+   * time.
    */
   check(now: number): void {
     for (const [kind, reflector] of this.#reflectors) {
       if (reflector.lastContact === undefined) throw new Error(`${plurals[kind]} have not been listed yet`);
-      if (now - reflector.lastContact > 180_000) throw new Error(`no news of ${plurals[kind]} for three minutes`);
+      if (now - reflector.lastContact > 180_000)
+        throw new Error(`no contact with the watch of ${plurals[kind]} for three minutes`);
     }
   }
 
-  /** @returns the copy of an object */
+  /** Returns the cached object, or undefined. */
   get<K extends Kind>(kind: K, key: ObjectKey): ObjectOf[K] | undefined {
     return this.#reflectors.get(kind)!.get(keyText(key)) as ObjectOf[K] | undefined;
   }
 
-  /** The keys of all objects of a kind. */
+  /** Returns the keys of all objects of a kind. */
   keys(kind: Kind): Iterable<string> {
     return this.#reflectors.get(kind)!.keys();
   }
 
-  /** All objects of a kind in a namespace. */
+  /** Yields all objects of a kind in a namespace. */
   *inNamespace<K extends Kind>(kind: K, namespace: string): Generator<ObjectOf[K]> {
     const reflector = this.#reflectors.get(kind)!;
     for (const key of this.#byNamespace.get(`${kind}/${namespace}`) ?? []) {
@@ -107,23 +109,23 @@ export class Cluster {
     }
   }
 
-  /** @returns the copy of a namespace */
+  /** Returns the cached namespace, or undefined. */
   namespace(name: string): Namespace | undefined {
     return this.#namespaces.get(keyText({ namespace: '', name }));
   }
 
-  /** The namespaces that carry a tenant's label. */
+  /** Returns the namespaces with a tenant's label. */
   namespacesOf(tenantId: string): Namespace[] {
     return [...(this.#byTenant.get(tenantId) ?? [])].flatMap((name) => this.namespace(name) ?? []);
   }
 
-  /** @returns the one namespace that is a tenant's */
+  /** Returns the namespace that belongs to a tenant, or undefined. */
   chosenNamespace(tenantId: string): Namespace | undefined {
     const tenant = this.get('Tenant', { namespace: '', name: tenantId });
     return tenant && chooseNamespace(tenant, this.namespacesOf(tenantId));
   }
 
-  /** @returns the tenant of a namespace, or why it has none */
+  /** Returns the tenant of a namespace, or why it has none. */
   tenancyOf(name: string): Tenancy {
     const namespace = this.namespace(name);
     const tenantId = namespace?.metadata.labels?.[tenantLabel] ?? '';
@@ -131,7 +133,7 @@ export class Cluster {
     return decideTenancy({ namespace, tenantExists: tenant !== undefined, chosen: this.chosenNamespace(tenantId) });
   }
 
-  /** @returns the tenant whose status records the namespace, whatever the namespace says now */
+  /** Returns the tenant whose status records the namespace, regardless of the namespace's current label. */
   recordedTenant(namespace: string): string | undefined {
     for (const name of this.keys('Tenant')) {
       const tenant = this.#reflectors.get('Tenant')!.get(name) as ObjectOf['Tenant'] | undefined;
@@ -140,7 +142,7 @@ export class Cluster {
     return undefined;
   }
 
-  /** Whether a namespace is on its way out, or gone. */
+  /** Reports whether a namespace is being deleted or does not exist. */
   isTerminating(name: string): boolean {
     const namespace = this.namespace(name);
     return !namespace || isBeingDeleted(namespace);

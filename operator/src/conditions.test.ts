@@ -10,7 +10,7 @@ describe('withReady', () => {
     ['one fails', [holds('Accepted', 'A'), fails('Synced', 'Broken', 'x')], 'False Broken'],
     ['unknown, then failing', [unknown('Accepted', 'U', ''), fails('Synced', 'Broken', 'x')], 'False Broken'],
     ['unknown', [unknown('Accepted', 'U', ''), holds('Synced', 'S')], 'Unknown U'],
-    ['nothing found', [], 'True Synced'],
+    ['no findings', [], 'True Synced'],
   ];
   for (const [name, findings, want] of cases) {
     it(`${name}: ${want}`, () => {
@@ -19,7 +19,7 @@ describe('withReady', () => {
       expect(`${summary.status} ${summary.reason}`).to.equal(want);
     });
   }
-  it('leaves out what does not bear on it', () => {
+  it('skips ignored types', () => {
     expect(withReady([fails('Degraded', 'X', '')], ready, ['Degraded']).at(-1)!.status).to.equal('True');
   });
 });
@@ -36,7 +36,7 @@ describe('toConditions', () => {
     },
     { type: 'Stalled', status: 'True', reason: 'Old', message: '', lastTransitionTime: '2026-01-01T00:00:00Z' },
   ];
-  it('keeps the time while the status stays, takes a new one when it turns, and drops what is not found', () => {
+  it('keeps the transition time while the status is unchanged, and drops conditions without a finding', () => {
     const now = Date.parse('2026-02-01T00:00:00.999Z');
     const same = toConditions(before, [holds('Synced', 'New', 'm')], 2, now);
     expect(same).to.deep.equal([
@@ -53,31 +53,31 @@ describe('toConditions', () => {
       '2026-02-01T00:00:00Z',
     );
   });
-  it('cuts a message to what the schema takes', () => {
+  it('truncates messages to the length allowed by the schema', () => {
     expect(toConditions(undefined, [fails('A', 'B', 'x'.repeat(9999))], 1, 0)[0]!.message).to.have.length(2048);
   });
-  it('writes times in whole seconds', () => expect(kubernetesTime(1999)).to.equal('1970-01-01T00:00:01Z'));
+  it('formats times in whole seconds', () => expect(kubernetesTime(1999)).to.equal('1970-01-01T00:00:01Z'));
 });
 
 describe('refusalFindings', () => {
   const aspects = ['Accepted', 'ReferencesResolved', 'Synced'];
   const found = (reason: string): string[] =>
     refusalFindings({ reason, message: 'why' }, aspects).map((f) => `${f.type} ${f.status} ${f.reason}`);
-  it('tells the aspect at fault, what was judged before it and what was not', () => {
+  it('marks earlier aspects True, the refused one False, and later ones Unknown', () => {
     expect(found('ReferenceNotFound')).to.deep.equal([
       'Accepted True Accepted',
       'ReferencesResolved False ReferenceNotFound',
       'Synced Unknown Refused',
     ]);
   });
-  it('tells an aspect that the kind does not have as not accepted', () => {
+  it('reports an aspect that the kind does not have as not accepted', () => {
     expect(found('ChecksumMismatch')[0]).to.equal('Accepted False ChecksumMismatch');
   });
-  it('takes a reason that it does not know, or that is none', () => {
+  it('handles unknown and malformed reasons', () => {
     expect(found('SomethingNew')[0]).to.equal('Accepted False SomethingNew');
     expect(found('not a reason')[0]).to.equal('Accepted False Refused');
   });
-  it('asks again about everything that can mend by itself', () => {
+  it('retries refusals that may resolve without a change of the resource', () => {
     expect(meaningOf({ reason: 'FetchFailed', message: '' })).to.deep.include({ final: false, retryMs: 30_000 });
     expect(meaningOf({ reason: 'InvalidSpec', message: '' })).to.deep.equal({ aspect: 'Accepted', final: true });
     expect(meaningOf({ reason: 'SomethingNew', message: '' }).retryMs).to.be.greaterThan(0);

@@ -1,37 +1,37 @@
-// Conditions of a status: made from findings, merged into what was there, summarised as Ready.
+// Builds the conditions of a status from findings, merges them with the previous ones, and summarises them as Ready.
 import type { Condition } from '@kellet/crds';
 
-/** What a reconcile found about one aspect. */
+/** Result of a reconcile for one condition type. */
 export interface Finding {
   /** CamelCase, for example Synced. */
   type: string;
   status: 'True' | 'False' | 'Unknown';
-  /** CamelCase, for programs. */
+  /** Machine-readable, in CamelCase. */
   reason: string;
-  /** For people. */
+  /** Human-readable. */
   message: string;
 }
 
 const longestMessage = 2048;
 
-/** @returns a finding that holds */
+/** Returns a finding with status True. */
 export function holds(type: string, reason: string, message = ''): Finding {
   return { type, status: 'True', reason, message };
 }
 
-/** @returns a finding that does not hold */
+/** Returns a finding with status False. */
 export function fails(type: string, reason: string, message: string): Finding {
   return { type, status: 'False', reason, message };
 }
 
-/** @returns a finding that is not known yet */
+/** Returns a finding with status Unknown. */
 export function unknown(type: string, reason: string, message: string): Finding {
   return { type, status: 'Unknown', reason, message };
 }
 
 /**
- * Adds the summary Ready: it fails with the first finding that fails, is unknown with the first that is unknown, else holds.
- * Types that do not bear on readiness are left out of the judgement by `ignoring`.
+ * Appends the summary Ready: a copy of the first finding that is False, else of the first that is Unknown, else True
+ * with the given reason. Types listed in `ignoring` do not affect it.
  */
 export function withReady(
   findings: Finding[],
@@ -44,8 +44,8 @@ export function withReady(
 }
 
 /**
- * Makes the conditions of a status. A condition keeps its time while its status stays the same; what is no longer found is
- * dropped. `now` is in milliseconds since 1970.
+ * Returns the conditions of a status. A condition keeps its transition time while its status stays the same; conditions
+ * without a finding are dropped. `now` is in milliseconds since 1970.
  */
 export function toConditions(
   previous: Condition[] | undefined,
@@ -67,17 +67,17 @@ export function toConditions(
   });
 }
 
-/** @returns a time as Kubernetes writes it, in whole seconds */
+/** Formats a time like Kubernetes, in whole seconds. */
 export function kubernetesTime(milliseconds: number): string {
   return `${new Date(milliseconds).toISOString().slice(0, 19)}Z`;
 }
 
-/** @returns the condition of that type, if the status has it */
+/** Returns the condition of the given type, or undefined. */
 export function findCondition(object: { status?: { conditions?: Condition[] } }, type: string): Condition | undefined {
   return object.status?.conditions?.find((condition) => condition.type === type);
 }
 
-/** Whether a condition of that type is True. */
+/** Reports whether the condition of the given type is True. */
 export function isTrue(object: { status?: { conditions?: Condition[] } }, type: string): boolean {
   return findCondition(object, type)?.status === 'True';
 }

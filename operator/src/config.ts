@@ -1,40 +1,40 @@
-// The configuration of kellet-operator, read from the environment. Any secret may be given as a file (KELLET_X_FILE).
+// Reads the configuration of kellet-operator from the environment. Secrets may be read from files (KELLET_X_FILE).
 import { readFileSync } from 'node:fs';
 import { hostname } from 'node:os';
 
-/** The configuration, every value checked. */
+/** Validated configuration. */
 export interface Config {
-  /** Path of a kubeconfig; undefined: the pod's own credentials, else kubectl's default. */
+  /** Path of a kubeconfig. If undefined, the pod's own credentials are used, else kubectl's default. */
   kubeconfig: string | undefined;
-  /** host:port of the data plane's control service. */
+  /** Address (host:port) of the data plane's control service. */
   controlAddress: string;
   controlSecret: string;
   listenHost: string;
   metricsPort: number;
   leaderElection: boolean;
-  /** The operator's own namespace: that of the Lease, and of passwords that Tenants refer to. */
+  /** The operator's own namespace, for the Lease and for passwords that Tenants refer to. */
   leaseNamespace: string;
-  /** ClusterRole with the rights to Secrets that the operator binds to itself in tenants' namespaces. */
+  /** ClusterRole for Secrets that the operator binds to itself in tenants' namespaces. */
   tenantRole: string;
   logLevel: string;
-  /** Milliseconds between two comparisons of the data plane with what was applied. */
+  /** Milliseconds between drift checks. */
   driftCheckMs: number;
   /**
-   * Who we are, for the Lease and for Events. KELLET_IDENTITY names a place that holds one process at a time (a pod): what
-   * starts there anew is the holder that died, and leads on without waiting for the lease to run out.
+   * Identity in the Lease and in Events. KELLET_IDENTITY names a place that runs one process at a time (a pod): a
+   * process restarted there is the successor of the dead holder, and leads without waiting for the lease to expire.
    */
   identity: string;
 }
 
 type Environment = Record<string, string | undefined>;
 
-/** Least length of the shared secret: 32 hexadecimal digits are 128 bits. */
+/** Minimum length of the shared secret: 32 hexadecimal digits are 128 bits. */
 const shortestSecret = 32;
 
 const levels = ['trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent'];
 const namespaceFile = '/var/run/secrets/kubernetes.io/serviceaccount/namespace';
 
-/** Reads the configuration. Throws one Error that names everything that is missing or wrong. */
+/** Reads the configuration. Throws a single Error that lists everything missing or invalid. */
 export function readConfig(environment: Environment, uniqueId: string): Config {
   const problems: string[] = [];
   const controlAddress = environment['KELLET_CONTROL_ADDRESS'] ?? '';
@@ -77,7 +77,7 @@ function readSecret(environment: Environment, name: string, problems: string[]):
       return '';
     }
   }
-  if (text === '') problems.push(`${name} is required: the secret that operator and data plane share`);
+  if (text === '') problems.push(`${name} is required: the secret shared by operator and data plane`);
   else if (text.length < shortestSecret) problems.push(`${name} must have at least ${shortestSecret} characters`);
   return text;
 }

@@ -1,4 +1,4 @@
-// The client of the data plane's control service: calls with a deadline, and the stream of what changed there.
+// Client of the data plane's control service: calls with a deadline, and the stream of changes.
 import { once } from 'node:events';
 import { credentials, Metadata, status, type ClientReadableStream, type ServiceError } from '@grpc/grpc-js';
 import {
@@ -17,40 +17,44 @@ import { Backoff } from './runtime/backoff.ts';
 import { sleep, type Clock } from './runtime/clock.ts';
 import type { Logger } from './runtime/logger.ts';
 
-/** What the operator asks of the data plane. Every call may be repeated; an error means "try again". */
+/** The data plane's operations. All calls are idempotent; errors are retried. */
 export interface DataPlane {
   apply(request: ApplyRequest): Promise<ApplyResponse>;
   remove(request: RemoveRequest): Promise<RemoveResponse>;
   advanceRollout(request: AdvanceRolloutRequest): Promise<AdvanceRolloutResponse>;
 }
 
-/** Whether an Apply failed because a newer version of the resource had been applied: the cache is behind and will show it. */
+/**
+ * Reports whether an Apply failed because a newer version of the resource had been applied, so that the cache is stale.
+ */
 export const isOvertaken = (error: unknown): boolean => (error as Partial<ServiceError>).code === status.ABORTED;
 
-/** How soon a resource whose copy was behind is looked at again; a change that the watch shows comes first. */
+/**
+ * Delay until a resource with a stale copy is reconciled, unless the watch reports the change earlier, in milliseconds.
+ */
 export const overtakenRetryMs = 1000;
 
-/** Told what the stream of changes says. */
+/** Receives the stream of changes. */
 export interface ChangeListener {
-  /** The stream is live, for the first time or again: what changed meanwhile is not known. */
+  /** Called when the stream has been established, initially or again. Earlier changes may have been missed. */
   onSynced: () => void;
   onChange: (change: WatchResponse) => void;
 }
 
-/** How the data plane is reached. */
+/** Options of a client. */
 export interface DataPlaneOptions {
   /** host:port. */
   address: string;
   secret: string;
   clock: Clock;
   logger: Logger;
-  /** Milliseconds until a call must have been answered (30 s). */
+  /** Deadline of calls in milliseconds (default 30 s). */
   deadlineMs?: number;
 }
 
 type Callback<R> = (error: ServiceError | null, response: R) => void;
 
-/** The client over gRPC. It reconnects by itself; while the data plane is away calls fail at once. */
+/** gRPC client. It reconnects automatically; calls fail immediately while the data plane is unavailable. */
 export class ControlClient implements DataPlane {
   readonly #options: Required<DataPlaneOptions>;
   readonly #client: ControlServiceClient;
@@ -62,7 +66,7 @@ export class ControlClient implements DataPlane {
     this.#options = { deadlineMs: 30_000, ...options };
     this.#metadata.set('authorization', `Bearer ${options.secret}`);
     this.#client = new ControlServiceClient(options.address, credentials.createInsecure(), {
-      // A connection whose other end has vanished is noticed after 25 s at the latest.
+      // Detects a vanished peer within 25 s.
       'grpc.keepalive_time_ms': 20_000,
       'grpc.keepalive_timeout_ms': 5000,
       'grpc.keepalive_permit_without_calls': 1,
@@ -83,7 +87,7 @@ export class ControlClient implements DataPlane {
     return this.#call((options, done) => this.#client.advanceRollout(request, this.#metadata, options, done));
   }
 
-  /** Every working copy of the data plane. */
+  /** Returns all working copies of the data plane. */
   async listWorkingCopies(): Promise<WorkingCopy[]> {
     const deadline = Date.now() + this.#options.deadlineMs;
     const stream: ClientReadableStream<ListWorkingCopiesResponse> = this.#client.listWorkingCopies({}, this.#metadata, {
@@ -96,7 +100,7 @@ export class ControlClient implements DataPlane {
     return copies;
   }
 
-  /** Follows the stream of changes until the signal aborts, whatever becomes of the connection. */
+  /** Follows the stream of changes until the signal aborts, reconnecting as necessary. */
   async watch(listener: ChangeListener, signal: AbortSignal): Promise<void> {
     const { clock, logger } = this.#options;
     const backoff = new Backoff({ first: 200, longest: 5000 }, clock);
@@ -110,12 +114,15 @@ export class ControlClient implements DataPlane {
       this.#live = false;
       if (signal.aborted) return;
       const retryMs = backoff.next();
-      logger.warn({ error: this.#failure, retryMs: Math.round(retryMs) }, 'lost the data plane: trying again');
+      logger.warn(
+        { error: this.#failure, retryMs: Math.round(retryMs) },
+        'lost the connection to the data plane: reconnecting',
+      );
       await sleep(clock, retryMs, signal);
     }
   }
 
-  /** Throws while the stream of changes is not live. */
+  /** Throws while the stream of changes is not established. */
   check(): void {
     if (!this.#live) throw new Error(this.#failure);
   }
@@ -133,7 +140,7 @@ export class ControlClient implements DataPlane {
       if (!message.synced) return listener.onChange(message);
       this.#live = true;
       onLive();
-      this.#options.logger.info('the data plane is connected');
+      this.#options.logger.info('connected to the data plane');
       listener.onSynced();
     });
     try {

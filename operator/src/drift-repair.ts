@@ -1,4 +1,4 @@
-// Puts drift right: applies again what differs or is gone in the data plane, removes there what has no resource any more.
+// Repairs drift: re-applies what differs or is missing in the data plane, and removes what no longer has a resource.
 import type { WorkingCopy } from '@kellet/proto/ts/kellet/control/v1/control';
 import type { Cluster } from './cluster.ts';
 import type { DataPlane } from './data-plane.ts';
@@ -12,25 +12,25 @@ import type { Metrics } from './runtime/metrics.ts';
 import { parseKey } from './runtime/resource.ts';
 import type { Target } from './triggers.ts';
 
-/** What the repair works with. */
+/** Options of the repair loop. */
 export interface DriftRepairOptions {
   client: Pick<KubernetesClient, 'get'>;
   cluster: Pick<Cluster, 'get' | 'namespace' | 'tenancyOf'>;
   dataPlane: Pick<DataPlane, 'remove'> & { listWorkingCopies(): Promise<WorkingCopy[]> };
   check: DriftCheck;
-  /** Has a resource reconciled. */
+  /** Queues a resource for reconciliation. */
   add: (target: Target) => void;
   clock: Clock;
   logger: Logger;
   metrics: Pick<Metrics, 'drift'>;
-  /** Milliseconds between two comparisons. */
+  /** Milliseconds between comparisons. */
   intervalMs: number;
 }
 
-/** A namespace younger than this many intervals may still be filling from Git: nothing of it counts as left behind. */
+/** A namespace younger than this many intervals may still be filling from Git, so it has no orphans yet. */
 const settledIntervals = 60;
 
-/** Compares and repairs until the signal aborts. Never throws: what fails is tried again the next time. */
+/** Compares and repairs until the signal aborts. Never throws: failures are retried in the next round. */
 export async function repairDrift(options: DriftRepairOptions, signal: AbortSignal): Promise<void> {
   const { clock, logger, intervalMs } = options;
   while (!signal.aborted) {
@@ -39,7 +39,7 @@ export async function repairDrift(options: DriftRepairOptions, signal: AbortSign
     try {
       await repairOnce(options);
     } catch (error) {
-      logger.debug({ err: error }, 'the data plane could not be compared with what was applied');
+      logger.debug({ err: error }, 'the drift check failed');
     }
   }
 }
@@ -52,14 +52,16 @@ async function repairOnce(options: DriftRepairOptions): Promise<void> {
   for (const found of ['changed', 'missing'] as const) {
     for (const target of drift[found]) {
       metrics.drift.inc({ kind: target.kind, found });
-      logger.info({ ...target, found }, 'the working copy is not what was applied: applying it again');
+      logger.info({ ...target, found }, 'the working copy differs from what was applied: applying it again');
       add(target);
     }
   }
   for (const orphan of drift.orphans) await removeOrphan(options, orphan);
 }
 
-/** Removes a working copy whose resource went unheard: its finalizer was taken off while no operator ran. */
+/**
+ * Removes a working copy whose resource was deleted unnoticed: its finalizer was removed while no operator was running.
+ */
 async function removeOrphan(options: DriftRepairOptions, orphan: Orphan): Promise<void> {
   const { client, cluster, dataPlane, clock, logger, metrics, intervalMs } = options;
   const { kind, tenantId, namespace, name } = orphan;
@@ -74,5 +76,5 @@ async function removeOrphan(options: DriftRepairOptions, orphan: Orphan): Promis
   if (live) return;
   metrics.drift.inc({ kind, found: 'orphan' });
   const { refusal } = await dataPlane.remove(toRemoveRequest(orphan));
-  logger.info({ ...orphan, refusal: refusal?.message }, 'removing a working copy that has no resource any more');
+  logger.info({ ...orphan, refusal: refusal?.message }, 'removed a working copy without a resource');
 }

@@ -22,7 +22,7 @@ describe('DriftCheck', () => {
   const everything = (): boolean => true;
   const nothing = (): boolean => false;
 
-  /** A check, and calls that answer this digest. */
+  /** Creates a check, and calls that return this digest. */
   function makeCheck() {
     const check = new DriftCheck();
     const answer = { digest: 1n, phase: '', refused: false };
@@ -48,7 +48,7 @@ describe('DriftCheck', () => {
     return { check, dataPlane, answer, apply, compare };
   }
 
-  it('finds what was written and what is gone, and says it once', async () => {
+  it('reports changed and missing working copies once', async () => {
     const { apply, compare } = makeCheck();
     for (const name of ['same', 'written', 'lost', 'deleted']) await apply(name, 7n);
     const copies = [copy('same', 7n), copy('written', 8n), copy('foreign', 9n)];
@@ -61,7 +61,7 @@ describe('DriftCheck', () => {
     expect(compare(copies)).to.deep.equal({ changed: [], missing: [], orphans: [] });
   });
 
-  it('says nothing of what was applied while the working copies were read', async () => {
+  it('ignores what was applied while the working copies were being read', async () => {
     const { check, apply } = makeCheck();
     await apply('early', 7n);
     check.begin();
@@ -70,7 +70,7 @@ describe('DriftCheck', () => {
     expect(check.compare([copy('early', 7n)], everything)).to.deep.equal({ changed: [], missing: [], orphans: [] });
   });
 
-  it('forgets what was removed, refused or has ended', async () => {
+  it('does not compare what was removed, refused or completed', async () => {
     const { dataPlane, answer, apply, compare } = makeCheck();
     for (const name of ['removed', 'in-use', 'refused']) await apply(name, 7n);
     const remove = (name: string) =>
@@ -83,14 +83,14 @@ describe('DriftCheck', () => {
       Object.assign(answer, { digest: 7n, phase });
       await dataPlane.apply(ApplyRequest.fromPartial({ meta: meta('rollout'), ota_rollout: {} }));
     }
-    // One that ends by a decision of the operator is not told any more either.
+    // A rollout completed by the operator is no longer listed either.
     Object.assign(answer, { digest: 7n, phase: 'active' });
     await dataPlane.apply(ApplyRequest.fromPartial({ meta: meta('driven'), ota_rollout: {} }));
     await dataPlane.advanceRollout(AdvanceRolloutRequest.fromPartial({ rollout_id: 'driven', complete: {} }));
     expect(compare([]).missing).to.deep.equal([{ kind: 'DeviceProfile', key: 'ns/in-use' }]);
   });
 
-  it('tells a working copy without a resource only when it stays so, and a tenant never', () => {
+  it('reports persistent orphans, but never tenants', () => {
     const { compare } = makeCheck();
     const copies = [copy('left', 1n, ControlKind.KIND_OTA_ROLLOUT), copy('', 1n, ControlKind.KIND_TENANT)];
     const orphan = { kind: 'OtaRollout', tenantId: 'acme', namespace: 'ns', name: 'left' };

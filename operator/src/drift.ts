@@ -1,8 +1,8 @@
-// Drift: what the data plane holds is compared with what was applied, every so often and without reading either in full. A
-// working copy that differs or is missing is applied again; one that no resource stands for is removed.
+// Detects drift by periodically comparing the data plane's working copies with what was applied, without reading either
+// in full. A working copy that differs or is missing is applied again; one without a resource is removed.
 //
-// The data plane tells a digest with each Apply, and the digests of all working copies in one cheap call. Applying again
-// learns the digest anew, so that what cannot be put back is tried once and not for ever.
+// The data plane returns a digest with each Apply, and the digests of all working copies in one cheap call. Applying
+// again updates the expected digest, so a difference that cannot be repaired is tried only once.
 import type { Kind } from '@kellet/crds';
 import {
   ObjectMeta,
@@ -16,7 +16,7 @@ import { controlKinds, kindOf } from './resources.ts';
 import { keyText } from './runtime/resource.ts';
 import type { Target } from './triggers.ts';
 
-/** A working copy that no resource stands for. */
+/** A working copy without a resource. */
 export interface Orphan {
   kind: Exclude<Kind, 'Tenant'>;
   tenantId: string;
@@ -24,30 +24,30 @@ export interface Orphan {
   name: string;
 }
 
-/** What a comparison found. */
+/** Result of a comparison. */
 export interface Drift {
   /** Resources whose working copy differs from what was applied. */
   changed: Target[];
-  /** Resources whose working copy is gone. */
+  /** Resources without a working copy. */
   missing: Target[];
-  /** Working copies that have had no resource in so many comparisons in a row. */
+  /** Working copies without a resource in {@link orphanComparisons} consecutive comparisons. */
   orphans: Orphan[];
 }
 
-/** How many comparisons in a row a working copy must be without a resource before it counts as left behind. */
+/** Number of consecutive comparisons without a resource after which a working copy is an orphan. */
 export const orphanComparisons = 10;
 
-/** Remembers what was applied, and compares. */
+/** Records what was applied and compares it with the data plane. */
 export class DriftCheck {
-  /** Digests by `kind key`, with the comparison that comes next when they were told. */
+  /** Digests by `kind key`, each with the number of the comparison that preceded it. */
   readonly #applied = new Map<string, { digest: bigint; since: number }>();
-  /** Which resource a rollout of the data plane belongs to: `kind key` by rollout id. */
+  /** `kind key` of the resource of each rollout, by rollout id. */
   readonly #rollouts = new Map<string, string>();
-  /** Comparisons in a row without a resource, by `kind key`. */
+  /** Number of consecutive comparisons without a resource, by `kind key`. */
   readonly #alone = new Map<string, number>();
   #comparison = 0;
 
-  /** The same data plane; what is applied and removed through it is remembered. */
+  /** Wraps a data plane to record what is applied and removed through it. */
   following(dataPlane: DataPlane): DataPlane {
     return {
       apply: async (request) => {
@@ -68,12 +68,12 @@ export class DriftCheck {
     };
   }
 
-  /** Says that the working copies are about to be read: what is applied from now on is none of this comparison's business. */
+  /** Begins a comparison, before the working copies are read. Later Applies are not compared. */
   begin(): void {
     this.#comparison += 1;
   }
 
-  /** Compares what was applied with the working copies. `exists` tells whether the cluster has the resource. */
+  /** Compares what was applied with the working copies. `exists` reports whether the cluster has the resource. */
   compare(copies: readonly WorkingCopy[], exists: (kind: Kind, key: string) => boolean): Drift {
     const drift: Drift = { changed: [], missing: [], orphans: [] };
     const seen = new Set<string>();
@@ -86,7 +86,7 @@ export class DriftCheck {
       seen.add(id);
       const applied = this.#applied.get(id);
       if (applied && applied.since < this.#comparison && applied.digest !== digest) drift.changed.push({ kind, key });
-      // A tenant is only ever removed by deleting its resource: its end cannot be taken back.
+      // A tenant is removed only by deleting its resource, because this cannot be undone.
       if (kind === 'Tenant' || exists(kind, key)) continue;
       const times = (this.#alone.get(id) ?? 0) + 1;
       alone.set(id, times % orphanComparisons);
@@ -108,7 +108,7 @@ export class DriftCheck {
     const kind = kindOfRequest(request);
     const { namespace = '', name = '' } = request.meta ?? {};
     const id = `${kind} ${keyText({ namespace, name })}`;
-    // What has ended is not compared, and must not be made again because it is not told any more.
+    // Completed rollouts are not listed by the data plane and must not be treated as missing.
     const ended = response.ota_rollout?.phase === 'completed';
     if (ended) this.#end(response.id);
     else if (kind === 'OtaRollout') this.#rollouts.set(response.id, id);
@@ -136,7 +136,7 @@ function kindOfRequest(request: ApplyRequest): Kind {
   return 'OtaRollout';
 }
 
-/** @returns the request that removes what was left behind */
+/** Returns the request to remove an orphan. */
 export function toRemoveRequest({ kind, tenantId, namespace, name }: Orphan): RemoveRequest {
   const meta = ObjectMeta.fromPartial({ tenant_id: tenantId, namespace, name });
   return { kind: controlKinds[kind], meta, detach: false };

@@ -1,4 +1,4 @@
-// The operator's finalizer: it keeps a resource until the data plane has let go of it.
+// The operator's finalizer, which keeps a resource until it has been removed from the data plane.
 import { finalizer } from '@kellet/crds';
 import { customResources, type CustomResource } from './resources.ts';
 import type { KubernetesClient } from './runtime/kubernetes-client.ts';
@@ -6,17 +6,17 @@ import { isNotFound } from './runtime/kubernetes-error.ts';
 
 type Client = Pick<KubernetesClient, 'mergePatch'>;
 
-/** Whether the operator holds the resource. */
+/** Reports whether the resource has the operator's finalizer. */
 export function isHeld(object: CustomResource): boolean {
   return object.metadata.finalizers?.includes(finalizer) ?? false;
 }
 
-/** Adds the finalizer to the version that was read. @returns the object after */
+/** Adds the finalizer to the version that was read. Returns the updated object. */
 export function hold<T extends CustomResource>(client: Client, object: T): Promise<T> {
   return patchFinalizers(client, object, [...(object.metadata.finalizers ?? []), finalizer]);
 }
 
-/** Takes the finalizer off, so that a deleted resource goes; one that is gone already is fine. */
+/** Removes the finalizer, so that a deleted resource can go. Succeeds if the resource no longer exists. */
 export async function release(client: Client, object: CustomResource): Promise<void> {
   if (!isHeld(object)) return;
   const others = (object.metadata.finalizers ?? []).filter((name) => name !== finalizer);

@@ -1,5 +1,5 @@
 #!/usr/bin/env node
-// kellet-operator: configuration → caches → leadership → controllers → drain. Read this first.
+// Entry point of kellet-operator: configuration → caches → leadership → controllers → shutdown. Start reading here.
 import { randomUUID } from 'node:crypto';
 import { readConfig, type Config } from './config.ts';
 import { ControlClient } from './data-plane.ts';
@@ -11,28 +11,28 @@ import { LeaderElection } from './runtime/leader-election.ts';
 import { createLogger, type Logger } from './runtime/logger.ts';
 import { createMetrics } from './runtime/metrics.ts';
 
-/** How long work that runs may take to end once the process is told to stop. */
+/** Time for running work to finish at shutdown, in milliseconds. */
 const drainMs = 30_000;
 const leaseName = 'kellet-operator';
 
-const usage = `kellet-operator: turns Kellet's custom resources into the data plane's working copy
+const usage = `kellet-operator: applies Kellet's custom resources to the data plane
 
 usage: kellet-operator
 
-  KUBECONFIG                the Kubernetes API; inside a cluster it is found by itself
+  KUBECONFIG                kubeconfig of the Kubernetes API; not needed inside a cluster
   KELLET_CONTROL_ADDRESS    host:port of the data plane's control service (required)
-  KELLET_CONTROL_SECRET     the secret shared with it, at least 32 characters, or KELLET_CONTROL_SECRET_FILE (required)
-  KELLET_LISTEN_HOST        address of /metrics, /healthz, /readyz (default 0.0.0.0)
-  KELLET_METRICS_PORT       their port (default 9464)
-  KELLET_LEADER_ELECTION    whether one of several replicas leads (default true)
-  KELLET_LEASE_NAMESPACE    the operator's namespace, of Lease and passwords (default: the pod's own, else kellet-system)
-  KELLET_TENANT_ROLE        ClusterRole that it binds to itself in tenants' namespaces (default kellet-operator-tenant)
-  KELLET_IDENTITY           name of a place that holds one process at a time, for the Lease
-  KELLET_DRIFT_CHECK_SECONDS how often the data plane is compared with what was applied (default 60)
+  KELLET_CONTROL_SECRET     secret shared with the data plane, at least 32 characters, or KELLET_CONTROL_SECRET_FILE (required)
+  KELLET_LISTEN_HOST        listen address of /metrics, /healthz and /readyz (default 0.0.0.0)
+  KELLET_METRICS_PORT       port of /metrics, /healthz and /readyz (default 9464)
+  KELLET_LEADER_ELECTION    whether to use leader election (default true)
+  KELLET_LEASE_NAMESPACE    the operator's namespace, for Lease and passwords (default: the pod's own, else kellet-system)
+  KELLET_TENANT_ROLE        ClusterRole that the operator binds to itself in tenants' namespaces (default kellet-operator-tenant)
+  KELLET_IDENTITY           holder identity in the Lease; must be unique among running processes
+  KELLET_DRIFT_CHECK_SECONDS interval between drift checks of the data plane, in seconds (default 60)
   KELLET_LOG_LEVEL          trace, debug, info, warn, error, fatal or silent (default info)
 `;
 
-/** Runs the operator until the signal aborts. @returns the exit code: not 0 when the lease was lost */
+/** Runs the operator until the signal aborts. Returns the exit code, which is nonzero if the lease was lost. */
 async function run(config: Config, logger: Logger, signal: AbortSignal): Promise<number> {
   const metrics = createMetrics();
   const clock = systemClock;
@@ -52,7 +52,7 @@ async function run(config: Config, logger: Logger, signal: AbortSignal): Promise
     registry: metrics.registry,
     checks: {
       kubernetes: () => operator.cluster.check(clock.monotonic()),
-      // A standby does not speak with the data plane.
+      // A standby has no connection to the data plane.
       dataplane: () => (leading ? dataPlane.check() : undefined),
     },
   });
@@ -80,7 +80,9 @@ async function run(config: Config, logger: Logger, signal: AbortSignal): Promise
   return held ? 0 : 1;
 }
 
-/** Works while this process leads; gives the lease back only when the work has ended. @returns false when it was lost */
+/**
+ * Works while this process leads, and releases the lease when the work has ended. Returns false if the lease was lost.
+ */
 async function lead(
   config: Config,
   means: Pick<ConstructorParameters<typeof LeaderElection>[0], 'client' | 'logger' | 'metrics'>,
@@ -93,7 +95,7 @@ async function lead(
   const done = new AbortController();
   const worked = work().finally(() => done.abort());
   const kept = await election.hold(done.signal);
-  // Another may lead from now on: nothing more is begun here, and the process ends without waiting for what runs.
+  // Another process may lead from now on: start nothing more, and exit without waiting for running work.
   if (kept) await worked;
   else working.abort();
   return kept;
@@ -124,7 +126,7 @@ async function main(): Promise<void> {
     logger.info({ signal: name }, 'stopping');
     stop.abort();
     setTimeout(() => {
-      logger.error('work did not end in time');
+      logger.error('running work did not finish in time');
       process.exit(1);
     }, drainMs).unref();
   };
@@ -137,10 +139,10 @@ async function main(): Promise<void> {
   try {
     process.exitCode = await run(config, logger, stop.signal);
   } catch (error) {
-    logger.fatal({ err: error }, 'the operator cannot run');
+    logger.fatal({ err: error }, 'the operator failed');
     process.exitCode = 1;
   }
-  // Whatever still holds the process open must not keep a successor waiting.
+  // Open handles must not delay a successor.
   process.exit();
 }
 

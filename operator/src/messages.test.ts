@@ -12,20 +12,20 @@ describe('messages', () => {
     ['RollingBack', 'rolling_back'],
     ['ApiKey', 'api_key'],
   ] as const) {
-    it(`${camel} is ${lower}`, () => {
+    it(`converts between ${camel} and ${lower}`, () => {
       expect(toLowerCase(camel)).to.equal(lower);
       expect(toCamelCase(lower)).to.equal(camel);
     });
   }
 
-  it('leaves what is absent absent', () => {
+  it('converts absent values to zero values and back', () => {
     expect(toLowerCase(undefined)).to.equal('');
     expect(toCamelCase('')).to.equal(undefined);
     expect(toMilliseconds(undefined)).to.equal(undefined);
     expect(toMilliseconds({ seconds: 2n, nanos: 999_999_999 })).to.equal(2999);
   });
 
-  it('identifies a resource with the name and the intent of its REST creation', () => {
+  it('includes display name and intent of a resource created through REST', () => {
     const annotations = { 'kellet.dev/display-name': 'My Sensors', 'kellet.dev/intent': 'i1' };
     expect(
       toMeta('acme', {
@@ -50,7 +50,7 @@ describe('messages', () => {
     });
   });
 
-  it('translates a profile', () => {
+  it('converts a profile', () => {
     const message = toDeviceProfileMessage({
       type: 'sensor',
       defaultTags: { site: 'north' },
@@ -70,7 +70,7 @@ describe('messages', () => {
     expect(message.ota_policy).to.deep.include({ require_signature: true, max_attempts: 2, window: undefined });
   });
 
-  it('translates a template', () => {
+  it('converts a template', () => {
     const spec = { profileRef: { name: 'p' }, keyUse: 'Once', credentialType: 'ApiKey', suspended: true } as const;
     expect(toTemplateMessage(spec, { sha256: 'abc', binding: 'def' })).to.deep.include({
       profile_name: 'p',
@@ -83,7 +83,7 @@ describe('messages', () => {
     });
   });
 
-  it('translates a package', () => {
+  it('converts a package', () => {
     const artifact = { uri: 'https://x/y', sha256: 'ff', sizeBytes: 9 };
     expect(
       toOtaPackageMessage({ type: 'Software', version: '1.0.0', artifact, compatibility: { minVersion: '0.9.0' } }),
@@ -96,7 +96,7 @@ describe('messages', () => {
     });
   });
 
-  it('translates a tenant', () => {
+  it('converts a tenant', () => {
     const message = toTenantMessage(
       { quotas: { devices: 5 }, defaults: { tags: { a: 'b' } } },
       'acme',
@@ -119,7 +119,7 @@ describe('verifiedFinding', () => {
   });
   for (const [name, given, uri, want] of [
     ['fetching', observed('uploading'), 'https://x', 'Unknown Fetching'],
-    ['to be uploaded', observed('uploading'), 'upload://', 'Unknown AwaitingUpload'],
+    ['awaiting upload', observed('uploading'), 'upload://', 'Unknown AwaitingUpload'],
     ['available', observed('available', { checksum_verified: true }), 'https://x', 'True ChecksumVerified'],
     [
       'signed',
@@ -151,7 +151,7 @@ describe('templateRequeue', () => {
     key_expires_at: seconds === undefined ? undefined : { seconds: BigInt(seconds), nanos: 0 },
   });
 
-  it('waits for the expiry of an active key, for a day at the most', () => {
+  it('requeues at the expiry of an active key, after at most a day', () => {
     expect(templateRequeue(template, observed('active', 100), 40_000)).to.equal(60_500);
     expect(templateRequeue(template, observed('active', 100), 200_000)).to.equal(1000);
     const hash = { ...template, spec: { ...template.spec, keySha256: 'a'.repeat(64) } };
@@ -160,13 +160,13 @@ describe('templateRequeue', () => {
     expect(templateRequeue(hash, observed('active'), 0)).to.equal(undefined);
   });
 
-  it('looks whether the Secret of a minted key is still there, as long as the key is of use', () => {
+  it('rechecks the Secret of a generated key while the key is usable', () => {
     expect(templateRequeue(template, observed('active'), 0)).to.equal(600_000);
     expect(templateRequeue(template, observed('disabled'), 0)).to.equal(600_000);
     expect(templateRequeue(template, observed('used'), 0)).to.equal(undefined);
   });
 
-  it('reads a Secret that somebody else keeps again', () => {
+  it('rereads a referenced Secret', () => {
     const spec = { profileRef: { name: 'p' }, keySecretRef: { name: 's' } };
     expect(templateRequeue({ ...template, spec }, observed('active'), 0)).to.equal(300_000);
   });

@@ -1,5 +1,5 @@
-// From the fields of custom resources to the messages of the control protocol: CamelCase values become the contract's
-// lower case, what is absent becomes the protocol's zero.
+// Converts fields of custom resources to messages of the control protocol: CamelCase values become snake_case, and
+// absent fields become the protocol's zero values.
 import {
   displayNameAnnotation,
   intentAnnotation,
@@ -21,7 +21,7 @@ import type { KubernetesObject } from './runtime/resource.ts';
 /** The part of an ApplyRequest that a kind fills in. */
 export type SpecMessage = Omit<ApplyRequest, 'meta'>;
 
-/** @returns the identity of a custom resource as the control protocol knows it */
+/** Returns the identity of a custom resource in the control protocol. */
 export function toMeta(tenantId: string, { metadata }: KubernetesObject): ObjectMetaMessage {
   return {
     tenant_id: tenantId,
@@ -46,7 +46,7 @@ export function toCamelCase<T extends string>(value: string): T | undefined {
   return value.replace(/(^|_)([a-z])/g, (_match, _start, letter: string) => letter.toUpperCase()) as T;
 }
 
-/** A window; days by their first three letters. */
+/** Converts an update window. Days become their first three letters. */
 export function toWindow(window: UpdateWindow | undefined): WindowMessage | undefined {
   if (!window) return undefined;
   return WindowMessage.fromPartial({
@@ -57,7 +57,7 @@ export function toWindow(window: UpdateWindow | undefined): WindowMessage | unde
   });
 }
 
-/** An update policy. */
+/** Converts an update policy. */
 export function toOtaPolicy(policy: OtaPolicy | undefined): OtaPolicyMessage | undefined {
   if (!policy) return undefined;
   return {
@@ -68,7 +68,7 @@ export function toOtaPolicy(policy: OtaPolicy | undefined): OtaPolicyMessage | u
   };
 }
 
-/** A telemetry schema. */
+/** Converts a telemetry schema. */
 export function toTelemetrySchema(schema: TelemetrySchema | undefined): TelemetrySchemaMessage | undefined {
   if (!schema) return undefined;
   const keys = Object.entries(schema.keys ?? {}).map(
@@ -89,7 +89,7 @@ export function toTelemetrySchema(schema: TelemetrySchema | undefined): Telemetr
   return { keys: new Map(keys), reject_additional_keys: schema.additionalKeys === 'Reject' };
 }
 
-/** @returns a timestamp in milliseconds since 1970 */
+/** Converts a timestamp to milliseconds since 1970. */
 export function toMilliseconds(timestamp: { seconds: bigint; nanos: number } | undefined): number | undefined {
   return timestamp && Number(timestamp.seconds) * 1000 + Math.floor(timestamp.nanos / 1e6);
 }

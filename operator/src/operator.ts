@@ -1,4 +1,4 @@
-// The operator: caches, controllers, the stream of the data plane's changes, and what wakes which controller.
+// The operator: caches, controllers, the data plane's stream of changes, and the triggers of each controller.
 import type { Kind } from '@kellet/crds';
 import { tenantLabel } from '@kellet/crds';
 import type { WatchResponse } from '@kellet/proto/ts/kellet/control/v1/control';
@@ -26,14 +26,14 @@ import { SecretAccess } from './secret-access.ts';
 import { StatusWriter } from './status-writer.ts';
 import { concernsItself, dependentsOf } from './triggers.ts';
 
-/** Everything is looked at again this often, in case anything was ever missed. */
+/** Interval at which all resources are reconciled, as a precaution. */
 const resyncMs = 10 * 3_600_000;
-/** How long the first connection to the data plane may take before resources are looked at without it. */
+/** How long to wait for the first connection to the data plane before reconciling without it. */
 const patienceMs = 5000;
-/** News of a rollout comes with each report; a moment's wait makes one reconcile of many. */
+/** Delay that coalesces the notifications of a rollout, which come with each report. */
 const rolloutNewsMs = 100;
 
-/** What the operator is made of. */
+/** Options of an operator. */
 export interface OperatorOptions {
   client: KubernetesClient;
   dataPlane: ControlClient;
@@ -43,11 +43,11 @@ export interface OperatorOptions {
   identity: string;
   /** The secret shared with the data plane. */
   controlSecret: string;
-  /** The operator's own namespace, in which passwords of tenants may lie. */
+  /** The operator's own namespace, in which tenants' passwords may be. */
   ownNamespace: string;
-  /** ClusterRole with the rights to Secrets that the operator binds to itself in tenants' namespaces. */
+  /** ClusterRole for Secrets that the operator binds to itself in tenants' namespaces. */
   tenantRole: string;
-  /** Milliseconds between two comparisons of the data plane with what was applied. */
+  /** Milliseconds between drift checks. */
   driftCheckMs: number;
   clock?: Clock;
 }
@@ -103,12 +103,12 @@ export class Operator {
     };
   }
 
-  /** Fills the caches and keeps them until the signal aborts. Does not reconcile yet. */
+  /** Fills the caches and keeps them up to date until the signal aborts. Does not reconcile. */
   async follow(signal: AbortSignal): Promise<void> {
     await this.cluster.run(signal);
   }
 
-  /** Reconciles until the signal aborts; resolves when the work that ran then is done. */
+  /** Reconciles until the signal aborts. Resolves when the running reconciles have finished. */
   async reconcile(signal: AbortSignal): Promise<void> {
     await Promise.race([this.cluster.synced(), aborted(signal)]);
     if (signal.aborted) return;
@@ -123,7 +123,7 @@ export class Operator {
       connected.resolve();
     };
     const news = this.#options.dataPlane.watch({ onSynced, onChange: (message) => this.#onNews(message) }, signal);
-    // Without the data plane resources at least say that they wait for it.
+    // Without the data plane, resources at least report that they wait for it.
     const { clock } = this.#options;
     const patience = sleep(clock, patienceMs, signal).then(() => 'away' as const);
     if ((await Promise.race([connected.promise, patience])) === 'away') this.#addAll();
@@ -169,7 +169,7 @@ export class Operator {
     if (kind === 'Tenant') this.#onTenant(change);
   }
 
-  /** What a tenant's resources are told depends on the tenant being there, its namespace and its readiness. */
+  /** Reconciles a tenant's resources when its existence, namespace or readiness changes. */
   #onTenant(change: Change<CustomResource>): void {
     const tenant = change.object;
     const facts = (object: CustomResource): string =>
@@ -194,7 +194,7 @@ export class Operator {
     for (const tenant of tenants) {
       if (tenant === undefined) continue;
       this.#controllers.Tenant.queue.add(keyText({ namespace: '', name: tenant }));
-      // Another namespace of the tenant may be the one that counts now.
+      // A different namespace may now be the tenant's.
       for (const { metadata } of this.cluster.namespacesOf(tenant)) this.#addNamespace(metadata.name);
     }
   }

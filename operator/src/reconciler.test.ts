@@ -21,7 +21,7 @@ describe('a reconcile whose Apply fails', () => {
     },
     spec: {},
   };
-  /** Reconciles against a data plane that answers with this error; tells the reasons that were written into status. */
+  /** Reconciles against a data plane that fails with this error. Returns the reasons written to status. */
   const reconcile = async (code: status) => {
     const written: string[] = [];
     const environment = {
@@ -44,13 +44,13 @@ describe('a reconcile whose Apply fails', () => {
     return { ending, written };
   };
 
-  it('says so where the resource was never judged, and is tried again', async () => {
+  it('reports it for a resource without conditions, and is retried', async () => {
     const { ending, written } = await reconcile(status.UNAVAILABLE);
     expect(ending).to.equal('refused');
     expect(written).to.include('Synced DataPlaneUnavailable');
   });
 
-  it('says nothing when a newer version was applied: its copy was behind, and it looks again soon', async () => {
+  it('is requeued silently if a newer version has been applied', async () => {
     expect(await reconcile(status.ABORTED)).to.deep.equal({
       ending: { requeueAfterMs: overtakenRetryMs },
       written: [],

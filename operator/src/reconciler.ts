@@ -1,9 +1,9 @@
-// What the four kinds in a tenant's namespace have in common. One reconcile, in order: stale copy → deletion → tenant →
-// finalizer → prepare → Apply → refusal → observe → status. Each kind fills in `prepare` and `observe`.
+// The common reconciler of the four namespaced kinds. A reconcile checks, in order: stale copy → deletion → tenant →
+// finalizer → prepare → Apply → refusal → observe → status. Each kind implements `prepare` and `observe`.
 //
-// RBAC: kellet.dev deviceprofiles, provisioningtemplates, otapackages, otarollouts: get, list, watch, patch (finalizers),
-// delete (a creation through REST that was cancelled); their /status: get, patch. namespaces: get, list, watch. events:
-// create, patch.
+// RBAC: kellet.dev deviceprofiles, provisioningtemplates, otapackages, otarollouts: get, list, watch, patch
+// (finalizers), delete (a cancelled creation through REST); their /status: get, patch. namespaces: get, list, watch.
+// events: create, patch.
 import type { ApplyResponse } from '@kellet/proto/ts/kellet/control/v1/control';
 import type { Cluster } from './cluster.ts';
 import { fails, findCondition, holds, toConditions, unknown, withReady, type Finding } from './conditions.ts';
@@ -28,7 +28,7 @@ import type { ObjectKey } from './runtime/resource.ts';
 import type { SecretAccess } from './secret-access.ts';
 import type { StatusWriter } from './status-writer.ts';
 
-/** What every reconciler works with. */
+/** Dependencies of the reconcilers. */
 export interface Environment {
   client: KubernetesClient;
   cluster: Cluster;
@@ -43,21 +43,21 @@ export interface Environment {
   clock: Clock;
 }
 
-/** The manifest as the data plane takes it, with what was found on the way; or what stands in the way. */
+/** The manifest as a message of the control protocol with findings so far, or the findings that prevent applying it. */
 export type Preparation =
   { spec: SpecMessage; findings: Finding[] } | { blocked: Finding[]; requeueAfterMs?: number; status?: object };
 
-/** What a successful Apply leads to. Findings include Ready. */
+/** Result of a successful Apply. Findings include Ready. */
 export interface Observation<T extends CustomResource> {
   status: Omit<NonNullable<T['status']>, 'conditions' | 'observedGeneration'>;
   findings: Finding[];
   requeueAfterMs?: number;
 }
 
-/** What is particular to a kind. */
+/** The kind-specific part of a reconciler. */
 export interface KindReconciler<K extends NamespacedKind> {
   kind: K;
-  /** Types of its conditions that come before Ready, in the order in which they are judged. */
+  /** Condition types before Ready, in the order of evaluation. */
   aspects: readonly string[];
   prepare(object: ObjectOf[K], tenantId: string, context: ReconcileContext): Promise<Preparation>;
   observe(
@@ -66,11 +66,11 @@ export interface KindReconciler<K extends NamespacedKind> {
     response: ApplyResponse,
     context: ReconcileContext,
   ): Promise<Observation<ObjectOf[K]>>;
-  /** Events that follow from a change of status; by default a change of Ready is told. */
+  /** Returns the events for a change of status. By default changes of Ready are reported. */
   happenings?(before: ObjectOf[K]['status'], after: ObjectOf[K]['status']): Happening[];
 }
 
-/** How often a deletion that something stands in the way of is tried again. */
+/** Interval at which a blocked deletion is retried, in milliseconds. */
 const removalRetryMs = 10_000;
 
 /** Reconciles one kind. */
@@ -83,7 +83,7 @@ export class Reconciler<K extends NamespacedKind> {
     this.#kind = kind;
   }
 
-  /** Makes the data plane agree with one resource, and its status with the data plane. */
+  /** Applies one resource to the data plane and updates its status. */
   async reconcile(key: ObjectKey, context: ReconcileContext): Promise<Outcome> {
     const { client, cluster, statuses, dataPlane } = this.#environment;
     let object = cluster.get(this.#kind.kind, key);
@@ -91,7 +91,7 @@ export class Reconciler<K extends NamespacedKind> {
     const staleMs = statuses.staleFor(object);
     if (staleMs !== undefined) return { requeueAfterMs: staleMs };
     if (isBeingDeleted(object)) return this.#remove(object);
-    // Nothing new begins in a namespace that goes; one that is not known yet is heard of in a moment.
+    // Nothing new is applied in a terminating namespace; an unknown one will be reported by the watch.
     if (cluster.isTerminating(key.namespace)) return {};
     const tenancy = cluster.tenancyOf(key.namespace);
     if ('problem' in tenancy) {
@@ -141,7 +141,9 @@ export class Reconciler<K extends NamespacedKind> {
     return earliest(await this.#write(object, status, findings), retryMs);
   }
 
-  /** A resource that was never judged says why; one that was keeps its conditions through an outage. */
+  /**
+   * Reports an outage in the status of a resource without conditions for this generation; others keep their conditions.
+   */
   async #tellUnavailable(object: ObjectOf[K], error: unknown): Promise<void> {
     if (findCondition(object, 'Ready')?.observedGeneration === object.metadata.generation) return;
     const message = error instanceof Error ? error.message : String(error);
@@ -154,7 +156,7 @@ export class Reconciler<K extends NamespacedKind> {
     if (!isHeld(object)) return {};
     const { namespace = '' } = object.metadata;
     const tenancy = cluster.tenancyOf(namespace);
-    // A namespace that has lost its label still holds what the tenant's data plane has.
+    // The resources of a namespace that lost its label are still in the data plane under the tenant.
     const tenantId = 'tenantId' in tenancy ? tenancy.tenantId : cluster.recordedTenant(namespace);
     if (tenantId !== undefined) {
       const { refusal } = await dataPlane.remove({
@@ -188,7 +190,7 @@ export class Reconciler<K extends NamespacedKind> {
   }
 }
 
-/** The field of status that holds the id in the data plane. */
+/** Status field with the id in the data plane. */
 const idFields: Record<NamespacedKind, string> = {
   DeviceProfile: 'profileId',
   ProvisioningTemplate: 'templateId',
@@ -196,7 +198,7 @@ const idFields: Record<NamespacedKind, string> = {
   OtaRollout: 'rolloutId',
 };
 
-/** Tells a change of Ready. */
+/** Returns an event if Ready has changed. */
 export function readyHappenings(before: CustomResource['status'], after: CustomResource['status']): Happening[] {
   const [was, is] = [before, after].map((status) => findCondition({ status }, 'Ready'));
   if (!is || (was?.status === is.status && was.reason === is.reason)) return [];
@@ -204,12 +206,12 @@ export function readyHappenings(before: CustomResource['status'], after: CustomR
   return [{ type, reason: is.reason, message: is.message || `${is.type} is ${is.status}` }];
 }
 
-/** Findings of one list, those of the other in place of those of the same type. */
+/** Replaces findings by those of the same type in `instead`. */
 export function mergeFindings(findings: Finding[], instead: Finding[]): Finding[] {
   return findings.map((finding) => instead.find(({ type }) => type === finding.type) ?? finding);
 }
 
-/** The outcome that comes first. */
+/** Returns the outcome with the earlier requeue. */
 export function earliest(outcome: Outcome, requeueAfterMs: number | undefined): Outcome {
   if (requeueAfterMs === undefined) return outcome;
   return { requeueAfterMs: Math.min(outcome.requeueAfterMs ?? Infinity, requeueAfterMs) };

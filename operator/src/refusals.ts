@@ -1,21 +1,21 @@
-// What a refusal of the data plane means for a resource: which condition tells it, and whether waiting can mend it.
+// Maps refusals of the data plane to conditions and retries.
 import type { Refusal } from '@kellet/proto/ts/kellet/control/v1/control';
 import { fails, type Finding } from './conditions.ts';
 
-/** The aspect that a refusal is about. */
+/** Condition type that a refusal affects. */
 export type RefusedAspect = 'Accepted' | 'ReferencesResolved' | 'Verified';
 
-/** The meaning of a refusal. */
+/** How to handle a refusal. */
 export interface RefusalMeaning {
   aspect: RefusedAspect;
-  /** Nothing but a change of the resource itself mends it. */
+  /** Only a change of the resource itself can resolve it. */
   final: boolean;
-  /** When to ask again although nothing was heard, in milliseconds; undefined when it is final. */
+  /** Milliseconds until the next attempt without a change; undefined if the refusal is final. */
   retryMs?: number;
 }
 
 const known: Record<string, RefusalMeaning> = {
-  // Changes of the referents start a reconcile by themselves; asking again is for what was missed.
+  // Changes of the referenced resource trigger a reconcile; the retry is a fallback.
   ReferenceNotFound: { aspect: 'ReferencesResolved', final: false, retryMs: 30_000 },
   ReferenceNotReady: { aspect: 'ReferencesResolved', final: false, retryMs: 30_000 },
   TenantUnknown: { aspect: 'Accepted', final: false, retryMs: 5000 },
@@ -29,24 +29,24 @@ const known: Record<string, RefusalMeaning> = {
   FetchFailed: { aspect: 'Verified', final: false, retryMs: 30_000 },
 };
 
-/** @returns what a refusal means; one that is not known is told as it came and asked again */
+/** Returns how to handle a refusal. Unknown reasons are reported as they are and retried. */
 export function meaningOf(refusal: Refusal): RefusalMeaning {
   return known[refusal.reason] ?? { aspect: 'Accepted', final: false, retryMs: 60_000 };
 }
 
 /**
- * @returns the findings of a refused resource: the aspect at fault, those judged before it, and Synced. `aspects` are those
- * that the kind has, in order.
+ * Returns the findings of a refused resource: aspects before the refused one are True, that one is False, and later
+ * ones are Unknown. `aspects` are those of the kind, in the order of evaluation.
  */
 export function refusalFindings(refusal: Refusal, aspects: readonly string[]): Finding[] {
   const { aspect } = meaningOf(refusal);
   const at = aspects.indexOf(aspect);
-  // A kind without the aspect at fault tells it as not accepted.
+  // A kind without this aspect reports it as not accepted.
   const fault = at < 0 ? 'Accepted' : aspect;
   const reason = /^[A-Za-z][A-Za-z0-9]{0,127}$/.test(refusal.reason) ? refusal.reason : 'Refused';
   return aspects.map((type): Finding => {
     if (type === fault) return fails(type, reason, refusal.message);
     if (aspects.indexOf(type) < aspects.indexOf(fault)) return { type, status: 'True', reason: type, message: '' };
-    return { type, status: 'Unknown', reason: 'Refused', message: `not judged: ${fault} does not hold` };
+    return { type, status: 'Unknown', reason: 'Refused', message: `not evaluated: ${fault} is False` };
   });
 }

@@ -1,4 +1,4 @@
-// The kinds of object that the operator reads and writes.
+// The kinds of objects that the operator reads and writes.
 import {
   group,
   plurals,
@@ -14,7 +14,7 @@ import {
 import { Kind as ControlKind } from '@kellet/proto/ts/kellet/control/v1/control';
 import type { KubernetesObject, Resource } from './runtime/resource.ts';
 
-/** The type of each kind's objects. */
+/** Object type of each kind. */
 export interface ObjectOf {
   DeviceProfile: DeviceProfile;
   ProvisioningTemplate: ProvisioningTemplate;
@@ -23,13 +23,13 @@ export interface ObjectOf {
   Tenant: Tenant;
 }
 
-/** Any of the custom resources. */
+/** Any custom resource. */
 export type CustomResource = ObjectOf[Kind];
 
-/** The kinds that live in a tenant's namespace. */
+/** Kinds in a tenant's namespace. */
 export type NamespacedKind = Exclude<Kind, 'Tenant'>;
 
-/** Where each kind lies. */
+/** API resource of each kind. */
 export const customResources: { readonly [K in Kind]: Resource } = Object.fromEntries(
   Object.entries(plurals).map(([kind, plural]) => [
     kind,
@@ -37,7 +37,7 @@ export const customResources: { readonly [K in Kind]: Resource } = Object.fromEn
   ]),
 ) as { [K in Kind]: Resource };
 
-/** The number of each kind in the control protocol. */
+/** Enum value of each kind in the control protocol. */
 export const controlKinds: { readonly [K in Kind]: ControlKind } = {
   Tenant: ControlKind.KIND_TENANT,
   DeviceProfile: ControlKind.KIND_DEVICE_PROFILE,
@@ -46,12 +46,12 @@ export const controlKinds: { readonly [K in Kind]: ControlKind } = {
   OtaRollout: ControlKind.KIND_OTA_ROLLOUT,
 };
 
-/** @returns the kind that a number of the control protocol stands for */
+/** Returns the kind for an enum value of the control protocol, or undefined. */
 export function kindOf(controlKind: ControlKind): Kind | undefined {
   return (Object.keys(controlKinds) as Kind[]).find((kind) => controlKinds[kind] === controlKind);
 }
 
-/** Where namespaces lie. */
+/** API resource of namespaces. */
 export const namespaceResource: Resource = {
   group: '',
   version: 'v1',
@@ -60,7 +60,7 @@ export const namespaceResource: Resource = {
   namespaced: false,
 };
 
-/** Where Secrets lie. */
+/** API resource of Secrets. */
 export const secretResource: Resource = {
   group: '',
   version: 'v1',
@@ -74,13 +74,13 @@ export interface Namespace extends KubernetesObject {
   status?: { phase?: string };
 }
 
-/** A Secret; values are base64. */
+/** A Secret. Values are base64-encoded. */
 export interface Secret extends KubernetesObject {
   type?: string;
   data?: Record<string, string>;
 }
 
-/** Whether somebody has asked for the object's deletion. */
+/** Reports whether the object is being deleted. */
 export function isBeingDeleted(object: { metadata: ObjectMeta }): boolean {
   return object.metadata.deletionTimestamp !== undefined;
 }

@@ -7,7 +7,7 @@ import { TestClock } from './runtime/testing/test-clock.ts';
 import { SecretAccess, toSubject } from './secret-access.ts';
 
 describe('toSubject', () => {
-  it('names a service account as such, and anybody else as a user', () => {
+  it('distinguishes service accounts from users', () => {
     expect(toSubject('system:serviceaccount:kellet-system:kellet-operator')).to.deep.equal({
       kind: 'ServiceAccount',
       name: 'kellet-operator',
@@ -25,7 +25,7 @@ describe('SecretAccess', () => {
   const tenant: Tenant = { apiVersion, kind: 'Tenant', metadata: { name: 'acme', uid: 'uid' }, spec: {} };
   const namespace: Namespace = { metadata: { name: 'kellet-acme', uid: 'namespace uid' } };
 
-  /** An API server that fails at these calls, in the order of asking. */
+  /** Fake API server that fails at the calls with these numbers. */
   function makeServer(failures: string[] = []) {
     const calls: string[] = [];
     const call = (what: string): void => {
@@ -50,14 +50,14 @@ describe('SecretAccess', () => {
   const once = ['SelfSubjectReview', 'RoleBinding kellet-acme/role', 'SelfSubjectAccessReview'];
   const again = once.slice(1);
 
-  it('is asked for once, also by many at the same time', async () => {
+  it('is granted once, also for concurrent callers', async () => {
     const { calls, access } = makeServer();
     await Promise.all([access.ensure(tenant, namespace), access.ensure(tenant, namespace)]);
     await access.ensure(tenant, namespace);
     expect(calls).to.deep.equal(once);
   });
 
-  it('is asked for anew after a failure', async () => {
+  it('is granted again after a failure', async () => {
     const { calls, access } = makeServer(['RoleBinding kellet-acme/role']);
     const failure = await access.ensure(tenant, namespace).catch((error: Error) => error.message);
     expect(failure).to.equal('RoleBinding kellet-acme/role');
@@ -65,7 +65,7 @@ describe('SecretAccess', () => {
     expect(calls).to.deep.equal([...once.slice(0, 2), ...again]);
   });
 
-  it('is asked for anew once Secrets were refused, and not after other errors', async () => {
+  it('is granted again after a 403, but not after other errors', async () => {
     const { calls, access } = makeServer();
     await access.ensure(tenant, namespace);
     for (const [code, want] of [

@@ -1,8 +1,8 @@
-// The operator's right to a tenant's Secrets: none in the cluster at large, only in the namespaces that are tenants'. In each of
-// them it binds a ClusterRole, which alone it may bind, to itself.
+// Grants the operator access to the Secrets of tenants' namespaces; it has none in the cluster at large. In each
+// namespace it binds a ClusterRole, the only one that it may bind, to itself.
 //
-// RBAC: rolebindings of the ClusterRole's name: create, patch; the ClusterRole itself: bind. Who it is and what it may do
-// (SelfSubjectReview, SelfSubjectAccessReview) every authenticated caller may ask.
+// RBAC: rolebindings with the ClusterRole's name: create, patch; the ClusterRole itself: bind. Every authenticated
+// caller may create SelfSubjectReviews and SelfSubjectAccessReviews.
 import { apiVersion, createdByLabel, operatorFieldManager, type Tenant } from '@kellet/crds';
 import type { Namespace } from './resources.ts';
 import { sleep, type Clock } from './runtime/clock.ts';
@@ -32,7 +32,7 @@ const selfAccessReviews: Resource = {
   namespaced: false,
 };
 
-/** How long the API server may take to honour a new binding, and how often it is asked. */
+/** How long to wait until a new binding takes effect, and how often to check, in milliseconds. */
 const patienceMs = 5000;
 const askAgainMs = 50;
 
@@ -45,14 +45,17 @@ interface Subject {
   apiGroup?: string;
 }
 
-/** Returns the subject of a binding for the user that the API server knows a caller as. */
+/** Returns the subject of a binding for a user name. */
 export function toSubject(username: string): Subject {
   const [, namespace, name] = /^system:serviceaccount:([^:]+):([^:]+)$/.exec(username) ?? [];
   if (namespace !== undefined && name !== undefined) return { kind: 'ServiceAccount', name, namespace };
   return { kind: 'User', name: username, apiGroup: 'rbac.authorization.k8s.io' };
 }
 
-/** Returns the binding that gives the subject the role in a tenant's namespace. It goes with the Tenant. */
+/**
+ * Returns the binding of the role to the subject in a tenant's namespace. It is owned by the Tenant and deleted with
+ * it.
+ */
 export function toRoleBinding(tenant: Tenant, namespace: string, role: string, subject: Subject): KubernetesObject {
   const { name, uid = '' } = tenant.metadata;
   const binding = {
@@ -70,13 +73,13 @@ export function toRoleBinding(tenant: Tenant, namespace: string, role: string, s
   return binding;
 }
 
-/** Gives the operator its rights in tenants' namespaces. */
+/** Grants the operator its permissions in tenants' namespaces. */
 export class SecretAccess {
   readonly #client: Pick<KubernetesClient, 'create' | 'apply'>;
   readonly #clock: Clock;
   readonly #role: string;
   #subject: Promise<Subject> | undefined;
-  /** By uid of the namespace: what is under way or done. */
+  /** Pending and completed grants, by uid of the namespace. */
   readonly #granted = new Map<string, Promise<void>>();
 
   /** @param role name of the ClusterRole */
@@ -86,18 +89,20 @@ export class SecretAccess {
     this.#role = options.role;
   }
 
-  /** Resolves with what the work with the namespace's Secrets comes to. When they are refused, `ensure` asks anew. */
+  /**
+   * Returns the result of work with the namespace's Secrets. If access was denied, the next `ensure` grants it again.
+   */
   async using<T>(namespace: Namespace, work: Promise<T>): Promise<T> {
     try {
       return await work;
     } catch (error) {
-      // Somebody took the binding away.
+      // The binding was removed.
       if (isForbidden(error)) this.forget(namespace);
       throw error;
     }
   }
 
-  /** Resolves once the operator may use the Secrets of the tenant's namespace. Asks once for each namespace. */
+  /** Resolves once the operator has access to the Secrets of the tenant's namespace. Grants it once per namespace. */
   async ensure(tenant: Tenant, { metadata: { name, uid = name } }: Namespace): Promise<void> {
     let granted = this.#granted.get(uid);
     if (!granted) {
@@ -108,7 +113,7 @@ export class SecretAccess {
     await granted;
   }
 
-  /** Has `ensure` ask anew. */
+  /** Makes the next `ensure` grant access again. */
   forget({ metadata: { name, uid = name } }: Namespace): void {
     this.#granted.delete(uid);
   }
@@ -118,10 +123,12 @@ export class SecretAccess {
     const binding = toRoleBinding(tenant, namespace, this.#role, subject);
     await this.#client.apply(roleBindings, binding, { fieldManager: operatorFieldManager, force: true });
     const deadline = this.#clock.monotonic() + patienceMs;
-    // The API server's authorizer learns of the binding a moment later.
+    // The API server's authorizer sees the binding with a short delay.
     while (!(await this.#isAllowed(namespace))) {
       if (this.#clock.monotonic() > deadline) {
-        throw new Error(`the operator may not read Secrets in namespace ${namespace}: see ClusterRole ${this.#role}`);
+        throw new Error(
+          `the operator is not allowed to read Secrets in namespace ${namespace}: check ClusterRole ${this.#role}`,
+        );
       }
       await sleep(this.#clock, askAgainMs, never);
     }

@@ -1,9 +1,9 @@
-// Reading Secrets.
+// Reads Secrets.
 import { secretResource, type Secret } from './resources.ts';
 import type { KubernetesClient } from './runtime/kubernetes-client.ts';
 import { isNotFound } from './runtime/kubernetes-error.ts';
 
-/** Reads a Secret. @returns undefined when it does not exist */
+/** Returns a Secret, or undefined if it does not exist. */
 export async function findSecret(
   client: Pick<KubernetesClient, 'get'>,
   namespace: string,

@@ -5,7 +5,7 @@ import { TestClock } from './runtime/testing/test-clock.ts';
 import { StatusWriter, withoutEmpty } from './status-writer.ts';
 
 describe('withoutEmpty', () => {
-  it('drops what says nothing, and nothing else', () => {
+  it('drops only empty values', () => {
     expect(
       withoutEmpty({ a: undefined, b: [], c: { d: {} }, e: 0, f: '', g: false, h: [{ i: undefined, j: 1 }] }),
     ).to.deep.equal({
@@ -40,13 +40,13 @@ describe('StatusWriter', () => {
     return { clock, applied, writer: new StatusWriter(client, clock) };
   }
 
-  it('writes nothing when nothing differs', async () => {
+  it('does not write an unchanged status', async () => {
     const { applied, writer } = makeWriter();
     expect(await writer.write(makeProfile('1', { devices: 2, conditions: [] }), { devices: 2 })).to.equal('unchanged');
     expect(applied).to.deep.equal([]);
   });
 
-  it('writes one status a second at the most', async () => {
+  it('writes at most one status per second', async () => {
     const { clock, applied, writer } = makeWriter();
     expect(await writer.write(makeProfile('1'), { devices: 1 })).to.equal('written');
     await clock.advance(400);
@@ -57,7 +57,7 @@ describe('StatusWriter', () => {
     expect(applied[0]!.metadata).to.deep.equal({ name: 'p', namespace: 'ns', uid: 'u' });
   });
 
-  it('knows copies that are older than its last write, and its own writes', async () => {
+  it('recognises stale copies and its own writes', async () => {
     const { writer } = makeWriter();
     expect(writer.staleFor(makeProfile('1'))).to.equal(undefined);
     await writer.write(makeProfile('1'), { devices: 1 });
@@ -69,7 +69,7 @@ describe('StatusWriter', () => {
     expect(writer.staleFor(makeProfile('1'))).to.equal(undefined);
   });
 
-  it('looks at a copy that stays behind less and less often, and believes it in the end', async () => {
+  it('backs off on a stale copy, and finally accepts it', async () => {
     const { clock, writer } = makeWriter();
     await writer.write(makeProfile('1'), { devices: 1 });
     await clock.advance(800);
@@ -80,7 +80,7 @@ describe('StatusWriter', () => {
     expect(writer.staleFor(makeProfile('1'))).to.equal(undefined);
   });
 
-  it('does not hold a status back because the clock was set back', async () => {
+  it('is not delayed when the clock is set back', async () => {
     const { clock, writer } = makeWriter();
     await writer.write(makeProfile('1'), { devices: 1 });
     clock.setWallClock(-3_600_000);
@@ -88,7 +88,7 @@ describe('StatusWriter', () => {
     expect(await writer.write(makeProfile('11', { devices: 1 }), { devices: 2 })).to.equal('written');
   });
 
-  it('knows its own write even before the answer', async () => {
+  it('recognises its own write even before the response', async () => {
     const { writer } = makeWriter();
     const answer = Promise.withResolvers<DeviceProfile>();
     const tracked = writer.track('u', answer.promise);

@@ -1,5 +1,5 @@
-// Writes status: only when it differs, seldom enough, and so that the cache is never trusted when it is older than what was
-// written last.
+// Writes status only when it differs and at a limited rate, and detects cached copies that are older than the last
+// write.
 import { isDeepStrictEqual } from 'node:util';
 import { apiVersion, operatorFieldManager, type Kind } from '@kellet/crds';
 import { customResources, type CustomResource } from './resources.ts';
@@ -7,29 +7,32 @@ import type { Clock } from './runtime/clock.ts';
 import type { KubernetesClient } from './runtime/kubernetes-client.ts';
 import { isOlder, type KubernetesObject } from './runtime/resource.ts';
 
-/** Least time between two writes of one object's status, in milliseconds. */
+/** Minimum time between two writes of an object's status, in milliseconds. */
 export const statusIntervalMs = 1000;
 
-/** Least and longest wait for a copy that is behind a write: as long as has been waited, so that an outage is no busy loop. */
+/** Bounds of the delay for a stale copy, in milliseconds. It doubles, so that an outage causes no busy loop. */
 const staleWaitMs = { least: 50, longest: 10_000 };
-/** After this a copy behind the operator's writes is believed: the cluster may have been restored from a backup. */
+/** Milliseconds after which a stale copy is accepted: the cluster may have been restored from a backup. */
 const longestStaleMs = 300_000;
 
-/** A reconcile writes a finalizer and a status at the most; the watch may be a few reconciles behind. */
+/**
+ * Number of writes recorded per object. A reconcile writes at most a finalizer and a status; the watch may lag a few
+ * behind.
+ */
 const rememberedWrites = 8;
 
-/** How a write went. */
+/** Result of a write. */
 export type StatusWrite = 'unchanged' | 'written' | { deferMs: number };
 
-/** Writes status and remembers what it wrote. */
+/** Writes status and records its writes. */
 export class StatusWriter {
   readonly #client: Pick<KubernetesClient, 'apply'>;
   readonly #clock: Clock;
-  /** The resourceVersions of the operator's last writes of any kind, the newest first, and when it was, by uid. */
+  /** The resourceVersions of the operator's last writes, newest first, with the time of the last one, by uid. */
   readonly #written = new Map<string, { versions: string[]; at: number }>();
-  /** Objects that are being written to, by uid. */
+  /** Objects with a write in flight, by uid. */
   readonly #running = new Set<string>();
-  /** When status was written last, by uid. */
+  /** Time of the last status write, by uid. */
   readonly #statusAt = new Map<string, number>();
 
   constructor(client: Pick<KubernetesClient, 'apply'>, clock: Clock) {
@@ -38,12 +41,12 @@ export class StatusWriter {
   }
 
   /**
-   * Makes an object's status what it should be. A conflict (the object is another one by now) is thrown.
-   * @returns how long to wait when the last write was a moment ago
+   * Writes an object's status if it differs. Returns the delay instead if the last write is too recent. Throws on a
+   * conflict (the object has been recreated).
    */
   async write<T extends CustomResource>(object: T, status: T['status']): Promise<StatusWrite> {
     const wanted = withoutEmpty(status);
-    // Server-side apply reads an emptied list back now as empty, now as absent.
+    // After server-side apply an emptied list may be read back as empty or as absent.
     if (isDeepStrictEqual(wanted, withoutEmpty(object.status))) return 'unchanged';
     const { namespace, name, uid = '' } = object.metadata;
     const waitMs = (this.#statusAt.get(uid) ?? -Infinity) + statusIntervalMs - this.#clock.monotonic();
@@ -64,9 +67,9 @@ export class StatusWriter {
     return 'written';
   }
 
-  /** Remembers a write of the operator to the object with this uid, so that it is known when the watch shows it. */
+  /** Records a write to the object with this uid, so that the watch event for it is recognised. */
   async track<T extends KubernetesObject>(uid: string, write: Promise<T>): Promise<T> {
-    // The watch may show the write before its answer is here.
+    // The watch event may arrive before the response.
     this.#running.add(uid);
     try {
       const written = await write;
@@ -78,7 +81,10 @@ export class StatusWriter {
     }
   }
 
-  /** @returns the milliseconds to wait for a newer copy when this one is older than what the operator wrote itself */
+  /**
+   * Returns the milliseconds to wait for a newer copy if this one is older than the operator's last write, else
+   * undefined.
+   */
   staleFor(object: KubernetesObject): number | undefined {
     const written = this.#written.get(object.metadata.uid ?? '');
     if (!written || !isOlder(object.metadata.resourceVersion, written.versions[0])) return undefined;
@@ -87,13 +93,13 @@ export class StatusWriter {
     return Math.min(staleWaitMs.longest, Math.max(staleWaitMs.least, waited));
   }
 
-  /** Whether a copy is one that the operator wrote itself, a moment ago. */
+  /** Reports whether a copy results from one of the operator's own recent writes. */
   isOwnWrite(object: KubernetesObject): boolean {
     const { uid = '', resourceVersion = '' } = object.metadata;
     return this.#running.has(uid) || (this.#written.get(uid)?.versions.includes(resourceVersion) ?? false);
   }
 
-  /** Forgets an object that is gone. */
+  /** Drops the records of a deleted object. */
   forget(object: KubernetesObject): void {
     const { uid = '' } = object.metadata;
     this.#written.delete(uid);
@@ -101,7 +107,7 @@ export class StatusWriter {
   }
 }
 
-/** A status without what says nothing: undefined, empty lists and empty objects, at any depth. */
+/** Returns a status without undefined values, empty lists and empty objects, at any depth. */
 export function withoutEmpty<T>(value: T): T {
   if (Array.isArray(value)) return value.map(withoutEmpty) as T;
   if (value === null || typeof value !== 'object') return value;

@@ -33,36 +33,36 @@ describe('chooseNamespace', () => {
   const own = makeNamespace('own', { tenant });
   const cases: [string, Tenant, Namespace[], Namespace | undefined][] = [
     ['none', makeTenant(), [], undefined],
-    ['the one made for it', makeTenant(), [own, made], made],
-    ['none that only carries the label', makeTenant(), [own], undefined],
-    ['none that carries the label and the usual name', makeTenant(), [planted], undefined],
+    ['the one created for it', makeTenant(), [own, made], made],
+    ['none that only has the label', makeTenant(), [own], undefined],
+    ['none with the label and the default name', makeTenant(), [planted], undefined],
     [
-      'none made for a Tenant before it',
+      'none created for an earlier Tenant',
       makeTenant(),
       [makeNamespace('kellet-acme', { tenant, owner: 'before' })],
       undefined,
     ],
     ['the one it names', makeTenant('own'), [made, own], own],
-    ['the one it names, of the usual name', makeTenant('kellet-acme'), [planted], planted],
+    ['the one it names, with the default name', makeTenant('kellet-acme'), [planted], planted],
     [
       'none while the one it names has no label',
       makeTenant('own'),
       [makeNamespace('own', { tenant: 'other' })],
       undefined,
     ],
-    ['none on its way out anew', makeTenant('own'), [makeNamespace('own', { tenant, deleted: true })], undefined],
+    ['none that is being deleted', makeTenant('own'), [makeNamespace('own', { tenant, deleted: true })], undefined],
     ['the recorded one', makeTenant(undefined, { namespace: 'own', namespaceUid: 'uid of own' }), [made, own], own],
-    ['the one recorded by name alone', makeTenant(undefined, { namespace: 'own' }), [made, own], own],
+    ['the one recorded only by name', makeTenant(undefined, { namespace: 'own' }), [made, own], own],
     ['the recorded one before the one it names', makeTenant('kellet-acme', { namespace: 'own' }), [planted, own], own],
     ['the recorded one lost the label', makeTenant(undefined, { namespace: 'own' }), [made], made],
     [
-      'the recorded one was made anew',
+      'the recorded one was recreated',
       makeTenant(undefined, { namespace: 'own', namespaceUid: 'uid before' }),
       [own],
       undefined,
     ],
     [
-      'the recorded one on its way out',
+      'the recorded one is being deleted',
       makeTenant(undefined, { namespace: 'own' }),
       [makeNamespace('own', { tenant, deleted: true })],
       makeNamespace('own', { tenant, deleted: true }),
@@ -76,18 +76,18 @@ describe('chooseNamespace', () => {
 describe('decideTenancy', () => {
   const ours = makeNamespace('ns', { tenant: 'acme' });
   const cases: [string, Parameters<typeof decideTenancy>[0], Tenancy | string][] = [
-    ['not seen yet', { namespace: undefined, tenantExists: false, chosen: undefined }, 'not known yet'],
-    [
-      'no label',
-      { namespace: makeNamespace('ns'), tenantExists: false, chosen: undefined },
-      'does not carry the label',
-    ],
+    ['not observed yet', { namespace: undefined, tenantExists: false, chosen: undefined }, 'not been observed yet'],
+    ['no label', { namespace: makeNamespace('ns'), tenantExists: false, chosen: undefined }, 'does not have the label'],
     ['no Tenant', { namespace: ours, tenantExists: false, chosen: ours }, 'no such Tenant'],
-    ['a label alone', { namespace: ours, tenantExists: true, chosen: undefined }, 'the Tenant does not name it'],
-    ['a second namespace', { namespace: ours, tenantExists: true, chosen: makeNamespace('first') }, 'a tenant has one'],
+    ['only a label', { namespace: ours, tenantExists: true, chosen: undefined }, 'the Tenant does not name it'],
+    [
+      'a second namespace',
+      { namespace: ours, tenantExists: true, chosen: makeNamespace('first') },
+      'a tenant can have only one',
+    ],
     ['its namespace', { namespace: ours, tenantExists: true, chosen: ours }, { tenantId: 'acme' }],
     [
-      'on its way out',
+      'being deleted',
       { namespace: makeNamespace('ns', { tenant: 'acme', deleted: true }), tenantExists: true, chosen: ours },
       { tenantId: 'acme' },
     ],

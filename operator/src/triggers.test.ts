@@ -91,7 +91,7 @@ describe('dependentsOf', () => {
     ['a profile stays ready', waiting, { type: 'updated', previous: makeProfile(true), object: makeProfile(true) }, []],
     ['a profile is not ready', waiting, { type: 'added', object: makeProfile(false) }, []],
     [
-      'nobody waits',
+      'nothing waits',
       [makeTemplate(true), makeRollout('rollout', true)],
       { type: 'added', object: makeProfile(true) },
       [],
@@ -110,7 +110,7 @@ describe('dependentsOf', () => {
       ['ns/next'],
     ],
     [
-      'a rollout goes, for which a deletion waits',
+      'a rollout that blocks a deletion is deleted',
       [
         makeRollout('running', true),
         makePackage('package', true, { deletionTimestamp: 't' }),
@@ -120,7 +120,7 @@ describe('dependentsOf', () => {
       ['ns/package'],
     ],
     [
-      'a template goes, for which a deletion waits',
+      'a template that blocks a deletion is deleted',
       [makeProfile(true, { deletionTimestamp: 't' })],
       { type: 'deleted', object: makeTemplate(true) },
       ['ns/profile'],
@@ -142,7 +142,7 @@ describe('concernsItself', () => {
     ['added', { type: 'added', object: before }, true, true],
     ['deleted', { type: 'deleted', object: before }, true, true],
     ['spec edited', change({ generation: 2 }), false, true],
-    ['deletion asked for', change({ deletionTimestamp: 't' }), true, true],
+    ['deletion requested', change({ deletionTimestamp: 't' }), true, true],
     ['annotated', change({ annotations: { a: 'b' } }), true, true],
     ["the operator's own status", change({}), true, false],
     ["somebody else's status", change({}), false, true],

@@ -1,4 +1,4 @@
-// Which resources a change concerns beside the one that changed: those that refer to it, those it stood in the way of.
+// Determines which other resources a change affects: those that refer to the changed one, and those it was blocking.
 import type { Kind, OtaRollout } from '@kellet/crds';
 import type { Cluster } from './cluster.ts';
 import { findCondition, isTrue } from './conditions.ts';
@@ -6,14 +6,14 @@ import { isBeingDeleted, type CustomResource } from './resources.ts';
 import type { Change } from './runtime/reflector.ts';
 import { keyOf, keyText } from './runtime/resource.ts';
 
-/** A resource to be reconciled. */
+/** A resource to reconcile. */
 export interface Target {
   kind: Kind;
   /** `namespace/name`. */
   key: string;
 }
 
-/** Whether a change of a resource asks for its own reconcile: anything but what the operator wrote itself. */
+/** Reports whether a change of a resource requires a reconcile of it, i.e. is not the operator's own write. */
 export function concernsItself(
   change: Change<CustomResource>,
   isOwnWrite: (object: CustomResource) => boolean,
@@ -27,8 +27,8 @@ export function concernsItself(
 }
 
 /**
- * The resources that a change of another one concerns. What waits for a referent is looked at again when it appears or
- * becomes ready; what could not be deleted when a user of it goes; a rollout that waits for another when that one ends.
+ * Returns the resources that a change of another one affects: those waiting for a reference when it appears or becomes
+ * ready, those whose deletion was blocked when one of their users is gone, and waiting rollouts when another one ends.
  */
 export function dependentsOf(cluster: Pick<Cluster, 'inNamespace'>, change: Change<CustomResource>): Target[] {
   const { object } = change;
@@ -66,7 +66,7 @@ function refersTo({ spec }: OtaRollout, kind: 'DeviceProfile' | 'OtaPackage', na
   return spec.packageRef.name === name || spec.rollbackPackageRef?.name === name;
 }
 
-/** Whether a resource has not been taken up as it is written. */
+/** Reports whether the current generation of a resource has not been applied. */
 function isUnresolved(object: CustomResource): boolean {
   const synced = findCondition(object, 'Synced');
   return synced?.status !== 'True' || synced.observedGeneration !== object.metadata.generation;

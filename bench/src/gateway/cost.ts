@@ -1,7 +1,7 @@
-// What a request costs a server: processor time over a few seconds of load, divided by the answers.
+// Measures the cost of a request: CPU time over a few seconds of load, divided by the number of responses.
 import type { HttpLoad, Load, LoadResult } from './http-load.ts';
 
-/** Microseconds of processor time of each process per answer, and what the load saw. */
+/** CPU time per response of each process in microseconds, and the result of the load. */
 export async function costOf(
   generator: HttpLoad,
   load: Load,

@@ -1,5 +1,5 @@
-// The REST server as the gateway makes it, before handlers in memory: routing, authentication (cached), authorisation and
-// transcoding are the real ones. The rate limit, real too, is off until it is switched on.
+// The gateway's REST server with in-memory handlers and real routing, authentication (cached), authorisation and
+// transcoding. The real rate limit is off until it is switched on.
 import { once } from 'node:events';
 import type { AddressInfo } from 'node:net';
 import { fromJson } from '@bufbuild/protobuf';
@@ -25,7 +25,7 @@ import { ServiceRegistry } from '../../../apiserver/src/platform/rpc.ts';
 import { serveParent } from './measured-server.ts';
 import { deviceJson } from './samples.ts';
 
-/** Counts only while it is told to. */
+/** Counts only while it is switched on. */
 class SwitchedLimiter extends RateLimiter {
   isOn = false;
 

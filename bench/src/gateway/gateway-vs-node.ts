@@ -1,5 +1,5 @@
-// gateway-get-vs-node, gateway-post-vs-node: what routing, authentication and transcoding cost beside bare node:http and JSON
-// with the same bodies, in processor time of the server per request. The whole path stands beside it.
+// gateway-get-vs-node, gateway-post-vs-node: CPU time per request of routing, authentication and transcoding, compared
+// with bare node:http and JSON with the same bodies. The whole path is measured too.
 import { cpuMicroseconds } from '../cpu-time.ts';
 import { startEnvironment } from '../environment.ts';
 import { format, type Benchmark, type Prepared } from '../harness.ts';
@@ -13,16 +13,16 @@ const seconds = 2;
 const connections = 32;
 const distinctRequests = 20;
 
-/** What a measurement asks for. */
+/** Requests of a measurement. */
 interface Asked {
-  /** Of the gateway, and of the whole path, which knows other devices and another key. */
+  /** For the gateway, and for the whole path, which has other devices and another key. */
   readonly ours: (apiKey: string, deviceIds: readonly string[]) => string[];
   readonly baseline: string[];
-  /** Other ways to write the baseline, by name. */
+  /** Alternative baselines, by name. */
   readonly alternatives: Readonly<Record<string, string[]>>;
   /**
-   * Requests a second. Both servers get the same, below what either can take: a server that is asked all the time pays less
-   * for each wake-up than one that has to wait for the generator, and that difference is no part of its work.
+   * Requests per second, the same for both servers and below their capacity: a saturated server has cheaper wake-ups
+   * than one that waits for the generator, which would distort the comparison.
    */
   readonly perSecond: number;
 }
@@ -87,7 +87,7 @@ async function prepare(asked: Asked): Promise<Prepared> {
   };
   let plainP99 = NaN;
   let measured = 0;
-  // Both as fast as they can, until they are compiled: a server that has just started is another measurement.
+  // Warm up both at full speed until their code is compiled.
   await generator.run(load(node.port, asked.baseline));
   await generator.run(load(gateway.port, ours));
   let remarks = '';
@@ -100,7 +100,7 @@ async function prepare(asked: Asked): Promise<Prepared> {
     ours: async () => {
       const { microseconds, p99 } = await cost(gateway, ours);
       remarks = `p99 at ${asked.perSecond}/s ${format(p99)} ms (node:http ${format(plainP99)} ms)`;
-      // Once, after all measuring: a full collection throws away what the compiler has learnt, and node:http has none.
+      // Once, after all measurements, because a full collection discards compiled code.
       if ((measured += 1) > rounds) remarks += `, heap ${format((await gateway.heap()) / 1e6)} MB`;
       return microseconds;
     },

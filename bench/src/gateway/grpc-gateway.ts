@@ -1,5 +1,5 @@
-// The peer of the gateway's measurements: grpc-gateway with the same contract, in one Go process. PEERS=1 asks for it; it is
-// built once, from its published modules, into the cache.
+// grpc-gateway with the same contract in one Go process, for comparison. Enabled by PEERS=1, and built once from its
+// published modules into the cache.
 import { execFile, spawn } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { once } from 'node:events';
@@ -15,19 +15,19 @@ import { deviceJson } from './samples.ts';
 const execute = promisify(execFile);
 const sources = join(import.meta.dirname, '../../peers/grpc-gateway');
 const proto = join(checkout, 'proto');
-/** Some files of the contract are more than grpc-gateway can take: only the measured ones and what they import. */
+/** Only the measured files and their imports, because grpc-gateway does not support some files of the contract. */
 const files = ['common', 'device_registry', 'options', 'telemetry'].map((name) =>
   join(proto, `kellet/v1/${name}.proto`),
 );
 
-/** A running peer, measured like a MeasuredServer. */
+/** A running grpc-gateway, measured like a MeasuredServer. */
 export interface Peer {
   readonly port: number;
   cpu(): number;
   close(): void;
 }
 
-/** Starts the peer when PEERS=1 asks for it. */
+/** Starts grpc-gateway if PEERS=1. */
 export async function startGrpcGateway(): Promise<Peer | undefined> {
   if (process.env['PEERS'] !== '1') return undefined;
   const child = spawn(await build(), [JSON.stringify(deviceJson)], { stdio: ['pipe', 'pipe', 'inherit'] });
@@ -37,7 +37,7 @@ export async function startGrpcGateway(): Promise<Peer | undefined> {
   return { port: Number(line), cpu: () => cpuMicroseconds(child.pid!), close: () => child.stdin.end() };
 }
 
-/** The program's path, named for what it is made of. */
+/** Returns the program's path, named after a hash of its inputs. */
 async function build(): Promise<string> {
   const hash = createHash('sha256');
   const names = (await readdir(sources)).sort().map((name) => join(sources, name));

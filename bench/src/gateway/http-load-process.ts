@@ -1,4 +1,4 @@
-// The process behind HttpLoad: plain sockets, requests made in advance, answers looked at no more than needed.
+// The process of HttpLoad: plain sockets, prepared requests, and minimal parsing of responses.
 import { connect, type Socket } from 'node:net';
 import type { Load, LoadResult } from './http-load.ts';
 
@@ -13,7 +13,7 @@ process.on('message', (load: Load) => {
 });
 process.on('disconnect', () => process.exit());
 
-/** One connection: at most one request is under way. */
+/** A connection with at most one pending request. */
 class Connection {
   readonly socket: Socket;
   private dueAt = 0;
@@ -40,7 +40,7 @@ class Connection {
   }
 }
 
-/** Bytes of an answer, from its first chunk: heads are short and come whole. */
+/** Returns the length of a response from its first chunk; heads are short and arrive whole. */
 function answerLength(chunk: Buffer): number {
   const head = chunk.toString('latin1', 0, 2000);
   const end = head.indexOf('\r\n\r\n');

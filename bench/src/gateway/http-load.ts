@@ -1,24 +1,26 @@
-// Asks a server over HTTP/1.1 from a process of its own, so that asking is no part of what is measured.
+// Generates HTTP/1.1 load in a separate process, so that its cost is not measured.
 import { fork, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
 import { join } from 'node:path';
 
-/** What is asked for. */
+/** Load options. */
 export interface Load {
   readonly host: string;
   readonly port: number;
-  /** Whole requests, head and body; they are sent in turn. */
+  /** Complete requests with head and body, sent in turn. */
   readonly requests: readonly string[];
   readonly connections: number;
   readonly seconds: number;
-  /** Requests a second whatever the answers take; undefined: each connection asks again as soon as it is answered. */
+  /**
+   * Requests per second, independent of responses. If undefined, each connection sends as soon as it gets a response.
+   */
   readonly perSecond?: number;
 }
 
-/** What came of it. */
+/** Result. */
 export interface LoadResult {
   readonly answers: number;
-  /** From when a request was due until its answer was whole, milliseconds. */
+  /** Latencies from the due time of a request to its complete response, in milliseconds. */
   readonly p50: number;
   readonly p99: number;
 }
@@ -27,7 +29,7 @@ export interface LoadResult {
 export class HttpLoad {
   private readonly generator: ChildProcess = fork(join(import.meta.dirname, 'http-load-process.ts'));
 
-  /** Resolves when the time is over. Rejects when an answer was not 200. */
+  /** Resolves when the time is over. Rejects if a response is not 200. */
   async run(load: Load): Promise<LoadResult> {
     const abandon = new AbortController();
     const { signal } = abandon;
@@ -44,18 +46,18 @@ export class HttpLoad {
     }
   }
 
-  /** Ends the process. */
+  /** Stops the process. */
   close(): void {
     this.generator.disconnect();
   }
 }
 
-/** A GET as it goes over the wire. */
+/** Serialises a GET request. */
 export function getRequest(path: string, headers: Readonly<Record<string, string>>): string {
   return `GET ${path} HTTP/1.1\r\nHost: 127.0.0.1\r\n${lines(headers)}\r\n`;
 }
 
-/** A POST of JSON as it goes over the wire. */
+/** Serialises a POST request with JSON. */
 export function postRequest(path: string, headers: Readonly<Record<string, string>>, body: string): string {
   const length = Buffer.byteLength(body);
   const head = `POST ${path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: ${length}`;

@@ -1,19 +1,19 @@
-// A server in a process of its own, whose processor time is read from outside.
+// A server in a separate process whose CPU time is measured from outside.
 import { fork, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
 import { join } from 'node:path';
 import { cpuMicroseconds } from '../cpu-time.ts';
 
-/** What a server process is told first. */
+/** Options, in the first message to a server process. */
 export interface ServerOptions {
-  /** Where requests are counted when the limit is switched on. */
+  /** URL of the rate counter, used while the limit is switched on. */
   readonly databaseUrl?: string;
 }
 
-/** What it is told later. */
+/** Later messages. */
 export type ServerCommand = 'collect' | { readonly limited: boolean };
 
-/** A running one. */
+/** A running server. */
 export class MeasuredServer {
   readonly port: number;
   private readonly process: ChildProcess;
@@ -23,7 +23,7 @@ export class MeasuredServer {
     this.port = port;
   }
 
-  /** Starts `file` of this folder: it takes its options as the first message and answers with its port. */
+  /** Starts `file` of this folder, which receives its options as the first message and replies with its port. */
   static async start(file: string, options: ServerOptions = {}): Promise<MeasuredServer> {
     const child = fork(join(import.meta.dirname, file), { execArgv: ['--expose-gc'] });
     child.send(options);
@@ -32,30 +32,30 @@ export class MeasuredServer {
     return new MeasuredServer(child, port);
   }
 
-  /** Microseconds so far. */
+  /** CPU time in microseconds so far. */
   cpu(): number {
     return cpuMicroseconds(this.process.pid!);
   }
 
-  /** Switches something; resolves when it is done. */
+  /** Sends a command. Resolves when it is done. */
   async tell(command: ServerCommand): Promise<unknown> {
     this.process.send(command);
     const [answer] = (await once(this.process, 'message')) as [unknown];
     return answer;
   }
 
-  /** Bytes in use after a full collection. */
+  /** Returns the bytes in use after a full garbage collection. */
   async heap(): Promise<number> {
     return Number(await this.tell('collect'));
   }
 
-  /** Ends the process. */
+  /** Stops the process. */
   close(): void {
     this.process.disconnect();
   }
 }
 
-/** Connects a server process to its parent: options in, port out, commands answered. */
+/** Connects a server process to its parent: receives options, sends the port, and handles commands. */
 export async function serveParent(
   start: (options: ServerOptions) => Promise<{ port: number; limit?: (on: boolean) => void }>,
 ): Promise<void> {

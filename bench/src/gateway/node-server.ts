@@ -1,5 +1,5 @@
-// The baseline: what node:http and JSON cost alone. GET answers the sample device; POST /echo answers the body it was given,
-// parsed and written again; any other POST parses the body and answers how many points it held.
+// The baseline: only node:http and JSON. GET returns the sample device, POST /echo returns the parsed and reserialised
+// body, and any other POST parses the body and returns its number of points.
 import { once } from 'node:events';
 import { createServer, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';

@@ -1,5 +1,5 @@
-// rate-limit-cost: what counting a request exactly, across gateways, adds to it: processor time of the server and of
-// PostgreSQL, the same requests with and without, at the rate at which GET is compared with node:http.
+// rate-limit-cost: CPU time of the server and PostgreSQL for counting requests exactly across gateways, measured with
+// and without the rate limit at the request rate of the GET benchmark.
 import { cpuMicroseconds } from '../cpu-time.ts';
 import { startEnvironment } from '../environment.ts';
 import { format, type Benchmark } from '../harness.ts';
@@ -31,7 +31,7 @@ export const rateLimitCost: Benchmark = {
       await gateway.tell({ limited });
       return (await costOf(generator, { ...load, perSecond: rate }, processes)).microseconds;
     };
-    // As fast as it can, until it is compiled.
+    // Warm up at full speed until the code is compiled.
     await measure(false);
     await measure(true);
     let without: number[] = [];
@@ -47,7 +47,7 @@ export const rateLimitCost: Benchmark = {
         remarks = `of it PostgreSQL ${format(postgres)}`;
         return server + postgres;
       },
-      // When processor time is scarce more requests share an addition.
+      // With scarce CPU time, more requests share an increment.
       beside: {
         'as fast as 64 connections can ask': async () => {
           const [server, postgres] = await measure(false);

@@ -1,12 +1,12 @@
-// What is asked and answered in the gateway's measurements: the same bodies for every server.
+// Request and response bodies of the gateway benchmarks, the same for every server.
 import { samplePoint } from '../sample-points.ts';
 
-/** Points of a request. */
+/** Points per request. */
 export const pointsPerRequest = 100;
 
 export const deviceId = '0198c7a4-5b1e-7d3a-9c42-1f0e8d6b7a55';
 
-/** A device as the registry answers it: 620 bytes of JSON. */
+/** A device as returned by the registry: 620 bytes of JSON. */
 export const deviceJson = {
   device_id: deviceId,
   name: 'boiler room, north',

@@ -1,5 +1,5 @@
-// A process that follows the operator's kinds and does nothing else: what it costs to be told of the same objects. Its parent
-// is sent a message when the first lists are complete, and asks for its figures by sending any.
+// A process that only watches the operator's kinds, to measure the cost of receiving the same objects. It notifies its
+// parent when the first lists are complete, and sends its figures on any message.
 import { plurals, type Kind } from '@kellet/crds';
 import { customResources } from '../../../operator/src/resources.ts';
 import { systemClock } from '../../../operator/src/runtime/clock.ts';
@@ -8,7 +8,7 @@ import { createLogger } from '../../../operator/src/runtime/logger.ts';
 import { createMetrics } from '../../../operator/src/runtime/metrics.ts';
 import { Reflector } from '../../../operator/src/runtime/reflector.ts';
 
-/** What a follower answers. */
+/** Figures of a follower. */
 export interface FollowerFigures {
   /** Milliseconds from its start until everything was listed. */
   listed: number;

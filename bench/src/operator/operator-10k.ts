@@ -1,5 +1,5 @@
-// operator-10k: the operator among 10,000 custom resources of the four kinds, a tenth of them rollouts in different phases, on
-// a whole stack: real API server, etcd, PostgreSQL and data plane on the same machine.
+// operator-10k: the operator with 10,000 custom resources of the four kinds, a tenth of them rollouts in different
+// phases, on a complete stack: API server, etcd, PostgreSQL and data plane on the same machine.
 //
 //   KELLET_BENCH_RESOURCES   how many resources (10000)
 import { fork, type ChildProcess } from 'node:child_process';
@@ -47,7 +47,7 @@ export const operator10k: Suite = {
   },
 };
 
-/** Whether the operator has said what it has to say about a resource as it is written. */
+/** Reports whether the operator has processed the current generation of a resource. */
 function isSettled(object: CustomResource): boolean {
   const ready = findCondition(object, 'Ready');
   if (!ready || ready.status === 'Unknown' || object.status?.observedGeneration !== object.metadata.generation)
@@ -92,8 +92,8 @@ async function measure(stack: Stack, client: KubernetesClient, report: Report): 
     'Events a resource': atFirst.events / all.length,
   });
 
-  // Start with everything in place: each resource is applied to the data plane once and nothing is written. The writes
-  // above have woken the operator, which has nothing to say to them.
+  // Restart with everything in place: each resource is applied to the data plane once and nothing is written. The
+  // writes above have triggered reconciles without changes.
   await waitForQuiet(stack);
   const beforeRestart = await figuresOf(stack);
   await stack.stopProcess('operator');
@@ -107,7 +107,7 @@ async function measure(stack: Stack, client: KubernetesClient, report: Report): 
     'status writes': restart.writes - beforeRestart.writes,
   });
 
-  // At rest.
+  // Idle.
   await sleep(5000);
   const before = await figuresOf(stack);
   const idle = await measureIdle(stack.info.pids['operator']!, follower);
@@ -125,7 +125,7 @@ async function measure(stack: Stack, client: KubernetesClient, report: Report): 
   );
   follower.disconnect();
 
-  // Edits of one resource after the other: until the watch shows the status of the new generation.
+  // Sequential edits: time until the watch reports the status of the new generation.
   const beforeEdits = await figuresOf(stack);
   const latencies = await timeEdits(
     client,
@@ -140,7 +140,7 @@ async function measure(stack: Stack, client: KubernetesClient, report: Report): 
   const p99 = (values: readonly number[]): number => quantile(values, 0.99);
   add('edit-p99', 'ms', p99(latencies.effect), 'until a watch shows the edit', p99(latencies.seen));
 
-  // A thousand rollouts at once: each is edited and told of.
+  // A thousand rollouts at once: each is edited and notified.
   const rollouts = all.filter((resource) => resource.kind === 'OtaRollout');
   const beforeBurst = await figuresOf(stack);
   const burst = performance.now();
@@ -163,7 +163,7 @@ async function measure(stack: Stack, client: KubernetesClient, report: Report): 
   return results;
 }
 
-/** The resources as a watch shows them. */
+/** Watched copies of the resources. */
 class Watched {
   readonly #reflectors: Reflector<CustomResource>[];
   readonly #listeners = new Set<(object: CustomResource) => void>();
@@ -196,7 +196,7 @@ class Watched {
     return this.#reflectors.flatMap((reflector) => [...reflector.values()]);
   }
 
-  /** Resolves when it holds of every object. */
+  /** Resolves when the condition holds for every object. */
   async until(holds: (object: CustomResource) => boolean): Promise<void> {
     const id = (object: CustomResource): string => `${object.kind} ${keyText(keyOf(object))}`;
     const open = new Set(this.all().flatMap((object) => (holds(object) ? [] : [id(object)])));
@@ -213,7 +213,7 @@ class Watched {
     });
   }
 
-  /** Resolves when it holds of one object that is told from now on. */
+  /** Resolves when the condition holds for an object reported from now on. */
   async next(holds: (object: CustomResource) => boolean): Promise<void> {
     await new Promise<void>((resolve) => {
       const listener = (object: CustomResource): void => {
@@ -226,7 +226,7 @@ class Watched {
   }
 }
 
-/** Milliseconds from the operator's start until everything is settled. */
+/** Returns the milliseconds from the operator's start until everything is settled. */
 async function untilSettled(stack: Stack, watched: Watched, expected: number): Promise<number> {
   const present = watched.all().length;
   if (present < expected) throw new Error(`only ${present} of ${expected} resources are there`);
@@ -237,7 +237,7 @@ async function untilSettled(stack: Stack, watched: Watched, expected: number): P
   return performance.now() - started;
 }
 
-/** Milliseconds since `started` until so many reconciles have been done and none waits. */
+/** Returns the milliseconds from `started` until this many reconciles are done and none is queued. */
 async function waitForReconciles(stack: Stack, reconciles: number, started: number): Promise<number> {
   for (;;) {
     const metrics = await figuresOf(stack);
@@ -246,7 +246,7 @@ async function waitForReconciles(stack: Stack, reconciles: number, started: numb
   }
 }
 
-/** Waits until the operator has next to nothing to do: it looks active rollouts over once a minute. */
+/** Waits until the operator is nearly idle. */
 async function waitForQuiet(stack: Stack): Promise<void> {
   for (let before = -Infinity; ;) {
     const { reconciles, depth } = await figuresOf(stack);
@@ -256,7 +256,9 @@ async function waitForQuiet(stack: Stack): Promise<void> {
   }
 }
 
-/** Milliseconds for one write of each object, as many at a time as the operator has workers. */
+/**
+ * Returns the milliseconds for one write of each object, with as many concurrent writes as the operator has workers.
+ */
 async function timeWrites(client: KubernetesClient, objects: readonly CustomResource[]): Promise<number> {
   const started = performance.now();
   await inParallel(objects, 32, ({ kind, metadata: { name, namespace = '' } }) =>
@@ -265,7 +267,9 @@ async function timeWrites(client: KubernetesClient, objects: readonly CustomReso
   return performance.now() - started;
 }
 
-/** Edits spread over the profiles: milliseconds until a watch shows the edit, and until it shows that it took effect. */
+/**
+ * Edits spread over the profiles: milliseconds until a watch shows the edit, and until it shows that it took effect.
+ */
 async function timeEdits(client: KubernetesClient, watched: Watched, profiles: readonly CustomResource[]) {
   const latencies = { seen: [] as number[], effect: [] as number[] };
   for (let index = 0; index < edits; index += 1) {

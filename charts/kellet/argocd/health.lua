@@ -1,7 +1,7 @@
--- Health of Kellet's resources for Argo CD: one check for every kind. argocd-cm.yaml beside it is made from this file.
+-- Health of Kellet's resources for Argo CD: one check for all kinds. argocd-cm.yaml is generated from this file.
 --
--- Progressing: not judged yet, or on its way. Suspended: waits for a person. Degraded: a person has to look. The summary
--- Ready says whether a resource does what its manifest asks for; a rollout also has a phase, and its pauses their reasons.
+-- Progressing: not processed yet, or in progress. Suspended: waits for a person. Degraded: needs attention. The condition
+-- Ready says whether a resource is in the state its manifest asks for; a rollout also has a phase and reasons for pauses.
 local status = obj.status or {}
 
 local conditions = {}
@@ -50,7 +50,7 @@ if is("Stalled", "True") or is("Degraded", "True") then
   return health("Degraded", text(ready))
 end
 
--- What waits for something that comes by itself is progressing; these wait for a person.
+-- Resources that wait for a dependency are progressing; these need a person.
 local needsPerson = { NoTenant = true, NamespaceConflict = true, SecretConflict = true, DeletionBlocked = true }
 if needsPerson[ready.reason] then
   return health("Degraded", text(ready))

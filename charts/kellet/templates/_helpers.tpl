@@ -1,4 +1,4 @@
-{{/* Names and labels that every template shares. */}}
+{{/* Names and labels shared by all templates. */}}
 {{- define "kellet.fullname" -}}
 {{- if contains .Chart.Name .Release.Name -}}{{ .Release.Name | trunc 50 | trimSuffix "-" }}
 {{- else -}}{{ printf "%s-%s" .Release.Name .Chart.Name | trunc 50 | trimSuffix "-" }}{{- end -}}
@@ -49,7 +49,7 @@ seccompProfile:
       {{- end }}
 {{- end -}}
 
-{{/* Rules of a NetworkPolicy that let a pod ask for names, wherever the cluster's DNS is. */}}
+{{/* NetworkPolicy rules that allow DNS queries, wherever the cluster's DNS is. */}}
 {{- define "kellet.dnsEgress" -}}
 - ports:
     - { port: 53, protocol: UDP }

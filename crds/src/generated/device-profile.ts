@@ -3,7 +3,7 @@ import type { ObjectMeta } from '../object-meta.ts';
 import type { AnchoringPolicy, Condition, OtaPolicy, TelemetrySchema } from './shared.ts';
 
 /**
- * DeviceProfile holds the defaults a device inherits: tags, telemetry schema, anchoring policy and update policy. Devices join it through a ProvisioningTemplate or the REST API.
+ * DeviceProfile defines defaults that devices inherit: tags, telemetry schema, anchoring policy and update policy. Devices join it through a ProvisioningTemplate or the REST API.
  */
 export interface DeviceProfile {
   /**
@@ -22,7 +22,7 @@ export interface DeviceProfile {
   status?: DeviceProfileStatus;
 }
 /**
- * The defaults, as they are wanted.
+ * Desired defaults.
  */
 export interface DeviceProfileSpec {
   /**
@@ -30,7 +30,7 @@ export interface DeviceProfileSpec {
    */
   type?: string;
   /**
-   * Tags that every device of the profile inherits; a device's own tags win.
+   * Tags that every device of the profile inherits. A device's own tags take precedence.
    */
   defaultTags?: {
     /**
@@ -39,40 +39,40 @@ export interface DeviceProfileSpec {
     [k: string]: string;
   };
   /**
-   * How the points of these devices are committed to the blockchain; the tenant's default when absent.
+   * How the points of these devices are anchored on the blockchain. Defaults to the tenant's setting.
    */
   anchoringPolicy?: AnchoringPolicy;
   /**
-   * What a telemetry point may hold. Points that do not fit are rejected one by one.
+   * Schema of telemetry points. Points that do not match are rejected individually.
    */
   telemetrySchema?: TelemetrySchema;
   /**
-   * How updates reach these devices; a rollout's own values win.
+   * Update policy for these devices. A rollout's own values take precedence.
    */
   otaPolicy?: OtaPolicy;
   /**
-   * Seconds after its last sign of life at which a device counts as offline; the tenant's default when absent.
+   * Seconds without activity after which a device counts as offline. Defaults to the tenant's setting.
    */
   offlineAfterSeconds?: number;
 }
 /**
- * What the operator last observed. Written by the operator alone.
+ * Last observed state. Written only by the operator.
  */
 export interface DeviceProfileStatus {
   /**
-   * metadata.generation that the rest of the status speaks of.
+   * metadata.generation to which this status refers.
    */
   observedGeneration?: number;
   /**
-   * The id that the REST and gRPC API use (a UUIDv5 of tenant, kind and name).
+   * Id in the REST and gRPC API (a UUIDv5 of tenant, kind and name).
    */
   profileId?: string;
   /**
-   * Devices of the profile when the status was written.
+   * Number of devices of the profile when the status was written.
    */
   devices?: number;
   /**
-   * Accepted, Synced and their summary Ready.
+   * Conditions: Accepted, Synced, and their summary Ready.
    */
   conditions?: Condition[];
 }

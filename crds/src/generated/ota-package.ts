@@ -3,7 +3,7 @@ import type { ObjectMeta } from '../object-meta.ts';
 import type { Condition } from './shared.ts';
 
 /**
- * OtaPackage is one build of firmware or software. The data plane fetches the artifact and compares its checksum before the package can be rolled out. Type, version and artifact never change: a new build is a new OtaPackage.
+ * OtaPackage is a build of firmware or software. The data plane fetches the artifact and verifies its checksum before the package can be rolled out. Type, version and artifact are immutable: create a new OtaPackage for a new build.
  */
 export interface OtaPackage {
   /**
@@ -22,11 +22,11 @@ export interface OtaPackage {
   status?: OtaPackageStatus;
 }
 /**
- * The build.
+ * Desired package.
  */
 export interface OtaPackageSpec {
   /**
-   * Firmware replaces a device's firmware, Software something that runs on it.
+   * Firmware replaces a device's firmware, Software an application running on it.
    */
   type: 'Firmware' | 'Software';
   /**
@@ -34,11 +34,11 @@ export interface OtaPackageSpec {
    */
   version: string;
   /**
-   * The file that devices download.
+   * File that devices download.
    */
   artifact: {
     /**
-     * Where the data plane fetches the file: https, s3, or exactly upload:// for a file that is uploaded to Kellet. Plain http works where the installation allows it.
+     * Source of the file: an https or s3 URL to fetch it from, or exactly upload:// for a file that is uploaded to Kellet. Plain http works only for servers that the installation allows.
      */
     uri: string;
     /**
@@ -46,7 +46,7 @@ export interface OtaPackageSpec {
      */
     sha256: string;
     /**
-     * Size of the file; when given, no more than this is fetched and no less accepted.
+     * Size of the file in bytes. If set, a file of any other size is rejected.
      */
     sizeBytes?: number;
     /**
@@ -55,49 +55,49 @@ export interface OtaPackageSpec {
     signature?: string;
   };
   /**
-   * Devices that the build may be installed on. What is absent is not checked.
+   * Restricts the devices on which the build may be installed. Absent fields are not checked.
    */
   compatibility?: {
     /**
-     * Type of the devices' profile.
+     * Device type that the device's profile must have.
      */
     deviceType?: string;
     /**
-     * Least version that a device must run to take this build.
+     * Minimum version that a device must be running.
      */
     minVersion?: string;
     /**
-     * Greatest version that a device may run to take this build.
+     * Maximum version that a device may be running.
      */
     maxVersion?: string;
     /**
-     * Hardware ids that may take it: * stands for any run of characters, ? for one, everything else for itself.
+     * Pattern that a device's hardware id must match: * matches any number of characters, ? exactly one.
      */
     hardwareIdPattern?: string;
   };
   /**
-   * What is new, for people.
+   * Human-readable description of the changes.
    */
   releaseNotes?: string;
 }
 /**
- * What the operator last observed. Written by the operator alone.
+ * Last observed state. Written only by the operator.
  */
 export interface OtaPackageStatus {
   /**
-   * metadata.generation that the rest of the status speaks of.
+   * metadata.generation to which this status refers.
    */
   observedGeneration?: number;
   /**
-   * The id that the REST and gRPC API use (a UUIDv5 of tenant, kind and name).
+   * Id in the REST and gRPC API (a UUIDv5 of tenant, kind and name).
    */
   packageId?: string;
   /**
-   * Whether the signature was made by one of the tenant's trustedSigningKeys.
+   * Whether the signature was verified with one of the tenant's trustedSigningKeys.
    */
   signatureVerified?: boolean;
   /**
-   * Accepted, Synced, Verified and their summary Ready.
+   * Conditions: Accepted, Synced, Verified, and their summary Ready.
    */
   conditions?: Condition[];
 }

@@ -3,7 +3,7 @@ import type { ObjectMeta } from '../object-meta.ts';
 import type { Condition, UpdateWindow } from './shared.ts';
 
 /**
- * OtaRollout delivers an OtaPackage to the devices of a DeviceProfile, a canary first, then in steps. It pauses itself when too many devices fail. Pausing, resuming and rolling back by verb are kept by the data plane and shown in status; they never write spec, so that Git stays in charge of it. Editing spec never starts the rollout again; to run again, make one with a new name.
+ * OtaRollout delivers an OtaPackage to the devices of a DeviceProfile, first to a canary, then in steps. It pauses automatically if too many devices fail. Pause, resume and rollback commands (REST, kubectl kellet) are stored in the data plane and shown in status; they never change spec, which remains under Git's control. Editing spec does not restart a finished rollout: create one with a new name instead.
  */
 export interface OtaRollout {
   /**
@@ -22,11 +22,11 @@ export interface OtaRollout {
   status?: OtaRolloutStatus;
 }
 /**
- * What is delivered to whom, and how carefully.
+ * Desired rollout.
  */
 export interface OtaRolloutSpec {
   /**
-   * OtaPackage in the same namespace that is delivered.
+   * OtaPackage to deliver, in the same namespace.
    */
   packageRef: {
     /**
@@ -35,7 +35,7 @@ export interface OtaRolloutSpec {
     name: string;
   };
   /**
-   * DeviceProfile in the same namespace whose devices are updated.
+   * DeviceProfile whose devices are updated, in the same namespace.
    */
   targetProfileRef: {
     /**
@@ -44,7 +44,7 @@ export interface OtaRolloutSpec {
     name: string;
   };
   /**
-   * OtaPackage in the same namespace that a rollback delivers.
+   * OtaPackage that a rollback delivers, in the same namespace.
    */
   rollbackPackageRef?: {
     /**
@@ -53,105 +53,105 @@ export interface OtaRolloutSpec {
     name: string;
   };
   /**
-   * Share of the eligible devices in the first stage, rounded up, at least one. Raising it expands a running rollout; lowering it takes nothing back.
+   * Percentage of the eligible devices in the first stage, rounded up to at least one device. Raising it expands a running rollout; lowering it has no effect on devices already scheduled.
    */
   canaryPercent: number;
   /**
-   * The rollout pauses itself when the failed share of the scheduled devices is above this.
+   * The rollout pauses when more than this percentage of the scheduled devices has failed.
    */
   failureThresholdPercent?: number;
   /**
-   * Failures below this number never pause the rollout.
+   * Minimum number of failures before the rollout pauses.
    */
   minFailures?: number;
   /**
-   * Stages that follow the canary. Without steps nothing expands by itself.
+   * Stages after the canary. Without steps the rollout does not expand automatically.
    *
    * @maxItems 20
    *
-   * Items: One stage.
+   * Items: Stage of the rollout.
    */
   steps?: {
     /**
-     * Share of the eligible devices that is scheduled once the stage has begun.
+     * Percentage of the eligible devices that is scheduled once the stage has begun.
      */
     percent: number;
     /**
-     * Seconds that the stage before must have rested below the threshold, counted from its last report.
+     * Seconds to wait after the last report of the previous stage, with failures staying below the threshold.
      */
     soakSeconds?: number;
     /**
-     * Whether somebody must approve the stage before it begins.
+     * Whether the stage requires approval before it begins.
      */
     approval?: boolean;
   }[];
   /**
-   * How many update commands are sent in a minute at most; no limit when absent.
+   * Maximum number of update commands per minute. Unlimited by default.
    */
   maxPerMinute?: number;
   /**
-   * Seconds from delivery of the update command until a device that has not reported counts as failed; the profile's value when absent.
+   * Seconds from delivery of the update command until a device without a report counts as failed. Defaults to the profile's value.
    */
   deviceTimeoutSeconds?: number;
   /**
-   * How often the update command is sent to one device before it counts as failed; the profile's value when absent.
+   * Maximum number of update attempts per device before it counts as failed. Defaults to the profile's value.
    */
   maxAttempts?: number;
   /**
-   * When update commands may be sent. Scheduling is not held back by it.
+   * Time window in which update commands may be sent. Scheduling does not depend on it.
    */
   window?: UpdateWindow;
   /**
-   * While true nothing is scheduled, whatever the verbs say. Leave it out to let pause and resume decide.
+   * Holds the rollout while true, regardless of pause and resume commands. Leave it unset to let those commands decide.
    */
   paused?: boolean;
   /**
-   * RolledBack asks for the rollback package on every device that the update reached.
+   * RolledBack delivers the rollback package to every device that the update has reached.
    */
   desiredState?: 'Run' | 'RolledBack';
 }
 /**
- * What the operator last observed. Written by the operator alone.
+ * Last observed state. Written only by the operator.
  */
 export interface OtaRolloutStatus {
   /**
-   * metadata.generation that the rest of the status speaks of.
+   * metadata.generation to which this status refers.
    */
   observedGeneration?: number;
   /**
-   * The id that the REST and gRPC API use (a UUIDv5 of tenant, name, package and profile).
+   * Id in the REST and gRPC API (a UUIDv5 of tenant, name, package and profile).
    */
   rolloutId?: string;
   /**
-   * Where the rollout stands. Completed is final.
+   * Phase of the rollout. Completed is final.
    */
   phase?: 'Active' | 'Paused' | 'RollingBack' | 'Completed';
   /**
-   * How a completed rollout ended.
+   * Outcome of a completed rollout.
    */
   outcome?: 'Succeeded' | 'RolledBack' | 'Cancelled';
   /**
-   * What the rollout waits for, for people.
+   * What the rollout is waiting for.
    */
   message?: string;
   /**
-   * Devices that were scheduled initially.
+   * Number of devices that were scheduled initially.
    */
   scheduledCount?: number;
   /**
-   * Devices of the rollout by state.
+   * Number of devices by state.
    */
   counts?: {
     /**
-     * Devices that the package may be installed on.
+     * Devices on which the package may be installed.
      */
     eligible?: number;
     /**
-     * Devices scheduled so far, whatever became of them.
+     * Devices scheduled so far, in any state.
      */
     scheduled?: number;
     /**
-     * Devices that the update command has reached.
+     * Devices that have received the update command.
      */
     sent?: number;
     /**
@@ -159,7 +159,7 @@ export interface OtaRolloutStatus {
      */
     succeeded?: number;
     /**
-     * Devices that reported failure.
+     * Number of devices that reported failure.
      */
     failed?: number;
     /**
@@ -167,7 +167,7 @@ export interface OtaRolloutStatus {
      */
     timedOut?: number;
     /**
-     * Devices that an operator took out of the rollout.
+     * Devices that were skipped.
      */
     skipped?: number;
     /**
@@ -176,57 +176,57 @@ export interface OtaRolloutStatus {
     removed?: number;
   };
   /**
-   * Failed share of the scheduled devices, rounded up, so that it is above the threshold when the share is.
+   * Percentage of the scheduled devices that failed, rounded up so that it exceeds the threshold whenever the exact value does.
    */
   failurePercent?: number;
   /**
-   * Share in force, the greatest of canaryPercent, steps begun and raises by verb.
+   * Percentage currently in effect: the maximum of canaryPercent, the steps that have begun, and raises by resume commands.
    */
   effectivePercent?: number;
   /**
-   * Everything that holds the rollout. It runs when none is left and spec.paused is not true.
+   * Reasons why the rollout is paused. It runs when there are none and spec.paused is not true.
    *
    * @maxItems 8
    *
-   * Items: One cause.
+   * Items: Reason for the pause.
    */
   pauseConditions?: {
     /**
-     * The cause.
+     * Machine-readable reason.
      */
     reason: 'OperatorPause' | 'FailureThresholdExceeded' | 'StepApproval';
     /**
-     * Since when.
+     * Time at which the pause began.
      */
     startTime: string;
     /**
-     * Who asked for it; kellet when the system did.
+     * Who requested the pause; kellet if it was automatic.
      */
     by?: string;
   }[];
   /**
-   * What verbs have asked for. The data plane keeps it; this is its mirror.
+   * State set by rollout commands, mirrored from the data plane.
    */
   control?: {
     /**
-     * Percent that a verb raised the rollout to.
+     * Percentage to which a resume command raised the rollout.
      */
     expandedToPercent?: number;
     /**
-     * Failures that a resume has accepted.
+     * Number of failures accepted by resume commands.
      */
     acknowledgedFailures?: number;
     /**
-     * When the rollback was asked for.
+     * Time at which the rollback was requested.
      */
     rollbackRequestedAt?: string;
     /**
-     * Who asked last.
+     * Who sent the last command.
      */
     by?: string;
   };
   /**
-   * Accepted, ReferencesResolved, Synced, Progressing, Degraded and their summary Ready.
+   * Conditions: Accepted, ReferencesResolved, Synced, Progressing, Degraded, and their summary Ready.
    */
   conditions?: Condition[];
 }

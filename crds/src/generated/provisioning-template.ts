@@ -3,7 +3,7 @@ import type { ObjectMeta } from '../object-meta.ts';
 import type { Condition } from './shared.ts';
 
 /**
- * ProvisioningTemplate lets devices claim an identity with a provision key. The operator mints the key into the Secret <name>-provision-key (data key provisionKey) unless keySecretRef or keySha256 gives one.
+ * ProvisioningTemplate lets devices claim an identity with a provision key. The operator generates the key into the Secret <name>-provision-key (data key provisionKey) unless keySecretRef or keySha256 is set.
  */
 export interface ProvisioningTemplate {
   /**
@@ -22,11 +22,11 @@ export interface ProvisioningTemplate {
   status?: ProvisioningTemplateStatus;
 }
 /**
- * Who may claim, with which key, and what a claim gives.
+ * Desired template.
  */
 export interface ProvisioningTemplateSpec {
   /**
-   * DeviceProfile in the same namespace that claimed devices join.
+   * DeviceProfile that claimed devices join, in the same namespace.
    */
   profileRef: {
     /**
@@ -35,23 +35,23 @@ export interface ProvisioningTemplateSpec {
     name: string;
   };
   /**
-   * Hardware ids that may claim: * stands for any run of characters, ? for one, everything else for itself.
+   * Pattern of hardware ids that may claim: * matches any number of characters, ? exactly one.
    */
   hardwareIdPattern?: string;
   /**
-   * Once marks the key used after one new device has claimed with it.
+   * Once invalidates the key for further devices after the first one has claimed with it.
    */
   keyUse?: 'Once' | 'Unlimited';
   /**
-   * Seconds from the key's issue until it expires; it never expires when absent.
+   * Seconds from the issue of the key until it expires. Never expires by default.
    */
   expiresInSeconds?: number;
   /**
-   * What a claim answers with.
+   * Type of credential that a claim returns.
    */
   credentialType?: 'ApiKey' | 'Psk' | 'Certificate';
   /**
-   * Ids of the device groups that each claimed device joins.
+   * Ids of the device groups that claimed devices join.
    *
    * @maxItems 32
    *
@@ -59,7 +59,7 @@ export interface ProvisioningTemplateSpec {
    */
   defaultGroups?: string[];
   /**
-   * Secret in the same namespace that holds the provision key to use.
+   * Secret that contains the provision key, in the same namespace.
    */
   keySecretRef?: {
     /**
@@ -67,33 +67,33 @@ export interface ProvisioningTemplateSpec {
      */
     name: string;
     /**
-     * Data key inside the Secret.
+     * Data key in the Secret.
      */
     key?: string;
   };
   /**
-   * SHA-256 of the provision key, for whoever keeps the key itself elsewhere. It needs keyBinding.
+   * SHA-256 of the provision key, if the key itself is stored elsewhere. Requires keyBinding.
    */
   keySha256?: string;
   /**
-   * SHA-256 of the text kellet-provision-key:<tenant>:<key>. It shows that whoever wrote the manifest has the key, so that a copy of keySha256 opens nothing in another tenant.
+   * SHA-256 of the text kellet-provision-key:<tenant>:<key>. Proves that the author of the manifest has the key, so that a copy of keySha256 is useless in another tenant.
    */
   keyBinding?: string;
   /**
-   * While true no claim is accepted with this template's key.
+   * Rejects all claims with this template's key while true.
    */
   suspended?: boolean;
 }
 /**
- * What the operator last observed. Written by the operator alone.
+ * Last observed state. Written only by the operator.
  */
 export interface ProvisioningTemplateStatus {
   /**
-   * metadata.generation that the rest of the status speaks of.
+   * metadata.generation to which this status refers.
    */
   observedGeneration?: number;
   /**
-   * The id that the REST and gRPC API use (a UUIDv5 of tenant, kind and name).
+   * Id in the REST and gRPC API (a UUIDv5 of tenant, kind and name).
    */
   templateId?: string;
   /**
@@ -101,19 +101,19 @@ export interface ProvisioningTemplateStatus {
    */
   keyState?: 'Active' | 'Used' | 'Expired' | 'Disabled';
   /**
-   * When the key expires; absent when it never does.
+   * Time at which the key expires; absent if it never does.
    */
   keyExpiresAt?: string;
   /**
-   * Secret that holds the provision key; absent when only its hash is known.
+   * Secret that contains the provision key; absent if only its hash is known.
    */
   keySecretName?: string;
   /**
-   * Devices that claimed an identity with this template.
+   * Number of devices that claimed an identity with this template.
    */
   claims?: number;
   /**
-   * Accepted, ReferencesResolved, KeyIssued, Synced and their summary Ready.
+   * Conditions: Accepted, ReferencesResolved, KeyIssued, Synced, and their summary Ready.
    */
   conditions?: Condition[];
 }

@@ -1,10 +1,10 @@
 // Generated from the custom resource definitions by crds/generate.ts. Do not edit.
 /**
- * How points are committed to the blockchain.
+ * How points are anchored on the blockchain.
  */
 export interface AnchoringPolicy {
   /**
-   * Merkle puts points of many devices into one batch; PerEvent anchors each point in a transaction of its own; Chain also links each device's points to one another.
+   * Merkle anchors the points of many devices in one batch. PerEvent anchors each point in a separate transaction. Chain batches like Merkle and also links the points of each device to one another.
    */
   mode: 'Merkle' | 'PerEvent' | 'Chain';
 }
@@ -14,27 +14,27 @@ export interface AnchoringPolicy {
  */
 export interface Condition {
   /**
-   * The aspect, in CamelCase.
+   * Type of the condition, in CamelCase.
    */
   type: string;
   /**
-   * Whether it holds.
+   * Status of the condition.
    */
   status: 'True' | 'False' | 'Unknown';
   /**
-   * metadata.generation that the condition was set for.
+   * metadata.generation for which the condition was set.
    */
   observedGeneration?: number;
   /**
-   * When status last changed.
+   * Time at which status last changed.
    */
   lastTransitionTime: string;
   /**
-   * Why, for programs, in CamelCase.
+   * Machine-readable reason, in CamelCase.
    */
   reason: string;
   /**
-   * Why, for people.
+   * Human-readable explanation.
    */
   message: string;
 }
@@ -44,81 +44,81 @@ export interface Condition {
  */
 export interface OtaPolicy {
   /**
-   * Seconds from delivery of the update command until a device that has not reported counts as failed.
+   * Seconds from delivery of the update command until a device without a report counts as failed.
    */
   deviceTimeoutSeconds?: number;
   /**
-   * How often the update command is sent to one device before it counts as failed.
+   * Maximum number of update attempts per device before it counts as failed.
    */
   maxAttempts?: number;
   /**
-   * When update commands may be sent. Scheduling is not held back by it.
+   * Time window in which update commands may be sent. Scheduling does not depend on it.
    */
   window?: UpdateWindow;
   /**
-   * Whether a package needs a signature by one of the tenant's trustedSigningKeys before it is rolled out to these devices.
+   * Whether packages for these devices must be signed by one of the tenant's trustedSigningKeys.
    */
   requireSignature?: boolean;
 }
 
 /**
- * What a telemetry point may hold.
+ * Schema of telemetry points.
  */
 export interface TelemetrySchema {
   /**
-   * The known keys of a point, by name.
+   * Known keys of a point, by name.
    */
   keys?: {
     /**
-     * What the value under this key must be.
+     * Constraints on the value of this key.
      */
     [k: string]: {
       /**
-       * Number for numeric_values, String for string_values.
+       * Type of the value: Number for numeric_values, String for string_values.
        */
       type: 'Number' | 'String';
       /**
-       * Whether a point without this key is rejected.
+       * Whether points without this key are rejected.
        */
       required?: boolean;
       /**
-       * Least number allowed.
+       * Minimum value.
        */
       min?: number;
       /**
-       * Greatest number allowed.
+       * Maximum value.
        */
       max?: number;
       /**
-       * Unit of the number, for display only.
+       * Unit of the value, for display only.
        */
       unit?: string;
       /**
-       * The strings allowed.
+       * Allowed values.
        *
        * @maxItems 128
        *
-       * Items: An allowed string.
+       * Items: Allowed value.
        */
       enum?: string[];
       /**
-       * Greatest length of the string in bytes of UTF-8.
+       * Maximum length of the value in bytes of UTF-8.
        */
       maxLength?: number;
     };
   };
   /**
-   * Whether a point may hold keys that are not named in keys.
+   * Whether points may contain keys that are not listed in keys.
    */
   additionalKeys?: 'Allow' | 'Reject';
 }
 
 /**
- * When update commands may be sent.
+ * Time window in which update commands may be sent.
  */
 export interface UpdateWindow {
   /**
-   * First minute of the window, as HH:MM. A start after the end crosses midnight.
+   * First minute of the window, as HH:MM. If start is later than end, the window spans midnight.
    */
   start: string;
   /**
@@ -126,15 +126,15 @@ export interface UpdateWindow {
    */
   end: string;
   /**
-   * Days on which the window opens; every day when empty.
+   * Days on which the window opens. Defaults to every day.
    *
    * @maxItems 7
    *
-   * Items: A day of the week.
+   * Items: Day of the week.
    */
   days?: ('Monday' | 'Tuesday' | 'Wednesday' | 'Thursday' | 'Friday' | 'Saturday' | 'Sunday')[];
   /**
-   * IANA name of the time zone of start and end.
+   * IANA time zone of start and end.
    */
   timeZone?: string;
 }

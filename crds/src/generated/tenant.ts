@@ -3,7 +3,7 @@ import type { ObjectMeta } from '../object-meta.ts';
 import type { AnchoringPolicy, Condition, OtaPolicy, TelemetrySchema } from './shared.ts';
 
 /**
- * Tenant is one customer of the installation; its metadata.name is the tenant_id. The operator makes the namespace kellet-<name>, or adopts the one that spec.namespace names and that carries the label kellet.dev/tenant=<name>. Deleting a Tenant ends every credential of the tenant at once and never frees its name; the tenant's devices, telemetry and proofs stay in the database.
+ * Tenant is a customer of the installation; its metadata.name is the tenant_id. The operator creates the namespace kellet-<name>, or adopts the one named in spec.namespace if it has the label kellet.dev/tenant=<name>. Deleting a Tenant revokes all its credentials at once. Its name cannot be reused, and its devices, telemetry and proofs stay in the database.
  */
 export interface Tenant {
   /**
@@ -22,23 +22,23 @@ export interface Tenant {
   status?: TenantStatus;
 }
 /**
- * The tenant's limits, defaults and first administrator.
+ * Desired limits, defaults and first administrator.
  */
 export interface TenantSpec {
   /**
-   * Name for people; metadata.name when absent.
+   * Display name. Defaults to metadata.name.
    */
   name?: string;
   /**
-   * Namespace of the tenant's resources; kellet-<metadata.name> when absent. One that exists already is adopted if it is named here and carries the label kellet.dev/tenant=<metadata.name>.
+   * Namespace of the tenant's resources. Defaults to kellet-<metadata.name>. An existing namespace is adopted only if it is named here and has the label kellet.dev/tenant=<metadata.name>.
    */
   namespace?: string;
   /**
-   * E-mail of the first tenant administrator. Without adminPasswordSecretRef the operator generates a password into the Secret <name>-admin in the tenant's namespace (data key password).
+   * E-mail address of the first tenant administrator. Without adminPasswordSecretRef, the operator generates a password into the Secret <name>-admin in the tenant's namespace (data key password).
    */
   adminEmail?: string;
   /**
-   * Secret that holds the first administrator's password, at least 12 characters. It lies in the tenant's namespace or in the operator's own.
+   * Secret that contains the first administrator's password (at least 12 characters), in the tenant's namespace or the operator's.
    */
   adminPasswordSecretRef?: {
     /**
@@ -50,45 +50,45 @@ export interface TenantSpec {
      */
     name: string;
     /**
-     * Data key inside the Secret.
+     * Data key in the Secret.
      */
     key?: string;
   };
   /**
-   * Requests that the tenant may make in a minute; the installation's default when absent.
+   * Maximum number of requests per minute. Defaults to the installation's setting.
    */
   rateLimitPerMinute?: number;
   /**
-   * What the tenant may use. What is absent or 0 is not limited.
+   * Quotas of the tenant. Absent or 0 means unlimited.
    */
   quotas?: {
     /**
-     * Living devices.
+     * Maximum number of devices.
      */
     devices?: number;
     /**
-     * Telemetry points in a day (UTC).
+     * Maximum number of telemetry points per day (UTC).
      */
     pointsPerDay?: number;
     /**
-     * Bytes of artifacts, stored or on their way.
+     * Maximum size of all artifacts in bytes, including those being transferred.
      */
     storageBytes?: number;
     /**
-     * Anchoring transactions in a day (UTC).
+     * Maximum number of anchoring transactions per day (UTC).
      */
     anchorsPerDay?: number;
   };
   /**
-   * Networks from which the tenant's credentials work; from everywhere when empty.
+   * Networks from which the tenant's credentials are accepted. Empty means everywhere.
    *
    * @maxItems 64
    *
-   * Items: A network in CIDR form.
+   * Items: Network in CIDR notation.
    */
   ipAllowlist?: string[];
   /**
-   * Whether users must have a second factor.
+   * Whether users must use a second factor.
    */
   mfaRequired?: boolean;
   /**
@@ -96,7 +96,7 @@ export interface TenantSpec {
    */
   defaults?: {
     /**
-     * Tags that such a device inherits; its own tags win.
+     * Tags that such a device inherits. Its own tags take precedence.
      */
     tags?: {
       /**
@@ -105,19 +105,19 @@ export interface TenantSpec {
       [k: string]: string;
     };
     /**
-     * What a telemetry point may hold. Points that do not fit are rejected one by one.
+     * Schema of telemetry points. Points that do not match are rejected individually.
      */
     telemetrySchema?: TelemetrySchema;
     /**
-     * How updates reach these devices; a rollout's own values win.
+     * Update policy for these devices. A rollout's own values take precedence.
      */
     otaPolicy?: OtaPolicy;
     /**
-     * Seconds after its last sign of life at which such a device counts as offline.
+     * Seconds without activity after which such a device counts as offline.
      */
     offlineAfterSeconds?: number;
     /**
-     * How the points of such devices are committed to the blockchain; Merkle when absent.
+     * How the points of such devices are anchored on the blockchain. Defaults to Merkle.
      */
     anchoringPolicy?: AnchoringPolicy;
   };
@@ -126,16 +126,16 @@ export interface TenantSpec {
    *
    * @maxItems 16
    *
-   * Items: A public key in PEM form.
+   * Items: Public key in PEM format.
    */
   trustedSigningKeys?: string[];
 }
 /**
- * What the operator last observed. Written by the operator alone.
+ * Last observed state. Written only by the operator.
  */
 export interface TenantStatus {
   /**
-   * metadata.generation that the rest of the status speaks of.
+   * metadata.generation to which this status refers.
    */
   observedGeneration?: number;
   /**
@@ -143,11 +143,11 @@ export interface TenantStatus {
    */
   namespace?: string;
   /**
-   * metadata.uid of that namespace; another one of its name is not the tenant's.
+   * metadata.uid of that namespace. A recreated namespace with the same name does not belong to the tenant.
    */
   namespaceUid?: string;
   /**
-   * Accepted, ReferencesResolved, Synced and their summary Ready.
+   * Conditions: Accepted, ReferencesResolved, Synced, and their summary Ready.
    */
   conditions?: Condition[];
 }

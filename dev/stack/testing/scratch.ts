@@ -1,4 +1,4 @@
-// What the stack's own tests share: scratch folders and scripts that stand for processes.
+// Shared helpers of the stack's tests: temporary folders and scripts that act as processes.
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -15,7 +15,7 @@ export async function withFolder<T>(use: (folder: string) => Promise<T>): Promis
   }
 }
 
-/** Writes a script for Node into a folder and answers the command line that runs it. */
+/** Writes a Node script into a folder. Returns the command line that runs it. */
 export async function script(
   folder: string,
   name: string,
@@ -26,7 +26,7 @@ export async function script(
   return { command: process.execPath, args: [path] };
 }
 
-/** Whether a process runs (a zombie does not). */
+/** Reports whether a process runs (a zombie does not). */
 export const isAlive = (pid: number): boolean => processIdentity(pid) !== undefined;
 
 /** Resolves when the process is gone. */

@@ -7,7 +7,7 @@ import { withFolder } from './scratch.ts';
 describe('the servers of unit tests', function () {
   this.timeout(60_000);
 
-  it('where there is no Redis server, the tests that need one say so and the others run', async () => {
+  it('skip only the tests that need Redis if there is none', async () => {
     await withFolder(async (folder) => {
       const { KELLET_TEST_REDIS_SERVER: _unset, ...environment } = process.env;
       const gateway = join(checkout, 'apiserver/src/gateway');

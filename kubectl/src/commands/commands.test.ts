@@ -11,7 +11,7 @@ const plain = painter(false);
 const id = '01a1fe36-b8ce-77b2-8dcc-b7639ec2c922';
 const hash = '7f622db5ad1e83e1bc86656e4cf2d5144a45ba2276b9b32f112d883168d9e5f4';
 
-describe('what status is asked about', () => {
+describe('the argument of status', () => {
   for (const [text, kinds, name] of [
     [undefined, 4, undefined],
     ['all', 4, undefined],
@@ -29,11 +29,11 @@ describe('what status is asked about', () => {
     });
   }
   for (const text of ['pods/a', 'otaro/', 'otaro/a/b']) {
-    it(`not ${text}`, () => expect(() => statusTarget(text)).to.throw('is no KIND/NAME'));
+    it(`rejects ${text}`, () => expect(() => statusTarget(text)).to.throw('is not KIND/NAME'));
   }
 });
 
-describe('the request of a verb', () => {
+describe('the request of a rollout command', () => {
   for (const [verb, options, want] of [
     ['pause', { devices: [] }, {}],
     ['resume', { devices: [] }, {}],
@@ -49,7 +49,7 @@ describe('a plan', () => {
   const references = { packageId: 'P', profileId: 'D' };
   const spec = { packageRef: { name: 'p' }, targetProfileRef: { name: 'd' }, canaryPercent: 20 };
 
-  it('is asked for with what the manifest says, and nothing that it does not', () => {
+  it('sends exactly the fields of the manifest', () => {
     const least = { package_id: 'P', target_profile_id: 'D', canary_percent: 20 };
     expect(planRequest(spec, references)).to.deep.equal(least);
     const full = {
@@ -83,21 +83,25 @@ describe('a plan', () => {
 
   const manifest = (kind: string, more = '') =>
     `kind: ${kind}\nspec: {packageRef: {name: p}, targetProfileRef: {name: d}${more}}\n`;
-  it('is for the one rollout among what a manifest holds', () => {
+  it('finds the only rollout in a manifest', () => {
     const text = `${manifest('OtaPackage')}---\n${manifest('OtaRollout', ', canaryPercent: 5')}---\n`;
     expect(rolloutOfManifest(text, 'f').spec.canaryPercent).to.equal(5);
   });
   for (const [what, text, message] of [
-    ['nothing', '', 'f holds no OtaRollout'],
-    ['no rollout', manifest('OtaPackage'), 'f holds no OtaRollout'],
-    ['two', `${manifest('OtaRollout')}---\n${manifest('OtaRollout')}`, 'f holds 2 OtaRollouts; a plan is for one'],
+    ['nothing', '', 'f contains no OtaRollout'],
+    ['no rollout', manifest('OtaPackage'), 'f contains no OtaRollout'],
+    [
+      'two',
+      `${manifest('OtaRollout')}---\n${manifest('OtaRollout')}`,
+      'f contains 2 OtaRollouts; plan needs exactly one',
+    ],
     ['half a rollout', manifest('OtaRollout'), 'spec needs packageRef, targetProfileRef and canaryPercent'],
-    ['no YAML', 'a: [', 'f is no YAML'],
+    ['invalid YAML', 'a: [', 'f is not valid YAML'],
   ] as const) {
-    it(`is for no manifest with ${what}`, () => expect(() => rolloutOfManifest(text, 'f')).to.throw(message));
+    it(`rejects a manifest with ${what}`, () => expect(() => rolloutOfManifest(text, 'f')).to.throw(message));
   }
 
-  it('is a table of steps, and what is left out', () => {
+  it('is formatted as a table of steps and excluded devices', () => {
     const plan = {
       eligible: 10,
       steps: [
@@ -110,10 +114,10 @@ describe('a plan', () => {
     expect(formatPlan(plan, plain)).to.equal(
       [
         '10 devices are eligible\n',
-        'STEP     COVER   DEVICES   IN ALL   EARLIEST   AMONG THEM',
-        'canary   20%     2         2        at once    a, b',
-        '2        100%    8         10       60m        c, d, …',
-        '\nleft out:',
+        'STEP     COVER   DEVICES   TOTAL   EARLIEST   EXAMPLES',
+        'canary   20%     2         2       at once    a, b',
+        '2        100%    8         10      60m        c, d, …',
+        '\nexcluded:',
         '  4 already on version',
         '  1 other hardware\n',
       ].join('\n'),
@@ -121,7 +125,7 @@ describe('a plan', () => {
   });
 });
 
-describe('what a proof is asked of', () => {
+describe('the argument of proof', () => {
   for (const [text, want] of [
     [hash, { kind: 'hash', hash, deviceId: undefined }],
     [hash.toUpperCase(), { kind: 'hash', hash, deviceId: undefined }],
@@ -131,7 +135,7 @@ describe('what a proof is asked of', () => {
     it(text, () => expect(proofTarget(text)).to.deep.equal(want));
   }
   for (const text of ['', 'x', hash.slice(1), `${hash}/${id}`, `${id}/`, `${id}/${hash}/x`, '/']) {
-    it(`not ${text || '(nothing)'}`, () => expect(() => proofTarget(text)).to.throw('neither a hash'));
+    it(`rejects ${text || '(nothing)'}`, () => expect(() => proofTarget(text)).to.throw('neither a hash'));
   }
 });
 
@@ -143,7 +147,7 @@ describe('a device of a rollout', () => {
     firmware_version: '1.0.0',
     error: `${'x'.repeat(80)}\ny`,
   };
-  it('is a row with the error cut, whole when wide', () => {
+  it('is a row with the error truncated unless wide', () => {
     const [, , , , , narrow] = deviceRow(device, false, 0);
     expect(narrow).to.have.length(60);
     expect(deviceRow(device, true, 0)[5]).to.equal(`${'x'.repeat(80)} y`);
@@ -171,13 +175,13 @@ describe('an upload', () => {
       else expect(problem).to.contain(want);
     });
   }
-  it('goes part by part to the last byte', () => {
+  it('sends part by part to the last byte', () => {
     const parts = [];
     for (let part = nextPart(0, 25, 10); part; part = nextPart(part.to + 1, 25, 10))
       parts.push(`${part.from}-${part.to}`);
     expect(parts).to.deep.equal(['0-9', '10-19', '20-24']);
   });
-  it('tells of each tenth where there is no terminal, and draws where there is', () => {
+  it('prints every 10 % without a terminal, and draws a bar on one', () => {
     const said: string[] = [];
     const drawn: string[] = [];
     const terminal = {

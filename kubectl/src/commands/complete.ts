@@ -1,4 +1,5 @@
-// __complete: what may stand at the cursor. Asked by the scripts of `completion` and by kubectl; never fails, never waits long.
+// __complete: prints completions for the cursor position. Called by the completion scripts and kubectl; never fails or
+// blocks.
 import { Cluster, resourcePath, type KubernetesList, type KubernetesObject } from '../cluster.ts';
 import { candidates, completionAnswer, directives } from '../completion.ts';
 import type { Kind } from '@kellet/crds';
@@ -6,7 +7,7 @@ import { kindWords, shownKinds } from './status-target.ts';
 
 const timeoutMilliseconds = 2000;
 
-/** The value of an option that stands before the cursor. */
+/** Returns the value of an option given before the cursor. */
 function given(words: readonly string[], ...names: readonly string[]): string | undefined {
   for (const [index, word] of words.entries()) {
     if (names.includes(word)) return words[index + 1];
@@ -16,7 +17,7 @@ function given(words: readonly string[], ...names: readonly string[]): string | 
   return undefined;
 }
 
-/** The answer for these words, the last of which is being written. */
+/** Returns the completions for these words, the last of which is incomplete. */
 export async function complete(words: readonly string[]): Promise<string> {
   const current = words.at(-1) ?? '';
   const { words: known, lookup } = candidates(words);
@@ -32,7 +33,7 @@ export async function complete(words: readonly string[]): Promise<string> {
     });
     names = await lookUp(cluster, lookup, current);
   } catch {
-    // A cluster that is away, or a kubeconfig that is wrong, is told when the command runs.
+    // An unreachable cluster or invalid kubeconfig is reported when the command itself runs.
   }
   return completionAnswer(names, current, directives.nothingElse);
 }

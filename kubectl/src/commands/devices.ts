@@ -1,4 +1,4 @@
-// devices ROLLOUT: how far each device is.
+// devices ROLLOUT: lists the devices of a rollout and their progress.
 import type { Outcome } from '../errors.ts';
 import { formatAge } from '../format/duration.ts';
 import { formatTable, type Cell } from '../format/table.ts';
@@ -7,7 +7,7 @@ import { readRollout, rolloutIdOf } from '../rollouts.ts';
 import type { Session } from '../session.ts';
 import type { Style } from '../terminal.ts';
 
-/** A device of a rollout as the API answers it. */
+/** A device of a rollout as returned by the API. */
 export interface RolloutDevice {
   readonly device_id: string;
   readonly state?: string;
@@ -27,10 +27,10 @@ const styles: Readonly<Record<string, Style>> = {
   skipped: 'gray',
 };
 
-/** Longest error shown in a table that is not wide. */
+/** Maximum length of an error in a table that is not wide. */
 const errorLength = 60;
 
-/** A device as a row. */
+/** Formats a device as a table row. */
 export function deviceRow(device: RolloutDevice, isWide: boolean, now: number): Cell[] {
   const { state = 'unknown', error } = device;
   const shown = isWide || error.length <= errorLength ? error : `${error.slice(0, errorLength - 1)}…`;
@@ -56,7 +56,7 @@ export async function runDevices(session: Session): Promise<Outcome> {
   else if (format === 'name') for (const { device_id } of devices) terminal.write(`${device_id}\n`);
   else if (devices.length === 0) {
     terminal.say(
-      `no devices${query.state ? ` in the state ${query.state}` : ''}: the rollout has scheduled ${rollout.status?.counts?.scheduled ?? 0}`,
+      `no devices${query.state ? ` in state ${query.state}` : ''}; scheduled so far: ${rollout.status?.counts?.scheduled ?? 0}`,
     );
   } else {
     const { paint, now } = session.view();

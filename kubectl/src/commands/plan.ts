@@ -1,4 +1,5 @@
-// plan: which devices a rollout would reach. The manifest is turned into the API's request; the data plane plans over the fleet.
+// plan: shows which devices a rollout would reach. Converts the manifest to an API request; the data plane makes the
+// plan.
 import { readFile } from 'node:fs/promises';
 import { text } from 'node:stream/consumers';
 import type { DeviceProfile, OtaPackage, OtaRollout, OtaRolloutSpec } from '@kellet/crds';
@@ -12,7 +13,7 @@ import { readRollout } from '../rollouts.ts';
 import type { Session } from '../session.ts';
 import type { Paint } from '../terminal.ts';
 
-/** A plan as the API answers it. */
+/** A plan as returned by the API. */
 export interface Plan {
   readonly eligible: number;
   readonly steps: readonly { percent: number; scheduled: number; seconds: number; device_ids: readonly string[] }[];
@@ -20,14 +21,14 @@ export interface Plan {
   readonly excluded_counts: Readonly<Record<string, number>>;
 }
 
-/** Ids of what a rollout refers to. */
+/** Ids of the resources that a rollout refers to. */
 export interface References {
   readonly packageId: string;
   readonly profileId: string;
   readonly rollbackPackageId?: string | undefined;
 }
 
-/** The request for a plan, from a rollout's spec (API.md, "Rollouts": fields in snake_case). */
+/** Converts a rollout's spec to the API's plan request. */
 export function planRequest(spec: OtaRolloutSpec, references: References): object {
   const { window } = spec;
   return {
@@ -58,29 +59,29 @@ export function planRequest(spec: OtaRolloutSpec, references: References): objec
   };
 }
 
-/** The one OtaRollout of a manifest. Throws PluginError when there is none, or more than one. */
+/** Returns the OtaRollout of a manifest. Throws PluginError if there is not exactly one. */
 export function rolloutOfManifest(manifest: string, file: string): OtaRollout {
   const documents = parseAllDocuments(manifest);
   const wrong = documents.flatMap(({ errors }) => errors)[0];
-  if (wrong) throw new PluginError('failed', `${file} is no YAML: ${wrong.message.split('\n')[0]}`);
+  if (wrong) throw new PluginError('failed', `${file} is not valid YAML: ${wrong.message.split('\n')[0]}`);
   const objects = documents.map((document) => document.toJS() as Partial<OtaRollout> | null);
   const rollouts = objects.filter((object): object is OtaRollout => object?.kind === 'OtaRollout');
   if (rollouts.length !== 1) {
     throw new PluginError(
       'failed',
-      `${file} holds ${rollouts.length || 'no'} OtaRollout${rollouts.length > 1 ? 's' : ''}; a plan is for one`,
+      `${file} contains ${rollouts.length || 'no'} OtaRollout${rollouts.length > 1 ? 's' : ''}; plan needs exactly one`,
     );
   }
   const [rollout] = rollouts as [OtaRollout];
   const { packageRef, targetProfileRef, canaryPercent } = (rollout.spec ?? {}) as Partial<OtaRolloutSpec>;
   if (!packageRef?.name || !targetProfileRef?.name || canaryPercent === undefined) {
-    const hint = `what else is wrong with it: kubectl apply --dry-run=server -f ${file}`;
+    const hint = `to validate the manifest: kubectl apply --dry-run=server -f ${file}`;
     throw new PluginError('failed', `${file}: spec needs packageRef, targetProfileRef and canaryPercent`, hint);
   }
   return rollout;
 }
 
-/** A plan for people. */
+/** Formats a plan as text. */
 export function formatPlan(plan: Plan, paint: Paint): string {
   const rows = plan.steps.map(({ percent, scheduled, seconds, device_ids }, index) => {
     const before = index === 0 ? 0 : plan.steps[index - 1]!.scheduled;
@@ -93,10 +94,10 @@ export function formatPlan(plan: Plan, paint: Paint): string {
       device_ids.slice(0, 2).join(', ') + (scheduled - before > 2 ? ', …' : ''),
     ];
   });
-  const table = formatTable(['STEP', 'COVER', 'DEVICES', 'IN ALL', 'EARLIEST', 'AMONG THEM'], rows, paint);
+  const table = formatTable(['STEP', 'COVER', 'DEVICES', 'TOTAL', 'EARLIEST', 'EXAMPLES'], rows, paint);
   const left = Object.entries(plan.excluded_counts).sort(([, a], [, b]) => b - a);
   const excluded = left.map(([reason, count]) => `  ${count} ${reason.replaceAll('_', ' ')}\n`).join('');
-  return `${plan.eligible} devices are eligible\n\n${table}${excluded && `\nleft out:\n${excluded}`}`;
+  return `${plan.eligible} devices are eligible\n\n${table}${excluded && `\nexcluded:\n${excluded}`}`;
 }
 
 async function idOf<T extends { status?: object }>(
@@ -113,14 +114,14 @@ async function idOf<T extends { status?: object }>(
     const where = `in the namespace ${cluster.namespace}`;
     throw new PluginError(
       'notFound',
-      `there is no ${kind} ${name} ${where}`,
-      'apply it first: a plan is made over what is there',
+      `${kind} ${name} not found ${where}`,
+      'apply it first: a plan uses the applied resources',
     );
   }
   const id = read(resource);
   if (id) return id;
   const hint = `see: kubectl kellet status ${kind.toLowerCase()}/${name}`;
-  throw new PluginError('precondition', `the ${kind} ${name} is not known to the data plane yet`, hint);
+  throw new PluginError('precondition', `${kind} ${name} has not been applied to the data plane yet`, hint);
 }
 
 /** Runs the command. */

@@ -1,4 +1,4 @@
-// proof: the record of an anchored point, the bundle that proves it offline, or what a device has proofs of.
+// proof: shows the proof of an anchored point, saves the bundle for offline verification, or lists a device's proofs.
 import { writeFile } from 'node:fs/promises';
 import { numberOption } from '../arguments.ts';
 import { PluginError, usageError, type Outcome } from '../errors.ts';
@@ -6,7 +6,7 @@ import { formatTable } from '../format/table.ts';
 import { formatValue } from '../output.ts';
 import type { Session } from '../session.ts';
 
-/** A proof as the API answers it, as far as it is shown. */
+/** A proof as returned by the API, as far as it is shown. */
 export interface Proof {
   readonly data_hash: string;
   readonly device_id: string;
@@ -18,7 +18,7 @@ export interface Proof {
   readonly bundle?: object;
 }
 
-/** What is asked for. */
+/** Parsed argument. */
 export type ProofTarget =
   | { readonly kind: 'hash'; readonly hash: string; readonly deviceId: string | undefined }
   | { readonly kind: 'device'; readonly deviceId: string };
@@ -26,7 +26,7 @@ export type ProofTarget =
 const hashPattern = /^[0-9a-f]{64}$/i;
 const idPattern = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i;
 
-/** Reads HASH, DEVICE/HASH or DEVICE. Throws PluginError `usage` for anything else. */
+/** Parses HASH, DEVICE/HASH or DEVICE. Throws PluginError `usage` for anything else. */
 export function proofTarget(text: string): ProofTarget {
   const [first, second, ...more] = text.split('/') as [string, ...string[]];
   if (more.length === 0 && second === undefined) {
@@ -38,7 +38,7 @@ export function proofTarget(text: string): ProofTarget {
   throw usageError(`${text} is neither a hash (64 hex digits), nor a device id, nor DEVICE/HASH`, 'proof');
 }
 
-/** A proof for people. */
+/** Formats a proof as text. */
 export function formatProof(proof: Proof): string {
   return [
     ['Hash', proof.data_hash],
@@ -59,13 +59,12 @@ export async function runProof(session: Session): Promise<Outcome> {
   const file = session.option('bundle');
   const format = session.option('output');
   if (target.kind === 'device') {
-    if (file !== undefined) throw usageError('a bundle proves one point: name its hash', 'proof');
+    if (file !== undefined) throw usageError('--bundle needs the hash of a point', 'proof');
     const query = { device_id: target.deviceId, limit: String(numberOption(line, 'limit', 1, 500) ?? 20) };
     const answer = await dataPlane.call<{ proofs: Proof[]; total: number }>('GET', 'verify/proofs', { query });
     if (format === 'json' || format === 'yaml') terminal.write(formatValue(answer, format));
     else if (format === 'name') for (const { data_hash } of answer.proofs) terminal.write(`${data_hash}\n`);
-    else if (answer.proofs.length === 0)
-      terminal.say('no point of this device is proven yet: anchoring takes about a block');
+    else if (answer.proofs.length === 0) terminal.say('no proofs of this device yet: anchoring takes about a block');
     else {
       const rows = answer.proofs.map(({ data_hash, batch_id, block_height, confirmed_at = '' }) => [
         ...[data_hash, batch_id, String(block_height), confirmed_at],
@@ -78,7 +77,7 @@ export async function runProof(session: Session): Promise<Outcome> {
   const query = { include_bundle: file === undefined ? undefined : 'true' };
   const proof = await dataPlane.call<Proof>('GET', `verify/hash/${target.hash}`, { query });
   if (target.deviceId !== undefined && proof.device_id !== target.deviceId) {
-    throw new PluginError('failed', `the proof of ${target.hash} is of another device: ${proof.device_id}`);
+    throw new PluginError('failed', `${target.hash} belongs to another device: ${proof.device_id}`);
   }
   if (file === '-') terminal.write(formatValue(proof.bundle, 'json'));
   else if (file !== undefined) {
@@ -91,7 +90,7 @@ export async function runProof(session: Session): Promise<Outcome> {
   else if (file !== '-') terminal.write(formatProof(proof));
   if (file !== undefined && file !== '-') {
     terminal.say(
-      `the bundle is in ${file}; check it without Kellet: kellet-verify ${file} --headers-url URL (a header source of your own)`,
+      `wrote the bundle to ${file}; to verify it without Kellet: kellet-verify ${file} --headers-url URL (a header source you trust)`,
     );
   }
   return 'ok';

@@ -1,8 +1,8 @@
-// What `status` is asked about.
+// The argument of `status`.
 import type { Kind } from '@kellet/crds';
 import { usageError } from '../errors.ts';
 
-/** Kinds that live in a tenant's namespace, in the order in which they are shown. */
+/** Namespaced kinds, in the order in which they are shown. */
 export const shownKinds = [
   'OtaRollout',
   'OtaPackage',
@@ -13,7 +13,7 @@ export const shownKinds = [
 /** A kind that `status` shows. */
 export type StatusKind = (typeof shownKinds)[number];
 
-/** Words for each kind: singular, plural and short name of the definition, and what people say. */
+/** Names of each kind: singular, plural and short name of the definition, and colloquial names. */
 export const kindWords: Readonly<Record<StatusKind, readonly string[]>> = {
   OtaRollout: ['otarollout', 'otarollouts', 'otaro', 'rollout', 'rollouts'],
   OtaPackage: ['otapackage', 'otapackages', 'otapkg', 'package', 'packages'],
@@ -21,12 +21,12 @@ export const kindWords: Readonly<Record<StatusKind, readonly string[]>> = {
   ProvisioningTemplate: ['provisioningtemplate', 'provisioningtemplates', 'ptmpl', 'template', 'templates'],
 };
 
-/** Everything, one kind, or one object. */
+/** All kinds, one kind, or one object. */
 export type StatusTarget =
   | { readonly kinds: readonly StatusKind[]; readonly name?: undefined }
   | { readonly kinds: readonly [StatusKind]; readonly name: string };
 
-/** Reads the argument. A word that is no kind is a rollout's name. Throws PluginError `usage`. */
+/** Parses the argument. A word that is not a kind is the name of a rollout. Throws PluginError `usage`. */
 export function statusTarget(text: string | undefined): StatusTarget {
   if (text === undefined || text === 'all') return { kinds: shownKinds };
   const [word, name, ...more] = text.split('/') as [string, ...string[]];
@@ -34,14 +34,14 @@ export function statusTarget(text: string | undefined): StatusTarget {
   if (name === undefined) return kind ? { kinds: [kind] } : { kinds: ['OtaRollout'], name: word };
   if (!kind || name === '' || more.length > 0) {
     throw usageError(
-      `${text} is no KIND/NAME; kinds: ${shownKinds.map((shown) => kindWords[shown][0]).join(', ')}`,
+      `${text} is not KIND/NAME; kinds: ${shownKinds.map((shown) => kindWords[shown][0]).join(', ')}`,
       'status',
     );
   }
   return { kinds: [kind], name };
 }
 
-/** The kind that a word means, with or without the group; undefined when it means none. */
+/** Returns the kind with this name, with or without the group, or undefined. */
 function kindOf(word: string): StatusKind | undefined {
   const plain = word.toLowerCase().replace(/\.kellet\.dev$/, '');
   return shownKinds.find((kind) => kindWords[kind].includes(plain));

@@ -1,4 +1,4 @@
-// status: from the custom resources alone, so it works while the data plane is away.
+// status: uses only the custom resources, so it works while the data plane is unavailable.
 import type { OtaRollout } from '@kellet/crds';
 import { apiVersion } from '@kellet/crds';
 import { KubernetesRefusal, resourcePath, type KubernetesList, type KubernetesObject } from '../cluster.ts';
@@ -21,7 +21,7 @@ const newestFirst = (left: KubernetesObject, right: KubernetesObject): number =>
   (right.metadata.creationTimestamp ?? '').localeCompare(left.metadata.creationTimestamp ?? '') ||
   left.metadata.name.localeCompare(right.metadata.name);
 
-/** Tables of the kinds that have objects, rollouts first, newest first. */
+/** Formats a table for each kind that has objects, rollouts first, newest first. */
 export function statusTables(resources: Resources, isWide: boolean, { paint, now }: View): string {
   const tables: string[] = [];
   for (const kind of shownKinds) {
@@ -37,7 +37,7 @@ export function statusTables(resources: Resources, isWide: boolean, { paint, now
   return tables.join('\n');
 }
 
-/** One object in full. */
+/** Formats all details of an object. */
 export const statusDetails = (kind: StatusKind, object: Resource, view: View): string =>
   `${(kind === 'OtaRollout' ? rolloutDetails(object as unknown as OtaRollout, view) : resourceDetails(kind, object, view)).join('\n')}\n`;
 
@@ -59,7 +59,7 @@ export async function runStatus(session: Session): Promise<Outcome> {
   const lists = await Promise.all(
     target.kinds.map(async (kind) => {
       const { items } = await cluster.get<KubernetesList<Resource>>(resourcePath(kind, cluster.namespace));
-      // The items of a list do not say what they are.
+      // List items lack apiVersion and kind.
       return [kind, items.map((item) => ({ ...item, apiVersion, kind }))] as const;
     }),
   );
@@ -69,7 +69,7 @@ export async function runStatus(session: Session): Promise<Outcome> {
   } else if (format === 'name') {
     for (const { kind, metadata } of all) terminal.write(`${qualifiedName(kind, metadata.name)}\n`);
   } else if (all.length === 0) {
-    terminal.say(`nothing of Kellet in the namespace ${cluster.namespace}; another one: -n NAME`);
+    terminal.say(`no Kellet resources found in namespace ${cluster.namespace}; use -n NAME for another one`);
   } else terminal.write(statusTables(new Map(lists), format === 'wide', session.view()));
   return 'ok';
 }
@@ -80,11 +80,11 @@ async function readObject({ cluster }: Session, kind: StatusKind, name: string):
   } catch (error) {
     if (!(error instanceof KubernetesRefusal) || error.status !== 404 || error.hint) throw error;
     const hint = `list them: kubectl kellet status all -n ${cluster.namespace}`;
-    throw new PluginError('notFound', `there is no ${kind} ${name} in the namespace ${cluster.namespace}`, hint);
+    throw new PluginError('notFound', `${kind} ${name} not found in namespace ${cluster.namespace}`, hint);
   }
 }
 
-/** Follows everything that is asked about; ends with the user, or with the one rollout. */
+/** Follows the selected objects until interrupted or, for a single rollout, until it ends. */
 async function watchStatus(session: Session): Promise<Outcome> {
   const { cluster, terminal, line } = session;
   const target = statusTarget(line.args[0]);
@@ -132,9 +132,9 @@ async function watchStatus(session: Session): Promise<Outcome> {
     const [rollout] = objects as unknown as readonly (OtaRollout | undefined)[];
     if (!rollout) {
       if (!hasSeen)
-        throw new PluginError('notFound', `there is no rollout ${target.name} in the namespace ${cluster.namespace}`);
+        throw new PluginError('notFound', `rollout ${target.name} not found in namespace ${cluster.namespace}`);
       outcome = 'unsuccessful';
-      terminal.say(`the rollout ${target.name} was deleted`);
+      terminal.say(`rollout ${target.name} was deleted`);
       over.abort();
     } else if (rollout.status?.phase === 'Completed') {
       outcome = rollout.status.outcome === 'Succeeded' ? 'ok' : 'unsuccessful';
@@ -145,7 +145,7 @@ async function watchStatus(session: Session): Promise<Outcome> {
 
   const selector =
     target.name === undefined ? '' : `?fieldSelector=${encodeURIComponent(`metadata.name=${target.name}`)}`;
-  // Ages and soaking go on when nothing changes.
+  // Ages and soak times advance even if nothing changes.
   const clock = isDrawn ? setInterval(draw, 1000) : undefined;
   const follows = target.kinds.map((kind) =>
     follow<Resource>(cluster, resourcePath(kind, cluster.namespace) + selector, signal, {
@@ -158,7 +158,7 @@ async function watchStatus(session: Session): Promise<Outcome> {
       },
       interrupted: (error) => {
         screen.release();
-        terminal.say(`${error.message}; trying again`);
+        terminal.say(`${error.message}; retrying`);
       },
     }),
   );

@@ -1,4 +1,4 @@
-// upload PACKAGE FILE: the artifact of an upload:// package, in parts that go on after an interruption.
+// upload PACKAGE FILE: uploads the artifact of an upload:// package in resumable parts.
 import { createHash } from 'node:crypto';
 import { open, type FileHandle } from 'node:fs/promises';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -13,7 +13,7 @@ import { formatValue, qualifiedName } from '../output.ts';
 import type { Session } from '../session.ts';
 import { painter, type Terminal } from '../terminal.ts';
 
-/** A package as the API answers it, as far as an upload needs it. */
+/** A package as returned by the API, as far as it is used. */
 export interface PackageAnswer {
   readonly package_id: string;
   readonly status?: string;
@@ -24,7 +24,7 @@ export interface PackageAnswer {
 const attempts = 6;
 const delayMilliseconds = 500;
 
-/** What keeps a file from being this package's artifact; undefined when nothing does. */
+/** Returns the reason for which a file is not the package's artifact, or undefined. */
 export function mismatch(
   artifact: OtaPackage['spec']['artifact'],
   file: { size: number; sha256: string },
@@ -33,17 +33,18 @@ export function mismatch(
   if (uri !== 'upload://') return `its artifact is fetched from ${uri}, not uploaded`;
   if (file.size === 0) return 'the file is empty';
   if (sizeBytes !== undefined && sizeBytes !== file.size)
-    return `the manifest says ${sizeBytes} bytes, the file has ${file.size}`;
-  if (sha256.toLowerCase() !== file.sha256) return `the manifest says SHA-256 ${sha256}, the file has ${file.sha256}`;
+    return `the manifest says ${sizeBytes} bytes, but the file has ${file.size}`;
+  if (sha256.toLowerCase() !== file.sha256)
+    return `the manifest says SHA-256 ${sha256}, but the file has ${file.sha256}`;
   return undefined;
 }
 
-/** The next part of a file, last byte inclusive; undefined when all is there. */
+/** Returns the next part to upload, with an inclusive last byte, or undefined at the end. */
 export function nextPart(offset: number, size: number, partSize: number): { from: number; to: number } | undefined {
   return offset >= size ? undefined : { from: offset, to: Math.min(offset + partSize, size) - 1 };
 }
 
-/** Shows how far a transfer is: a bar that is drawn again on a terminal, a line at each tenth elsewhere. */
+/** Shows the progress of a transfer: a bar on a terminal, otherwise a line every 10 %. */
 export class TransferProgress {
   private readonly terminal: Terminal;
   private readonly size: number;
@@ -54,7 +55,7 @@ export class TransferProgress {
     this.size = size;
   }
 
-  /** So many bytes are there. */
+  /** Updates the number of transferred bytes. */
   at(bytes: number): void {
     const percent = Math.floor((bytes * 100) / this.size);
     const text = `${formatBytes(bytes)} of ${formatBytes(this.size)} (${percent} %)`;
@@ -79,7 +80,7 @@ export async function runUpload(session: Session): Promise<Outcome> {
     .get<OtaPackage>(resourcePath('OtaPackage', cluster.namespace, packageName))
     .catch((error: unknown) => {
       if (!(error instanceof KubernetesRefusal) || error.status !== 404 || error.hint) throw error;
-      throw new PluginError('notFound', `there is no OtaPackage ${packageName} in the namespace ${cluster.namespace}`);
+      throw new PluginError('notFound', `OtaPackage ${packageName} not found in namespace ${cluster.namespace}`);
     });
   const partSize = (numberOption(line, 'part-size', 1, 64) ?? 4) * 1024 * 1024;
   const file = await open(path).catch((error: Error) => {
@@ -88,11 +89,15 @@ export async function runUpload(session: Session): Promise<Outcome> {
   try {
     const size = (await file.stat()).size;
     const wrong = mismatch(resource.spec.artifact, { size, sha256: await sha256Of(file) });
-    if (wrong) throw new PluginError('precondition', `${path} cannot be the artifact of ${packageName}: ${wrong}`);
+    if (wrong) throw new PluginError('precondition', `${path} is not the artifact of ${packageName}: ${wrong}`);
     const packageId = resource.status?.packageId;
     if (!packageId) {
       const hint = `see: kubectl kellet status otapackage/${packageName}`;
-      throw new PluginError('precondition', `the package ${packageName} is not known to the data plane yet`, hint);
+      throw new PluginError(
+        'precondition',
+        `OtaPackage ${packageName} has not been applied to the data plane yet`,
+        hint,
+      );
     }
     const answer = await send(dataPlane, file, { packageId, size, partSize, terminal });
     const format = session.option('output');
@@ -119,7 +124,7 @@ async function send(dataPlane: DataPlane, file: FileHandle, transfer: Transfer):
   if (state.status === 'available') return state;
   let offset = state.uploaded_bytes ?? 0;
   const progress = new TransferProgress(terminal, size);
-  if (offset > 0) terminal.say(`going on at ${formatBytes(offset)}`);
+  if (offset > 0) terminal.say(`resuming at ${formatBytes(offset)}`);
   let failures = 0;
   for (let part = nextPart(offset, size, partSize); part; part = nextPart(offset, size, partSize)) {
     const bytes = Buffer.alloc(part.to - part.from + 1);
@@ -132,7 +137,7 @@ async function send(dataPlane: DataPlane, file: FileHandle, transfer: Transfer):
       });
       failures = 0;
     } catch (error) {
-      // A lost connection leaves the part half there: the data plane says how much.
+      // Part of the data may have arrived before the connection was lost: ask how much.
       const canGoOn = error instanceof PluginError && error.outcome === 'unavailable';
       if (!canGoOn || ++failures >= attempts) throw error;
       await sleep(delayMilliseconds * 2 ** (failures - 1));
@@ -150,7 +155,7 @@ function nameOfPackage(text: string): string {
   const [kind, name] = text.split('/') as [string, string | undefined];
   if (name === undefined) return kind;
   if (!/^(otapackages?(\.kellet\.dev)?|otapkg|packages?)$/i.test(kind))
-    throw usageError(`${kind} is no package: name an OtaPackage`);
+    throw usageError(`${kind} is not a package: give the name of an OtaPackage`);
   return name;
 }
 

@@ -1,4 +1,5 @@
-// pause, resume, rollback, approve, cancel, retry, skip: asked of the data plane, which keeps them; spec is never written.
+// pause, resume, rollback, approve, cancel, retry, skip: sent to the data plane, which stores their effect; spec is not
+// changed.
 import { numberOption } from '../arguments.ts';
 import type { CommandName } from '../command-table.ts';
 import { PluginError, usageError, type Outcome } from '../errors.ts';
@@ -6,7 +7,7 @@ import { formatValue, qualifiedName } from '../output.ts';
 import { readRollout, rolloutIdOf } from '../rollouts.ts';
 import type { Session } from '../session.ts';
 
-/** A rollout as the API answers it, as far as it is shown. */
+/** A rollout as returned by the API, as far as it is shown. */
 export interface RolloutAnswer {
   readonly rollout_id: string;
   readonly status?: string;
@@ -14,21 +15,21 @@ export interface RolloutAnswer {
   readonly counts?: { readonly scheduled?: number; readonly succeeded?: number };
 }
 
-/** Commands that are verbs of the API, and what is said when they are done. */
+/** Rollout commands of the API, and the text printed on success. */
 export const verbs = {
   pause: 'paused',
   resume: 'resumed',
   rollback: 'rolling back',
   approve: 'approved',
   cancel: 'cancelled',
-  retry: 'trying again',
+  retry: 'retrying',
   skip: 'devices skipped',
 } as const satisfies Partial<Record<CommandName, string>>;
 
-/** A command that is a verb. */
+/** Name of a rollout command. */
 export type Verb = keyof typeof verbs;
 
-/** The body of a verb's request. */
+/** Returns the request body of a rollout command. */
 export function verbBody(
   verb: Verb,
   options: { canaryPercent?: number | undefined; devices: readonly string[] },
@@ -38,7 +39,7 @@ export function verbBody(
   return {};
 }
 
-/** Runs a verb on each rollout; one that is refused does not keep the others from being asked. */
+/** Runs a command on each rollout, continuing after errors. */
 export async function runVerb(session: Session, verb: Verb): Promise<Outcome> {
   const { cluster, dataPlane, line, terminal } = session;
   const devices = line.options.get('device') ?? [];

@@ -1,4 +1,4 @@
-// version: of the plugin, and of the Kubernetes API when it answers.
+// version: prints the versions of the plugin and, if reachable, of the Kubernetes API.
 import { readFile } from 'node:fs/promises';
 import { PluginError, type Outcome } from '../errors.ts';
 import { formatValue } from '../output.ts';
@@ -18,6 +18,6 @@ export async function runVersion(session: Session): Promise<Outcome> {
   const format = session.option('output');
   const versions = { plugin: `v${manifest.version}`, node: process.version, kubernetes };
   if (format === 'json' || format === 'yaml') session.terminal.write(formatValue(versions, format));
-  else session.terminal.write(`plugin:     ${versions.plugin}\nkubernetes: ${kubernetes ?? 'does not answer'}\n`);
+  else session.terminal.write(`plugin:     ${versions.plugin}\nkubernetes: ${kubernetes ?? 'unreachable'}\n`);
   return 'ok';
 }

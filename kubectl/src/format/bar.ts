@@ -1,17 +1,17 @@
-// Bars: of a rollout, in parts, and of a transfer.
+// Progress bars of rollouts and transfers.
 import type { Paint, Style } from '../terminal.ts';
 
-/** A part of a bar. */
+/** Segment of a bar. */
 export interface Part {
   readonly count: number;
-  /** The character in a terminal with Unicode, and without. */
+  /** Character with and without Unicode. */
   readonly glyph: readonly [string, string];
   readonly style: Style | undefined;
 }
 
 /**
- * Cells for parts of a whole: each part gets its share of the width, rounded down, and at least one cell when it is not empty,
- * so that a single failure among thousands is seen. What is left belongs to `rest`.
+ * Distributes the cells of a bar. Each part gets its share of the width, rounded down, but at least one cell if it is
+ * not zero, so that a single failure among thousands is visible. The remainder is `rest`.
  */
 export function shares(counts: readonly number[], total: number, width: number): number[] {
   if (total <= 0) return counts.map(() => 0);
@@ -22,7 +22,7 @@ export function shares(counts: readonly number[], total: number, width: number):
   return cells;
 }
 
-/** A bar of so many cells between brackets. */
+/** Draws a bar with this many cells, in brackets. */
 export function formatBar(
   parts: readonly Part[],
   total: number,

@@ -1,6 +1,6 @@
-// Durations for people, as kubectl writes ages.
+// Human-readable durations, ages and sizes, formatted like kubectl.
 
-/** `45s`, `3m20s`, `5h`, `12d`: two units at most, and none that says nothing at this size. */
+/** Formats a duration like `45s`, `3m20s`, `5h` or `12d`, with at most two significant units. */
 export function formatDuration(milliseconds: number): string {
   const seconds = Math.max(0, Math.floor(milliseconds / 1000));
   if (seconds < 120) return `${seconds}s`;
@@ -13,13 +13,13 @@ export function formatDuration(milliseconds: number): string {
   return `${Math.floor(hours / 24)}d`;
 }
 
-/** How long ago an RFC 3339 time was; `<unknown>` without one. */
+/** Formats the age of an RFC 3339 time, or `<unknown>` without one. */
 export function formatAge(time: string | undefined, now: number): string {
   const at = Date.parse(time ?? '');
   return Number.isNaN(at) ? '<unknown>' : formatDuration(now - at);
 }
 
-/** Bytes in the greatest unit that leaves a number above one. */
+/** Formats a size in the largest unit for which it is at least one. */
 export function formatBytes(bytes: number): string {
   const units = ['B', 'KiB', 'MiB', 'GiB'];
   let value = bytes;

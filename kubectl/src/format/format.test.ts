@@ -50,7 +50,7 @@ describe('durations, ages and sizes', () => {
   ] as const) {
     it(`${seconds} s: ${want}`, () => expect(formatDuration(seconds * 1000)).to.equal(want));
   }
-  it('an age without a time is unknown', () => expect(formatAge(undefined, now)).to.equal('<unknown>'));
+  it('formats an age without a time as unknown', () => expect(formatAge(undefined, now)).to.equal('<unknown>'));
   for (const [bytes, want] of [
     [0, '0 B'],
     [1023, '1023 B'],
@@ -64,7 +64,7 @@ describe('durations, ages and sizes', () => {
 });
 
 describe('tables', () => {
-  it('are as wide as they must be, without space at the end', () => {
+  it('have minimal widths, without trailing space', () => {
     const rows = [
       ['a', '', 'x'],
       ['longer', '1', { text: 'y', style: 'red' as const }],
@@ -73,7 +73,7 @@ describe('tables', () => {
       'NAME     N   LAST\na        -   x\nlonger   1   y\n',
     );
   });
-  it('are as wide in colour', () => {
+  it('have the same widths in colour', () => {
     const rows = [[{ text: 'ab', style: 'red' as const }, 'x']];
     expect(formatTable(['A', 'B'], rows, painter(true))).to.equal('A    B\n\u001b[31mab\u001b[0m   x\n');
   });
@@ -90,7 +90,7 @@ describe('bars', () => {
   ] as const) {
     it(what, () => expect(shares(counts, total, width)).to.deep.equal(want));
   }
-  it('are always as wide as they are', () => {
+  it('have exactly the requested width', () => {
     for (let total = 1; total < 40; total += 3) {
       for (let first = 0; first <= total; first += 1) {
         const parts = [first, Math.floor((total - first) / 2)].map((count) => ({
@@ -102,14 +102,14 @@ describe('bars', () => {
       }
     }
   });
-  it('show what became of the devices', () => {
+  it('show the states of the devices', () => {
     const counts = { eligible: 20, scheduled: 12, succeeded: 4, failed: 1, timedOut: 1, skipped: 2 };
     expect(rolloutBar(rollout({ counts }), 20, view)).to.equal('[####xx-->>>>........]');
   });
 });
 
 describe('a line that is too long for the terminal', () => {
-  it('is cut, and colours take no room', () => {
+  it('is truncated, ignoring escape sequences', () => {
     expect(cut('abcdef', 3)).to.equal('abc');
     expect(cut('\u001b[31mabc\u001b[0mdef', 4)).to.equal('\u001b[31mabc\u001b[0md');
     expect(cut('░░░░', 2)).to.equal('░░');
@@ -149,7 +149,7 @@ describe('a rollout', () => {
     expect(progressOf(rollout())).to.include({ eligible: 0, underway: 0 });
   });
 
-  it('is a row, and more when it is wide', () => {
+  it('is a row, with more columns if wide', () => {
     const counts = { eligible: 10, scheduled: 2, succeeded: 1, failed: 1 };
     const row = rolloutRow(rollout({ phase: 'Active', counts, failurePercent: 50, effectivePercent: 30 }), false, now);
     expect(row.map((cell) => (typeof cell === 'string' ? cell : cell.text))).to.deep.equal([
@@ -180,14 +180,14 @@ describe('a rollout', () => {
     ],
     ['is held by its manifest', paused('OperatorPause'), { paused: true }, ['manifest']],
   ] as const) {
-    it(`that ${what}: ${want.join(', ') || 'nothing to do'}`, () => {
+    it(`that ${what}: ${want.join(', ') || 'no next steps'}`, () => {
       const steps = nextSteps(rollout(status, spec));
       expect(steps).to.have.length(want.length);
       for (const [index, word] of want.entries()) expect(steps[index]).to.contain(word);
     });
   }
 
-  it('shows its stages, those that have begun marked', () => {
+  it('shows its stages, marking those that have begun', () => {
     const steps = [
       { percent: 50, soakSeconds: 3600 },
       { percent: 100, approval: true, soakSeconds: 30 },
@@ -197,13 +197,13 @@ describe('a rollout', () => {
     );
   });
 
-  it('says who holds it, and since when', () => {
+  it('shows who paused it, and when', () => {
     expect(rolloutDetails(rollout(paused('OperatorPause')), view).join('\n')).to.contain(
       'Paused:     OperatorPause, 5m ago, by me',
     );
   });
 
-  it('is one line where there is no terminal, with what is wrong', () => {
+  it('is one line without a terminal, including the message', () => {
     expect(rolloutLine(rollout({ phase: 'Active', counts: { eligible: 4, scheduled: 2, succeeded: 1 } }))).to.equal(
       'r: Active, 1/4 ok, 0 failed, 2 scheduled',
     );
@@ -244,7 +244,7 @@ describe('the other kinds', () => {
       expect(typeof cell === 'string' ? cell : cell.text).to.equal(want);
     });
   }
-  it('are rows with what matters of their kind', () => {
+  it('are rows with columns specific to the kind', () => {
     expect(resourceRow('OtaPackage', resource(ready('True')), false, now).slice(0, 3)).to.deep.equal([
       'p',
       'Firmware 1.0.0',
@@ -254,7 +254,7 @@ describe('the other kinds', () => {
     delete (unstated.spec.artifact as { sizeBytes?: number }).sizeBytes;
     expect(resourceRow('OtaPackage', unstated, false, now)[2], 'a size that nobody stated is not 0').to.equal('');
   });
-  it('are rows also when nothing is said that may be left out', () => {
+  it('are rows also without optional fields', () => {
     const profile = { kind: 'DeviceProfile', metadata: { name: 'bare' }, spec: {} };
     const row = resourceRow('DeviceProfile', profile, true, now);
     expect(formatTable(['NAME', 'TYPE', 'ANCHORING'], [row.slice(0, 3)], plain)).to.match(/^bare +- +-$/m);

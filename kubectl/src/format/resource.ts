@@ -1,4 +1,4 @@
-// The kinds other than rollouts as rows and details: what they are, and whether they are Ready.
+// Formats kinds other than rollouts, as table rows and details.
 import type { Condition, DeviceProfile, OtaPackage, ProvisioningTemplate } from '@kellet/crds';
 import { formatAge, formatBytes } from './duration.ts';
 import type { View } from './rollout.ts';
@@ -11,12 +11,12 @@ export interface Conditioned {
   readonly status?: { readonly observedGeneration?: number; readonly conditions?: readonly Condition[] };
 }
 
-/** Whether a resource is Ready, and if not, why. */
+/** Returns the state of Ready, and the reason if it is not True. */
 export function readiness({ metadata, status }: Conditioned): { cell: Cell; message: string } {
   const ready = status?.conditions?.find(({ type }) => type === 'Ready');
   const isCurrent = (status?.observedGeneration ?? 0) >= (metadata.generation ?? 0);
   if (!ready || !isCurrent)
-    return { cell: { text: 'Unknown', style: 'gray' }, message: 'the operator has not seen it yet' };
+    return { cell: { text: 'Unknown', style: 'gray' }, message: 'not observed by the operator yet' };
   if (ready.status === 'True') return { cell: { text: 'True', style: 'green' }, message: '' };
   return { cell: { text: ready.reason || 'False', style: 'yellow' }, message: ready.message };
 }
@@ -30,7 +30,7 @@ const columns = {
   ],
 } satisfies Record<string, (resource: never) => string[]>;
 
-/** A kind that is shown here. */
+/** Kinds formatted here. */
 export type ShownKind = keyof typeof columns;
 
 const headings: Record<ShownKind, readonly [string, string]> = {
@@ -45,7 +45,7 @@ export const resourceHeadings = (kind: ShownKind, isWide: boolean): string[] => 
   ...(isWide ? ['ID', 'MESSAGE'] : []),
 ];
 
-/** A resource as a row. */
+/** Formats a resource as a table row. */
 export function resourceRow(kind: ShownKind, resource: Conditioned, isWide: boolean, now: number): Cell[] {
   const { cell, message } = readiness(resource);
   const own = (columns[kind] as (given: Conditioned) => string[])(resource);
@@ -60,7 +60,7 @@ export function resourceRow(kind: ShownKind, resource: Conditioned, isWide: bool
   ];
 }
 
-/** Everything about one resource, as lines. */
+/** Formats all details of a resource, as lines. */
 export function resourceDetails(kind: ShownKind, resource: Conditioned, { paint, now }: View): string[] {
   const row = resourceRow(kind, resource, true, now);
   const text = (cell: Cell | undefined) => (typeof cell === 'object' ? paint(cell.style, cell.text) : (cell ?? ''));

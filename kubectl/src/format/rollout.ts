@@ -1,11 +1,11 @@
-// A rollout in words: its row, its bar, why it stands still and what can be done about it. From the custom resource alone.
+// Formats rollouts, using only the custom resource: table row, progress bar, reasons for a pause and next steps.
 import type { OtaRollout } from '@kellet/crds';
 import type { Paint, Style } from '../terminal.ts';
 import { formatBar } from './bar.ts';
 import { formatAge, formatDuration } from './duration.ts';
 import type { Cell } from './table.ts';
 
-/** Where and when things are shown. */
+/** Properties of the output. */
 export interface View {
   readonly paint: Paint;
   readonly hasUnicode: boolean;
@@ -13,7 +13,7 @@ export interface View {
   readonly now: number;
 }
 
-/** Devices by what became of them; every one is counted once. */
+/** Number of devices by state; each device is counted once. */
 export interface Progress {
   readonly eligible: number;
   readonly scheduled: number;
@@ -21,11 +21,11 @@ export interface Progress {
   /** Failed and timed out. */
   readonly failed: number;
   readonly skipped: number;
-  /** Scheduled and not over. */
+  /** Scheduled and not finished. */
   readonly underway: number;
 }
 
-/** The counts of a rollout's status. */
+/** Returns the counts of a rollout's status. */
 export function progressOf({ status }: OtaRollout): Progress {
   const counts = status?.counts ?? {};
   const { eligible = 0, scheduled = 0, succeeded = 0, skipped = 0, removed = 0 } = counts;
@@ -34,7 +34,7 @@ export function progressOf({ status }: OtaRollout): Progress {
   return { eligible: Math.max(eligible, scheduled), scheduled, succeeded, failed, skipped, underway };
 }
 
-/** Phase, and how it ended when that was not success. */
+/** Returns the phase, with the outcome if it was not a success. */
 export function phaseOf({ status }: OtaRollout): { text: string; style: Style | undefined } {
   const phase = status?.phase;
   if (phase === undefined) return { text: 'Pending', style: 'gray' };
@@ -48,7 +48,7 @@ export function phaseOf({ status }: OtaRollout): { text: string; style: Style | 
   return { text: phase, style: phase === 'RollingBack' ? 'yellow' : 'blue' };
 }
 
-/** The bar of a rollout over its eligible devices. */
+/** Returns the progress bar of a rollout over its eligible devices. */
 export function rolloutBar(rollout: OtaRollout, width: number, { paint, hasUnicode }: View): string {
   const { eligible, succeeded, failed, skipped, underway } = progressOf(rollout);
   const parts = [
@@ -66,7 +66,7 @@ export const rolloutHeadings = (isWide: boolean): string[] => [
   ...(isWide ? ['STEPS', 'THRESHOLD', 'ROLLOUT-ID', 'MESSAGE'] : []),
 ];
 
-/** A rollout as a row. */
+/** Formats a rollout as a table row. */
 export function rolloutRow(rollout: OtaRollout, isWide: boolean, now: number): Cell[] {
   const { metadata, spec, status } = rollout;
   const { eligible, scheduled, succeeded, failed } = progressOf(rollout);
@@ -88,7 +88,7 @@ export function rolloutRow(rollout: OtaRollout, isWide: boolean, now: number): C
   ];
 }
 
-/** What the operator says of it: its own message, or why it cannot be honoured. */
+/** Returns the status message, or the reason for which the rollout was not accepted. */
 export function messageOf({ status }: OtaRollout): string {
   if (status?.message) return status.message;
   const wrong = status?.conditions?.find(
@@ -97,23 +97,23 @@ export function messageOf({ status }: OtaRollout): string {
   return wrong?.message ?? '';
 }
 
-/** What a person can do next; nothing when there is nothing to do. */
+/** Suggests commands for a paused rollout. */
 export function nextSteps({ metadata: { name }, spec, status }: OtaRollout): string[] {
   if (status?.phase !== 'Paused') return [];
   const reasons = new Set(status.pauseConditions?.map(({ reason }) => reason));
   const steps: string[] = [];
   if (reasons.has('FailureThresholdExceeded')) {
-    steps.push(`see which failed:       kubectl kellet devices ${name} --state failure`);
-    if (spec.rollbackPackageRef) steps.push(`bring them back:        kubectl kellet rollback ${name}`);
+    steps.push(`list failed devices:    kubectl kellet devices ${name} --state failure`);
+    if (spec.rollbackPackageRef) steps.push(`roll them back:         kubectl kellet rollback ${name}`);
     steps.push(`accept the failures:    kubectl kellet resume ${name}`);
   }
-  if (reasons.has('StepApproval')) steps.push(`let the step begin:     kubectl kellet approve ${name}`);
-  if (spec.paused === true) steps.push('it is held by spec.paused: change the manifest to go on');
-  else if (reasons.has('OperatorPause')) steps.push(`go on:                  kubectl kellet resume ${name}`);
+  if (reasons.has('StepApproval')) steps.push(`approve the step:       kubectl kellet approve ${name}`);
+  if (spec.paused === true) steps.push('held by spec.paused: change the manifest to resume it');
+  else if (reasons.has('OperatorPause')) steps.push(`resume it:              kubectl kellet resume ${name}`);
   return steps;
 }
 
-/** Everything about one rollout, as lines. */
+/** Formats all details of a rollout, as lines. */
 export function rolloutDetails(rollout: OtaRollout, view: View): string[] {
   const { metadata, spec, status } = rollout;
   const { paint, now } = view;
@@ -124,7 +124,7 @@ export function rolloutDetails(rollout: OtaRollout, view: View): string[] {
     `${paint('bold', `otarollout/${metadata.name}`)}  ${paint(style, text)}  ${formatAge(metadata.creationTimestamp, now)} old`,
     '',
     `${rolloutBar(rollout, 40, view)} ${succeeded} of ${eligible} devices`,
-    `${underway} under way, ${failed} failed (${status?.failurePercent ?? 0} %, pauses above ${spec.failureThresholdPercent ?? 10} %), ${skipped} skipped, ${scheduled} scheduled`,
+    `${underway} in progress, ${failed} failed (${status?.failurePercent ?? 0} %, pauses above ${spec.failureThresholdPercent ?? 10} %), ${skipped} skipped, ${scheduled} scheduled`,
     '',
     fact('Package', spec.packageRef.name),
     fact('Profile', spec.targetProfileRef.name),
@@ -141,7 +141,7 @@ export function rolloutDetails(rollout: OtaRollout, view: View): string[] {
   return lines;
 }
 
-/** The stages, with the ones that have begun marked. */
+/** Formats the stages, marking those that have begun. */
 export function stepsLine({ spec, status }: OtaRollout): string {
   const covered = status?.effectivePercent ?? 0;
   const stages = [{ percent: spec.canaryPercent }, ...(spec.steps ?? [])];
@@ -157,7 +157,7 @@ export function stepsLine({ spec, status }: OtaRollout): string {
     .join(' → ');
 }
 
-/** One line that says where a rollout stands, for output that is no terminal. */
+/** Formats the state of a rollout as one line, for output that is not a terminal. */
 export function rolloutLine(rollout: OtaRollout): string {
   const { eligible, scheduled, succeeded, failed } = progressOf(rollout);
   const message = messageOf(rollout);

@@ -1,12 +1,12 @@
-// Tables as kubectl prints them: upper-case headings, columns as wide as they must be, three spaces between.
+// Formats tables like kubectl: upper-case headings, minimal column widths, three spaces between columns.
 import type { Paint, Style } from '../terminal.ts';
 
-/** A cell: text, or text in a style. */
+/** A cell: plain or styled text. */
 export type Cell = string | { readonly text: string; readonly style: Style | undefined };
 
 const textOf = (cell: Cell): string => (typeof cell === 'string' ? cell : cell.text);
 
-/** Rows under headings; the last column is not padded. An empty cell shows `-`. */
+/** Formats rows under headings. The last column is not padded; empty cells show `-`. */
 export function formatTable(headings: readonly string[], rows: readonly (readonly Cell[])[], paint: Paint): string {
   const widths = headings.map((heading, column) =>
     Math.max(heading.length, ...rows.map((row) => (textOf(row[column] ?? '') || '-').length)),

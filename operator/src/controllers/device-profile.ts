@@ -1,11 +1,11 @@
-// DeviceProfile: defaults that devices inherit. It refers to nothing and is removed once nothing uses it.
+// DeviceProfile: defaults that devices inherit. It has no references and can be deleted once nothing uses it.
 import type { DeviceProfile, DeviceProfileSpec } from '@kellet/crds';
 import type { DeviceProfileSpec as DeviceProfileMessage } from '@kellet/proto/ts/kellet/control/v1/control';
 import { holds, withReady } from '../conditions.ts';
 import { toLowerCase, toOtaPolicy, toTelemetrySchema } from '../messages.ts';
 import type { KindReconciler } from '../reconciler.ts';
 
-/** The manifest as the data plane takes it. */
+/** Converts the manifest to the message of the control protocol. */
 export function toDeviceProfileMessage(spec: DeviceProfileSpec): DeviceProfileMessage {
   return {
     type: spec.type ?? '',
@@ -17,7 +17,7 @@ export function toDeviceProfileMessage(spec: DeviceProfileSpec): DeviceProfileMe
   };
 }
 
-/** What is particular to profiles. */
+/** Reconciles profiles. */
 export const deviceProfileReconciler: KindReconciler<'DeviceProfile'> = {
   kind: 'DeviceProfile',
   aspects: ['Accepted', 'Synced'],
@@ -29,7 +29,7 @@ export const deviceProfileReconciler: KindReconciler<'DeviceProfile'> = {
       status: { profileId: id, devices: device_profile?.devices ?? 0 },
       findings: withReady([holds('Accepted', 'Accepted'), holds('Synced', 'Synced')], {
         reason: 'Synced',
-        message: 'the data plane holds the profile as written',
+        message: 'the profile is applied',
       }),
     };
   },

@@ -1,4 +1,4 @@
-// OtaPackage: a build. The data plane fetches and verifies the artifact; here its verdict becomes conditions.
+// OtaPackage: a build. The data plane fetches and verifies the artifact; the result is reported as conditions.
 import type { OtaPackage, OtaPackageSpec } from '@kellet/crds';
 import type {
   OtaPackageObserved,
@@ -7,10 +7,10 @@ import type {
 import { fails, holds, unknown, withReady, type Finding } from '../conditions.ts';
 import type { KindReconciler } from '../reconciler.ts';
 
-/** How often an artifact that is on its way is asked about; the data plane tells by itself when it has arrived. */
+/** Interval at which a pending artifact is polled, as a fallback for the data plane's notification. */
 const fetchRetryMs = 30_000;
 
-/** The manifest as the data plane takes it. */
+/** Converts the manifest to the message of the control protocol. */
 export function toOtaPackageMessage(spec: OtaPackageSpec): OtaPackageMessage {
   const { compatibility } = spec;
   return {
@@ -30,23 +30,24 @@ export function toOtaPackageMessage(spec: OtaPackageSpec): OtaPackageMessage {
   };
 }
 
-/** @returns whether the artifact is verified, or why it is not yet or never will be */
+/** Returns the finding Verified: whether the artifact is verified, and if not, why. */
 export function verifiedFinding(observed: OtaPackageObserved, uri: string): Finding {
   switch (observed.status) {
     case 'available':
     case 'deprecated':
       if (observed.signature_verified)
-        return holds('Verified', 'SignatureVerified', 'checksum and signature are right');
-      return holds('Verified', 'ChecksumVerified', 'the artifact has the declared checksum');
+        return holds('Verified', 'SignatureVerified', 'the checksum and signature of the artifact are verified');
+      return holds('Verified', 'ChecksumVerified', 'the checksum of the artifact is verified');
     case 'rejected':
       return fails('Verified', observed.checksum_verified ? 'SignatureInvalid' : 'ChecksumMismatch', observed.message);
     default:
-      if (uri === 'upload://') return unknown('Verified', 'AwaitingUpload', observed.message || 'waits for the upload');
-      return unknown('Verified', 'Fetching', observed.message || 'the data plane fetches the artifact');
+      if (uri === 'upload://')
+        return unknown('Verified', 'AwaitingUpload', observed.message || 'waiting for the artifact to be uploaded');
+      return unknown('Verified', 'Fetching', observed.message || 'the artifact is being fetched');
   }
 }
 
-/** What is particular to packages. */
+/** Reconciles packages. */
 export const otaPackageReconciler: KindReconciler<'OtaPackage'> = {
   kind: 'OtaPackage',
   aspects: ['Accepted', 'Synced', 'Verified'],
@@ -54,7 +55,7 @@ export const otaPackageReconciler: KindReconciler<'OtaPackage'> = {
     return { spec: { ota_package: toOtaPackageMessage(spec) }, findings: [] };
   },
   async observe({ spec }, _tenantId, { id, ota_package }) {
-    if (!ota_package) throw new Error('the data plane answered nothing about the package');
+    if (!ota_package) throw new Error('the data plane returned no observation of the package');
     const verified = verifiedFinding(ota_package, spec.artifact.uri);
     const findings = withReady([holds('Accepted', 'Accepted'), holds('Synced', 'Synced'), verified], {
       reason: verified.reason,

@@ -11,7 +11,7 @@ const paused = (...reasons: string[]): ObservedFields => ({
 });
 
 describe('rolloutFindings', () => {
-  // Condition → status and reason, as kstatus and Argo CD read them.
+  // Condition → status and reason, as used by kstatus and Argo CD.
   const cases: [string, ObservedFields, Record<string, string>][] = [
     [
       'active',
@@ -68,7 +68,7 @@ describe('rolloutFindings', () => {
 });
 
 describe('pauseReason', () => {
-  it('names the gravest', () => {
+  it('returns the most severe reason', () => {
     expect(pauseReason(observe(paused('StepApproval', 'OperatorPause')))).to.equal('OperatorPause');
     expect(pauseReason(observe(paused()))).to.equal('HeldBySpec');
   });
@@ -79,8 +79,8 @@ describe('rolloutHappenings', () => {
   const exceeded: Partial<Status> = { pauseConditions: [{ reason: 'FailureThresholdExceeded', startTime: '' }] };
   const cases: [string, Status | undefined, Status, string[]][] = [
     ['first seen', undefined, status('Active'), ['Normal Started']],
-    ['counts alone', status('Active'), status('Active', { scheduledCount: 3 }), []],
-    ['paused by somebody', status('Active'), status('Paused'), ['Normal Paused']],
+    ['only counts changed', status('Active'), status('Active', { scheduledCount: 3 }), []],
+    ['paused by a user', status('Active'), status('Paused'), ['Normal Paused']],
     ['paused by failures', status('Active'), status('Paused', exceeded), ['Warning FailureThresholdExceeded']],
     ['failures while paused', status('Paused'), status('Paused', exceeded), ['Warning FailureThresholdExceeded']],
     ['still paused by failures', status('Paused', exceeded), status('Paused', exceeded), []],
@@ -109,7 +109,7 @@ describe('rolloutHappenings', () => {
 });
 
 describe('toRolloutStatus', () => {
-  it('mirrors what was observed, with whole percents that keep the side of the threshold', () => {
+  it('converts the observation, rounding percentages up', () => {
     const status = toRolloutStatus(
       'id',
       observe({
@@ -129,7 +129,7 @@ describe('toRolloutStatus', () => {
 });
 
 describe('toRolloutMessage', () => {
-  it('translates every field', () => {
+  it('converts every field', () => {
     const message = toRolloutMessage({
       packageRef: { name: 'p' },
       targetProfileRef: { name: 't' },
@@ -165,7 +165,7 @@ describe('toRolloutMessage', () => {
     });
   });
 
-  it('takes the threshold of 10 when none is given', () => {
+  it('defaults the threshold to 10', () => {
     const message = toRolloutMessage({ packageRef: { name: 'p' }, targetProfileRef: { name: 't' }, canaryPercent: 5 });
     expect(message).to.include({ failure_threshold_percent: 10, paused: false, rolled_back: false });
   });

@@ -1,5 +1,5 @@
-// OtaRollout: drives a rollout through its stages. Each reconcile applies the manifest, carries out decisions until none is
-// left (rollout-decision.ts), and mirrors what the data plane observed into status.
+// OtaRollout: drives a rollout through its stages. Each reconcile applies the manifest, executes decisions until there
+// are none (rollout-decision.ts), and copies the data plane's observation into status.
 import type { OtaRollout, OtaRolloutSpec } from '@kellet/crds';
 import type {
   ApplyResponse,
@@ -23,18 +23,21 @@ import { rolloutAhead } from './rollout-precedence.ts';
 type Status = NonNullable<OtaRollout['status']>;
 type PauseReason = NonNullable<Status['pauseConditions']>[number]['reason'];
 
-/** Calls to the data plane in one reconcile; a larger fleet goes on in the next, after its status was written. */
+/**
+ * Maximum number of calls to the data plane per reconcile. Larger fleets continue in the next one, after a status
+ * write.
+ */
 const callsPerReconcile = 20;
-/** Wait when the data plane would not carry a decision out although nothing had changed. */
+/** Delay after the data plane did not execute a decision although nothing had changed, in milliseconds. */
 const disagreementMs = 5000;
-/** A rollout's fleet is looked over after this long even if nothing has called for it, when the rollout is reconciled anyway. */
+/** A reconcile scans a rollout's fleet after this many milliseconds even if nothing requires it. */
 const longestWithoutLookMs = 10 * 3_600_000;
-/** How much longer than a look over the fleet it is left alone afterwards, however many devices join it meanwhile. */
+/** Pause after a scan of the fleet, as a multiple of its duration, however many devices join in the meantime. */
 const restFactor = 9;
-/** How often a rollout that waits for another looks again. */
+/** Interval at which a rollout that waits for another one is retried, in milliseconds. */
 const aheadRetryMs = 30_000;
 
-/** The manifest as the data plane takes it. */
+/** Converts the manifest to the message of the control protocol. */
 export function toRolloutMessage(spec: OtaRolloutSpec): OtaRolloutMessage {
   return {
     package_name: spec.packageRef.name,
@@ -57,7 +60,7 @@ export function toRolloutMessage(spec: OtaRolloutSpec): OtaRolloutMessage {
   };
 }
 
-/** What the data plane observed, as status shows it. */
+/** Converts the data plane's observation to status. */
 export function toRolloutStatus(
   rolloutId: string,
   observed: OtaRolloutObserved,
@@ -99,7 +102,7 @@ export function toRolloutStatus(
   };
 }
 
-/** What holds a paused rollout, the gravest first. */
+/** Returns the most severe reason for which a rollout is paused. */
 export function pauseReason(observed: OtaRolloutObserved): PauseReason | 'HeldBySpec' {
   const reasons = observed.pause_conditions.map(({ reason }) => reason);
   const gravest = (['FailureThresholdExceeded', 'OperatorPause', 'StepApproval'] as const).find((reason) =>
@@ -108,7 +111,7 @@ export function pauseReason(observed: OtaRolloutObserved): PauseReason | 'HeldBy
   return gravest ?? 'HeldBySpec';
 }
 
-/** The conditions of a rollout that the data plane has taken up, Ready last but for Stalled. */
+/** Returns the findings of a rollout that the data plane has accepted, ending with Ready and possibly Stalled. */
 export function rolloutFindings(observed: OtaRolloutObserved): Finding[] {
   const { message } = observed;
   const accepted = ['Accepted', 'ReferencesResolved', 'Synced'].map((type) => holds(type, type));
@@ -123,7 +126,7 @@ export function rolloutFindings(observed: OtaRolloutObserved): Finding[] {
     case 'completed':
       if (observed.outcome === 'succeeded') return find('Succeeded', false, false, true);
       if (observed.outcome === 'rolled_back') return find('RolledBack', false, true);
-      // It will never be what the manifest asks for: who waits for Ready must not wait on.
+      // It will never reach the state in the manifest: Stalled ends any wait for Ready.
       return [...find('Cancelled', false, false), holds('Stalled', 'Cancelled', message)];
     case 'rolling_back':
       return find('RollingBack', true, true);
@@ -136,7 +139,7 @@ export function rolloutFindings(observed: OtaRolloutObserved): Finding[] {
   }
 }
 
-/** Events that follow from a change of status; of a rollout that has not begun, why it does not. */
+/** Returns the events for a change of status. A rollout that has not begun reports changes of Ready. */
 export function rolloutHappenings(before: Status | undefined, after: Status | undefined): Happening[] {
   if (!after?.phase) return readyHappenings(before, after);
   const message = after.message || after.phase;
@@ -157,13 +160,13 @@ export function rolloutHappenings(before: Status | undefined, after: Status | un
   }
 }
 
-/** What is particular to rollouts. */
+/** Reconciles rollouts. */
 export class OtaRolloutReconciler implements KindReconciler<'OtaRollout'> {
   readonly kind = 'OtaRollout';
   readonly aspects = ['Accepted', 'ReferencesResolved', 'Synced'];
   readonly happenings = rolloutHappenings;
   readonly #environment: Environment;
-  /** The last look over each rollout's fleet that found nobody left to schedule, by rollout id. */
+  /** The last complete scan of each rollout's fleet, by rollout id. */
   readonly #looks = new Map<string, { at: number; percent: number; restUntil: number }>();
 
   constructor(environment: Environment) {
@@ -176,11 +179,11 @@ export class OtaRolloutReconciler implements KindReconciler<'OtaRollout'> {
     const typeOf = (name: string): string | undefined => cluster.get('OtaPackage', { namespace, name })?.spec.type;
     const ahead = rolloutAhead(rollout, cluster.inNamespace('OtaRollout', namespace), typeOf);
     if (!ahead) return { spec: { ota_rollout: toRolloutMessage(rollout.spec) }, findings: [] };
-    const message = `waits for OtaRollout ${ahead.metadata.name}: one rollout of a profile and package type runs at a time`;
+    const message = `waiting for OtaRollout ${ahead.metadata.name}: only one rollout per profile and package type can run at a time`;
     const findings = [
       fails('Accepted', 'RolloutInProgress', message),
-      unknown('ReferencesResolved', 'Refused', 'not judged: Accepted does not hold'),
-      unknown('Synced', 'Refused', 'not judged: Accepted does not hold'),
+      unknown('ReferencesResolved', 'Refused', 'not evaluated: Accepted is False'),
+      unknown('Synced', 'Refused', 'not evaluated: Accepted is False'),
     ];
     return { blocked: withReady(findings, { reason: 'Ready', message: '' }), requeueAfterMs: aheadRetryMs };
   }
@@ -191,7 +194,7 @@ export class OtaRolloutReconciler implements KindReconciler<'OtaRollout'> {
     { id, ota_rollout }: ApplyResponse,
     context: ReconcileContext,
   ): Promise<Observation<OtaRollout>> {
-    if (!ota_rollout) throw new Error('the data plane answered nothing about the rollout');
+    if (!ota_rollout) throw new Error('the data plane returned no observation of the rollout');
     const { observed, requeueAfterMs } = await this.#drive(rollout, tenantId, id, ota_rollout, context);
     return {
       status: toRolloutStatus(id, observed),
@@ -200,7 +203,7 @@ export class OtaRolloutReconciler implements KindReconciler<'OtaRollout'> {
     };
   }
 
-  /** Carries decisions out until there is none, or the data plane sees it otherwise. */
+  /** Executes decisions until there are none, or until the data plane does not execute one. */
   async #drive(
     rollout: OtaRollout,
     tenantId: string,
@@ -218,7 +221,7 @@ export class OtaRolloutReconciler implements KindReconciler<'OtaRollout'> {
       if (!action) return { observed, requeueAfterMs };
       const asked = clock.monotonic();
       const answer = await dataPlane.advanceRollout(toAdvanceRequest(tenantId, rolloutId, observed.revision, action));
-      if (!answer.observed) throw new Error('the data plane answered nothing about the rollout');
+      if (!answer.observed) throw new Error('the data plane returned no observation of the rollout');
       logger.info({ action, applied: answer.applied, phase: answer.observed.phase }, 'advanced the rollout');
       if (action === 'schedule_devices' && answer.applied && !answer.observed.scheduling_due) {
         const now = clock.monotonic();
@@ -227,7 +230,7 @@ export class OtaRolloutReconciler implements KindReconciler<'OtaRollout'> {
       }
       const moved = answer.observed.revision !== observed.revision;
       observed = answer.observed;
-      // What was carried out and changed nothing would be decided again and again, but for a look that found nothing to do.
+      // An action without effect would be decided repeatedly, unless it was a scan that found nothing to do.
       const looked = action === 'schedule_devices' && !this.#lookDue(rolloutId) && !observed.scheduling_due;
       if (!moved && !looked) return { observed, requeueAfterMs: disagreementMs };
     }
@@ -239,7 +242,7 @@ export class OtaRolloutReconciler implements KindReconciler<'OtaRollout'> {
     return !look || this.#environment.clock.monotonic() - look.at >= longestWithoutLookMs;
   }
 
-  /** Milliseconds until the fleet may be looked over again; a share that has grown does not wait. */
+  /** Milliseconds until the fleet may be scanned again; 0 if the share has grown since. */
   #restMs(rolloutId: string, { effective_percent: percent }: OtaRolloutObserved): number {
     const look = this.#looks.get(rolloutId);
     if (look?.percent !== percent) return 0;

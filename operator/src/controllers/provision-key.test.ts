@@ -33,21 +33,21 @@ describe('decideMint', () => {
     ['no Secret', makeTemplate(), undefined, 'create'],
     ['its Secret', makeTemplate(), own, 'use'],
     ["somebody else's", makeTemplate(), foreign, 'conflict'],
-    ['of a template that had its name', makeTemplate(), former, 'conflict'],
-    ['a rotation asked for', makeTemplate('1'), own, 'rotate'],
-    ['a rotation done', makeTemplate('1'), rotated, 'use'],
+    ['the Secret of a former template with the same name', makeTemplate(), former, 'conflict'],
+    ['a requested rotation', makeTemplate('1'), own, 'rotate'],
+    ['a processed rotation', makeTemplate('1'), rotated, 'use'],
     ['another rotation', makeTemplate('2'), rotated, 'rotate'],
-    ['the annotation taken away', makeTemplate(), rotated, 'use'],
+    ['a removed annotation', makeTemplate(), rotated, 'use'],
     ['rotated by REST', makeTemplate('1', 'a'), rotated, 'take'],
     ['rotated by REST again', makeTemplate('1', 'b'), mintedSecret(makeTemplate('1', 'a'), 'key'), 'take'],
     ["REST's key is there", makeTemplate('1', 'a'), mintedSecret(makeTemplate('1', 'a'), 'key'), 'use'],
     [
-      'a rotation asked for after one by REST',
+      'a rotation requested after one by REST',
       makeTemplate('2', 'a'),
       mintedSecret(makeTemplate('1', 'a'), 'key'),
       'rotate',
     ],
-    ['the key taken out', makeTemplate(), { ...own, data: {} }, 'rotate'],
+    ['a removed key', makeTemplate(), { ...own, data: {} }, 'rotate'],
   ];
   for (const [name, template, secret, want] of cases) {
     it(`${name}: ${want}`, () => expect(decideMint(template, secret)).to.equal(want));
@@ -55,7 +55,7 @@ describe('decideMint', () => {
 });
 
 describe('mintedSecret', () => {
-  it('belongs to the template and holds the key under the agreed name', () => {
+  it('is owned by the template and contains the key', () => {
     const secret = mintedSecret(makeTemplate(), 'pk_1');
     expect(secret.metadata).to.include({ name: 'sensors-provision-key', namespace: 'acme' });
     expect(secret.metadata.ownerReferences).to.deep.equal([

@@ -1,5 +1,5 @@
-// The provision key of a template: minted into an owned Secret, taken from a Secret, or known by its hash alone. The key
-// itself never leaves the Secret; the data plane gets its SHA-256.
+// The provision key of a template: generated into an owned Secret, read from another Secret, or known only by its hash.
+// The key itself never leaves the Secret; the data plane gets its SHA-256.
 //
 // RBAC: secrets: get, create, patch, in the tenant's namespace (secret-access.ts).
 import { createHash } from 'node:crypto';
@@ -18,25 +18,25 @@ import { secretResource, type Secret } from '../resources.ts';
 import type { KubernetesClient } from '../runtime/kubernetes-client.ts';
 import { findSecret } from '../secrets.ts';
 
-/** A key's hash and binding, and where the key lies; or what stands in the way, with the time to look again. */
+/** Hash and binding of a key and the Secret that contains it; or the problem, with the delay until the next attempt. */
 export type ProvisionKey =
   { sha256: string; binding: string; secretName?: string; finding: Finding } | { missing: Finding; retryMs: number };
 
-/** Least length of a key that somebody else chose, in characters. */
+/** Minimum length of a referenced key, in characters. */
 const shortestKey = 16;
-/** How often a Secret that must come from elsewhere is looked for. */
+/** Interval at which a missing Secret is looked up, in milliseconds. */
 const missingRetryMs = 3000;
 
-/** What is decided about the Secret that a key is minted into. `take`: the key that REST rotated to is put there. */
+/** What to do with the Secret of a generated key. `take` stores the key to which REST has rotated. */
 export type MintDecision = 'create' | 'rotate' | 'take' | 'use' | 'conflict';
 
-/** The annotations of a template that ask for a new key; the Secret bears those that were carried out. */
+/** Annotations of a template that request a new key; the Secret has those that were processed. */
 const askingAnnotations = [rotateKeyAnnotation, sealedKeyAnnotation];
 
 /**
- * Decides on the Secret of a template's own key: it is made when it is missing, given a new key when the template's
- * annotation asks for one that it has not had or its key was taken out, given REST's when that rotated, and left alone when
- * it is somebody else's.
+ * Decides what to do with the Secret of a template's generated key: create it if it is missing, rotate the key if an
+ * unprocessed annotation requests it or the key was removed, take REST's key after a rotation there, and report a
+ * conflict if the Secret is not owned by the template.
  */
 export function decideMint(template: ProvisioningTemplate, secret: Secret | undefined): MintDecision {
   if (!secret) return 'create';
@@ -51,7 +51,7 @@ export function decideMint(template: ProvisioningTemplate, secret: Secret | unde
   return secret.data?.[provisionKeyDataKey] ? 'use' : 'rotate';
 }
 
-/** @returns the Secret that a new key is minted into */
+/** Returns the Secret for a newly generated key. */
 export function mintedSecret(template: ProvisioningTemplate, key: string): Secret {
   const { namespace, name, uid = '', annotations } = template.metadata;
   const carriedOut = Object.entries(annotations ?? {}).filter(([annotation]) => askingAnnotations.includes(annotation));
@@ -73,8 +73,8 @@ export function mintedSecret(template: ProvisioningTemplate, key: string): Secre
 }
 
 /**
- * Finds or mints the key of a template of this tenant. `newKey` makes a key that cannot be guessed, `openSealed` opens one that REST sealed
- * for this template.
+ * Finds or generates the key of a template of this tenant. `newKey` generates an unguessable key; `openSealed` opens
+ * one that REST sealed for this template.
  */
 export async function resolveProvisionKey(
   client: Pick<KubernetesClient, 'get' | 'create' | 'mergePatch'>,
@@ -85,7 +85,7 @@ export async function resolveProvisionKey(
 ): Promise<ProvisionKey> {
   const { keySha256, keyBinding = '', keySecretRef } = template.spec;
   if (keySha256) {
-    const finding = holds('KeyIssued', 'HashGiven', 'only the hash of the key is known');
+    const finding = holds('KeyIssued', 'HashGiven', 'the manifest provides the hash of the key');
     return { sha256: keySha256, binding: keyBinding, finding };
   }
   const { namespace = '', name } = template.metadata;
@@ -97,7 +97,7 @@ export async function resolveProvisionKey(
   const found = await findSecret(client, namespace, secretName);
   const decision = decideMint(template, found);
   if (decision === 'conflict') {
-    const message = `Secret ${secretName} exists and does not belong to this template`;
+    const message = `Secret ${secretName} exists but is not owned by this template`;
     return { missing: fails('KeyIssued', 'SecretConflict', message), retryMs: missingRetryMs };
   }
   let secret = found;
@@ -139,7 +139,7 @@ function readReferenced(tenantId: string, secret: Secret | undefined, name: stri
   };
 }
 
-/** The text of a Secret's value; a newline at its end is an editor's, not the key's. */
+/** Decodes a Secret's value. A trailing newline, as added by editors, is removed. */
 function decode(encoded: string | undefined): string {
   return Buffer.from(encoded ?? '', 'base64')
     .toString('utf8')

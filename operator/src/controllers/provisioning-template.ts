@@ -1,4 +1,5 @@
-// ProvisioningTemplate: who may claim an identity, with a key that is minted, referred to, or known by its hash.
+// ProvisioningTemplate: which devices may claim an identity, with a key that is generated, referenced, or known by its
+// hash.
 //
 // RBAC: see provision-key.ts.
 import { randomBytes } from 'node:crypto';
@@ -15,22 +16,24 @@ import { resolveProvisionKey } from './provision-key.ts';
 type KeyState = NonNullable<NonNullable<ProvisioningTemplate['status']>['keyState']>;
 
 /**
- * How often a Secret is read again that somebody else keeps, or that the key was minted into: a deleted one is made again. The
- * operator may not list or watch Secrets, so it looks.
+ * Intervals at which a referenced Secret (`kept`) and one with a generated key (`minted`) are reread, in milliseconds.
+ * The operator may not list or watch Secrets, so it polls; a deleted Secret is recreated.
  */
 const secretRereadMs = { kept: 300_000, minted: 600_000 };
-/** The longest wait for an expiry; a later one is judged anew then. */
+/** Maximum delay until the next reconcile for an expiry, in milliseconds. */
 const longestWaitMs = 86_400_000;
 
-/** What Ready says in each state of the key. A used or expired key is the template's end, not its failure. */
+/**
+ * Reason and message of Ready in each state of the key. A used or expired key ends the template but is not a failure.
+ */
 const keyReasons: Record<KeyState, { reason: string; message: string }> = {
   Active: { reason: 'KeyActive', message: 'devices can claim with the key' },
-  Used: { reason: 'KeyUsed', message: 'the key has been used; it was for one device' },
+  Used: { reason: 'KeyUsed', message: 'the one-time key has been used' },
   Expired: { reason: 'KeyExpired', message: 'the key has expired' },
   Disabled: { reason: 'KeyDisabled', message: 'the key is disabled' },
 };
 
-/** The manifest as the data plane takes it. */
+/** Converts the manifest to the message of the control protocol. */
 export function toTemplateMessage(
   spec: ProvisioningTemplateSpec,
   key: { sha256: string; binding: string },
@@ -48,7 +51,9 @@ export function toTemplateMessage(
   };
 }
 
-/** @returns when to look again: at the key's expiry, and at a Secret that may change or go unseen */
+/**
+ * Returns the delay until the next reconcile: for the key's expiry, and to reread a Secret that may change unnoticed.
+ */
 export function templateRequeue(
   template: ProvisioningTemplate,
   observed: ProvisioningTemplateObserved,
@@ -56,7 +61,7 @@ export function templateRequeue(
 ): number | undefined {
   const expiresAt = toMilliseconds(observed.key_expires_at);
   const { keySecretRef, keySha256 } = template.spec;
-  // A used or expired key is of no use to anybody.
+  // A used or expired key need not be restored.
   const minted = !keySecretRef && !keySha256 && !['used', 'expired'].includes(observed.key_state);
   const waits = [
     ...(keySecretRef ? [secretRereadMs.kept] : []),
@@ -68,7 +73,7 @@ export function templateRequeue(
   return waits.length > 0 ? Math.min(...waits) : undefined;
 }
 
-/** What is particular to templates. */
+/** Reconciles templates. */
 export class ProvisioningTemplateReconciler implements KindReconciler<'ProvisioningTemplate'> {
   readonly kind = 'ProvisioningTemplate';
   readonly aspects = ['Accepted', 'ReferencesResolved', 'KeyIssued', 'Synced'];
@@ -90,9 +95,9 @@ export class ProvisioningTemplateReconciler implements KindReconciler<'Provision
     if ('missing' in key) {
       const findings = [
         holds('Accepted', 'Accepted'),
-        unknown('ReferencesResolved', 'KeyMissing', 'not judged: there is no key yet'),
+        unknown('ReferencesResolved', 'KeyMissing', 'not evaluated: there is no key yet'),
         key.missing,
-        unknown('Synced', 'KeyMissing', 'not judged: there is no key yet'),
+        unknown('Synced', 'KeyMissing', 'not evaluated: there is no key yet'),
       ];
       return { blocked: withReady(findings, { reason: 'Ready', message: '' }), requeueAfterMs: key.retryMs };
     }
@@ -107,7 +112,7 @@ export class ProvisioningTemplateReconciler implements KindReconciler<'Provision
     _tenantId: string,
     { id, provisioning_template: observed }: Parameters<KindReconciler<'ProvisioningTemplate'>['observe']>[2],
   ) {
-    if (!observed) throw new Error('the data plane answered nothing about the template');
+    if (!observed) throw new Error('the data plane returned no observation of the template');
     const keyState = toCamelCase<KeyState>(observed.key_state) ?? 'Active';
     const expiresAt = toMilliseconds(observed.key_expires_at);
     const { keySha256, keySecretRef } = template.spec;
@@ -131,7 +136,7 @@ export class ProvisioningTemplateReconciler implements KindReconciler<'Provision
   }
 }
 
-/** 256 random bits, recognisable as a provision key wherever one turns up. */
+/** Returns a new key: 256 random bits, with a prefix that makes leaked provision keys recognisable. */
 function newProvisionKey(): string {
   return `pk_${randomBytes(32).toString('base64url')}`;
 }

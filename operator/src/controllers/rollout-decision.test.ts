@@ -9,7 +9,7 @@ const at = (milliseconds: number) => ({
 });
 const now = 1_000_000;
 
-/** An active rollout of 100 devices whose canary of 20 has all reported success at second 990. */
+/** An active rollout of 100 devices whose canary of 20 devices has succeeded at second 990. */
 const observe = (changes: ObservedFields = {}): OtaRolloutObserved =>
   makeObserved({
     phase: 'active',
@@ -29,19 +29,19 @@ const everyone = { eligible: 100, scheduled: 100, sent: 100, succeeded: 100 };
 describe('decideRollout', () => {
   const cases: [string, Partial<RolloutFacts>, OtaRolloutObserved, RolloutDecision][] = [
     ['completed: nothing', {}, observe({ phase: 'completed', next_timeout_at: at(now - 1) }), {}],
-    ['no steps: a healthy canary stays what it is', {}, observe(), { requeueAfterMs: undefined }],
+    ['no steps: a healthy canary does not expand', {}, observe(), { requeueAfterMs: undefined }],
     ['covered but not scheduled', {}, observe({ covered: 21 }), { action: 'schedule_devices' }],
-    ['a device that is covered may wait', {}, observe({ scheduling_due: true }), { action: 'schedule_devices' }],
-    ['the fleet has not been looked over for hours', { lookDue: true }, observe(), { action: 'schedule_devices' }],
-    ['nor while it was paused', { lookDue: true }, observe({ phase: 'paused' }), { requeueAfterMs: undefined }],
     [
-      'the fleet was looked over just now',
-      { restMs: 4000 },
+      'a covered device may not be scheduled yet',
+      {},
       observe({ scheduling_due: true }),
-      { requeueAfterMs: 4000 },
+      { action: 'schedule_devices' },
     ],
+    ['the fleet has not been scanned for hours', { lookDue: true }, observe(), { action: 'schedule_devices' }],
+    ['the same while paused', { lookDue: true }, observe({ phase: 'paused' }), { requeueAfterMs: undefined }],
+    ['the fleet was just scanned', { restMs: 4000 }, observe({ scheduling_due: true }), { requeueAfterMs: 4000 }],
     [
-      'the fleet was looked over just now, and a deadline comes first',
+      'the fleet was just scanned, and a deadline comes first',
       { restMs: 4000 },
       observe({ scheduling_due: true, next_timeout_at: at(now + 2000) }),
       { requeueAfterMs: 2000 },
@@ -58,9 +58,9 @@ describe('decideRollout', () => {
       observe({ phase: 'paused', next_timeout_at: at(now - 1) }),
       { action: 'expire_devices' },
     ],
-    ['a deadline to come', {}, observe({ next_timeout_at: at(now + 5000) }), { requeueAfterMs: 5000 }],
+    ['a future deadline', {}, observe({ next_timeout_at: at(now + 5000) }), { requeueAfterMs: 5000 }],
     [
-      'a deadline at hand is never waited for less than a second',
+      'an imminent deadline is waited for at least a second',
       {},
       observe({ next_timeout_at: at(now + 1) }),
       { requeueAfterMs: 1000 },
@@ -72,7 +72,7 @@ describe('decideRollout', () => {
       { requeueAfterMs: undefined },
     ],
     [
-      'rolling back, devices on their way',
+      'rolling back, devices pending',
       {},
       observe({ phase: 'rolling_back', rollback_pending: 3, next_timeout_at: at(now + 9000) }),
       { requeueAfterMs: 9000 },
@@ -97,7 +97,7 @@ describe('decideRollout', () => {
       { action: 'complete' },
     ],
     [
-      'a device that is covered may wait: not the end',
+      'not completed while a covered device may not be scheduled yet',
       {},
       observe({ counts: everyone, effective_percent: 100, covered: 100, scheduling_due: true }),
       { action: 'schedule_devices' },
@@ -109,13 +109,13 @@ describe('decideRollout', () => {
       { requeueAfterMs: undefined },
     ],
     [
-      'nobody is eligible: never vacuously complete',
+      'no eligible devices: never vacuously complete',
       { steps: [step(100)] },
       observe({ counts: {}, effective_percent: 20, covered: 0, stage_finished: false, last_terminal_at: undefined }),
       { requeueAfterMs: undefined },
     ],
     [
-      'nobody is eligible at 100 %',
+      'no eligible devices at 100 %',
       {},
       observe({ counts: {}, effective_percent: 100, covered: 0 }),
       { requeueAfterMs: undefined },
@@ -128,7 +128,7 @@ describe('decideRollout', () => {
     ],
     ['the next step begins', { steps: [step(50)] }, observe(), { action: { begin_step: 0 } }],
     ['the step after it', { steps: [step(20), step(100)] }, observe({ step_index: 0 }), { action: { begin_step: 1 } }],
-    ['no step is left', { steps: [step(20)] }, observe({ step_index: 0 }), { requeueAfterMs: undefined }],
+    ['no further step', { steps: [step(20)] }, observe({ step_index: 0 }), { requeueAfterMs: undefined }],
     ['soaking', { steps: [step(50, 30)] }, observe(), { requeueAfterMs: 20_000 }],
     [
       'soaking, with a deadline before its end',
@@ -136,10 +136,10 @@ describe('decideRollout', () => {
       observe({ next_timeout_at: at(now + 4000) }),
       { requeueAfterMs: 4000 },
     ],
-    ['soaked to the moment', { steps: [step(50, 10)] }, observe(), { action: { begin_step: 0 } }],
+    ['soaked exactly long enough', { steps: [step(50, 10)] }, observe(), { action: { begin_step: 0 } }],
     ['soaked, approval is missing', { steps: [step(50, 10, true)] }, observe(), { action: { request_approval: 0 } }],
     [
-      'approval is not asked for before the soak ends',
+      'approval is not requested before the soak ends',
       { steps: [step(50, 30, true)] },
       observe(),
       { requeueAfterMs: 20_000 },
@@ -152,7 +152,7 @@ describe('decideRollout', () => {
       { requeueAfterMs: 20_000 },
     ],
     [
-      'raised past a step by a verb',
+      'raised past a step by a command',
       { steps: [step(50, 3600)] },
       observe({ effective_percent: 60, covered: 20, stage_finished: false }),
       { action: { begin_step: 0 } },
@@ -166,7 +166,7 @@ describe('decideRollout', () => {
 });
 
 describe('toAdvanceRequest', () => {
-  it('carries the revision and one action', () => {
+  it('contains the revision and one action', () => {
     const head = { tenant_id: 'acme', rollout_id: 'r', revision: 7n };
     expect(toAdvanceRequest('acme', 'r', 7n, 'complete')).to.deep.equal({ ...head, complete: {} });
     expect(toAdvanceRequest('acme', 'r', 7n, { begin_step: 2 })).to.deep.equal({

@@ -1,7 +1,7 @@
-// What a rollout does next: one decision from the manifest's steps, what the data plane observed, and its clock.
+// Decides what a rollout does next from the manifest's steps, the data plane's observation, and its clock.
 //
-// Only the operator decides this; the data plane carries a decision out if nothing has changed since. It never decides to
-// stop: the automatic pause is part of the report that causes it.
+// Only the operator makes these decisions; the data plane executes one if nothing has changed since. Pausing is not
+// among them: the automatic pause is part of the transaction of the report that causes it.
 import type {
   AdvanceRolloutRequest,
   OtaRolloutObserved,
@@ -9,7 +9,7 @@ import type {
 } from '@kellet/proto/ts/kellet/control/v1/control';
 import { toMilliseconds } from '../messages.ts';
 
-/** What the data plane is asked to do. */
+/** Action for the data plane to execute. */
 export type RolloutAction =
   | 'schedule_devices'
   | 'expire_devices'
@@ -18,25 +18,25 @@ export type RolloutAction =
   | { begin_step: number }
   | { request_approval: number };
 
-/** An action, or a time to look again, or neither: the next report will bring the next decision. */
+/** An action, or a delay until the next decision, or neither if the next report triggers it. */
 export interface RolloutDecision {
   action?: RolloutAction;
   requeueAfterMs?: number;
 }
 
-/** A timer that lies in the past is looked at again after this, so that a disagreement of clocks never spins. */
+/** Minimum delay for a timer in the past, so that differing clocks cannot cause a busy loop. */
 const shortestWaitMs = 1000;
 
-/** What the decision looks at beside the observation. */
+/** Input of the decision besides the observation. */
 export interface RolloutFacts {
   steps: readonly RolloutStep[];
-  /** The fleet has not been looked over for hours, or never by this operator: nothing calls for it, but nothing is taken for granted. */
+  /** The fleet has not been scanned for hours, or never by this operator, so it is scanned as a precaution. */
   lookDue: boolean;
-  /** Milliseconds for which the fleet is not looked over again: each look costs the data plane time that grows with it. */
+  /** Milliseconds until the fleet may be scanned again, because the cost of a scan grows with the fleet. */
   restMs: number;
 }
 
-/** Decides the next thing to do for a rollout. */
+/** Decides the next action of a rollout. */
 export function decideRollout(facts: RolloutFacts, observed: OtaRolloutObserved): RolloutDecision {
   const now = toMilliseconds(observed.now) ?? 0;
   if (observed.phase === 'completed') return {};
@@ -52,7 +52,7 @@ export function decideRollout(facts: RolloutFacts, observed: OtaRolloutObserved)
   return action ? { action } : { requeueAfterMs: untilTimeout };
 }
 
-/** @returns what an active rollout does, or the milliseconds until its next step, or undefined */
+/** Returns the next action of an active rollout, or the milliseconds until it is due, or undefined. */
 function nextAction(
   { steps, lookDue, restMs }: RolloutFacts,
   observed: OtaRolloutObserved,
@@ -66,7 +66,7 @@ function nextAction(
   const index = observed.step_index + 1;
   const step = steps[index];
   if (!step) return undefined;
-  // A verb has raised the rollout past the step already: nothing is left to soak or to approve.
+  // A command has already raised the rollout past this step: there is nothing to soak or approve.
   if (step.percent <= observed.effective_percent && !step.approval) return { begin_step: index };
   if (!observed.stage_finished) return undefined;
   const rested = toMilliseconds(observed.last_terminal_at);
@@ -76,7 +76,7 @@ function nextAction(
   return { begin_step: index };
 }
 
-/** Every device of the whole fleet has succeeded or was skipped; never of an empty fleet. */
+/** Reports whether every device of a non-empty fleet has succeeded or was skipped. */
 function everyTargetSucceeded({ counts, effective_percent }: OtaRolloutObserved): boolean {
   if (!counts || effective_percent < 100) return false;
   return (
@@ -86,7 +86,7 @@ function everyTargetSucceeded({ counts, effective_percent }: OtaRolloutObserved)
   );
 }
 
-/** @returns the request that carries out an action on the revision that it was decided on */
+/** Returns the request to execute an action on the revision for which it was decided. */
 export function toAdvanceRequest(
   tenantId: string,
   rolloutId: string,

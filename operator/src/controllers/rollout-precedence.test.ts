@@ -38,25 +38,25 @@ describe('rolloutAhead', () => {
     ['alone', {}, {}, undefined],
     ['an older one', { created: 2 }, { other: { created: 1 } }, 'other'],
     ['a younger one', { created: 1 }, { other: { created: 2 } }, undefined],
-    ['of one second, by name', { created: 1 }, { a: { created: 1 }, z: { created: 1 } }, 'a'],
+    ['created in the same second, by name', { created: 1 }, { a: { created: 1 }, z: { created: 1 } }, 'a'],
     ['an older one of another package of the type', { created: 2 }, { other: { packageName: 'firmware-3' } }, 'other'],
     ['an older one of another type', { created: 2 }, { other: { packageName: 'app-1' } }, undefined],
     ['an older one of another profile', { created: 2 }, { other: { profile: 'pumps' } }, undefined],
-    ['an older one whose package is not known', { created: 2 }, { other: { packageName: 'nothing' } }, undefined],
+    ['an older one with an unknown package', { created: 2 }, { other: { packageName: 'nothing' } }, undefined],
     ['a completed one', { created: 2 }, { other: { phase: 'Completed' } }, undefined],
     ['one that is being deleted', { created: 2 }, { other: { phase: 'Active', deleted: true } }, undefined],
     ['a younger one that has begun', { created: 1 }, { other: { created: 2, phase: 'Active' } }, 'other'],
-    ['a paused one has begun', { created: 1 }, { other: { created: 2, phase: 'Paused' } }, 'other'],
+    ['a younger one that is paused', { created: 1 }, { other: { created: 2, phase: 'Paused' } }, 'other'],
     ['it has begun itself', { created: 2, phase: 'Active' }, { other: { created: 1 } }, undefined],
     [
-      'one that has begun before one that is older',
+      'one that has begun takes precedence over an older one',
       { created: 3 },
       { old: { created: 1 }, run: { created: 2, phase: 'Active' } },
       'run',
     ],
   ];
   for (const [name, given, others, want] of cases) {
-    it(`${name}: ${want ?? 'nobody'}`, () => {
+    it(`${name}: ${want ?? 'none'}`, () => {
       const rollout = makeRollout('mine', given);
       const all = [rollout, ...Object.entries(others).map(([other, its]) => makeRollout(other, its))];
       expect(rolloutAhead(rollout, all, (packageName) => types[packageName])?.metadata.name).to.equal(want);

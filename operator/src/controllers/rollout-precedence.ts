@@ -1,11 +1,11 @@
-// Which of several rollouts of one profile and package type may run: one that has begun goes first, then the oldest.
+// Decides which of several rollouts of one profile and package type may run: one that has begun, else the oldest.
 import type { OtaRollout } from '@kellet/crds';
 import { isTrue } from '../conditions.ts';
 import { isBeingDeleted } from '../resources.ts';
 
 /**
- * @returns the rollout that this one has to wait for, if any. `typeOf` tells the type of a package by its name, undefined
- * when it is not known; a rollout whose package is not known holds nobody up.
+ * Returns the rollout that this one has to wait for, if any. `typeOf` returns the type of a package by name, or
+ * undefined if it is unknown; a rollout with an unknown package blocks no other.
  */
 export function rolloutAhead(
   rollout: OtaRollout,
@@ -26,7 +26,7 @@ export function rolloutAhead(
   return ahead;
 }
 
-/** Whether the data plane has taken the rollout up. */
+/** Reports whether the data plane has accepted the rollout. */
 function hasBegun(rollout: OtaRollout): boolean {
   return rollout.status?.phase !== undefined && isTrue(rollout, 'Accepted');
 }

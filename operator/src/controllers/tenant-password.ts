@@ -1,4 +1,4 @@
-// The first administrator's password of a tenant: from a Secret that the manifest names, or generated into one.
+// The password of a tenant's first administrator: read from a Secret that the manifest names, or generated into one.
 //
 // RBAC: secrets: get, create, in the tenant's namespace (secret-access.ts); get in the operator's own.
 import { apiVersion, createdByApi, createdByLabel, type Tenant } from '@kellet/crds';
@@ -8,40 +8,40 @@ import type { KubernetesClient } from '../runtime/kubernetes-client.ts';
 import { isAlreadyExists } from '../runtime/kubernetes-error.ts';
 import { findSecret } from '../secrets.ts';
 
-/** A password (empty: the account keeps its own, or there is none to make), or what stands in the way. */
+/** A password (empty if the account keeps its own or there is no account), or the problem. */
 export type AdminPassword = { password: string; finding: Finding } | { missing: Finding; retryMs: number };
 
-/** Least length of a password (API.md, users). */
+/** Minimum length of a password, the same as in the API. */
 const shortestPassword = 12;
 const missingRetryMs = 3000;
 const generatedDataKey = 'password';
 
-/** Where a tenant's password comes from. */
+/** Source of a tenant's password. */
 export type PasswordSource =
   { from: 'nowhere'; why: string } | { from: 'reference' } | { from: 'generated'; secretName: string };
 
-/** Decides where the password comes from. A tenant that was made once never gets a second password from here. */
+/** Decides where the password comes from. */
 export function decidePasswordSource(tenant: Tenant): PasswordSource {
   const { adminEmail, adminPasswordSecretRef } = tenant.spec;
-  if (!adminEmail) return { from: 'nowhere', why: 'the tenant has no administrator of its own' };
+  if (!adminEmail) return { from: 'nowhere', why: 'the tenant has no adminEmail' };
   if (adminPasswordSecretRef) return { from: 'reference' };
   if (tenant.metadata.labels?.[createdByLabel] === createdByApi) {
-    return { from: 'nowhere', why: 'the password was given with the request that made the tenant' };
+    return { from: 'nowhere', why: 'the password was given in the request that created the tenant' };
   }
   return { from: 'generated', secretName: `${tenant.metadata.name}-admin` };
 }
 
-/** The namespaces in which a password may lie. */
+/** Namespaces in which the password's Secret may be. */
 export interface PasswordNamespaces {
-  /** The tenant's. */
+  /** The tenant's namespace. */
   tenant: string;
-  /** The operator's. */
+  /** The operator's namespace. */
   own: string;
 }
 
 /**
- * Finds or generates the password. `ensureAccess` resolves once Secrets of the tenant's namespace may be used, `newPassword`
- * makes a password that cannot be guessed.
+ * Finds or generates the password. `ensureAccess` resolves once Secrets of the tenant's namespace are accessible;
+ * `newPassword` generates an unguessable password.
  */
 export async function resolveAdminPassword(
   client: Pick<KubernetesClient, 'get' | 'create'>,
@@ -57,9 +57,9 @@ export async function resolveAdminPassword(
   const name = source.from === 'generated' ? source.secretName : reference!.name;
   const at = source.from === 'generated' ? namespaces.tenant : reference!.namespace;
   if (at !== namespaces.tenant && at !== namespaces.own) {
-    const allowed = `${namespaces.tenant}, the tenant's, or ${namespaces.own}, the operator's`;
+    const allowed = `the tenant's namespace ${namespaces.tenant} or the operator's namespace ${namespaces.own}`;
     const message = `adminPasswordSecretRef.namespace must be ${allowed}`;
-    // The account was made before this was asked for, and keeps its password.
+    // The account was created before this rule existed, and keeps its password.
     if (isTrue(tenant, 'Synced'))
       return { password: '', finding: holds('ReferencesResolved', 'SecretIgnored', message) };
     return missing('SecretNamespaceRefused', message);
@@ -69,7 +69,7 @@ export async function resolveAdminPassword(
   const where = `Secret ${at}/${name}`;
   let secret = await findSecret(client, at, name);
   if (!secret && isTrue(tenant, 'Synced')) {
-    const message = `${where} is gone; the administrator keeps the password that the account was made with`;
+    const message = `${where} no longer exists; the administrator's account keeps its password`;
     return { password: '', finding: holds('ReferencesResolved', 'SecretGone', message) };
   }
   if (!secret && source.from === 'generated') secret = await generate(client, tenant, at, name, newPassword());

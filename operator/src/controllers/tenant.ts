@@ -1,7 +1,9 @@
-// Tenant: makes or adopts the tenant's namespace, finds or generates the first password, and applies limits and defaults.
+// Tenant: creates or adopts the tenant's namespace, finds or generates the initial password, and applies limits and
+// defaults.
 //
-// RBAC: kellet.dev tenants: get, list, watch, patch (finalizers), delete (a cancelled creation); tenants/status: get, patch.
-// namespaces: get, list, watch, create. secrets: see tenant-password.ts and secret-access.ts. events: create, patch.
+// RBAC: kellet.dev tenants: get, list, watch, patch (finalizers), delete (a cancelled creation); tenants/status: get,
+// patch. namespaces: get, list, watch, create. secrets: see tenant-password.ts and secret-access.ts. events: create,
+// patch.
 import { randomBytes } from 'node:crypto';
 import { apiVersion, createdByLabel, tenantLabel, type Tenant, type TenantSpec } from '@kellet/crds';
 import type { ApplyResponse, TenantSpec as TenantMessage } from '@kellet/proto/ts/kellet/control/v1/control';
@@ -22,11 +24,11 @@ const aspects = ['Accepted', 'ReferencesResolved', 'Synced'];
 const removalRetryMs = 10_000;
 const conflictRetryMs = 30_000;
 
-/** What becomes of a deleted tenant, for people. */
+/** Message of the event on deletion. */
 const dataKept =
-  'every credential of the tenant has ended; its devices, telemetry and proofs stay in the database, and its name is never given out again';
+  'all credentials of the tenant are revoked; its devices, telemetry and proofs stay in the database, and its name cannot be reused';
 
-/** The manifest as the data plane takes it. */
+/** Converts the manifest to the message of the control protocol. */
 export function toTenantMessage(spec: TenantSpec, name: string, namespace: string, password: string): TenantMessage {
   const { quotas, defaults } = spec;
   return {
@@ -54,7 +56,7 @@ export function toTenantMessage(spec: TenantSpec, name: string, namespace: strin
   };
 }
 
-/** @returns the namespace that is made for a tenant; it goes with the Tenant */
+/** Returns the namespace to create for a tenant. It is owned by the Tenant and deleted with it. */
 export function toNamespace(tenant: Tenant): Namespace {
   const { name, uid = '' } = tenant.metadata;
   return {
@@ -76,7 +78,7 @@ export class TenantReconciler {
     this.#environment = environment;
   }
 
-  /** Makes namespace and data plane agree with one Tenant. */
+  /** Reconciles a Tenant with its namespace and the data plane. */
   async reconcile({ name }: ObjectKey, context: ReconcileContext): Promise<Outcome> {
     const { client, cluster, dataPlane, statuses, secretAccess, ownNamespace } = this.#environment;
     let tenant = cluster.get('Tenant', { namespace: '', name });
@@ -87,7 +89,7 @@ export class TenantReconciler {
     if (!isHeld(tenant)) tenant = await statuses.track(tenant.metadata.uid ?? '', hold(client, tenant));
     const namespace = cluster.chosenNamespace(name) ?? (await this.#makeNamespace(tenant));
     if ('conflict' in namespace) {
-      // What was its namespace once still holds what it has in the data plane.
+      // The previous namespace remains recorded, because its resources are still in the data plane.
       const { namespace: recorded, namespaceUid } = tenant.status ?? {};
       const kept = { ...(recorded && { namespace: recorded }), ...(namespaceUid && { namespaceUid }) };
       const outcome = await this.#write(tenant, kept, [fails('Ready', 'NamespaceConflict', namespace.conflict)]);
@@ -95,10 +97,10 @@ export class TenantReconciler {
     }
     const status = { namespace: namespace.metadata.name, namespaceUid: namespace.metadata.uid };
     if (tenant.spec.namespace !== undefined && tenant.spec.namespace !== status.namespace) {
-      const message = `the tenant's namespace is ${status.namespace}, which spec.namespace cannot change`;
+      const message = `spec.namespace must be ${status.namespace}, the tenant's current namespace`;
       return this.#write(tenant, status, [fails('Ready', 'NamespaceConflict', message)]);
     }
-    // When it is gone its deletion comes as a change, and a new one is made.
+    // Once it is gone, its deletion triggers a reconcile that creates a new one.
     if (isBeingDeleted(namespace)) {
       const message = `namespace ${status.namespace} is being deleted`;
       return this.#write(tenant, status, [fails('Ready', 'NamespaceTerminating', message)]);
@@ -113,7 +115,7 @@ export class TenantReconciler {
       const findings = [
         holds('Accepted', 'Accepted'),
         found.missing,
-        unknown('Synced', 'PasswordMissing', 'not applied yet'),
+        unknown('Synced', 'PasswordMissing', 'not applied: there is no password yet'),
       ];
       return earliest(await this.#write(tenant, status, ready(findings)), found.retryMs);
     }
@@ -134,7 +136,10 @@ export class TenantReconciler {
     return this.#write(tenant, status, ready(findings));
   }
 
-  /** Makes the tenant's namespace, or takes the one of its name if that belongs to it. @returns why not otherwise */
+  /**
+   * Creates the tenant's namespace, or returns the existing one with its name if it belongs to the tenant; else the
+   * conflict.
+   */
   async #makeNamespace(tenant: Tenant): Promise<Namespace | { conflict: string }> {
     const { client } = this.#environment;
     const wanted = toNamespace(tenant);
@@ -203,20 +208,20 @@ export class TenantReconciler {
   }
 }
 
-/** Says what stands between a tenant and a namespace of the name that it is to have, and what to do. */
+/** Returns a message that explains why an existing namespace does not belong to the tenant, and what to do. */
 function conflictOf(tenant: Tenant, { metadata: { name, labels } }: Namespace): string {
   const label = `${tenantLabel}=${tenant.metadata.name}`;
   if (labels?.[tenantLabel] !== tenant.metadata.name) {
-    const missing = `namespace ${name} exists without the label ${label}`;
+    const missing = `namespace ${name} exists but does not have the label ${label}`;
     return tenant.spec.namespace === undefined
-      ? `${missing}: delete it, or adopt it by the label and spec.namespace: ${name}`
-      : `${missing}: set it to give the namespace to the tenant`;
+      ? `${missing}: delete it, or adopt it by setting the label and spec.namespace: ${name}`
+      : `${missing}: set the label to adopt it`;
   }
-  return `namespace ${name} was not made for this Tenant: delete it, or adopt it by spec.namespace: ${name}`;
+  return `namespace ${name} was not created for this Tenant: delete it, or adopt it by setting spec.namespace: ${name}`;
 }
 
 function ready(findings: Finding[]): Finding[] {
-  return withReady(findings, { reason: 'Synced', message: 'the tenant can be used' });
+  return withReady(findings, { reason: 'Synced', message: 'the tenant is ready for use' });
 }
 
 function newPassword(): string {

@@ -1,13 +1,13 @@
-// Growing delays with jitter, so that many clients of a server that comes back do not come back at once.
+// Exponential backoff with jitter.
 import type { Clock } from './clock.ts';
 
-/** Bounds of a growing delay, in milliseconds. */
+/** First and longest delay, in milliseconds. */
 export interface BackoffBounds {
   first: number;
   longest: number;
 }
 
-/** A delay that doubles with each failure and starts anew after a success. */
+/** A delay that doubles with each failure and is reset by a success. */
 export class Backoff {
   readonly #bounds: BackoffBounds;
   readonly #clock: Clock;
@@ -18,14 +18,14 @@ export class Backoff {
     this.#clock = clock;
   }
 
-  /** @returns the milliseconds to wait after one more failure: half to all of the doubled delay */
+  /** Returns the milliseconds to wait after another failure: between half and all of the doubled delay. */
   next(): number {
     const ceiling = Math.min(this.#bounds.longest, this.#bounds.first * 2 ** Math.min(this.#failures, 40));
     this.#failures += 1;
     return ceiling * (0.5 + this.#clock.random() / 2);
   }
 
-  /** Forgets the failures. */
+  /** Resets the delay. */
   reset(): void {
     this.#failures = 0;
   }

@@ -1,21 +1,21 @@
 // Time, timers and randomness as dependencies, so that queues and elections can be tested without waiting.
 
-/** What the runtime needs of time and chance. */
+/** Source of time and randomness. */
 export interface Clock {
-  /** Milliseconds since 1970, for what others read. It jumps when the machine's clock is set. */
+  /** Wall-clock time in milliseconds since 1970. It jumps when the system clock is set. */
   now(): number;
-  /** Milliseconds since some moment, for measuring how long things take: it never jumps. */
+  /** Monotonic time in milliseconds, for measuring durations. */
   monotonic(): number;
-  /** Calls back after some milliseconds. @returns a function that takes it back */
+  /** Calls back after a delay. Returns a function that cancels the call. */
   schedule(callback: () => void, milliseconds: number): () => void;
   /** A number from 0 (inclusive) to 1 (exclusive). */
   random(): number;
 }
 
-/** Longest delay that a timer of the runtime can take; longer ones come back early and are judged anew. */
+/** Longest delay of a Node timer. Longer ones fire early, and the caller re-evaluates. */
 export const longestDelay = 2 ** 31 - 1;
 
-/** The machine's clock. */
+/** The system clock. */
 export const systemClock: Clock = {
   now: () => Date.now(),
   monotonic: () => performance.now(),
@@ -26,7 +26,7 @@ export const systemClock: Clock = {
   random: () => Math.random(),
 };
 
-/** Waits; ends early, without an error, when the signal aborts. */
+/** Waits. Resolves early, without an error, if the signal aborts. */
 export function sleep(clock: Clock, milliseconds: number, signal: AbortSignal): Promise<void> {
   return new Promise((resolve) => {
     if (signal.aborted) return resolve();

@@ -12,7 +12,7 @@ const exists = new KubernetesError(409, { reason: 'AlreadyExists' });
 describe('judge', () => {
   const cases: [string, Parameters<typeof judge>[0], Verdict][] = [
     ['done', { outcome: {} }, { result: 'success', requeue: 'never' }],
-    ['look again', { outcome: { requeueAfterMs: 7 } }, { result: 'requeue_after', requeue: 'after', milliseconds: 7 }],
+    ['requeue', { outcome: { requeueAfterMs: 7 } }, { result: 'requeue_after', requeue: 'after', milliseconds: 7 }],
     ['conflict', { error: conflict }, { result: 'requeue', requeue: 'rate-limited' }],
     ['already exists', { error: exists }, { result: 'error', requeue: 'rate-limited', kind: 'failure' }],
     ['failure', { error: new Error('x') }, { result: 'error', requeue: 'rate-limited', kind: 'failure' }],
@@ -40,7 +40,7 @@ function makeController(reconcile: Reconcile, concurrency = 1, logger = createLo
 }
 
 describe('Controller', () => {
-  it('retries what fails, later each time, and goes on with other keys', async () => {
+  it('retries failing keys with growing delays while processing others', async () => {
     const calls: string[] = [];
     const { clock, controller, stop, metrics } = makeController(async ({ namespace, name }) => {
       calls.push(`${namespace}/${name}`);
@@ -62,7 +62,7 @@ describe('Controller', () => {
     await controller.stopped();
   });
 
-  it('never reconciles one key twice at a time', async () => {
+  it('never reconciles a key concurrently', async () => {
     let running = 0;
     let most = 0;
     let total = 0;
@@ -88,7 +88,7 @@ describe('Controller', () => {
     await controller.stopped();
   });
 
-  it('runs as many reconciles at a time as it may, and no more', async () => {
+  it('limits the number of concurrent reconciles', async () => {
     let running = 0;
     let most = 0;
     const { clock, controller, stop, metrics } = makeController(async () => {
@@ -106,7 +106,7 @@ describe('Controller', () => {
     await controller.stopped();
   });
 
-  it('says of each reconcile whose it was, how it ended and what follows, as loudly as it deserves', async () => {
+  it('logs the object, result and retry of each reconcile at an appropriate level', async () => {
     const lines: Record<string, unknown>[] = [];
     const logger = pino({ level: 'debug' }, { write: (line: string) => void lines.push(JSON.parse(line) as never) });
     const endings: (() => never)[] = [
@@ -128,7 +128,7 @@ describe('Controller', () => {
     controller.queue.add('acme/pump');
     await clock.advance(0);
     expect(lines.map(({ level, kind, retryMs, msg }) => ({ level, kind, retryMs, msg }))).to.deep.equal([
-      { level: 30, kind: undefined, retryMs: 5, msg: 'the object changed meanwhile: trying again' },
+      { level: 30, kind: undefined, retryMs: 5, msg: 'the object changed during the reconcile: retrying' },
       { level: 50, kind: 'failure', retryMs: 10, msg: 'reconcile failed' },
       { level: 50, kind: 'terminal', retryMs: undefined, msg: 'reconcile failed' },
       { level: 20, kind: undefined, retryMs: undefined, msg: 'reconciled' },
@@ -139,7 +139,7 @@ describe('Controller', () => {
     await controller.stopped();
   });
 
-  it('looks again after the time that was asked for', async () => {
+  it('requeues after the requested delay', async () => {
     let calls = 0;
     const { clock, controller, stop } = makeController(async () => ({
       requeueAfterMs: ++calls < 3 ? 1000 : undefined,
@@ -155,7 +155,7 @@ describe('Controller', () => {
     await controller.stopped();
   });
 
-  it('finishes its work when it is stopped, and starts none', async () => {
+  it('finishes running work at shutdown and starts no more', async () => {
     const gate = Promise.withResolvers<void>();
     let finished = 0;
     const { controller, stop } = makeController(async () => {

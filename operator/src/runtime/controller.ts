@@ -1,4 +1,4 @@
-// Takes keys from a queue and reconciles them, several at a time, and decides what a result or a failure means.
+// Reconciles keys from a queue concurrently, and handles results and failures.
 import { randomUUID } from 'node:crypto';
 import type { Clock } from './clock.ts';
 import { isConflict } from './kubernetes-error.ts';
@@ -7,24 +7,24 @@ import type { Metrics, ReconcileResult } from './metrics.ts';
 import { parseKey, type ObjectKey } from './resource.ts';
 import { WorkQueue } from './work-queue.ts';
 
-/** What a reconcile asks for. */
+/** Result of a reconcile. */
 export interface Outcome {
-  /** Look again after so many milliseconds. */
+  /** Reconcile again after this many milliseconds. */
   requeueAfterMs?: number;
 }
 
-/** What a reconcile is given beside its key. */
+/** Context of a reconcile. */
 export interface ReconcileContext {
-  /** Names the controller, the object and this reconcile on every line. */
+  /** Includes the controller, the object and this reconcile in every line. */
   logger: Logger;
-  /** Aborts when the process must stop. */
+  /** Aborts at shutdown. */
   signal: AbortSignal;
 }
 
-/** Makes the world agree with one object. Must be safe to repeat at any time, also after dying anywhere inside. */
+/** Reconciles one object. Must be idempotent, also after a crash at any point. */
 export type Reconcile = (key: ObjectKey, context: ReconcileContext) => Promise<Outcome>;
 
-/** A failure that no retry mends; the next change of the object is the next attempt. */
+/** A permanent failure: it is not retried until the object changes. */
 export class TerminalError extends Error {
   constructor(message: string, options?: ErrorOptions) {
     super(message, options);
@@ -32,14 +32,16 @@ export class TerminalError extends Error {
   }
 }
 
-/** What to do with a key after its reconcile. */
+/** How to handle a key after its reconcile. */
 export type Verdict =
   | { result: 'success'; requeue: 'never' }
   | { result: 'requeue_after'; requeue: 'after'; milliseconds: number }
   | { result: 'requeue'; requeue: 'rate-limited' }
   | { result: 'error'; requeue: 'rate-limited' | 'never'; kind: 'failure' | 'terminal' | 'panic' };
 
-/** Judges how a reconcile ended. A conflict is no error: somebody else was faster, and the cache will show what they did. */
+/**
+ * Decides how to handle the end of a reconcile. A conflict is not an error: the cache will receive the other change.
+ */
 export function judge(ending: { outcome: Outcome } | { error: unknown }): Verdict {
   if ('outcome' in ending) {
     const { requeueAfterMs } = ending.outcome;
@@ -53,18 +55,18 @@ export function judge(ending: { outcome: Outcome } | { error: unknown }): Verdic
   return { result: 'error', requeue: 'rate-limited', kind: panic ? 'panic' : 'failure' };
 }
 
-/** What a controller needs. */
+/** Options of a controller. */
 export interface ControllerOptions {
   name: string;
   reconcile: Reconcile;
   clock: Clock;
   logger: Logger;
   metrics: Metrics;
-  /** Reconciles at a time (4). */
+  /** Maximum number of concurrent reconciles (default 4). */
   concurrency?: number;
 }
 
-/** Workers over a queue of keys. */
+/** A queue of keys with workers. */
 export class Controller {
   readonly name: string;
   readonly queue: WorkQueue;
@@ -81,14 +83,14 @@ export class Controller {
     }
   }
 
-  /** Starts the workers; they end when the signal aborts and their current work is done. */
+  /** Starts the workers. They end when the signal aborts and their current work is done. */
   start(signal: AbortSignal): void {
     signal.addEventListener('abort', () => this.queue.close(), { once: true });
     if (signal.aborted) this.queue.close();
     this.#workers = Array.from({ length: this.#options.concurrency }, () => this.#work(signal));
   }
 
-  /** Resolves when every worker has ended. */
+  /** Resolves when all workers have ended. */
   async stopped(): Promise<void> {
     await Promise.all(this.#workers);
   }
@@ -133,7 +135,7 @@ export class Controller {
     if (verdict.requeue !== 'rate-limited') this.queue.forget(key);
     if (verdict.requeue === 'after') this.queue.addAfter(key, verdict.milliseconds);
     const retryMs = verdict.requeue === 'rate-limited' ? this.queue.addRateLimited(key) : undefined;
-    if (verdict.result === 'requeue') logger.info({ retryMs }, 'the object changed meanwhile: trying again');
+    if (verdict.result === 'requeue') logger.info({ retryMs }, 'the object changed during the reconcile: retrying');
     else if (verdict.result === 'error') logger.error({ err: error, kind: verdict.kind, retryMs }, 'reconcile failed');
     else logger.debug({ result: verdict.result }, 'reconciled');
   }

@@ -42,7 +42,7 @@ const object = (uid: string, namespace?: string): KubernetesObject => ({
 const paused = { type: 'Warning', reason: 'Paused', message: '3 of 10 failed' } as const;
 
 describe('EventRecorder', () => {
-  it('counts a repeated happening up instead of writing it again', async () => {
+  it('increments the count of a repeated event', async () => {
     const { created, patched, recorder } = makeRecorder();
     for (let index = 0; index < 3; index += 1) recorder.record(object('1', 'ns'), paused);
     recorder.record(object('2', 'ns'), paused);
@@ -53,7 +53,7 @@ describe('EventRecorder', () => {
     expect(created[0]!.metadata.namespace).to.equal('ns');
   });
 
-  it('writes anew what the server has forgotten', async () => {
+  it('creates an event again after the server has deleted it', async () => {
     const { created, forgotten, recorder } = makeRecorder();
     recorder.record(object('1', 'ns'), paused);
     await recorder.flush();
@@ -63,7 +63,7 @@ describe('EventRecorder', () => {
     expect(created).to.have.length(2);
   });
 
-  it('cuts a flood about one object and lets others through', async () => {
+  it('rate-limits events per object', async () => {
     const { clock, created, recorder } = makeRecorder();
     for (let index = 0; index < 100; index += 1) recorder.record(object('1', 'ns'), { ...paused, message: `${index}` });
     recorder.record(object('2', 'ns'), paused);
@@ -75,14 +75,14 @@ describe('EventRecorder', () => {
     expect(created).to.have.length(27);
   });
 
-  it('drops what is more than may wait', async () => {
+  it('drops events beyond the queue limit', async () => {
     const { created, recorder } = makeRecorder({ pending: 2 });
     for (let index = 0; index < 5; index += 1) recorder.record(object(`${index}`, 'ns'), paused);
     await recorder.flush();
     expect(created).to.have.length(2);
   });
 
-  it('keeps nobody waiting at the end for a server that does not answer', async () => {
+  it('limits the time flush waits for an unresponsive server', async () => {
     const clock = new TestClock();
     const never = (): Promise<never> => new Promise(() => undefined);
     const recorder = new EventRecorder({
@@ -96,7 +96,7 @@ describe('EventRecorder', () => {
     expect(clock.pending()).to.deep.equal([]);
   });
 
-  it('puts events about cluster-scoped objects into the default namespace', async () => {
+  it('writes events about cluster-scoped objects to the default namespace', async () => {
     const { created, recorder } = makeRecorder();
     recorder.record(object('1'), paused);
     await recorder.flush();

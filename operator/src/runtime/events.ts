@@ -1,4 +1,4 @@
-// Kubernetes Events about objects: repeated ones raise a count, floods are cut, and nobody waits for them.
+// Writes Kubernetes Events in the background. Repeated events increment a count; floods are rate-limited.
 import { createHash } from 'node:crypto';
 import { sleep, type Clock } from './clock.ts';
 import type { KubernetesClient } from './kubernetes-client.ts';
@@ -7,7 +7,7 @@ import type { Logger } from './logger.ts';
 import type { Metrics } from './metrics.ts';
 import type { KubernetesObject, Resource } from './resource.ts';
 
-/** Where Events lie. */
+/** API resource of Events. */
 export const events: Resource = { group: '', version: 'v1', plural: 'events', kind: 'Event', namespaced: true };
 
 /** An Event object of the core group. */
@@ -24,16 +24,16 @@ interface EventObject extends KubernetesObject {
   reportingInstance: string;
 }
 
-/** What happened to an object. */
+/** Content of an event about an object. */
 export interface Happening {
   type: 'Normal' | 'Warning';
-  /** CamelCase, for programs. */
+  /** Machine-readable, in CamelCase. */
   reason: string;
-  /** For people, at most 1024 characters. */
+  /** Human-readable, at most 1024 characters. */
   message: string;
 }
 
-/** What a recorder needs. */
+/** Options of a recorder. */
 export interface EventRecorderOptions {
   client: Pick<KubernetesClient, 'create' | 'mergePatch'>;
   clock: Clock;
@@ -41,13 +41,13 @@ export interface EventRecorderOptions {
   metrics: Pick<Metrics, 'eventsDropped'>;
   component: string;
   instance: string;
-  /** Events that may wait to be written (1000). */
+  /** Maximum number of queued events (default 1000). */
   pending?: number;
-  /** Events that are remembered to be counted up (4096). */
+  /** Maximum number of recent events kept for deduplication (default 4096). */
   remembered?: number;
 }
 
-/** Events of one object: at most this many at once, then one in so many milliseconds. */
+/** Rate limit per object: a burst, then one event per interval in milliseconds. */
 const burst = 25;
 const refillMs = 300_000;
 
@@ -60,7 +60,7 @@ interface Known {
 /** Writes Events in the background. */
 export class EventRecorder {
   readonly #options: Required<EventRecorderOptions>;
-  /** By object and content, oldest first. */
+  /** Written events by a hash of object and content, oldest first. */
   readonly #known = new Map<string, Known>();
   readonly #budgets = new Map<string, { tokens: number; at: number }>();
   #waiting = 0;
@@ -70,7 +70,7 @@ export class EventRecorder {
     this.#options = { pending: 1000, remembered: 4096, ...options };
   }
 
-  /** Records that something happened to an object. Never throws and never waits. */
+  /** Queues an event about an object. Never throws and never waits. */
   record(object: KubernetesObject, happening: Happening): void {
     const { metrics, pending, clock } = this.#options;
     if (this.#waiting >= pending || !this.#allow(object.metadata.uid ?? '')) {
@@ -84,12 +84,12 @@ export class EventRecorder {
       .catch((error: unknown) => {
         metrics.eventsDropped.inc();
         const message = error instanceof Error ? error.message : String(error);
-        this.#options.logger.warn({ error: message, reason: happening.reason }, 'could not write an Event');
+        this.#options.logger.warn({ error: message, reason: happening.reason }, 'failed to write an Event');
       })
       .finally(() => (this.#waiting -= 1));
   }
 
-  /** Resolves when everything recorded so far was written or given up, after five seconds at the latest. */
+  /** Resolves when all queued events have been written or dropped, or after five seconds. */
   async flush(): Promise<void> {
     const written = new AbortController();
     const patience = sleep(this.#options.clock, 5000, written.signal);
@@ -120,13 +120,13 @@ export class EventRecorder {
         this.#remember(this.#known, id, known);
         return;
       } catch (error) {
-        // The server forgets Events after an hour.
+        // The server deletes Events after an hour.
         if (!isNotFound(error)) throw error;
       }
     }
     const made: Known = {
       name: `${name.slice(0, 220)}.${at.toString(16)}${id.slice(0, 8)}`,
-      // Events about cluster-scoped objects live in the default namespace.
+      // Events about cluster-scoped objects belong in the default namespace.
       namespace: namespace || 'default',
       count: 1,
     };
@@ -155,7 +155,7 @@ export class EventRecorder {
     this.#remember(this.#known, id, made);
   }
 
-  /** Keeps an entry as the newest and drops the oldest beyond the bound. */
+  /** Stores an entry as the newest and evicts the oldest ones beyond the limit. */
   #remember<T>(map: Map<string, T>, key: string, value: T): void {
     map.delete(key);
     map.set(key, value);

@@ -23,7 +23,7 @@ describe('serveHealth', () => {
     return { status: response.status, text: await response.text() };
   };
 
-  it('is ready only while every dependency is healthy, and alive always', async () => {
+  it('is ready only while all dependencies are healthy, but always alive', async () => {
     expect(await get('/readyz')).to.deep.equal({ status: 200, text: '{"always":"healthy","sometimes":"healthy"}' });
     healthy = false;
     expect(await get('/readyz')).to.deep.equal({
@@ -34,7 +34,7 @@ describe('serveHealth', () => {
     expect((await get('/healthz')).status).to.equal(200);
   });
 
-  it('survives any target, and says what is slow or tells too much', async () => {
+  it('handles any request target, times out slow checks, and redacts addresses', async () => {
     const { port } = server;
     for (const target of ['//', '*', '/%', 'http://', 'http://[/readyz', '/readyz?exclude=%']) {
       const socket = connect(port, '127.0.0.1');
@@ -51,7 +51,7 @@ describe('serveHealth', () => {
     });
   });
 
-  it('shows the metrics', async () => {
+  it('serves the metrics', async () => {
     expect((await get('/metrics')).text).to.include('workqueue_depth');
     expect((await get('/other')).status).to.equal(404);
   });

@@ -4,7 +4,7 @@ import { createServer, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import type { Registry } from 'prom-client';
 
-/** A named dependency: resolves when it is healthy, rejects with the reason when it is not. */
+/** Check of a dependency. Rejects with the reason if it is unhealthy. */
 export type HealthCheck = () => Promise<void> | void;
 
 /** A running server. */
@@ -14,8 +14,8 @@ export interface HealthServer {
 }
 
 /**
- * Starts the server. /healthz is 200 while the process lives; /readyz is 200 when every check passes, else 503, with a JSON
- * object of dependency → `healthy` or `unhealthy: <reason>`; a check may be left out with `?exclude=name`.
+ * Starts the server. /healthz returns 200 while the process is alive. /readyz returns 200 if all checks pass, else 503,
+ * with a JSON object of dependency → `healthy` or `unhealthy: <reason>`; `?exclude=name` omits a check.
  */
 export async function serveHealth(options: {
   host: string;
@@ -25,7 +25,7 @@ export async function serveHealth(options: {
 }): Promise<HealthServer> {
   const limits = { headersTimeout: 10_000, requestTimeout: 10_000, connectionsCheckingInterval: 1000 };
   const server = createServer(limits, (request, response) => {
-    // Not by URL, which throws on some targets that HTTP allows.
+    // URL would throw on some targets that HTTP allows.
     const [path, query] = request.url!.split('?', 2);
     const answer = (status: number, type: string, body: string): void => {
       response.writeHead(status, { 'content-type': type }).end(body);
@@ -48,7 +48,7 @@ export async function serveHealth(options: {
   return { port: (server.address() as AddressInfo).port, close: () => close(server) };
 }
 
-/** Runs the checks and reports on each. */
+/** Runs the checks and returns a report. */
 export async function readiness(
   checks: Record<string, HealthCheck>,
   exclude: string[],
@@ -68,7 +68,7 @@ export async function readiness(
   return { ready: entries.every(([, state]) => state === 'healthy'), report: Object.fromEntries(entries) };
 }
 
-/** Rejects when the answer does not come within a second. */
+/** Rejects if the promise does not settle within a second. */
 async function inTime(answer: Promise<void> | void): Promise<void> {
   let timer: NodeJS.Timeout | undefined;
   const late = new Promise<never>((_resolve, reject) => {
@@ -77,7 +77,7 @@ async function inTime(answer: Promise<void> | void): Promise<void> {
   await Promise.race([answer, late]).finally(() => clearTimeout(timer));
 }
 
-/** A reason without addresses: /readyz is open to everybody who reaches the port. */
+/** Returns the error message without addresses, because /readyz needs no authentication. */
 function reasonOf(error: unknown): string {
   const message = error instanceof Error ? error.message : String(error);
   return message.replaceAll(/\S*(:\/\/|@|\d+\.\d+\.\d+\.\d+|\[[0-9a-f:]+\])\S*/gi, '…').slice(0, 120);

@@ -12,7 +12,7 @@ async function collect(chunks: Buffer[]): Promise<unknown[]> {
 
 describe('jsonLines', () => {
   const text = Buffer.from('{"a":"ü"}\n\n[1,2]\n"x"\n');
-  it('gives the same values however the bytes are cut', async () => {
+  it('yields the same values however the bytes are chunked', async () => {
     for (let size = 1; size <= text.length; size += 1) {
       const chunks: Buffer[] = [];
       for (let at = 0; at < text.length; at += size) chunks.push(text.subarray(at, at + size));
@@ -20,7 +20,7 @@ describe('jsonLines', () => {
     }
   });
 
-  it('drops a last line that was cut off', async () => {
+  it('drops an incomplete last line', async () => {
     expect(await collect([Buffer.from('1\n{"a":')])).to.deep.equal([1]);
   });
 });

@@ -1,12 +1,12 @@
-// Splits a stream of bytes into JSON values, one a line, as a Kubernetes watch sends them.
+// Parses newline-delimited JSON, as sent by a Kubernetes watch.
 
 const newline = 0x0a;
-/** Many times the size of the largest object that etcd holds. */
+/** Many times the maximum size of an object in etcd. */
 const longestLine = 32 << 20;
 
 /**
- * Yields each line's value as soon as the line is complete. A last line without its end is dropped: it was cut off. Throws
- * SyntaxError for a line that is no JSON, and Error for one that does not end within 32 MiB.
+ * Yields the value of each line as soon as the line is complete. An incomplete last line is dropped. Throws SyntaxError
+ * if a line is not JSON, and Error if it is longer than 32 MiB.
  */
 export async function* jsonLines<T>(chunks: AsyncIterable<Buffer>): AsyncGenerator<T> {
   let parts: Buffer[] = [];
@@ -24,6 +24,6 @@ export async function* jsonLines<T>(chunks: AsyncIterable<Buffer>): AsyncGenerat
     if (from === chunk.length) continue;
     parts.push(chunk.subarray(from));
     held += chunk.length - from;
-    if (held > longestLine) throw new Error(`a line of more than ${longestLine} bytes`);
+    if (held > longestLine) throw new Error(`line longer than ${longestLine} bytes`);
   }
 }

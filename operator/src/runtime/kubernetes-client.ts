@@ -1,5 +1,6 @@
-// A small client of the Kubernetes API: configuration and credentials come from @kubernetes/client-node, the requests
-// are ours, because its watch knows no bookmarks and it opens a TLS connection for each request.
+// A small client of the Kubernetes API. Configuration and credentials come from @kubernetes/client-node; requests are
+// implemented here, because that library's watch does not support bookmarks and it opens a TLS connection for each
+// request.
 import { readFile } from 'node:fs/promises';
 import type { RequestOptions } from 'node:https';
 import { isDeepStrictEqual } from 'node:util';
@@ -26,17 +27,17 @@ interface Call {
   signal?: AbortSignal | undefined;
 }
 
-/** How the client reaches the API server. */
+/** Options of a client. */
 export interface KubernetesClientOptions {
   config: KubeConfig;
-  /** First part of the user agent, which audit logs show. */
+  /** User agent, as shown in audit logs. */
   userAgent: string;
   metrics?: Pick<Metrics, 'clientRequests'>;
-  /** Milliseconds until an answer must have begun and ended (30 s). */
+  /** Timeout of a response in milliseconds (default 30 s). */
   timeoutMs?: number;
 }
 
-/** Credentials are read again after this long: tokens on disk rotate, exec plugins answer anew. */
+/** Lifetime of cached credentials, because token files and exec plugins rotate them. */
 const credentialLifetimeMs = 10_000;
 
 interface Credentials {
@@ -45,7 +46,7 @@ interface Credentials {
   readAt: number;
 }
 
-/** Loads the configuration that kubectl would use, or the pod's own. @param kubeconfig path, else the defaults */
+/** Loads a kubeconfig. Without a path, uses the pod's own configuration, else kubectl's default. */
 export function loadKubeConfig(kubeconfig: string | undefined): KubeConfig {
   const config = new KubeConfig();
   if (kubeconfig) config.loadFromFile(kubeconfig);
@@ -54,7 +55,9 @@ export function loadKubeConfig(kubeconfig: string | undefined): KubeConfig {
   return config;
 }
 
-/** Typed requests to the Kubernetes API over kept-alive connections. Errors: KubernetesError, or the transport's own. */
+/**
+ * Typed requests to the Kubernetes API over keep-alive connections. Methods throw KubernetesError, or transport errors.
+ */
 export class KubernetesClient {
   readonly #config: KubeConfig;
   readonly #server: string;
@@ -66,7 +69,7 @@ export class KubernetesClient {
 
   constructor(options: KubernetesClientOptions) {
     const cluster = options.config.getCurrentCluster();
-    if (!cluster) throw new Error('the kubeconfig names no current cluster');
+    if (!cluster) throw new Error('the kubeconfig has no current cluster');
     this.#config = options.config;
     this.#server = cluster.server.replace(/\/$/, '');
     this.#userAgent = options.userAgent;
@@ -79,7 +82,7 @@ export class KubernetesClient {
     return this.#call({ method: 'GET', path: pathOf(resource, namespace, name) });
   }
 
-  /** Reads a page of a collection; a namespace of '' means all. */
+  /** Reads a page of a collection. The namespace '' means all. */
   list<T extends KubernetesObject>(
     resource: Resource,
     namespace: string,
@@ -89,13 +92,15 @@ export class KubernetesClient {
     return this.#call({ method: 'GET', path: pathOf(resource, namespace), query, signal });
   }
 
-  /** Makes an object. */
+  /** Creates an object. */
   create<T extends KubernetesObject>(resource: Resource, object: T): Promise<T> {
     const path = pathOf(resource, object.metadata.namespace ?? '');
     return this.#call({ method: 'POST', path, body: object });
   }
 
-  /** Changes parts of an object (JSON merge patch). With metadata.resourceVersion in it, only that version is changed. */
+  /**
+   * Patches an object (JSON merge patch). If the patch contains metadata.resourceVersion, only that version is changed.
+   */
   mergePatch<T extends KubernetesObject>(
     resource: Resource,
     namespace: string,
@@ -106,7 +111,10 @@ export class KubernetesClient {
     return this.#call({ method: 'PATCH', path, body: patch, contentType: 'application/merge-patch+json' });
   }
 
-  /** Server-side apply of an object, or of its status; what the manager applied before and leaves out now is removed. */
+  /**
+   * Applies an object or its status (server-side apply). Fields that the manager applied before and omits now are
+   * removed.
+   */
   apply<T extends KubernetesObject>(
     resource: Resource,
     object: T,
@@ -122,12 +130,12 @@ export class KubernetesClient {
     });
   }
 
-  /** Deletes an object, only if it still is the one with this uid. */
+  /** Deletes an object if it still has this uid. */
   async delete(resource: Resource, namespace: string, name: string, uid: string): Promise<void> {
     await this.#call({ method: 'DELETE', path: pathOf(resource, namespace, name), body: { preconditions: { uid } } });
   }
 
-  /** Opens a watch and answers its raw bytes: one JSON object a line. The caller limits its idle time by the signal. */
+  /** Opens a watch and returns its raw bytes: one JSON object per line. The caller limits idle time with the signal. */
   async watch(
     resource: Resource,
     namespace: string,
@@ -139,12 +147,12 @@ export class KubernetesClient {
     return response.body;
   }
 
-  /** Whether the API server answers. */
+  /** Throws if the API server does not respond. */
   async ping(signal: AbortSignal): Promise<void> {
     await this.#call({ method: 'GET', path: '/version', signal });
   }
 
-  /** Closes the kept-alive connections. */
+  /** Closes the keep-alive connections. */
   async close(): Promise<void> {
     await this.#connection?.dispatcher.close();
   }
@@ -158,7 +166,7 @@ export class KubernetesClient {
     const response = await this.#sendOnce(call, bodyTimeout);
     if (response.statusCode < 300) return response;
     const text = await response.body.text();
-    // A token may have been rotated a moment ago: read it again, once.
+    // The token may have just been rotated: reread it once.
     if (response.statusCode === 401 && this.#credentials) {
       this.#credentials = undefined;
       const second = await this.#sendOnce(call, bodyTimeout);
@@ -211,13 +219,13 @@ export class KubernetesClient {
     const present = Object.fromEntries(
       Object.entries(connect).filter(([, value]) => value !== undefined && value !== null),
     );
-    // Requests that still run keep the connection with the old certificate until they end.
+    // Running requests keep the connection with the old certificate until they end.
     if (!this.#connection || !isDeepStrictEqual(this.#connection.options, present)) {
       this.#connection = { options: present, dispatcher: this.#connect(present) };
     }
     const headers: Record<string, string> = {};
     for (const [name, value] of Object.entries(options.headers ?? {})) headers[name.toLowerCase()] = String(value);
-    // The library's own reading of a token file is up to a minute old: too old after a 401.
+    // The library caches token files for up to a minute, which is too long after a 401.
     const provider = this.#config.getCurrentUser()?.authProvider as { config?: { tokenFile?: string } } | undefined;
     const tokenFile = provider?.config?.tokenFile;
     if (tokenFile) headers['authorization'] = `Bearer ${(await readFile(tokenFile, 'utf8')).trim()}`;
@@ -239,7 +247,7 @@ function toError(response: Dispatcher.ResponseData, text: string): KubernetesErr
   try {
     status = JSON.parse(text) as Status;
   } catch {
-    status = { message: text.slice(0, 200) || `the Kubernetes API answered ${response.statusCode}` };
+    status = { message: text.slice(0, 200) || `the Kubernetes API returned ${response.statusCode}` };
   }
   return new KubernetesError(response.statusCode, status, Array.isArray(retryAfter) ? retryAfter[0] : retryAfter);
 }

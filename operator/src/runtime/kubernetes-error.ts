@@ -1,6 +1,6 @@
-// What the Kubernetes API answers when it refuses.
+// Errors of the Kubernetes API.
 
-/** The part of Kubernetes' Status object that matters. */
+/** The relevant part of Kubernetes' Status object. */
 export interface Status {
   message?: string;
   reason?: string;
@@ -8,17 +8,17 @@ export interface Status {
   details?: { retryAfterSeconds?: number };
 }
 
-/** An answer of the API server that is not a success. */
+/** An error response of the API server. */
 export class KubernetesError extends Error {
   /** HTTP status code. */
   readonly code: number;
   /** Kubernetes' reason, such as NotFound, AlreadyExists, Conflict, Expired. */
   readonly reason: string;
-  /** Seconds that the server asked to wait, if it did. */
+  /** Seconds after which the server asked to retry. */
   readonly retryAfterSeconds: number | undefined;
 
   constructor(code: number, status: Status, retryAfter?: string) {
-    super(status.message ?? `the Kubernetes API answered ${code}`);
+    super(status.message ?? `the Kubernetes API returned ${code}`);
     this.name = 'KubernetesError';
     this.code = code;
     this.reason = status.reason ?? '';
@@ -27,27 +27,27 @@ export class KubernetesError extends Error {
   }
 }
 
-/** Whether the object is not there. */
+/** Reports whether the object does not exist. */
 export function isNotFound(error: unknown): boolean {
   return error instanceof KubernetesError && error.code === 404;
 }
 
-/** Whether the caller lacks the right. */
+/** Reports whether the caller lacks permission. */
 export function isForbidden(error: unknown): boolean {
   return error instanceof KubernetesError && error.code === 403;
 }
 
-/** Whether somebody else changed the object since it was read. */
+/** Reports whether the object has been changed since it was read. */
 export function isConflict(error: unknown): boolean {
   return error instanceof KubernetesError && error.code === 409 && error.reason !== 'AlreadyExists';
 }
 
-/** Whether an object of that name is there already. */
+/** Reports whether an object with that name already exists. */
 export function isAlreadyExists(error: unknown): boolean {
   return error instanceof KubernetesError && error.code === 409 && error.reason === 'AlreadyExists';
 }
 
-/** Whether a resource version is too old to resume from. */
+/** Reports whether a resource version is too old to resume from. */
 export function isExpired(error: unknown): boolean {
   return error instanceof KubernetesError && error.code === 410;
 }

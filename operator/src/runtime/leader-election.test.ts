@@ -13,8 +13,8 @@ describe('decideLease', () => {
   });
   const cases: [string, Lease, number, LeaseDecision][] = [
     ['our own', held('me'), 0, 'renew'],
-    ['our own, long silent', held('me'), 100_000, 'renew'],
-    ['given back', held(''), 0, 'acquire'],
+    ['our own, not renewed for long', held('me'), 100_000, 'renew'],
+    ['released', held(''), 0, 'acquire'],
     ['empty', { metadata: { name: 'lease' } }, 0, 'acquire'],
     ["another's, fresh to us though its times are old", held('other'), 0, 'wait'],
     ["another's, silent for a moment less than its duration", held('other'), 14_999, 'wait'],
@@ -25,7 +25,7 @@ describe('decideLease', () => {
   }
 });
 
-/** The Lease API's rules for one object: creation once, patches only of the version that was read. */
+/** Fake Lease API for one object: it can be created once, and patched only with the current version. */
 class LeaseApi {
   lease: Lease | undefined;
   down = false;
@@ -80,7 +80,7 @@ function candidate(api: LeaseApi, clock: TestClock, identity: string) {
 }
 
 describe('LeaderElection', () => {
-  it('lets one lead while it renews, and the next one follow at once when it gives the lease back', async () => {
+  it('elects one leader, and the next one as soon as the lease is released', async () => {
     const api = new LeaseApi();
     const clock = new TestClock();
     const a = candidate(api, clock, 'a');
@@ -98,7 +98,7 @@ describe('LeaderElection', () => {
     await b.run;
   });
 
-  it('replaces a leader that falls silent only after its lease has run out', async () => {
+  it('replaces a silent leader only after its lease has expired', async () => {
     const api = new LeaseApi();
     const clock = new TestClock();
     api.lease = {
@@ -114,7 +114,7 @@ describe('LeaderElection', () => {
     await b.run;
   });
 
-  it('stops leading when it cannot renew for ten seconds, before another may begin', async () => {
+  it('stops leading after ten seconds without renewal, before another candidate may start', async () => {
     const api = new LeaseApi();
     const clock = new TestClock();
     const a = candidate(api, clock, 'a');
@@ -126,7 +126,7 @@ describe('LeaderElection', () => {
     await a.run;
   });
 
-  it('neither gains nor loses a lease because clocks are set, or differ between candidates', async () => {
+  it('is unaffected by clock changes and clock skew', async () => {
     const api = new LeaseApi();
     const clocks = [new TestClock(), new TestClock()] as const;
     clocks[1].setWallClock(86_400_000);
@@ -146,7 +146,7 @@ describe('LeaderElection', () => {
     await Promise.all([a.run, b.run]);
   });
 
-  it('renews over another connection when one attempt hangs', async () => {
+  it('renews with a second attempt if the first one hangs', async () => {
     const api = new LeaseApi();
     const clock = new TestClock();
     const a = candidate(api, clock, 'a');
@@ -161,7 +161,7 @@ describe('LeaderElection', () => {
     await a.run;
   });
 
-  it('stops leading at once when another holds the lease', async () => {
+  it('stops leading at once if another candidate holds the lease', async () => {
     const api = new LeaseApi();
     const clock = new TestClock();
     const a = candidate(api, clock, 'a');

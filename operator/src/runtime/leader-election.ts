@@ -1,5 +1,5 @@
-// One leader among several operators, through a Lease. Each candidate trusts only its own clock: a lease counts as expired
-// when it has not been seen to change for its duration, whatever times are written in it and however clocks are set.
+// Leader election with a Lease. Each candidate trusts only its own monotonic clock: a lease is expired if it has not
+// been observed to change for its duration, whatever timestamps it contains and however clocks are set.
 import { sleep, type Clock } from './clock.ts';
 import type { KubernetesClient } from './kubernetes-client.ts';
 import { isAlreadyExists, isConflict, isNotFound } from './kubernetes-error.ts';
@@ -7,7 +7,7 @@ import type { Logger } from './logger.ts';
 import type { Metrics } from './metrics.ts';
 import type { KubernetesObject, Resource } from './resource.ts';
 
-/** Where Leases lie. */
+/** API resource of Leases. */
 export const leases: Resource = {
   group: 'coordination.k8s.io',
   version: 'v1',
@@ -29,12 +29,11 @@ export interface Lease extends KubernetesObject {
   spec?: LeaseSpec;
 }
 
-/** What a candidate does next. */
+/** Next action of a candidate. */
 export type LeaseDecision = 'renew' | 'acquire' | 'wait';
 
 /**
- * Decides on a lease that was read. `unchangedSince` is when this candidate first saw the lease as it is now, by its own
- * monotonic clock, in milliseconds.
+ * Decides what to do with a lease. `unchangedSince` is the monotonic time at which it was first observed in this state.
  */
 export function decideLease(lease: Lease, identity: string, unchangedSince: number, now: number): LeaseDecision {
   const { holderIdentity, leaseDurationSeconds = 0 } = lease.spec ?? {};
@@ -43,7 +42,7 @@ export function decideLease(lease: Lease, identity: string, unchangedSince: numb
   return now - unchangedSince >= leaseDurationSeconds * 1000 ? 'acquire' : 'wait';
 }
 
-/** What an election needs. */
+/** Options of an election. */
 export interface LeaderElectionOptions {
   client: Pick<KubernetesClient, 'get' | 'create' | 'mergePatch'>;
   clock: Clock;
@@ -54,11 +53,11 @@ export interface LeaderElectionOptions {
   name: string;
   /** Unique to this process. */
   identity: string;
-  /** How long others wait for a leader that is silent (15). */
+  /** Seconds without renewal after which another candidate may take over (default 15). */
   leaseSeconds?: number;
-  /** How long the leader tries to renew before it gives up (10). */
+  /** Seconds for which the leader tries to renew before it gives up (default 10). */
   renewSeconds?: number;
-  /** Pause between attempts (2). */
+  /** Seconds between attempts (default 2). */
   retrySeconds?: number;
 }
 
@@ -73,7 +72,7 @@ export class LeaderElection {
     options.metrics.leader.set({ name: options.name }, 0);
   }
 
-  /** Waits until this process leads. @returns false when the signal aborted first */
+  /** Waits until this process leads. Returns false if the signal aborts first. */
   async acquire(signal: AbortSignal): Promise<boolean> {
     const { logger, metrics, name, identity } = this.#options;
     while (!signal.aborted) {
@@ -87,7 +86,7 @@ export class LeaderElection {
     return false;
   }
 
-  /** Renews until the signal aborts, then gives the lease back. @returns false when the lease was lost */
+  /** Renews until the signal aborts, then releases the lease. Returns false if the lease was lost. */
   async hold(signal: AbortSignal): Promise<boolean> {
     const { clock, logger, metrics, name, renewSeconds } = this.#options;
     let renewed = clock.monotonic();
@@ -117,22 +116,25 @@ export class LeaderElection {
     await sleep(clock, retrySeconds * 1000 * (1 + clock.random() * 0.2), signal);
   }
 
-  /** One attempt to make or renew the lease; one that takes too long, or until the deadline, counts as failed. */
+  /** Attempts once to acquire or renew the lease. Fails on a timeout or at the deadline. */
   async #tryOnce(deadline = Infinity): Promise<boolean> {
     const { clock, logger, name, renewSeconds } = this.#options;
     try {
       const attempt = this.#attempt();
-      // One connection that hangs must leave time for another.
+      // A hanging connection must leave time for another attempt.
       const limit = Math.min(deadline, clock.monotonic() + renewSeconds * 500);
       const done = new AbortController();
       const late = sleep(clock, Math.max(0, limit - clock.monotonic()), done.signal).then(() => {
-        if (!done.signal.aborted) logger.warn({ lease: name }, 'no answer about the lease in time');
+        if (!done.signal.aborted) logger.warn({ lease: name }, 'the lease request timed out');
         return false;
       });
       return await Promise.race([attempt, late]).finally(() => done.abort());
     } catch (error) {
       if (!isConflict(error) && !isAlreadyExists(error)) {
-        logger.warn({ lease: name, error: error instanceof Error ? error.message : String(error) }, 'no lease yet');
+        logger.warn(
+          { lease: name, error: error instanceof Error ? error.message : String(error) },
+          'could not acquire the lease',
+        );
       }
       return false;
     }
@@ -163,7 +165,7 @@ export class LeaderElection {
       decision === 'renew'
         ? ours
         : { ...ours, acquireTime: now, leaseTransitions: (lease.spec?.leaseTransitions ?? 0) + 1 };
-    // The resourceVersion makes two candidates that decide at once end with one winner.
+    // The resourceVersion ensures that only one of two concurrent candidates wins.
     const patch = { metadata: { resourceVersion: lease.metadata.resourceVersion }, spec };
     this.#observe(await client.mergePatch<Lease>(leases, namespace, name, patch));
     return true;
@@ -175,7 +177,7 @@ export class LeaderElection {
     if (this.#observed?.text !== text) this.#observed = { text, since: this.#options.clock.monotonic() };
   }
 
-  /** Lets the next candidate in at once instead of after the lease has run out. */
+  /** Releases the lease, so that the next candidate need not wait for its expiry. */
   async #release(): Promise<void> {
     const { client, namespace, name, logger } = this.#options;
     if (!this.#lease || this.#heldByAnother()) return;
@@ -186,7 +188,7 @@ export class LeaderElection {
     try {
       await client.mergePatch<Lease>(leases, namespace, name, patch);
     } catch (error) {
-      logger.warn({ error: error instanceof Error ? error.message : String(error) }, 'could not give the lease back');
+      logger.warn({ error: error instanceof Error ? error.message : String(error) }, 'failed to release the lease');
     }
   }
 }

@@ -2,7 +2,7 @@ import { expect } from 'chai';
 import { createMetrics } from './metrics.ts';
 
 describe('createMetrics', () => {
-  // As controller-runtime and client-go name them: dashboards and alerts are written for these.
+  // The names of controller-runtime and client-go, for which dashboards and alerts are written.
   const wanted: [name: string, type: string, labels: string[]][] = [
     ['controller_runtime_reconcile_total', 'counter', ['controller', 'result']],
     ['controller_runtime_reconcile_errors_total', 'counter', ['controller']],
@@ -20,7 +20,7 @@ describe('createMetrics', () => {
     ['rest_client_requests_total', 'counter', ['code', 'host', 'method']],
   ];
 
-  it('names every instrument as controller-runtime does', async () => {
+  it('uses the metric names of controller-runtime', async () => {
     const made = await createMetrics().registry.getMetricsAsJSON();
     for (const [name, type, labels] of wanted) {
       const metric = made.find((each) => each.name === name) as { type: string } | undefined;

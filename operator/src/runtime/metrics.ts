@@ -1,10 +1,10 @@
-// The operator's metrics under the names that controller-runtime uses, so that its dashboards and alerts fit.
+// The operator's metrics. The names follow controller-runtime, so that its dashboards and alerts work.
 import { collectDefaultMetrics, Counter, Gauge, Histogram, Registry } from 'prom-client';
 
-/** How a reconcile ended, as the label `result`. */
+/** Result of a reconcile: the label `result`. */
 export type ReconcileResult = 'success' | 'error' | 'requeue' | 'requeue_after';
 
-/** Every instrument of the operator. */
+/** All instruments of the operator. */
 export interface Metrics {
   registry: Registry;
   reconciles: Counter<'controller' | 'result'>;
@@ -26,7 +26,7 @@ export interface Metrics {
   drift: Counter<'kind' | 'found'>;
 }
 
-/** Makes a registry with the runtime's own metrics and the operator's instruments. */
+/** Creates a registry with Node's metrics and the operator's instruments. */
 export function createMetrics(): Metrics {
   const registry = new Registry();
   collectDefaultMetrics({ register: registry });
@@ -44,29 +44,31 @@ export function createMetrics(): Metrics {
     reconcileErrors: counter('controller_runtime_reconcile_errors_total', 'Reconciles that failed', ['controller']),
     terminalReconcileErrors: counter(
       'controller_runtime_terminal_reconcile_errors_total',
-      'Reconciles that failed in a way that no retry mends',
+      'Reconciles that failed permanently',
       ['controller'],
     ),
     reconcilePanics: counter('controller_runtime_reconcile_panics_total', 'Reconciles that threw a programming error', [
       'controller',
     ]),
-    reconcileSeconds: histogram('controller_runtime_reconcile_time_seconds', 'Length of a reconcile', ['controller']),
-    activeWorkers: gauge('controller_runtime_active_workers', 'Reconciles that run now', ['controller']),
-    maxConcurrentReconciles: gauge('controller_runtime_max_concurrent_reconciles', 'Most reconciles at a time', [
-      'controller',
-    ]),
-    queueDepth: gauge('workqueue_depth', 'Keys that wait', ['name']),
+    reconcileSeconds: histogram('controller_runtime_reconcile_time_seconds', 'Duration of reconciles', ['controller']),
+    activeWorkers: gauge('controller_runtime_active_workers', 'Running reconciles', ['controller']),
+    maxConcurrentReconciles: gauge(
+      'controller_runtime_max_concurrent_reconciles',
+      'Maximum number of concurrent reconciles',
+      ['controller'],
+    ),
+    queueDepth: gauge('workqueue_depth', 'Queued keys', ['name']),
     queueAdds: counter('workqueue_adds_total', 'Keys added', ['name']),
     queueRetries: counter('workqueue_retries_total', 'Keys added again after a failure', ['name']),
-    queueSeconds: histogram('workqueue_queue_duration_seconds', 'Wait of a key in the queue', ['name']),
-    workSeconds: histogram('workqueue_work_duration_seconds', 'Work on a key', ['name']),
+    queueSeconds: histogram('workqueue_queue_duration_seconds', 'Time keys spent in the queue', ['name']),
+    workSeconds: histogram('workqueue_work_duration_seconds', 'Time spent processing keys', ['name']),
     leader: gauge('leader_election_master_status', '1 while this process leads', ['name']),
     clientRequests: counter('rest_client_requests_total', 'Requests to the Kubernetes API', ['code', 'method', 'host']),
-    watchRestarts: counter('kellet_operator_watch_restarts_total', 'Watches that had to begin again', [
-      'resource',
-      'cause',
+    watchRestarts: counter('kellet_operator_watch_restarts_total', 'Restarted watches', ['resource', 'cause']),
+    drift: counter('kellet_operator_drift_total', 'Working copies that differed from what was applied', [
+      'kind',
+      'found',
     ]),
-    drift: counter('kellet_operator_drift_total', 'Working copies that were not what was applied', ['kind', 'found']),
     eventsDropped: counter('kellet_operator_events_dropped_total', 'Kubernetes Events that were not written'),
   };
 }

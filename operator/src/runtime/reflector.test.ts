@@ -1,4 +1,5 @@
-// The reflector on recorded answers of a real API server (e2e/recording/record-watch-streams.ts), broken in every way.
+// Tests the reflector with recorded responses of a real API server (e2e/recording/record-watch-streams.ts) and various
+// failures.
 import { readFileSync, writeFileSync, mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -49,7 +50,7 @@ const [first, second] = recording.stretches.map(eventsOf) as [Event[], Event[]];
 const bookmark = first.at(-1)!;
 const quiet: Answer = { body: '', end: 'hang' };
 
-/** The machine's clock a hundred times as fast for those who wait, with a note of how long they meant to. */
+/** The system clock with timers a hundred times as fast, recording the requested delays. */
 function hastyClock(): { clock: Clock; delays: number[] } {
   const delays: number[] = [];
   const schedule: Clock['schedule'] = (callback, milliseconds) => {
@@ -60,7 +61,10 @@ function hastyClock(): { clock: Clock; delays: number[] } {
   return { clock: { ...systemClock, random: () => 0.5, schedule }, delays };
 }
 
-/** Follows the answers until `done` holds; answers what was told, in short, and what is held in the end. */
+/**
+ * Runs a reflector on the responses until `done` returns true. Returns the reported changes in short form and the final
+ * cache.
+ */
 async function replay(
   answers: Answer[],
   done: (state: { server: ReplayServer; told: string[] }) => boolean,
@@ -97,20 +101,20 @@ async function replay(
   return { server, told, held, delays };
 }
 
-/** What the recording says is there in the end. */
+/** Objects at the end of the recording. */
 const inTheEnd = Object.fromEntries(
   (JSON.parse(recording.listAgain.body) as { items: ConfigMap[] }).items.map(({ metadata, data }) => [
     metadata.name,
     `${metadata.uid} ${data?.['value']}`,
   ]),
 );
-/** Everything that happened in the recording, each once. */
+/** All events of the recording, each once. */
 const everything = 3 + first.length - 1 + second.length;
-/** The last thing that happened in it. */
+/** The last event of the recording. */
 const isComplete = ({ told }: { told: string[] }): boolean => told.length >= everything;
 
 describe('Reflector on recorded streams', () => {
-  it('has a recording that holds what matters', () => {
+  it('has a recording with all relevant events', () => {
     expect(bookmark.type).to.equal('BOOKMARK');
     expect(new Set([...first, ...second].map(({ type }) => type))).to.include.members(['ADDED', 'MODIFIED', 'DELETED']);
     expect(recording.expired.body).to.include('"code":410');
@@ -118,7 +122,7 @@ describe('Reflector on recorded streams', () => {
   });
 
   for (const chunkBytes of [1, 7, 1000, undefined]) {
-    it(`takes in the same whatever the chunks: ${chunkBytes ?? 'one for each answer'}`, async () => {
+    it(`processes the same events in chunks of ${chunkBytes ?? 'one response'}`, async () => {
       const cut = (body: string): Answer => ({ body, ...(chunkBytes && { chunkBytes }) });
       const streams = recording.stretches.map(({ body }) => cut(body));
       const { server, told, held } = await replay([...pages, ...streams, quiet], isComplete);
@@ -134,7 +138,7 @@ describe('Reflector on recorded streams', () => {
     });
   }
 
-  it('resumes from a bookmark, and each watch asks for bookmarks and another length', async () => {
+  it('resumes from bookmarks, and requests bookmarks and a random timeout for each watch', async () => {
     const { server } = await replay(
       [...pages, { body: recording.stretches[0].body }, quiet],
       ({ server: { watches } }) => {
@@ -151,7 +155,7 @@ describe('Reflector on recorded streams', () => {
     }
   });
 
-  it('loses and repeats nothing when the connection breaks at any byte', async () => {
+  it('neither loses nor repeats events if the connection breaks at any byte', async () => {
     const bytes = Buffer.from(recording.stretches[0].body);
     for (let at = 1; at < bytes.length; at += 977) {
       const cut: Answer = { body: bytes.subarray(0, at), end: 'reset' };
@@ -168,7 +172,7 @@ describe('Reflector on recorded streams', () => {
     }
   });
 
-  it('goes on from the last good event after a line that is no JSON', async () => {
+  it('continues from the last valid event after a malformed line', async () => {
     const broken: Answer = {
       body: `${lines(first.slice(0, 2))}{"type":"MODIFIED","obj\u0000${lines(first.slice(2, 3))}`,
     };
@@ -179,7 +183,7 @@ describe('Reflector on recorded streams', () => {
     expect(server.watches[1]!.query.get('resourceVersion')).to.equal(versionOf(first[1]!.object));
   });
 
-  it('tells nothing twice when a server repeats what it has sent', async () => {
+  it('ignores events that the server repeats', async () => {
     const answers = [...pages, { body: lines(first) + lines(first.slice(0, 1)) + lines(second) }, quiet];
     const { told } = await replay(answers, ({ server }) => server.watches.length >= 2);
     expect(told.filter((line) => line.startsWith('updated a 2'))).to.have.length(1);
@@ -189,11 +193,11 @@ describe('Reflector on recorded streams', () => {
     ['in the stream', { body: recording.expired.body }],
     ['as a status', { status: 410, body: JSON.stringify(eventsOf(recording.expired)[0]!.object) }],
   ] as const) {
-    it(`lists again when the server has forgotten, told ${how}, and tells what happened meanwhile`, async () => {
+    it(`lists again if the version has expired (reported ${how}), and reports missed changes`, async () => {
       const answers = [...pages, expired, { body: recording.listAgain.body }, quiet];
       const { server, told, held } = await replay(answers, (state) => state.server.watches.length >= 2);
       expect(held).to.deep.equal(inTheEnd);
-      // `c` was deleted and made again unseen: another object of the same name.
+      // `c` was deleted and recreated unobserved: a different object with the same name.
       expect(told.slice(3).toSorted()).to.deep.equal(
         ['added c made again', 'deleted b 1', 'deleted c 1', 'updated a 3'].toSorted(),
       );
@@ -201,7 +205,7 @@ describe('Reflector on recorded streams', () => {
     });
   }
 
-  it('does not ask a server that always forgets for everything again and again', async () => {
+  it('backs off if the server keeps expiring versions', async () => {
     const again = [{ body: recording.listAgain.body }, { body: recording.expired.body }];
     const answers = [...pages, ...again.slice(1), ...Array.from({ length: 8 }, () => again).flat(), quiet];
     const { delays } = await replay(answers, ({ server }) => server.watches.length >= 8);
@@ -210,7 +214,7 @@ describe('Reflector on recorded streams', () => {
     expect(waits.at(-1)!).to.be.greaterThan(waits[0]! * 10);
   });
 
-  it('asks for a list in one piece when the server forgets it between two pages', async () => {
+  it('lists without paging if the list expires between two pages', async () => {
     const forgotten = { status: 410, body: JSON.stringify(eventsOf(recording.expired)[0]!.object) };
     const answers = [pages[0]!, forgotten, { body: recording.listAgain.body }, quiet];
     const { server, held } = await replay(answers, (state) => state.server.watches.length > 0);
@@ -218,7 +222,7 @@ describe('Reflector on recorded streams', () => {
     expect(server.lists.map(({ query }) => query.get('limit'))).to.deep.equal(['2', '2', null]);
   });
 
-  it('waits as long as a busy server asks', async () => {
+  it('honours Retry-After', async () => {
     const busy: Answer = {
       status: 429,
       headers: { 'retry-after': '7' },
@@ -229,23 +233,23 @@ describe('Reflector on recorded streams', () => {
     expect(server.lists).to.have.length(2);
   });
 
-  it('waits longer after each failure, up to fifteen seconds, and from the start after a success', async () => {
+  it('backs off up to fifteen seconds, and resets after a success', async () => {
     const failure: Answer = { status: 500, body: 'etcd is on fire' };
     const failures = Array.from({ length: 10 }, () => failure);
     const answers = [...pages, ...failures, { body: lines(first) }, failure, quiet];
     const { delays } = await replay(answers, ({ server }) => server.watches.length >= 13);
-    // Jitter is fixed in the middle: three quarters of the doubled delay.
+    // Jitter is fixed at its mean: three quarters of the doubled delay.
     const growing = [187.5, 375, 750, 1500, 3000, 6000, 11_250, 11_250, 11_250, 11_250];
     expect(delays).to.deep.equal([...growing, 187.5]);
   });
 
-  it('waits also when the server ends each watch at once', async () => {
+  it('backs off if the server ends each watch immediately', async () => {
     const ended: Answer = { body: '' };
     const { delays } = await replay([...pages, ended, ended, ended, quiet], ({ server }) => server.watches.length >= 4);
     expect(delays).to.deep.equal([187.5, 375, 750]);
   });
 
-  it('reads its token again when it is refused', async () => {
+  it('rereads its token after a 401', async () => {
     const folder = mkdtempSync(join(tmpdir(), 'kellet-token-'));
     const tokenFile = join(folder, 'token');
     writeFileSync(tokenFile, 'old');
@@ -264,7 +268,7 @@ describe('Reflector on recorded streams', () => {
     }
   });
 
-  it('takes a flood in order although its reader is slow', async () => {
+  it('processes a flood of events in order with a slow reader', async () => {
     const changed = first.find(({ type }) => type === 'MODIFIED')!;
     const flood = Array.from({ length: 5000 }, (_, index): Event => {
       const resourceVersion = String(Number(versionOf(changed.object)) + index);

@@ -1,8 +1,8 @@
-// Keeps a copy of every object of one kind: lists once, then follows the watch, whatever becomes of the connection.
+// Caches all objects of one kind: lists once, then follows the watch across connection failures.
 //
-// What it promises: the copy never goes backwards in a resourceVersion; each change is told once; an object that was
-// deleted and made again under the same name is told as deleted and added; what happened while nobody watched is told
-// after the next list. It begins again with a list only when the server has forgotten where it was (410).
+// Guarantees: the resourceVersion of a cached object never decreases; each change is reported once; an object that was
+// deleted and recreated with the same name is reported as deleted and added; changes missed while not watching are
+// reported after the next list. It lists again only if the server no longer has its position (410).
 import { Backoff, type BackoffBounds } from './backoff.ts';
 import { sleep, type Clock } from './clock.ts';
 import { jsonLines } from './json-lines.ts';
@@ -12,27 +12,27 @@ import type { Logger } from './logger.ts';
 import type { Metrics } from './metrics.ts';
 import { isOlder, keyOf, keyText, type KubernetesObject, type Resource } from './resource.ts';
 
-/** A change of the copy. `previous` is what it held before. */
+/** A change of a cached object. `previous` is the previous state. */
 export type Change<T> =
   { type: 'added'; object: T } | { type: 'updated'; object: T; previous: T } | { type: 'deleted'; object: T };
 
-/** What a reflector needs. */
+/** Options of a reflector. */
 export interface ReflectorOptions<T> {
   client: Pick<KubernetesClient, 'list' | 'watch'>;
   resource: Resource;
   clock: Clock;
   logger: Logger;
   metrics: Pick<Metrics, 'watchRestarts'>;
-  /** Told each change, after the copy holds it. Must not throw; what it throws is logged. */
+  /** Receives each change after the cache has been updated. Errors it throws are logged. */
   onChange: (change: Change<T>) => void;
   labelSelector?: string;
-  /** Objects a page of the list (500). */
+  /** Objects per page of the list (default 500). */
   pageSize?: number;
-  /** Seconds after which the server ends a watch; the client asks for one to two times as long (300). */
+  /** Minimum duration of a watch in seconds; the client requests one to two times as long (default 300). */
   watchSeconds?: number;
-  /** Milliseconds without a byte after which a connection counts as dead; bookmarks come each minute (150 000). */
+  /** Milliseconds without data after which a connection is dead; bookmarks arrive every minute (default 150 000). */
   idleMs?: number;
-  /** Delays between attempts after failures (250 ms, doubling up to 15 s). */
+  /** Delays after failures (default 250 ms, doubling up to 15 s). */
   backoff?: BackoffBounds;
 }
 
@@ -41,7 +41,7 @@ type WatchEvent<T> =
   | { type: 'BOOKMARK'; object: KubernetesObject }
   | { type: 'ERROR'; object: Status };
 
-/** A followed copy of one kind's objects. */
+/** Watched cache of one kind's objects. */
 export class Reflector<T extends KubernetesObject> {
   readonly #options: ReflectorOptions<T>;
   readonly #objects = new Map<string, T>();
@@ -49,9 +49,9 @@ export class Reflector<T extends KubernetesObject> {
   readonly #synced = Promise.withResolvers<void>();
   #resourceVersion: string | undefined;
   #lastContact: number | undefined;
-  /** Whether the watch has told anything since the last list. */
+  /** Whether the watch has delivered anything since the last list. */
   #progressed = true;
-  /** Objects a page; undefined once the server has forgotten a list between two of its pages. */
+  /** Objects per page; undefined once the server has expired a list between two pages. */
   #pageSize: number | undefined;
 
   constructor(options: ReflectorOptions<T>) {
@@ -65,27 +65,27 @@ export class Reflector<T extends KubernetesObject> {
     return this.#synced.promise;
   }
 
-  /** When the server answered last, by the monotonic clock in milliseconds; undefined before the first answer. */
+  /** Monotonic time of the server's last response; undefined before the first one. */
   get lastContact(): number | undefined {
     return this.#lastContact;
   }
 
-  /** @returns the copy of one object, by its key's text */
+  /** Returns a cached object by the text of its key. */
   get(key: string): T | undefined {
     return this.#objects.get(key);
   }
 
-  /** All copies. */
+  /** Returns all cached objects. */
   values(): Iterable<T> {
     return this.#objects.values();
   }
 
-  /** The keys of all copies. */
+  /** Returns the keys of all cached objects. */
   keys(): Iterable<string> {
     return this.#objects.keys();
   }
 
-  /** Lists and watches until the signal aborts. Never throws: every failure is logged and tried again. */
+  /** Lists and watches until the signal aborts. Never throws: failures are logged and retried. */
   async run(signal: AbortSignal): Promise<void> {
     while (!signal.aborted) {
       try {
@@ -103,8 +103,8 @@ export class Reflector<T extends KubernetesObject> {
     if (isExpired(error)) {
       this.#resourceVersion = undefined;
       metrics.watchRestarts.inc({ resource: resource.plural, cause: 'expired' });
-      logger.info({ resource: resource.plural }, 'the watch fell too far behind: listing again');
-      // A server that forgets at once what it has just told would be asked for everything again and again.
+      logger.info({ resource: resource.plural }, 'the resource version has expired: listing again');
+      // Avoids listing in a loop if the server expires versions immediately.
       if (!this.#progressed) await sleep(clock, this.#backoff.next(), signal);
       this.#progressed = false;
       return;
@@ -114,7 +114,7 @@ export class Reflector<T extends KubernetesObject> {
     metrics.watchRestarts.inc({ resource: resource.plural, cause: 'error' });
     logger.warn(
       { resource: resource.plural, error: messageOf(error), retryMs: Math.round(delay) },
-      'lost the watch: trying again',
+      'lost the watch: reconnecting',
     );
     await sleep(clock, delay, signal);
   }
@@ -147,7 +147,7 @@ export class Reflector<T extends KubernetesObject> {
     const either = AbortSignal.any([signal, ended.signal]);
     const started = clock.monotonic();
     let events = 0;
-    const idle = new IdleGuard(clock, idleMs, () => ended.abort(new Error(`no byte for ${idleMs} ms`)));
+    const idle = new IdleGuard(clock, idleMs, () => ended.abort(new Error(`no data for ${idleMs} ms`)));
     try {
       const query = {
         resourceVersion: this.#resourceVersion,
@@ -164,8 +164,8 @@ export class Reflector<T extends KubernetesObject> {
       idle.stop();
       ended.abort();
     }
-    // The server ends each watch in its time; one that ends at once would be begun again and again.
-    if (events === 0 && clock.monotonic() - started < 1000) throw new Error('the server ended the watch at once');
+    // Servers end watches after a while, but a watch that ends at once is a failure and needs a backoff.
+    if (events === 0 && clock.monotonic() - started < 1000) throw new Error('the server ended the watch immediately');
     this.#backoff.reset();
   }
 
@@ -181,7 +181,7 @@ export class Reflector<T extends KubernetesObject> {
   }
 
   #put(key: string, object: T): void {
-    // Who manages which field is never read here, and is often the larger part of an object.
+    // managedFields are never read, and are often the largest part of an object.
     delete (object.metadata as { managedFields?: unknown }).managedFields;
     const previous = this.#objects.get(key);
     if (previous?.metadata.uid === object.metadata.uid) {
@@ -207,12 +207,12 @@ export class Reflector<T extends KubernetesObject> {
       this.#options.onChange(change);
     } catch (error) {
       const { resource, logger } = this.#options;
-      logger.error({ resource: resource.plural, error }, 'a handler of changes threw');
+      logger.error({ resource: resource.plural, error }, 'a change handler threw');
     }
   }
 }
 
-/** Calls back when a stream has been silent for too long: a half-open connection never ends by itself. */
+/** Calls back when a stream has been idle for too long, because a half-open connection never ends. */
 class IdleGuard {
   readonly #clock: Clock;
   readonly #milliseconds: number;

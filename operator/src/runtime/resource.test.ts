@@ -11,14 +11,14 @@ const tenant: Resource = {
 };
 
 describe('resource', () => {
-  it('knows where objects lie', () => {
+  it('builds API paths', () => {
     expect(pathOf(secret, 'ns', 'a')).to.equal('/api/v1/namespaces/ns/secrets/a');
     expect(pathOf(secret, '')).to.equal('/api/v1/secrets');
     expect(pathOf(tenant, '', 'acme')).to.equal('/apis/kellet.dev/v1alpha1/tenants/acme');
     expect(pathOf(secret, 'ns', '../x')).to.equal('/api/v1/namespaces/ns/secrets/..%2Fx');
   });
 
-  it('reads back the keys that it writes', () => {
+  it('parses the keys that it formats', () => {
     for (const key of [
       { namespace: 'ns', name: 'a' },
       { namespace: '', name: 'acme' },

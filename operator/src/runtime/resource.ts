@@ -1,4 +1,4 @@
-// How a kind of Kubernetes object is named on the wire, and the least that every object has.
+// Names, keys and paths of Kubernetes objects.
 import type { ObjectMeta } from '@kellet/crds';
 
 /** Any Kubernetes object. */
@@ -8,7 +8,7 @@ export interface KubernetesObject {
   metadata: ObjectMeta;
 }
 
-/** A kind of object and where its API lies. */
+/** An API resource. */
 export interface Resource {
   /** Empty for the core group. */
   group: string;
@@ -18,35 +18,35 @@ export interface Resource {
   namespaced: boolean;
 }
 
-/** Names one object. */
+/** Key of an object. */
 export interface ObjectKey {
-  /** Empty for a cluster-scoped object. */
+  /** Empty for cluster-scoped objects. */
   namespace: string;
   name: string;
 }
 
-/** @returns the text form of a key, as queues and caches use it: `namespace/name`, or `/name` */
+/** Formats a key as `namespace/name`, or `/name`. */
 export function keyText(key: ObjectKey): string {
   return `${key.namespace}/${key.name}`;
 }
 
-/** @returns the key that a text form stands for */
+/** Parses the result of {@link keyText}. */
 export function parseKey(text: string): ObjectKey {
   const at = text.indexOf('/');
   return { namespace: text.slice(0, at), name: text.slice(at + 1) };
 }
 
-/** @returns the key of an object */
+/** Returns the key of an object. */
 export function keyOf(object: KubernetesObject): ObjectKey {
   return { namespace: object.metadata.namespace ?? '', name: object.metadata.name };
 }
 
-/** @returns the `apiVersion` of a kind */
+/** Returns the `apiVersion` of a kind. */
 export function apiVersionOf(resource: Resource): string {
   return resource.group === '' ? resource.version : `${resource.group}/${resource.version}`;
 }
 
-/** @returns the API path of a collection, or of one object when a name is given; a namespace of '' means all */
+/** Returns the API path of a collection, or of an object if a name is given. The namespace '' means all. */
 export function pathOf(resource: Resource, namespace: string, name?: string): string {
   const root = resource.group === '' ? `/api/${resource.version}` : `/apis/${apiVersionOf(resource)}`;
   const scope = resource.namespaced && namespace !== '' ? `/namespaces/${encodeURIComponent(namespace)}` : '';
@@ -55,8 +55,8 @@ export function pathOf(resource: Resource, namespace: string, name?: string): st
 }
 
 /**
- * Whether one version of an object is older than another. Resource versions of one resource are decimal numbers that grow;
- * what is not a number counts as not older.
+ * Reports whether a resource version is older than another. Resource versions of a resource are increasing decimal
+ * numbers; for anything else the result is false.
  */
 export function isOlder(version: string | undefined, than: string | undefined): boolean {
   if (!version || !than || !/^\d+$/.test(version) || !/^\d+$/.test(than)) return false;

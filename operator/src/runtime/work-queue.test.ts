@@ -22,14 +22,14 @@ describe('failureDelay', () => {
 });
 
 describe('WorkQueue', () => {
-  it('hands out keys in the order in which they came, each once', async () => {
+  it('hands out keys in order, each once', async () => {
     const { queue } = makeQueue();
     for (const key of ['a', 'b', 'a', 'c', 'b']) queue.add(key);
     expect(queue.length).to.equal(3);
     expect([await queue.get(), await queue.get(), await queue.get()]).to.deep.equal(['a', 'b', 'c']);
   });
 
-  it('gives a key to one worker at a time and once more when it was added meanwhile', async () => {
+  it('hands a key to one worker at a time, and again if it was added in the meantime', async () => {
     const { queue } = makeQueue();
     queue.add('a');
     expect(await queue.get()).to.equal('a');
@@ -43,14 +43,14 @@ describe('WorkQueue', () => {
     expect(queue.length).to.equal(0);
   });
 
-  it('wakes a worker that waits', async () => {
+  it('wakes a waiting worker', async () => {
     const { queue } = makeQueue();
     const got = queue.get();
     queue.add('a');
     expect(await got).to.equal('a');
   });
 
-  it('adds after a delay, and keeps the shortest of several', async () => {
+  it('adds keys after the shortest of several delays', async () => {
     const { clock, queue } = makeQueue();
     queue.addAfter('a', 100);
     queue.addAfter('a', 500);
@@ -64,7 +64,7 @@ describe('WorkQueue', () => {
     expect(queue.length).to.equal(0);
   });
 
-  it('drops the delay of a key that is added at once', async () => {
+  it('cancels the delay of a key that is added immediately', async () => {
     const { clock, queue } = makeQueue();
     queue.addAfter('a', 100);
     queue.add('a');
@@ -74,7 +74,7 @@ describe('WorkQueue', () => {
     expect(queue.length).to.equal(0);
   });
 
-  it('delays a key longer with each failure until it is forgotten', () => {
+  it('increases the delay of a key with each failure until it is forgotten', () => {
     const { queue } = makeQueue();
     expect([1, 2, 3].map(() => queue.addRateLimited('a'))).to.deep.equal([5, 10, 20]);
     expect(queue.addRateLimited('b')).to.equal(5);
@@ -83,7 +83,7 @@ describe('WorkQueue', () => {
     expect(queue.addRateLimited('a')).to.equal(5);
   });
 
-  it('stays in order through many keys', async () => {
+  it('keeps the order of many keys', async () => {
     const { queue } = makeQueue();
     const keys = Array.from({ length: 5000 }, (_, index) => `key-${index}`);
     for (const key of keys) queue.add(key);
@@ -93,7 +93,7 @@ describe('WorkQueue', () => {
     }
   });
 
-  it('hands out nothing after it was closed', async () => {
+  it('hands out nothing once closed', async () => {
     const { clock, queue } = makeQueue();
     const waiting = queue.get();
     queue.addAfter('a', 10);

@@ -1,32 +1,32 @@
-// A queue of keys to work on. A key waits once however often it is added; one worker at a time has it; a key that is added
-// while it is worked on comes again afterwards. Failures of a key delay it more and more.
+// A work queue of keys. A key is queued once however often it is added, and processed by one worker at a time; a key
+// added while it is being processed is queued again afterwards. Failing keys are retried with exponential backoff.
 import type { Clock } from './clock.ts';
 import type { Metrics } from './metrics.ts';
 
-/** Instruments that a queue keeps. */
+/** Instruments of a queue. */
 export type QueueMetrics = Pick<Metrics, 'queueDepth' | 'queueAdds' | 'queueRetries' | 'queueSeconds' | 'workSeconds'>;
 
-/** What a queue needs. */
+/** Options of a queue. */
 export interface WorkQueueOptions {
   /** Label of the metrics. */
   name: string;
   clock: Clock;
   metrics: QueueMetrics;
-  /** Delay after the first failure in milliseconds (5); doubles with each. */
+  /** Delay after the first failure in milliseconds (default 5); doubles with each further one. */
   firstDelay?: number;
-  /** Longest delay in milliseconds (1 000 000). */
+  /** Longest delay in milliseconds (default 1 000 000). */
   longestDelay?: number;
 }
 
-/** @returns the milliseconds to wait after so many failures in a row */
+/** Returns the milliseconds to wait after a number of consecutive failures. */
 export function failureDelay(failures: number, first: number, longest: number): number {
   return Math.min(longest, first * 2 ** Math.min(failures, 60));
 }
 
-/** The queue. */
+/** A work queue. */
 export class WorkQueue {
   readonly #options: Required<WorkQueueOptions>;
-  /** Keys that must be worked on: those that wait, and those added while a worker has them. */
+  /** Keys to be processed: queued ones, and those added while being processed, with the time of addition. */
   readonly #dirty = new Map<string, number>();
   readonly #processing = new Map<string, number>();
   readonly #failures = new Map<string, number>();
@@ -40,12 +40,12 @@ export class WorkQueue {
     this.#options = { firstDelay: 5, longestDelay: 1_000_000, ...options };
   }
 
-  /** Keys that wait for a worker. */
+  /** Number of queued keys. */
   get length(): number {
     return this.#order.length - this.#head;
   }
 
-  /** Adds a key now; a delay that it waits out is dropped. */
+  /** Adds a key now, cancelling any pending delay. */
   add(key: string): void {
     if (this.#closed) return;
     this.#dropDelay(key);
@@ -55,7 +55,7 @@ export class WorkQueue {
     if (!this.#processing.has(key)) this.#enqueue(key);
   }
 
-  /** Adds a key after some milliseconds; of several delays the shortest holds. */
+  /** Adds a key after a delay in milliseconds. Of several delays the shortest applies. */
   addAfter(key: string, milliseconds: number): void {
     if (this.#closed) return;
     if (milliseconds <= 0) return this.add(key);
@@ -70,7 +70,7 @@ export class WorkQueue {
     this.#delayed.set(key, { due, cancel });
   }
 
-  /** Adds a key after a delay that grows with each failure since `forget`. @returns the delay in milliseconds */
+  /** Adds a key after a delay that grows with each call since `forget`. Returns the delay in milliseconds. */
   addRateLimited(key: string): number {
     const failures = this.#failures.get(key) ?? 0;
     this.#failures.set(key, failures + 1);
@@ -80,24 +80,24 @@ export class WorkQueue {
     return delay;
   }
 
-  /** Forgets the failures of a key. */
+  /** Resets the failures of a key. */
   forget(key: string): void {
     this.#failures.delete(key);
   }
 
-  /** @returns how often in a row the key has failed */
+  /** Returns the number of consecutive failures of a key. */
   failuresOf(key: string): number {
     return this.#failures.get(key) ?? 0;
   }
 
-  /** Waits for a key to work on; `done` must be called for it. @returns undefined once the queue is closed */
+  /** Waits for a key to process; the caller must call `done` for it. Returns undefined once the queue is closed. */
   async get(): Promise<string | undefined> {
     if (this.length > 0 && !this.#closed) return this.#take();
     if (this.#closed) return undefined;
     return new Promise((resolve) => this.#waiters.push(resolve));
   }
 
-  /** Ends the work on a key; if it was added meanwhile it waits again. */
+  /** Marks a key as processed. If it was added in the meantime it is queued again. */
   done(key: string): void {
     const { clock, metrics, name } = this.#options;
     const since = this.#processing.get(key);
@@ -107,7 +107,7 @@ export class WorkQueue {
     if (this.#dirty.has(key) && !this.#closed) this.#enqueue(key);
   }
 
-  /** Hands out nothing more and takes nothing in; work that runs goes on. */
+  /** Stops handing out and accepting keys. Running work continues. */
   close(): void {
     this.#closed = true;
     for (const { cancel } of this.#delayed.values()) cancel();
@@ -126,7 +126,7 @@ export class WorkQueue {
     const { clock, metrics, name } = this.#options;
     const key = this.#order[this.#head]!;
     this.#head += 1;
-    // The array is cut only now and then, so that taking stays cheap in a long queue.
+    // The array is compacted only occasionally, so that taking stays cheap in a long queue.
     if (this.#head > 1024 && this.#head * 2 > this.#order.length) {
       this.#order = this.#order.slice(this.#head);
       this.#head = 0;

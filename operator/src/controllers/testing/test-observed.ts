@@ -1,10 +1,10 @@
-// For tests: what the data plane observed of a rollout, with everything that a test does not state at zero.
+// For tests: builds observations of rollouts; fields that a test does not set are zero.
 import { OtaRolloutObserved, RolloutCounts } from '@kellet/proto/ts/kellet/control/v1/control';
 
-/** The fields that a test states. */
+/** Fields that a test sets. */
 export type ObservedFields = Partial<Omit<OtaRolloutObserved, 'counts'>> & { counts?: Partial<RolloutCounts> };
 
-/** @returns a whole observation */
+/** Returns a complete observation. */
 export function makeObserved({ counts, ...fields }: ObservedFields): OtaRolloutObserved {
   return {
     ...OtaRolloutObserved.fromPartial({}),

@@ -1,31 +1,31 @@
-// For tests: an HTTP server that gives recorded answers in the order it was told, cut into chunks and broken off as wanted.
+// For tests: an HTTP server that replays recorded responses, optionally in chunks or with an interrupted connection.
 import { once } from 'node:events';
 import { createServer, type Server, type ServerResponse } from 'node:http';
 import type { AddressInfo, Socket } from 'node:net';
 import { setTimeout as delay } from 'node:timers/promises';
 import { KubeConfig } from '@kubernetes/client-node';
 
-/** An answer to one request. */
+/** Response to a request. */
 export interface Answer {
   status?: number;
   headers?: Record<string, string>;
   body: string | Buffer;
-  /** Bytes a chunk, each written by itself; absent: all at once. */
+  /** Bytes per chunk, each written separately; by default all at once. */
   chunkBytes?: number;
-  /** How the answer ends: in good order (default), by a reset connection, or not at all. */
+  /** How the response ends: normally (default), with a connection reset, or not at all. */
   end?: 'finish' | 'reset' | 'hang';
-  /** Called when the request has come, before it is answered. */
+  /** Called when the request has arrived, before the response. */
   before?: () => void;
 }
 
-/** A request as it came. */
+/** A received request. */
 export interface SeenRequest {
   path: string;
   query: URLSearchParams;
   authorization: string | undefined;
 }
 
-/** Answers each request with the next answer; when they run out, the last is given again. */
+/** Responds to each request with the next response, repeating the last one. */
 export class ReplayServer {
   readonly requests: SeenRequest[] = [];
   readonly #answers: Answer[];
@@ -49,7 +49,7 @@ export class ReplayServer {
     });
   }
 
-  /** Listens on a free port. @returns a kubeconfig that leads here, with the token of a file when one is given */
+  /** Listens on a free port. Returns a kubeconfig for the server, optionally with a token file. */
   async start(tokenFile?: string): Promise<KubeConfig> {
     this.#server.listen(0, '127.0.0.1');
     await once(this.#server, 'listening');
@@ -60,17 +60,17 @@ export class ReplayServer {
     return config;
   }
 
-  /** Requests that asked for a watch. */
+  /** Watch requests. */
   get watches(): SeenRequest[] {
     return this.requests.filter(({ query }) => query.get('watch') === 'true');
   }
 
-  /** Requests that asked for a list. */
+  /** List requests. */
   get lists(): SeenRequest[] {
     return this.requests.filter(({ query }) => query.get('watch') !== 'true');
   }
 
-  /** Ends it and every connection. */
+  /** Closes the server and all connections. */
   async stop(): Promise<void> {
     this.#server.close();
     for (const socket of this.#sockets) socket.destroy();
@@ -84,11 +84,11 @@ export class ReplayServer {
     const bytes = Buffer.from(body);
     for (let at = 0; at < bytes.length && !response.destroyed; at += chunkBytes ?? bytes.length) {
       response.write(bytes.subarray(at, at + (chunkBytes ?? bytes.length)));
-      // Each chunk leaves by itself: a turn of the loop is enough for the kernel to hand it over.
+      // One turn of the event loop is enough for the kernel to deliver each chunk separately.
       if (chunkBytes !== undefined) await new Promise((resolve) => setImmediate(resolve));
     }
     if (end === 'reset') {
-      // What was written is to be read before the connection breaks.
+      // Lets the client read what was written before the reset.
       await delay(20);
       response.socket?.resetAndDestroy();
     } else if (end !== 'hang') response.end();

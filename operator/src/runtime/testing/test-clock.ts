@@ -1,7 +1,7 @@
-// For tests: a clock that stands still until it is told to go on.
+// For tests: a clock that advances only on request.
 import type { Clock } from '../clock.ts';
 
-/** A clock whose time passes only by `advance`, and whose wall clock may be set. */
+/** A clock that advances only with `advance`, and whose wall clock can be set. */
 export class TestClock implements Clock {
   #now = 1_000_000;
   #offset = 0;
@@ -15,12 +15,12 @@ export class TestClock implements Clock {
     return this.#now;
   }
 
-  /** Sets the wall clock forward, or back when negative, as an administrator or NTP would. */
+  /** Moves the wall clock forward, or back if negative, like an administrator or NTP. */
   setWallClock(milliseconds: number): void {
     this.#offset += milliseconds;
   }
 
-  /** Always the middle, so that jittered delays can be predicted. */
+  /** Always 0.5, so that jittered delays are predictable. */
   random(): number {
     return 0.5;
   }
@@ -33,12 +33,12 @@ export class TestClock implements Clock {
     };
   }
 
-  /** Delays of the timers that wait, in milliseconds, shortest first. */
+  /** Returns the remaining delays of the pending timers in milliseconds, shortest first. */
   pending(): number[] {
     return this.#timers.map((timer) => timer.due - this.#now).sort((a, b) => a - b);
   }
 
-  /** Lets time pass, runs what falls due in order, and gives promises their turn. */
+  /** Advances time, runs due timers in order, and lets promises settle. */
   async advance(milliseconds: number): Promise<void> {
     const end = this.#now + milliseconds;
     await settle();
@@ -54,7 +54,7 @@ export class TestClock implements Clock {
   }
 }
 
-/** Lets every promise that can go on do so. */
+/** Lets pending promise callbacks run. */
 export function settle(): Promise<void> {
   return new Promise((resolve) => setImmediate(resolve));
 }
