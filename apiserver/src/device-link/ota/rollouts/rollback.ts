@@ -1,44 +1,19 @@
-// Rolls back: cancels what was not delivered and sends the rollback package to every device that the update reached.
-import { RefusalError } from '../../../control/applier.ts';
+// The way back: cancels what was not delivered and sends the rollback package to every device that the update reached.
 import type { Transaction } from '../../../platform/database/database.ts';
 import { newId } from '../../../platform/ids.ts';
 import { cancelUndelivered, enqueueRolloutCommands, finishRolloutCommands } from '../../commands/commands.ts';
 import { assign, unassign } from '../assignments/assignments.ts';
-import type { ProfileFacts } from '../../../policies/profile-reader.ts';
-import { findPackage, type PackageRow } from '../packages/package-store.ts';
-import { deviceTimeout } from './policy.ts';
+import type { PackageRow } from '../packages/package-store.ts';
 import { listRolloutDevices, updateRolloutDevice } from './rollout-devices.ts';
-import { requireSigned } from './rollout-judgement.ts';
-import { countMove, noPlace, requestRollback, type RolloutEvent, type RolloutState } from './rollout-state.ts';
+import { countMove, noPlace, type RolloutState } from './rollout-state.ts';
 import { startParams } from './scheduling.ts';
 
 /**
- * Requests the rollback of a rollout and begins it. The row is locked, and the caller saves it. `profile` was read before the
- * transaction began: waiting for a second connection under the lock could exhaust the pool. Returns the event to publish, or
- * undefined when the rollout is rolling back already. Throws RefusalError when the rollback package cannot be used.
+ * Begins the rollback of a rollout whose state has just turned to rolling_back. The row is locked; the caller saves the state.
+ * Devices that have told their result and run the rollback package's version get nothing, nor do devices that the update never
+ * reached; the time of all others runs from now, so that a device that never comes back cannot keep the rollout from ending.
  */
-export async function turnBack(
-  tx: Transaction,
-  state: RolloutState,
-  by: string,
-  profile: ProfileFacts | undefined,
-  now: Date,
-): Promise<RolloutEvent | undefined> {
-  const event = requestRollback(state, by, now);
-  if (!event) return undefined;
-  const rollback = await findPackage(tx, state.tenantId, state.rollbackPackageId!);
-  if (!rollback) throw new RefusalError('ReferenceNotFound', 'the rollback package has been deleted');
-  requireSigned('the rollback package', rollback, profile);
-  await beginRollback(tx, state, rollback, deviceTimeout(state.spec, profile?.otaPolicy), now);
-  return event;
-}
-
-/**
- * Begins the rollback of a rollout whose state has just turned to rolling_back. Devices that have reported their result and run
- * the rollback package's version get no command, nor do devices that the update never reached. The deadline of all others
- * starts now, so that a device that never comes back cannot keep the rollout from ending.
- */
-async function beginRollback(
+export async function beginRollback(
   tx: Transaction,
   state: RolloutState,
   rollback: PackageRow,
@@ -71,7 +46,7 @@ async function beginRollback(
       .map((member) => member.correlation_id),
     'cancelled',
   );
-  // Only a device that has reported its result is known to run a version: others may finish the update at any moment.
+  // Only a device that has told its result tells what it runs: one still under way may finish the update at any moment.
   const settled = reached.filter((member) => member.state === 'successful' || member.state === 'failure');
   const already = await devicesOnVersion(
     tx,

@@ -1,4 +1,4 @@
-// Applies the manifest of a rollout to its row. A new rollout gets its canary scheduled in the same call.
+// A rollout's manifest → its row; a new one gets its canary scheduled in the same call.
 import { equals } from '@bufbuild/protobuf';
 import {
   OtaRolloutSpecSchema,
@@ -13,18 +13,22 @@ import type { ProfileFacts, ProfileReader } from '../../../policies/profile-read
 import type { Clock } from '../../../platform/clock.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
 import { profileRolloutsLock } from '../../../platform/database/advisory-locks.ts';
+import { namedId, rolloutId } from '../../../platform/ids.ts';
 import { cancelUndelivered } from '../../commands/commands.ts';
 import { unassignUndelivered } from '../assignments/assignments.ts';
+import { takeOutDeparted } from './membership.ts';
 import { observe } from './observed.ts';
-import { findPackage } from '../packages/package-store.ts';
+import { findPackage, type PackageRow } from '../packages/package-store.ts';
 import { phaseOf } from './progress.ts';
-import { turnBack } from './rollback.ts';
-import { judgeRollout, requireSigned, wantedRollout, type WantedRollout } from './rollout-judgement.ts';
+import { beginRollback } from './rollback.ts';
+import { deviceTimeout } from './policy.ts';
 import {
   beginStage,
   complete,
   effectivePercent,
+  holdForSignature,
   pauseIfExceeded,
+  requestRollback,
   settlePhase,
   type RolloutEvent,
   type RolloutState,
@@ -33,15 +37,30 @@ import {
   findRollout,
   insertRollout,
   lockRollout,
+  otherRunningRollout,
   publishRolloutEvent,
   saveRollout,
   updateIdentity,
 } from './rollout-store.ts';
-import { scheduleDevices } from './scheduling.ts';
+import { readCohort, scheduleDevices, type Cohort } from './scheduling.ts';
+import { lacksSignature } from '../packages/signature-policy.ts';
+import { fleetProblem } from './rollout-validation.ts';
 
 type Observed = MessageInitShape<typeof OtaRolloutObservedSchema>;
 
-/** Applies and removes the manifests of rollouts. */
+/** What a manifest refers to, found. */
+interface Referents {
+  readonly package_: PackageRow;
+  readonly profile: ProfileFacts;
+  readonly rollback: PackageRow | undefined;
+}
+
+/** A rollout that may begin: what it refers to, and the fleet it is for. */
+export interface Judgement extends Referents {
+  readonly cohort: Cohort;
+}
+
+/** Applies and removes rollouts (control, OtaRollout). */
 export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
   private readonly database: Database;
   private readonly profiles: ProfileReader;
@@ -54,22 +73,21 @@ export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
   }
 
   /**
-   * Applies a manifest in one transaction, whatever the size of the fleet: a new rollout gets the first devices of its canary
-   * scheduled, and the operator has the others scheduled through AdvanceRollout.
+   * One transaction, whatever the size of the fleet: a new rollout gets the first devices of its canary, and the operator has
+   * the others scheduled (AdvanceRollout).
    */
   async apply(meta: ObjectMeta, spec: OtaRolloutSpec, last?: LastStep): Promise<Applied<Observed>> {
     const { tenantId } = meta;
-    const wanted = wantedRollout(meta, spec);
-    const { id } = wanted;
-    // Read before the transaction: a transaction that waited for a second connection would keep its own.
-    const profile = await this.profiles.get(tenantId, wanted.profileId);
+    const profileId = namedId(tenantId, 'profile', spec.profileName);
+    const id = rolloutId(tenantId, meta.name, namedId(tenantId, 'package', spec.packageName), profileId);
+    const profile = await this.profiles.get(tenantId, profileId);
     return this.database.tenant(tenantId, async (tx) => {
       await takeUp(tx, 'OtaRollout', meta);
       const existing = await findRollout(tx, tenantId, id, 'FOR UPDATE');
       if (existing) {
-        await restoreIdentity(tx, wanted);
-        await this.update(tx, existing, wanted, profile);
-      } else await this.create(tx, wanted, profile);
+        await restoreIdentity(tx, meta, spec, id);
+        await this.update(tx, existing, spec, profile);
+      } else await this.create(tx, meta, spec, id, profile);
       const state = await lockRollout(tx, tenantId, id);
       const observed = await observe(tx, state, new Date(this.clock.now()));
       await last?.(tx);
@@ -77,22 +95,27 @@ export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
     });
   }
 
-  private async create(tx: Transaction, wanted: WantedRollout, profile: ProfileFacts | undefined): Promise<void> {
-    const { meta, spec, id, packageId, profileId, rollbackPackageId } = wanted;
-    // Creations of one profile wait for one another, so that the second sees the first.
+  private async create(
+    tx: Transaction,
+    meta: ObjectMeta,
+    spec: OtaRolloutSpec,
+    id: string,
+    profile: ProfileFacts | undefined,
+  ): Promise<void> {
+    // One creation at a time per profile: whoever comes second sees the first.
     await tx.query(`SELECT pg_advisory_xact_lock(hashtextextended($1, 0))`, [
-      profileRolloutsLock(meta.tenantId, profileId),
+      profileRolloutsLock(meta.tenantId, namedId(meta.tenantId, 'profile', spec.profileName)),
     ]);
-    const { package_, cohort } = await judgeRollout(tx, wanted, profile);
+    const { package_, profile: target, rollback, cohort } = await this.judge(tx, meta.tenantId, spec, id, profile);
     await insertRollout(tx, {
       tenantId: meta.tenantId,
       rolloutId: id,
       name: meta.name,
       namespace: meta.namespace,
       displayName: meta.displayName || meta.name,
-      packageId,
-      profileId,
-      rollbackPackageId,
+      packageId: package_.package_id,
+      profileId: target.profileId,
+      rollbackPackageId: rollback?.package_id,
       phase: phaseOf({ completed: false, rollingBack: false, heldBySpec: spec.paused, pauseConditions: [] }),
       spec,
     });
@@ -103,14 +126,79 @@ export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
     await saveRollout(tx, state, this.clock);
   }
 
-  /** Brings an existing row up to its manifest. Policy may change at any time and never restarts anything. */
+  /**
+   * Whether the rollout may begin now, and with which devices: what a plan and a creation are both decided by. Throws the
+   * refusal when it may not. Changes nothing.
+   */
+  async judge(
+    tx: Transaction,
+    tenantId: string,
+    spec: OtaRolloutSpec,
+    id: string,
+    profile: ProfileFacts | undefined,
+  ): Promise<Judgement> {
+    const referents = await this.resolve(tx, tenantId, spec, profile);
+    const { package_, profile: target } = referents;
+    const other = await otherRunningRollout(tx, tenantId, target.profileId, package_.type, id);
+    if (other) {
+      throw new RefusalError(
+        'RolloutInProgress',
+        `rollout ${other} of this profile and package type has not completed`,
+      );
+    }
+    // The rollout does not exist yet: it has no members that would have to be read.
+    const cohort = await readCohort(tx, tenantId, target, package_, undefined);
+    const problem = fleetProblem(cohort);
+    if (problem) throw new RefusalError('InvalidSpec', `packageRef: ${problem}`);
+    return { ...referents, cohort };
+  }
+
+  /** Finds what the manifest refers to, or refuses with what is missing or not ready. */
+  private async resolve(
+    tx: Transaction,
+    tenantId: string,
+    spec: OtaRolloutSpec,
+    profile: ProfileFacts | undefined,
+  ): Promise<Referents> {
+    if (!profile)
+      throw new RefusalError('ReferenceNotFound', `targetProfileRef: DeviceProfile ${spec.profileName} not found`);
+    const package_ = await findPackage(tx, tenantId, namedId(tenantId, 'package', spec.packageName));
+    if (!package_) throw new RefusalError('ReferenceNotFound', `packageRef: OtaPackage ${spec.packageName} not found`);
+    requireAvailable('packageRef', package_);
+    const rollback = spec.rollbackPackageName
+      ? await findPackage(tx, tenantId, namedId(tenantId, 'package', spec.rollbackPackageName))
+      : undefined;
+    if (spec.rollbackPackageName) {
+      if (!rollback) {
+        throw new RefusalError(
+          'ReferenceNotFound',
+          `rollbackPackageRef: OtaPackage ${spec.rollbackPackageName} not found`,
+        );
+      }
+      requireAvailable('rollbackPackageRef', rollback);
+      if (rollback.type !== package_.type) {
+        throw new RefusalError('InvalidSpec', 'rollbackPackageRef: the package must be of the same type as the update');
+      }
+    }
+    const deviceType = package_.compatibility.device_type ?? '';
+    if (deviceType !== '' && deviceType !== profile.type) {
+      throw new RefusalError(
+        'InvalidSpec',
+        `packageRef: the package is for devices of type ${deviceType}, not ${profile.type}`,
+      );
+    }
+    requireSigned('packageRef', package_, profile);
+    if (rollback) requireSigned('rollbackPackageRef', rollback, profile);
+    return { package_, profile, rollback };
+  }
+
+  /** Brings a row that exists up to its manifest. Policy may change at any time and never restarts anything. */
   private async update(
     tx: Transaction,
     state: RolloutState,
-    wanted: WantedRollout,
+    spec: OtaRolloutSpec,
     profile: ProfileFacts | undefined,
   ): Promise<void> {
-    const { spec } = wanted;
     if (state.phase === 'completed') return;
     const events: (RolloutEvent | undefined)[] = [];
     let changed = false;
@@ -123,16 +211,88 @@ export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
       settlePhase(state);
       if (wasHeld && state.phase === 'active') events.push('resumed');
     }
-    if (await takeRollbackPackage(tx, state, wanted, profile)) changed = true;
+    if (await this.takeRollbackPackage(tx, state, spec, profile)) changed = true;
     if (spec.rolledBack && state.phase !== 'rolling_back') {
       if (!state.rollbackPackageId) {
         throw new RefusalError('InvalidSpec', 'desiredState: RolledBack needs a rollbackPackageRef');
       }
-      events.push(await turnBack(tx, state, 'spec.desiredState', profile, new Date(this.clock.now())));
+      events.push(await this.turnBack(tx, state, 'spec.desiredState', profile));
       changed = true;
     }
     const paused = pauseIfExceeded(state, new Date(this.clock.now()));
     if (changed || paused) await saveRollout(tx, state, this.clock, ...events, paused);
+  }
+
+  /** Takes over the manifest's way back, unless devices are on it already. Answers whether it is another one. */
+  private async takeRollbackPackage(
+    tx: Transaction,
+    state: RolloutState,
+    spec: OtaRolloutSpec,
+    profile: ProfileFacts | undefined,
+  ): Promise<boolean> {
+    if (!spec.rollbackPackageName || state.phase === 'rolling_back') return false;
+    const packageId = namedId(state.tenantId, 'package', spec.rollbackPackageName);
+    if (state.rollbackPackageId === packageId) return false;
+    const rollback = await findPackage(tx, state.tenantId, packageId);
+    if (!rollback) {
+      const message = `rollbackPackageRef: OtaPackage ${spec.rollbackPackageName} not found`;
+      throw new RefusalError('ReferenceNotFound', message);
+    }
+    requireSigned('rollbackPackageRef', rollback, profile);
+    state.rollbackPackageId = packageId;
+    return true;
+  }
+
+  /**
+   * Requests the rollback and sends the way back. The row is locked; the caller saves, and has read the rollout's profile
+   * before its transaction began: waiting for a second connection under the lock could take the whole pool.
+   */
+  async turnBack(
+    tx: Transaction,
+    state: RolloutState,
+    by: string,
+    profile: ProfileFacts | undefined,
+  ): Promise<RolloutEvent | undefined> {
+    const now = new Date(this.clock.now());
+    const event = requestRollback(state, by, now);
+    if (!event) return undefined;
+    const rollback = await findPackage(tx, state.tenantId, state.rollbackPackageId!);
+    if (!rollback) throw new RefusalError('ReferenceNotFound', 'the rollback package has been deleted');
+    requireSigned('the rollback package', rollback, profile);
+    await beginRollback(tx, state, rollback, deviceTimeout(state.spec, profile?.otaPolicy), now);
+    return event;
+  }
+
+  /**
+   * Looks over the fleet: counts the eligible devices anew, takes out members that are gone, pauses when that crosses the
+   * threshold, and, while the rollout is active, schedules one transaction's worth of devices. Returns how many wait.
+   */
+  async scheduleOnce(tx: Transaction, state: RolloutState, profile: ProfileFacts): Promise<number> {
+    if (state.phase !== 'active' && state.phase !== 'paused') return 0;
+    const package_ = await findPackage(tx, state.tenantId, state.packageId);
+    if (!package_) return 0;
+    const facts = () =>
+      [
+        state.eligible,
+        state.scheduled,
+        state.removed,
+        state.schedulingDue,
+        state.coveredCount,
+        state.coveredRank?.toString('hex'),
+      ].join();
+    const before = facts();
+    const now = new Date(this.clock.now());
+    if (lacksSignature(profile.otaPolicy?.requireSignature, package_)) {
+      if (holdForSignature(state, now)) await saveRollout(tx, state, this.clock, 'paused');
+      return 0;
+    }
+    const cohort = await readCohort(tx, state.tenantId, profile, package_, state.rolloutId);
+    await takeOutDeparted(tx, state, cohort.departed);
+    state.eligible = cohort.devices.length;
+    const paused = pauseIfExceeded(state, now);
+    const left = state.phase === 'active' ? await scheduleDevices(tx, state, cohort, package_, now) : 0;
+    if (paused || before !== facts()) await saveRollout(tx, state, this.clock, paused);
+    return left;
   }
 
   async remove(meta: ObjectMeta, _detach: boolean): Promise<Refusal | undefined> {
@@ -152,28 +312,29 @@ export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
   }
 }
 
-/** Restores the columns that identify a rollout and never change, in case someone has written them. */
-async function restoreIdentity(tx: Transaction, { meta, id, packageId, profileId }: WantedRollout): Promise<void> {
+/** Puts right what names a rollout and never changes, should somebody have written it. */
+async function restoreIdentity(tx: Transaction, meta: ObjectMeta, spec: OtaRolloutSpec, id: string): Promise<void> {
   const { tenantId, name, namespace } = meta;
-  const displayName = meta.displayName || name;
-  await updateIdentity(tx, { tenantId, rolloutId: id, name, namespace, displayName, packageId, profileId });
+  await updateIdentity(tx, {
+    tenantId,
+    rolloutId: id,
+    name,
+    namespace,
+    displayName: meta.displayName || name,
+    packageId: namedId(tenantId, 'package', spec.packageName),
+    profileId: namedId(tenantId, 'profile', spec.profileName),
+  });
 }
 
-/** Takes the rollback package from the manifest unless devices are rolling back already. Reports whether it changed. */
-async function takeRollbackPackage(
-  tx: Transaction,
-  state: RolloutState,
-  { spec, rollbackPackageId }: WantedRollout,
-  profile: ProfileFacts | undefined,
-): Promise<boolean> {
-  if (!rollbackPackageId || state.phase === 'rolling_back') return false;
-  if (state.rollbackPackageId === rollbackPackageId) return false;
-  const rollback = await findPackage(tx, state.tenantId, rollbackPackageId);
-  if (!rollback) {
-    const message = `rollbackPackageRef: OtaPackage ${spec.rollbackPackageName} not found`;
-    throw new RefusalError('ReferenceNotFound', message);
-  }
-  requireSigned('rollbackPackageRef', rollback, profile);
-  state.rollbackPackageId = rollbackPackageId;
-  return true;
+/** Refuses a package that lacks the signature that the profile requires. */
+function requireSigned(field: string, package_: PackageRow, profile: ProfileFacts | undefined): void {
+  if (!lacksSignature(profile?.otaPolicy?.requireSignature, package_)) return;
+  throw new RefusalError('SignatureRequired', `${field}: the profile requires a package with a verified signature`);
+}
+
+function requireAvailable(field: string, package_: PackageRow): void {
+  if (package_.status === 'available' || package_.status === 'deprecated') return;
+  if (package_.status === 'rejected')
+    throw new RefusalError('InvalidSpec', `${field}: the package was rejected: ${package_.message}`);
+  throw new RefusalError('ReferenceNotReady', `${field}: the package is ${package_.status}, not available`);
 }

@@ -13,7 +13,7 @@ import { beginAttempt } from './attempts.ts';
 import { nextDeadline, observe } from './observed.ts';
 import { findPackage } from '../packages/package-store.ts';
 import { maxAttempts } from './policy.ts';
-import { reviewFleet } from './fleet-review.ts';
+import type { RolloutApplier } from './rollout-applier.ts';
 import { listOverdueDevices, updateRolloutDevice, type RolloutDeviceRow } from './rollout-devices.ts';
 import {
   addPauseCondition,
@@ -32,15 +32,17 @@ import { devicesPerTransaction, placeOf } from './scheduling.ts';
 type Response = MessageInitShape<typeof AdvanceRolloutResponseSchema>;
 type Action = AdvanceRolloutRequest['action'];
 
-/** Carries out the operator's decisions about rollouts. */
+/** The data plane's half of driving a rollout; the operator's half decides. */
 export class RolloutDriver implements RolloutDriverContract {
   private readonly database: Database;
   private readonly profiles: ProfileReader;
+  private readonly applier: RolloutApplier;
   private readonly clock: Clock;
 
-  constructor(database: Database, profiles: ProfileReader, clock: Clock) {
+  constructor(database: Database, profiles: ProfileReader, applier: RolloutApplier, clock: Clock) {
     this.database = database;
     this.profiles = profiles;
+    this.applier = applier;
     this.clock = clock;
   }
 
@@ -58,7 +60,7 @@ export class RolloutDriver implements RolloutDriverContract {
     });
   }
 
-  /** Carries out one action if the state still allows it. Reports whether it did. */
+  /** Carries out one action if the state still allows it; answers whether it did. */
   private async carryOut(
     tx: Transaction,
     state: RolloutState,
@@ -69,7 +71,7 @@ export class RolloutDriver implements RolloutDriverContract {
     switch (action.case) {
       case 'scheduleDevices': {
         if (state.phase !== 'active') return false;
-        await reviewFleet(tx, state, profile, this.clock);
+        await this.applier.scheduleOnce(tx, state, profile);
         return true;
       }
       case 'beginStep': {
@@ -79,7 +81,7 @@ export class RolloutDriver implements RolloutDriverContract {
         if (state.spec.steps[stepIndex]!.approval && state.approvedStepIndex < stepIndex) return false;
         beginStep(state, stepIndex);
         await saveRollout(tx, state, this.clock);
-        await reviewFleet(tx, state, profile, this.clock);
+        await this.applier.scheduleOnce(tx, state, profile);
         return true;
       }
       case 'requestApproval': {
@@ -91,8 +93,8 @@ export class RolloutDriver implements RolloutDriverContract {
         return true;
       }
       case 'complete': {
-        // Completion is permanent: review the fleet once more, in case a process of an earlier release has changed it.
-        await reviewFleet(tx, state, profile, this.clock);
+        // Completion is for good: the fleet is looked over once more, in case a process of an earlier release has changed it.
+        await this.applier.scheduleOnce(tx, state, profile);
         if (state.phase !== 'active' || !allSucceeded(state) || pendingDevices(state) > 0) return false;
         await saveRollout(tx, state, this.clock, complete(state, 'succeeded'));
         return true;

@@ -19,6 +19,7 @@ import {
 import type { OtaRolloutSpec as RolloutManifest } from '@kellet/crds';
 import type { OtaRolloutSpec } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import { refusalError, RefusalError } from '../../../control/applier.ts';
+import { workingCopyId } from '../../../resources/manifest.ts';
 import { resourceName } from '../../../resources/resource-names.ts';
 import type { NewResource, ResourceWriter } from '../../../resources/resource-writer.ts';
 import { checkWindow } from '../../../policies/policies.ts';
@@ -37,8 +38,7 @@ import { beginAttempt } from './attempts.ts';
 import { coverage } from './cohort.ts';
 import { toRollout } from './observed.ts';
 import { findPackage, getPackage, packageEverExisted } from '../packages/package-store.ts';
-import { turnBack } from './rollback.ts';
-import { judgeRollout, wantedRollout } from './rollout-judgement.ts';
+import type { RolloutApplier } from './rollout-applier.ts';
 import { acknowledgeFailures, listRolloutDevices, updateRolloutDevice } from './rollout-devices.ts';
 import {
   approve,
@@ -66,6 +66,7 @@ export class Rollouts {
   private readonly database: Database;
   private readonly profiles: ProfileReader;
   private readonly writer: ResourceWriter;
+  private readonly applier: RolloutApplier;
   private readonly paging: Paging;
   private readonly clock: Clock;
 
@@ -73,12 +74,14 @@ export class Rollouts {
     database: Database;
     profiles: ProfileReader;
     writer: ResourceWriter;
+    applier: RolloutApplier;
     paging: Paging;
     clock: Clock;
   }) {
     this.database = parts.database;
     this.profiles = parts.profiles;
     this.writer = parts.writer;
+    this.applier = parts.applier;
     this.paging = parts.paging;
     this.clock = parts.clock;
   }
@@ -157,7 +160,7 @@ export class Rollouts {
     const profile = await this.profiles.get(tenantId, request.targetProfileId);
     const { cohort } = await this.database
       .tenant(tenantId, (tx) =>
-        judgeRollout(tx, wantedRollout(foreseen.meta!, foreseen.spec.value as OtaRolloutSpec), profile),
+        this.applier.judge(tx, tenantId, foreseen.spec.value as OtaRolloutSpec, workingCopyId(foreseen), profile),
       )
       .catch((error: unknown) => {
         throw error instanceof RefusalError ? refusalError(resource.kind, error) : error;
@@ -279,7 +282,7 @@ export class Rollouts {
       if (state.rollbackPackageId && !(await findPackage(tx, state.tenantId, state.rollbackPackageId))) {
         throw failedPrecondition('the rollback package has been deleted');
       }
-      return turnBack(tx, state, context.caller.name, profile, new Date(this.clock.now()));
+      return this.applier.turnBack(tx, state, context.caller.name, profile);
     });
   };
 
