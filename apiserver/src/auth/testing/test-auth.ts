@@ -1,4 +1,4 @@
-// For tests: the auth service on a database of its own, called as the registry calls it.
+// For tests: AuthService on a separate database, called through the registry.
 import { create, type MessageInitShape, type MessageShape } from '@bufbuild/protobuf';
 import { AuthService } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { KelletError, type ErrorCode } from '../../platform/errors.ts';
@@ -9,6 +9,7 @@ import { hashPassword } from '../accounts/passwords.ts';
 import { revocationChannel } from '../../platform/database/channels.ts';
 import type { Role } from '../credentials/roles.ts';
 import { createAuth, type AuthModule } from '../service.ts';
+import { createTenants } from '../../tenants/service.ts';
 import { insertUser, type UserRow } from '../accounts/account-store.ts';
 import { eventually, insertTenant } from './test-fixtures.ts';
 import { clusterAway, MovableClock, newSigningKey, testPlatform } from './test-platform.ts';
@@ -43,6 +44,8 @@ export class TestAuth {
   readonly registry = new ServiceRegistry();
   test!: TestDatabase;
   auth!: AuthModule;
+  /** Registers all of AuthService, the tenants' part included. */
+  register!: (registry: ServiceRegistry) => void;
   private passwordHash = '';
 
   /** Adds the hooks to the suite that is being defined. */
@@ -68,8 +71,13 @@ export class TestAuth {
       KELLET_PLATFORM_ADMIN_EMAIL: platformAdministrator,
       KELLET_PLATFORM_ADMIN_PASSWORD: password,
     };
-    this.auth = createAuth(testPlatform(database, this.clock, settings), clusterAway);
-    this.auth.register(this.registry);
+    const platform = testPlatform(database, this.clock, settings);
+    this.auth = createAuth(platform, clusterAway);
+    this.register = (registry) => {
+      this.auth.register(registry);
+      createTenants(platform, clusterAway).register(registry);
+    };
+    this.register(this.registry);
     await this.auth.start?.();
     let listening = false;
     database.listen(

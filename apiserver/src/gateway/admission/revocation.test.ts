@@ -35,7 +35,7 @@ describe('a credential', () => {
     proxy = await TcpProxy.before(one.test.url);
     remote = new Database(proxy.through(one.test.url), createLogger('silent'), { heartbeatMilliseconds });
     const register = (registry: ServiceRegistry): void => {
-      one.auth.register(registry);
+      one.register(registry);
       const unary = registry.unary.bind(registry);
       registry.unary = (asked, request, context) => {
         if (asked.name === 'ValidateToken') validations += 1;
