@@ -11,7 +11,7 @@ import { invalidArgument, notFound } from '../../../platform/errors.ts';
 import { retryConflicts } from '../../../platform/database/retry-conflicts.ts';
 import { finishRolloutCommands } from '../../rpc/commands.ts';
 import { listAssignments } from '../delivery/assignments.ts';
-import { findPackage } from '../packages/package-store.ts';
+import { findPackageEver } from '../packages/package-store.ts';
 import { mayMove, reportedState, stateOnWayBack } from './progress.ts';
 import { findRolloutDevice, knownDevices, updateRolloutDevice, type RolloutDeviceRow } from './rollout-devices.ts';
 import {
@@ -111,9 +111,10 @@ export class Reports {
         getRollout(tx, tenantId, rolloutId),
         knownDevices(tx, tenantId, rolloutId, [...new Set(batch.map(({ deviceId }) => deviceId.toLowerCase()))]),
       ]);
+      // A package can be deleted once its rollout has completed, and devices repeat their reports.
       const [update, back] = await Promise.all([
-        findPackage(tx, tenantId, packageId),
-        rollbackPackageId ? findPackage(tx, tenantId, rollbackPackageId) : undefined,
+        findPackageEver(tx, tenantId, packageId),
+        rollbackPackageId ? findPackageEver(tx, tenantId, rollbackPackageId) : undefined,
       ]);
       // Devices before rollouts (device-registry/membership.ts), and all of them in one statement.
       const changes = await setVersions(tx, tenantId, update?.type ?? 'fw', versionsOf(batch, known));
@@ -128,7 +129,7 @@ export class Reports {
       // It may have been changed for another until the lock was there.
       const wayBack =
         state.rollbackPackageId && state.rollbackPackageId !== rollbackPackageId
-          ? await findPackage(tx, tenantId, state.rollbackPackageId)
+          ? await findPackageEver(tx, tenantId, state.rollbackPackageId)
           : back;
       const answers: (ReportAnswer | Error)[] = [];
       const revision = snapshot(state);
