@@ -166,15 +166,9 @@ export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
     if (!package_) throw new RefusalError('ReferenceNotFound', `packageRef: OtaPackage ${spec.packageName} not found`);
     requireAvailable('packageRef', package_);
     const rollback = spec.rollbackPackageName
-      ? await resolveRollback(tx, tenantId, spec.rollbackPackageName, package_)
+      ? await resolveRollback(tx, tenantId, spec.rollbackPackageName, package_, profile)
       : undefined;
-    const deviceType = package_.compatibility.device_type ?? '';
-    if (deviceType !== '' && deviceType !== profile.type) {
-      throw new RefusalError(
-        'InvalidSpec',
-        `packageRef: the package is for devices of type ${deviceType}, not ${profile.type}`,
-      );
-    }
+    requireDeviceType('packageRef', package_, profile);
     requireSigned('packageRef', package_, profile);
     if (rollback) requireSigned('rollbackPackageRef', rollback, profile);
     return { package_, profile, rollback };
@@ -224,7 +218,7 @@ export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
     const packageId = namedId(state.tenantId, 'package', spec.rollbackPackageName);
     if (state.rollbackPackageId === packageId) return false;
     const update = await findPackage(tx, state.tenantId, state.packageId);
-    const rollback = await resolveRollback(tx, state.tenantId, spec.rollbackPackageName, update);
+    const rollback = await resolveRollback(tx, state.tenantId, spec.rollbackPackageName, update, profile);
     requireSigned('rollbackPackageRef', rollback, profile);
     state.rollbackPackageId = packageId;
     return true;
@@ -319,6 +313,7 @@ async function resolveRollback(
   tenantId: string,
   name: string,
   update: PackageRow | undefined,
+  profile: ProfileFacts | undefined,
 ): Promise<PackageRow> {
   const rollback = await findPackage(tx, tenantId, namedId(tenantId, 'package', name));
   if (!rollback) throw new RefusalError('ReferenceNotFound', `rollbackPackageRef: OtaPackage ${name} not found`);
@@ -326,7 +321,18 @@ async function resolveRollback(
   if (update && rollback.type !== update.type) {
     throw new RefusalError('InvalidSpec', 'rollbackPackageRef: the package must be of the same type as the update');
   }
+  requireDeviceType('rollbackPackageRef', rollback, profile);
   return rollback;
+}
+
+/** Refuses a package for devices of another type than the profile's. */
+function requireDeviceType(field: string, package_: PackageRow, profile: ProfileFacts | undefined): void {
+  const deviceType = package_.compatibility.device_type ?? '';
+  if (!profile || deviceType === '' || deviceType === profile.type) return;
+  throw new RefusalError(
+    'InvalidSpec',
+    `${field}: the package is for devices of type ${deviceType}, not ${profile.type}`,
+  );
 }
 
 /** Refuses a package that lacks the signature that the profile requires. */

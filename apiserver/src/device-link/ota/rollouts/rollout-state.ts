@@ -337,8 +337,10 @@ export function describe(state: RolloutState): string {
     const more = `more than ${spec.failureThresholdPercent} %`;
     // Either share pauses (SPEC, Rollout); the one that is told is above the threshold.
     const overall = (failed + timedOut) * 100 > spec.failureThresholdPercent * scheduled;
-    if (overall || stageFailed === 0) return `${failed + timedOut} of ${scheduled} scheduled devices failed: ${more}`;
-    return `${stageFailed} of ${stageScheduled} devices of this stage failed: ${more}`;
+    if (overall) return `${failed + timedOut} of ${scheduled} scheduled devices failed: ${more}`;
+    if (stageFailed > 0) return `${stageFailed} of ${stageScheduled} devices of this stage failed: ${more}`;
+    // Those that failed are tried again, were skipped or have left since.
+    return `${more} of the scheduled devices had failed: resume to continue`;
   }
   if (state.spec.paused) return 'held by spec.paused';
   if (state.pauseConditions.some(({ by }) => by === signatureGuard)) {

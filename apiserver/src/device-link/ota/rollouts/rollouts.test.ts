@@ -568,20 +568,23 @@ describe('rollouts on a database', () => {
   it('refuses a changed rollback package as it refuses one at the creation', async () => {
     const { id, apply } = await start();
     await test.database.system(async (tx) => {
-      for (const [name, type, status] of [
-        ['software', 'sw', 'available'],
-        ['coming', 'fw', 'uploading'],
-      ]) {
+      for (const [name, type, status, compatibility] of [
+        ['software', 'sw', 'available', {}],
+        ['coming', 'fw', 'uploading', {}],
+        ['for-pumps', 'fw', 'available', { device_type: 'pump' }],
+      ] as const) {
         await tx.query(
           `INSERT INTO ota_packages (tenant_id, package_id, name, display_name, type, version, artifact_uri, sha256, signature,
-             size_bytes, status, checksum_verified) VALUES ($1, $2, $3, $3, $4, '1.0.0', 'https://x', $5, '', 9, $6, true)`,
-          [tenant, namedId(tenant, 'package', name!), name, type, Buffer.alloc(32), status],
+             size_bytes, status, checksum_verified, compatibility)
+           VALUES ($1, $2, $3, $3, $4, '1.0.0', 'https://x', $5, '', 9, $6, true, $7)`,
+          [tenant, namedId(tenant, 'package', name), name, type, Buffer.alloc(32), status, compatibility],
         );
       }
     });
     for (const [rollbackPackageName, reason] of [
       ['software', 'InvalidSpec'],
       ['coming', 'ReferenceNotReady'],
+      ['for-pumps', 'InvalidSpec'],
       ['three', 'ReferenceNotFound'],
     ] as const) {
       expect(await refusal(apply({ rollbackPackageName }))).to.equal(reason);
@@ -621,6 +624,16 @@ describe('rollouts on a database', () => {
       });
       expect((await rollouts.get(tenant, id)).counts).to.include({ scheduled: left, sent: left, skipped: left });
     }
+  });
+
+  it('does not name failures that are gone as what holds it', async () => {
+    const { id } = await start();
+    const [first] = await members(id);
+    await report(first!, id, false);
+    expect((await rollouts.get(tenant, id)).message).to.equal('1 of 2 scheduled devices failed: more than 10 %');
+    const { status, message } = await rollouts.retry(context, id, [first!]);
+    expect(status).to.equal(Rollout_Status.paused);
+    expect(message).to.equal('more than 10 % of the scheduled devices had failed: resume to continue');
   });
 
   it('refuses what a manifest cannot have', async () => {
