@@ -206,6 +206,25 @@ describe('custom resources written for REST callers', function () {
     );
   });
 
+  it('takes every part of a policy back', async () => {
+    const { profileId } = await call(profile.createProfile, {
+      name: 'taken back',
+      otaPolicy: { requireSignature: true, maxAttempts: 3, window: { start: '22:00', end: '04:00', days: ['mon'] } },
+      telemetrySchema: { keys: { temperature: { type: 1, min: -40 } }, additionalKeys: 2 },
+    });
+    const changed = await call(profile.updateProfile, {
+      profileId,
+      otaPolicy: { requireSignature: false },
+      telemetrySchema: {},
+      updateMask: mask('ota_policy', 'telemetry_schema'),
+    });
+    expect(changed.otaPolicy).to.include({ requireSignature: false, maxAttempts: 0 });
+    expect(changed.otaPolicy!.window).to.equal(undefined);
+    expect(changed.telemetrySchema!.keys).to.deep.equal({});
+    const none = await call(profile.updateProfile, { profileId, updateMask: mask('ota_policy', 'telemetry_schema') });
+    expect([none.otaPolicy, none.telemetrySchema]).to.deep.equal([undefined, undefined]);
+  });
+
   it('loses no concurrent changes, also across processes', async () => {
     const { profileId } = await call(profile.createProfile, { name: 'busy', type: 'a', defaultTags: { a: 'b' } });
     const { database } = test;

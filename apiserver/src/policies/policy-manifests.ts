@@ -48,12 +48,16 @@ export function telemetryManifest(schema: TelemetrySchema): TelemetryManifest {
 }
 
 /** The custom resource's form of an update policy. */
-export const otaManifest = (policy: OtaPolicy): OtaManifest => ({
-  ...(policy.deviceTimeoutSeconds === 0 ? {} : { deviceTimeoutSeconds: policy.deviceTimeoutSeconds }),
-  ...(policy.maxAttempts === 0 ? {} : { maxAttempts: policy.maxAttempts }),
-  ...(policy.window ? { window: windowManifest(policy.window) } : {}),
-  ...(policy.requireSignature ? { requireSignature: true } : {}),
-});
+export function otaManifest(policy: OtaPolicy): OtaManifest {
+  const stated: OtaManifest = {
+    ...(policy.deviceTimeoutSeconds === 0 ? {} : { deviceTimeoutSeconds: policy.deviceTimeoutSeconds }),
+    ...(policy.maxAttempts === 0 ? {} : { maxAttempts: policy.maxAttempts }),
+    ...(policy.window ? { window: windowManifest(policy.window) } : {}),
+    ...(policy.requireSignature ? { requireSignature: true } : {}),
+  };
+  // Never empty: Kubernetes makes null of an empty object that is applied over one whose fields we own, and refuses that.
+  return Object.keys(stated).length > 0 ? stated : { requireSignature: false };
+}
 
 const dayNames: Record<string, NonNullable<UpdateWindow['days']>[number]> = {
   mon: 'Monday',

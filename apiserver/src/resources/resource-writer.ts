@@ -55,6 +55,11 @@ export interface ResourceChange<K extends ManagedKind> {
   /** Of a template whose spec says nothing of its key: hash and binding of the new one. */
   readonly key?: KeyOnRecord;
   readonly spec: { readonly [F in keyof ManagedSpecs[K]]?: ManagedSpecs[K][F] | undefined };
+  /**
+   * Stated when the change would leave a spec without any field. Kubernetes makes null of an empty object that is applied over
+   * one whose fields we own, and refuses that.
+   */
+  readonly leastSpec?: Partial<ManagedSpecs[K]>;
 }
 
 /** How often a change is tried again because somebody else wrote the resource in between. */
@@ -288,7 +293,12 @@ function withChange<K extends ManagedKind>(
   if (Object.keys(annotations).length > 0) metadata.annotations = annotations;
   // What we stated once and state no more would be taken away.
   if (object.metadata.finalizers?.includes(finalizer)) metadata.finalizers = [finalizer];
-  const spec: unknown = { ...ours(object, object.spec as Record<string, unknown>, 'spec'), ...change.spec };
+  const isEmpty = Object.values({ ...object.spec, ...change.spec }).every((value) => value === undefined);
+  const spec: unknown = {
+    ...ours(object, object.spec as Record<string, unknown>, 'spec'),
+    ...change.spec,
+    ...(isEmpty ? change.leastSpec : {}),
+  };
   return resourceOf(change.kind, metadata, spec as ManagedSpecs[K]);
 }
 

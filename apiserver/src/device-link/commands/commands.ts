@@ -159,6 +159,22 @@ export async function stopRedelivery(
   );
 }
 
+/** Hands commands that no device has got yet out no sooner than at these times. */
+export async function postponeCommands(
+  tx: Transaction,
+  tenantId: string,
+  correlationIds: readonly string[],
+  times: readonly Date[],
+): Promise<void> {
+  if (correlationIds.length === 0) return;
+  await tx.query(
+    `UPDATE device_commands c SET not_before = d.not_before
+     FROM unnest($2::uuid[], $3::timestamptz[]) AS d (correlation_id, not_before)
+     WHERE c.tenant_id = $1 AND c.correlation_id = d.correlation_id AND c.status = 'scheduled'`,
+    [tenantId, correlationIds, times],
+  );
+}
+
 /**
  * Marks commands as handed out and returns their rows. Leaves out those that were handed out by somebody else or have ended
  * since they were read. A rollout's command that is handed out for the first time expires after `updateSeconds`.

@@ -146,6 +146,7 @@ export function profileService(ground: {
         name: row.resource_name,
         ...(rename === row.name ? {} : { displayName: rename }),
         spec: Object.fromEntries(changed.map(([, field]) => [field, manifest[field]])),
+        leastSpec: { type: '' },
       });
       return toProfile(await read(context, row.profile_id));
     },

@@ -182,6 +182,28 @@ describe('delivery of a rollout’s commands', () => {
     }
   });
 
+  it('keeps to max_per_minute when many commands have become due, and on a retry', async () => {
+    // The database's clock is a week ahead: every command is due at once, as after a long pause.
+    const { id, devices } = await start(6, { maxPerMinute: 20 });
+    const [first, ...more] = await takeAll(devices);
+    expect(more).to.have.length(0);
+    expect(await takeAll(devices)).to.have.length(0);
+    now += 3000;
+    expect(await takeAll(devices)).to.have.length(1);
+    expect(await counts(id)).to.include({ scheduled: 6, sent: 2 });
+    await report(first!.device_id, id, { status: OtaReport_Status.failure });
+    await rollouts.retry(context, id, [first!.device_id]);
+    expect(await take(first!.device_id)).to.have.length(0);
+    now += 3000;
+    expect(await take(first!.device_id)).to.have.length(1);
+    // What was missed is not made up for.
+    now += 600_000;
+    expect(await takeAll(devices)).to.have.length(1);
+    // The way back does not wait.
+    await rollouts.rollback(context, id);
+    expect(await takeAll(devices)).to.have.length(3);
+  });
+
   it('lets no command leave once a pause has been acknowledged', async () => {
     const { id, devices } = await start(400);
     // Half of them ask for the second time, half for the first.

@@ -4,8 +4,9 @@ import type { ProfileReader } from '../../../policies/profile-reader.ts';
 import { Batches } from '../../../platform/batches.ts';
 import type { Clock } from '../../../platform/clock.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
-import { endOpenCommands, handOut, stopRedelivery, type CommandRow } from '../../commands/commands.ts';
+import { endOpenCommands, handOut, postponeCommands, stopRedelivery, type CommandRow } from '../../commands/commands.ts';
 import { judgeCommand, mayDeliver } from './delivery.ts';
+import { paceHandOuts } from './pace.ts';
 import { deliveryWindow, deviceTimeout } from '../rollouts/policy.ts';
 import { listRolloutDevices, type RolloutDeviceRow } from '../rollouts/rollout-devices.ts';
 import { countMove, noPlace, type RolloutState } from '../rollouts/rollout-state.ts';
@@ -87,15 +88,44 @@ export class UpdateDelivery {
     for (const command of commands) judged[judgeCommand(command, devices.get(command.device_id))].push(command);
     if (judged.hold.length > 0) await stopRedelivery(tx, tenantId, idsOf(judged.hold));
     if (judged.withdraw.length > 0) await endOpenCommands(tx, tenantId, idsOf(judged.withdraw), 'cancelled');
-    if (judged.deliver.length === 0) return [];
-    const handedOut = await handOut(tx, tenantId, judged.deliver, timeoutSeconds);
     // Handing the same command out again is no further attempt at the update: its deadline and counters stay.
-    const first = new Set(
-      judged.deliver.filter(({ status }) => status === 'scheduled').map((row) => row.correlation_id),
+    const first = new Set(judged.deliver.filter(({ status }) => status === 'scheduled'));
+    const late = await this.postpone(
+      tx,
+      state,
+      [...first].filter((command) => !devices.get(command.device_id)!.rolling_back),
+      now,
     );
-    const begun = handedOut.filter((row) => first.has(row.correlation_id)).map((row) => devices.get(row.device_id)!);
+    const ready = judged.deliver.filter((command) => !late.has(command));
+    if (ready.length === 0) return [];
+    const handedOut = await handOut(tx, tenantId, ready, timeoutSeconds);
+    const isFirst = new Set([...first].map((command) => command.correlation_id));
+    const begun = handedOut.filter((row) => isFirst.has(row.correlation_id)).map((row) => devices.get(row.device_id)!);
     if (begun.length > 0) await this.begin(tx, state, begun, timeoutSeconds, now);
     return handedOut;
+  }
+
+  /**
+   * Puts off the commands that the rollout's max_per_minute does not let go yet, and returns them. Commands are spaced when they
+   * are made, but a pause, a closed window or devices that were offline make many of them due at once. The way back does not wait.
+   */
+  private async postpone(
+    tx: Transaction,
+    state: RolloutState,
+    commands: readonly CommandRow[],
+    now: Date,
+  ): Promise<Set<CommandRow>> {
+    const { allowed, nextAt, intervalMilliseconds } = paceHandOuts(
+      state.spec.maxPerMinute,
+      state.nextHandOutAt,
+      commands.length,
+      now,
+    );
+    if (allowed > 0) state.nextHandOutAt = nextAt;
+    const late = commands.slice(allowed);
+    const times = late.map((_, index) => new Date(nextAt!.getTime() + index * intervalMilliseconds));
+    await postponeCommands(tx, state.tenantId, idsOf(late), times);
+    return new Set(late);
   }
 
   /** Counts the devices whose attempt begins with this hand-out. */
@@ -119,7 +149,7 @@ export class UpdateDelivery {
     );
     const reached = devices.filter((device) => device.state === 'scheduled' && !device.rolling_back);
     for (const { state: from } of reached) countMove(state, from, 'sent', noPlace, now);
-    if (reached.length > 0) await saveRollout(tx, state, this.clock);
+    if (reached.length > 0 || state.spec.maxPerMinute > 0) await saveRollout(tx, state, this.clock);
   }
 }
 

@@ -66,6 +66,19 @@ export async function findPackage(
   return rows[0];
 }
 
+/** The package, whether or not it has been deleted, or undefined. */
+export async function findPackageEver(
+  tx: Transaction,
+  tenantId: string,
+  packageId: string,
+): Promise<PackageRow | undefined> {
+  const { rows } = await tx.query<Row>(`SELECT ${columns} FROM ota_packages WHERE tenant_id = $1 AND package_id = $2`, [
+    tenantId,
+    packageId,
+  ]);
+  return rows[0];
+}
+
 /** The package, or NOT_FOUND naming the field that referred to it. */
 export async function getPackage(
   tx: Transaction,

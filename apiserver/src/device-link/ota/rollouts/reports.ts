@@ -12,7 +12,7 @@ import { invalidArgument, notFound } from '../../../platform/errors.ts';
 import { retryConflicts } from '../../../platform/database/retry-conflicts.ts';
 import { finishRolloutCommands } from '../../commands/commands.ts';
 import { listAssignments } from '../assignments/assignments.ts';
-import { findPackage } from '../packages/package-store.ts';
+import { findPackageEver } from '../packages/package-store.ts';
 import { mayMove, reportedState, stateOnWayBack } from './progress.ts';
 import { findRolloutDevice, knownDevices, updateRolloutDevice, type RolloutDeviceRow } from './rollout-devices.ts';
 import {
@@ -84,9 +84,10 @@ export class Reports {
         getRollout(tx, tenantId, rolloutId),
         knownDevices(tx, tenantId, rolloutId, [...new Set(batch.map(({ deviceId }) => deviceId.toLowerCase()))]),
       ]);
+      // A package can be deleted once its rollout has completed, and devices repeat their reports.
       const [update, back] = await Promise.all([
-        findPackage(tx, tenantId, packageId),
-        rollbackPackageId ? findPackage(tx, tenantId, rollbackPackageId) : undefined,
+        findPackageEver(tx, tenantId, packageId),
+        rollbackPackageId ? findPackageEver(tx, tenantId, rollbackPackageId) : undefined,
       ]);
       // Devices are locked before rollouts (device-registry/membership.ts), in one statement.
       const changes = await setVersions(tx, tenantId, update?.type ?? 'fw', versionsOf(batch, known));
@@ -101,7 +102,7 @@ export class Reports {
       // The rollback package may have changed before the lock was taken.
       const wayBack =
         state.rollbackPackageId && state.rollbackPackageId !== rollbackPackageId
-          ? await findPackage(tx, tenantId, state.rollbackPackageId)
+          ? await findPackageEver(tx, tenantId, state.rollbackPackageId)
           : back;
       const answers: (ReportAnswer | Error)[] = [];
       const revision = snapshot(state);

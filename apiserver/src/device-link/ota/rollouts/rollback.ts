@@ -3,7 +3,7 @@ import type { Transaction } from '../../../platform/database/database.ts';
 import { newId } from '../../../platform/ids.ts';
 import { cancelUndelivered, enqueueRolloutCommands, finishRolloutCommands } from '../../commands/commands.ts';
 import { assign, unassign } from '../assignments/assignments.ts';
-import type { PackageRow } from '../packages/package-store.ts';
+import { findPackage, type PackageRow } from '../packages/package-store.ts';
 import { listRolloutDevices, updateRolloutDevice } from './rollout-devices.ts';
 import { countMove, noPlace, type RolloutState } from './rollout-state.ts';
 import { startParams } from './scheduling.ts';
@@ -22,6 +22,7 @@ export async function beginRollback(
 ): Promise<void> {
   const { tenantId, rolloutId } = state;
   await cancelUndelivered(tx, tenantId, rolloutId);
+  const update = await findPackage(tx, tenantId, state.packageId);
   const members = await listRolloutDevices(tx, tenantId, rolloutId, {}, undefined, undefined);
   const untouched = members.filter((member) => member.state === 'scheduled');
   for (const member of untouched) {
@@ -31,13 +32,15 @@ export async function beginRollback(
       error: 'rolled back before delivery',
     });
   }
-  await unassign(
-    tx,
-    tenantId,
-    untouched.map((member) => member.device_id),
-    rolloutId,
+  await unassign(tx, tenantId, idsOf(untouched), rolloutId);
+  const skipped = members.filter((member) => member.state === 'skipped' && !member.has_left);
+  const updated = await devicesOnVersion(tx, tenantId, update, idsOf(skipped));
+  // Skipping a device takes nothing back from it: one that got the command may have installed the update, or still may.
+  const reached = members.filter((member) =>
+    member.state === 'skipped'
+      ? !member.has_left && (member.attempts > 0 || updated.has(member.device_id))
+      : member.state !== 'scheduled',
   );
-  const reached = members.filter((member) => member.state !== 'scheduled' && member.state !== 'skipped');
   await finishRolloutCommands(
     tx,
     tenantId,
@@ -47,13 +50,11 @@ export async function beginRollback(
     'cancelled',
   );
   // Only a device that has told its result tells what it runs: one still under way may finish the update at any moment.
-  const settled = reached.filter((member) => member.state === 'successful' || member.state === 'failure');
-  const already = await devicesOnVersion(
-    tx,
-    tenantId,
-    rollback,
-    settled.map((member) => member.device_id),
+  const settled = reached.filter(
+    ({ state, firmware_version: reported }) =>
+      state === 'successful' || state === 'failure' || (state === 'skipped' && reported !== ''),
   );
+  const already = await devicesOnVersion(tx, tenantId, rollback, idsOf(settled));
   const back = reached.filter((member) => !already.has(member.device_id));
   state.rollbackPending = back.length;
   const commands = back.map((member) => ({ deviceId: member.device_id, correlationId: newId(), notBefore: now }));
@@ -71,22 +72,19 @@ export async function beginRollback(
       commands.map((command) => command.correlationId),
     ],
   );
-  await assign(
-    tx,
-    tenantId,
-    reached.map((member) => member.device_id),
-    rollback.type,
-    rollback.package_id,
-    rolloutId,
-  );
+  await assign(tx, tenantId, idsOf(reached), rollback.type, rollback.package_id, rolloutId);
 }
+
+const idsOf = (members: readonly { readonly device_id: string }[]): string[] =>
+  members.map((member) => member.device_id);
 
 async function devicesOnVersion(
   tx: Transaction,
   tenantId: string,
-  package_: PackageRow,
+  package_: PackageRow | undefined,
   deviceIds: readonly string[],
 ): Promise<Set<string>> {
+  if (!package_ || deviceIds.length === 0) return new Set();
   const column = package_.type === 'fw' ? 'firmware_version' : 'software_version';
   const { rows } = await tx.query<{ device_id: string }>(
     `SELECT device_id FROM devices WHERE tenant_id = $1 AND device_id = ANY($2::uuid[]) AND ${column} = $3`,

@@ -166,27 +166,9 @@ export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
     if (!package_) throw new RefusalError('ReferenceNotFound', `packageRef: OtaPackage ${spec.packageName} not found`);
     requireAvailable('packageRef', package_);
     const rollback = spec.rollbackPackageName
-      ? await findPackage(tx, tenantId, namedId(tenantId, 'package', spec.rollbackPackageName))
+      ? await resolveRollback(tx, tenantId, spec.rollbackPackageName, package_, profile)
       : undefined;
-    if (spec.rollbackPackageName) {
-      if (!rollback) {
-        throw new RefusalError(
-          'ReferenceNotFound',
-          `rollbackPackageRef: OtaPackage ${spec.rollbackPackageName} not found`,
-        );
-      }
-      requireAvailable('rollbackPackageRef', rollback);
-      if (rollback.type !== package_.type) {
-        throw new RefusalError('InvalidSpec', 'rollbackPackageRef: the package must be of the same type as the update');
-      }
-    }
-    const deviceType = package_.compatibility.device_type ?? '';
-    if (deviceType !== '' && deviceType !== profile.type) {
-      throw new RefusalError(
-        'InvalidSpec',
-        `packageRef: the package is for devices of type ${deviceType}, not ${profile.type}`,
-      );
-    }
+    requireDeviceType('packageRef', package_, profile);
     requireSigned('packageRef', package_, profile);
     if (rollback) requireSigned('rollbackPackageRef', rollback, profile);
     return { package_, profile, rollback };
@@ -207,6 +189,8 @@ export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
       const covered = effectivePercent(state);
       state.spec = spec;
       if (effectivePercent(state) > covered) beginStage(state);
+      // Devices are never unscheduled: what they were scheduled for stays covered when the manifest is lowered.
+      if (effectivePercent(state) < covered && state.scheduled > 0) state.expandedToPercent = covered;
       changed = true;
       settlePhase(state);
       if (wasHeld && state.phase === 'active') events.push('resumed');
@@ -233,11 +217,8 @@ export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
     if (!spec.rollbackPackageName || state.phase === 'rolling_back') return false;
     const packageId = namedId(state.tenantId, 'package', spec.rollbackPackageName);
     if (state.rollbackPackageId === packageId) return false;
-    const rollback = await findPackage(tx, state.tenantId, packageId);
-    if (!rollback) {
-      const message = `rollbackPackageRef: OtaPackage ${spec.rollbackPackageName} not found`;
-      throw new RefusalError('ReferenceNotFound', message);
-    }
+    const update = await findPackage(tx, state.tenantId, state.packageId);
+    const rollback = await resolveRollback(tx, state.tenantId, spec.rollbackPackageName, update, profile);
     requireSigned('rollbackPackageRef', rollback, profile);
     state.rollbackPackageId = packageId;
     return true;
@@ -324,6 +305,34 @@ async function restoreIdentity(tx: Transaction, meta: ObjectMeta, spec: OtaRollo
     packageId: namedId(tenantId, 'package', spec.packageName),
     profileId: namedId(tenantId, 'profile', spec.profileName),
   });
+}
+
+/** Returns the rollback package that a manifest names. Throws the refusal when it cannot take an update's place. */
+async function resolveRollback(
+  tx: Transaction,
+  tenantId: string,
+  name: string,
+  update: PackageRow | undefined,
+  profile: ProfileFacts | undefined,
+): Promise<PackageRow> {
+  const rollback = await findPackage(tx, tenantId, namedId(tenantId, 'package', name));
+  if (!rollback) throw new RefusalError('ReferenceNotFound', `rollbackPackageRef: OtaPackage ${name} not found`);
+  requireAvailable('rollbackPackageRef', rollback);
+  if (update && rollback.type !== update.type) {
+    throw new RefusalError('InvalidSpec', 'rollbackPackageRef: the package must be of the same type as the update');
+  }
+  requireDeviceType('rollbackPackageRef', rollback, profile);
+  return rollback;
+}
+
+/** Refuses a package for devices of another type than the profile's. */
+function requireDeviceType(field: string, package_: PackageRow, profile: ProfileFacts | undefined): void {
+  const deviceType = package_.compatibility.device_type ?? '';
+  if (!profile || deviceType === '' || deviceType === profile.type) return;
+  throw new RefusalError(
+    'InvalidSpec',
+    `${field}: the package is for devices of type ${deviceType}, not ${profile.type}`,
+  );
 }
 
 /** Refuses a package that lacks the signature that the profile requires. */

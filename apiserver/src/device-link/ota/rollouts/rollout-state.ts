@@ -38,7 +38,10 @@ export interface RolloutState {
   stageScheduled: number;
   stageFailed: number;
   lastTerminalAt: Date | undefined;
+  /** When the next command that is made may leave. */
   nextSendAt: Date | undefined;
+  /** When the next command that is due may leave. */
+  nextHandOutAt: Date | undefined;
   /** Devices on their way back that have neither reported nor timed out. */
   rollbackPending: number;
   /** A device that the covered share contains may not be scheduled yet, or the eligible devices must be counted anew. */
@@ -212,10 +215,12 @@ export interface DevicePlace {
   readonly inCurrentStage: boolean;
   /** A resume has acknowledged its failure. */
   readonly acknowledged: boolean;
+  /** It has got the command of its current attempt. */
+  readonly handedOut: boolean;
 }
 
 /** The place of a device that no failure is counted for. */
-export const noPlace: DevicePlace = { inCurrentStage: false, acknowledged: false };
+export const noPlace: DevicePlace = { inCurrentStage: false, acknowledged: false, handedOut: false };
 
 /** Moves one device between states in the counters. */
 export function countMove(
@@ -277,7 +282,7 @@ export function countRemoval(state: RolloutState, from: DeviceState, place: Devi
   count(state, from, -1);
   if (isFailure(from)) leaveFailures(state, place);
   state.scheduled -= 1;
-  if (from !== 'scheduled' && from !== 'skipped') state.sent -= 1;
+  if (from === 'skipped' ? place.handedOut : from !== 'scheduled') state.sent -= 1;
   if (place.inCurrentStage) state.stageScheduled -= 1;
   state.removed += 1;
 }
@@ -332,8 +337,10 @@ export function describe(state: RolloutState): string {
     const more = `more than ${spec.failureThresholdPercent} %`;
     // Either share pauses (SPEC, Rollout); the one that is told is above the threshold.
     const overall = (failed + timedOut) * 100 > spec.failureThresholdPercent * scheduled;
-    if (overall || stageFailed === 0) return `${failed + timedOut} of ${scheduled} scheduled devices failed: ${more}`;
-    return `${stageFailed} of ${stageScheduled} devices of this stage failed: ${more}`;
+    if (overall) return `${failed + timedOut} of ${scheduled} scheduled devices failed: ${more}`;
+    if (stageFailed > 0) return `${stageFailed} of ${stageScheduled} devices of this stage failed: ${more}`;
+    // Those that failed are tried again, were skipped or have left since.
+    return `${more} of the scheduled devices had failed: resume to continue`;
   }
   if (state.spec.paused) return 'held by spec.paused';
   if (state.pauseConditions.some(({ by }) => by === signatureGuard)) {

@@ -44,6 +44,7 @@ interface RolloutRow {
   stage_failed: number;
   last_terminal_at: Date | null;
   next_send_at: Date | null;
+  next_hand_out_at: Date | null;
   rollback_pending: number;
   scheduling_due: boolean;
   covered_count: number;
@@ -87,6 +88,7 @@ function toState(row: RolloutRow): RolloutState {
     stageFailed: row.stage_failed,
     lastTerminalAt: row.last_terminal_at ?? undefined,
     nextSendAt: row.next_send_at ?? undefined,
+    nextHandOutAt: row.next_hand_out_at ?? undefined,
     rollbackPending: row.rollback_pending,
     schedulingDue: row.scheduling_due,
     coveredCount: row.covered_count,
@@ -258,7 +260,8 @@ export async function saveRollout(
        step_index = $13, approved_step_index = $14, eligible = $15, scheduled = $16, sent = $17, succeeded = $18,
        failed = $19, timed_out = $20, skipped = $21, removed = $22, stage_scheduled = $23, stage_failed = $24,
        last_terminal_at = $25, next_send_at = $26, scheduled_initially = $27, rollback_pending = $28,
-       scheduling_due = $29, covered_rank = $30, covered_count = $31, revision = r.revision + 1, updated_at = now()
+       scheduling_due = $29, covered_rank = $30, covered_count = $31, next_hand_out_at = $32,
+       revision = r.revision + 1, updated_at = now()
      FROM (SELECT phase FROM ota_rollouts WHERE tenant_id = $1 AND rollout_id = $2) AS before
      WHERE r.tenant_id = $1 AND r.rollout_id = $2 RETURNING before.phase AS phase_before`,
     [
@@ -293,6 +296,7 @@ export async function saveRollout(
       state.schedulingDue,
       state.coveredRank,
       state.coveredCount,
+      state.nextHandOutAt,
     ],
   );
   state.revision += 1n;

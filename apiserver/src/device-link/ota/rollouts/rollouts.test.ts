@@ -16,6 +16,7 @@ import { expect } from 'chai';
 import { createHash } from 'node:crypto';
 import { RefusalError } from '../../../control/applier.ts';
 import { createDevice, findDevice } from '../../../device-registry/devices.ts';
+import { fleetFacts } from '../../../device-registry/membership.ts';
 import type { ProfileReader } from '../../../policies/profile-reader.ts';
 import { namedId, newId } from '../../../platform/ids.ts';
 import { Paging } from '../../../platform/paging.ts';
@@ -441,6 +442,25 @@ describe('rollouts on a database', () => {
     ]);
   });
 
+  it('rolls back a skipped device that got the command, and no other skipped one', async () => {
+    const { id } = await start({ canaryPercent: 50, failureThresholdPercent: 100 });
+    const [installed, installing, failed, unreached] = await members(id);
+    for (const member of [installed!, installing!, failed!]) await delivery.take(tenant, member);
+    await report(failed!, id, false, '1.0.0');
+    await rollouts.skip(context, id, [installed!, installing!, failed!, unreached!]);
+    await report(installed!, id, true);
+    await rollouts.rollback(context, id);
+    for (const member of [installed!, installing!]) {
+      const [command] = await delivery.take(tenant, member);
+      expect(command!.params).to.include({ version: '1.0.0', rollout_id: id });
+      await report(member, id, true, '1.0.0');
+    }
+    // It reported the rollback package's version already, and the other never had anything.
+    for (const member of [failed!, unreached!]) expect(await delivery.take(tenant, member)).to.deep.equal([]);
+    const finished = await advance(id, { case: 'finishRollback', value: {} });
+    expect(finished.observed).to.include({ phase: 'completed', outcome: 'rolled_back' });
+  });
+
   it('takes a report of the update that comes after the rollback began for what it is', async () => {
     const { id } = await start({ canaryPercent: 10 });
     const [late] = await members(id);
@@ -520,6 +540,100 @@ describe('rollouts on a database', () => {
     await report(added[0]!.deviceId!, id, false);
     expect((await rollouts.get(tenant, id)).pauseReasons).to.have.length(1);
     expect((await rollouts.get(tenant, id)).scheduledCount).to.equal(2);
+  });
+
+  it('keeps covering what was scheduled when a manifest is lowered', async () => {
+    const { id, apply } = await start({ canaryPercent: 50, failureThresholdPercent: 50 });
+    const [first] = await members(id);
+    await report(first!, id, false);
+    const { observed } = await apply({ canaryPercent: 10, failureThresholdPercent: 50 });
+    expect(observed).to.include({ effectivePercent: 50, stageFinished: false });
+    // Its failure leaves the stage that it was counted in.
+    await rollouts.retry(context, id, [first!]);
+    const { rows } = await test.database.system((tx) =>
+      tx.query(`SELECT stage_scheduled, stage_failed FROM ota_rollouts WHERE rollout_id = $1`, [id]),
+    );
+    expect(rows[0]).to.deep.equal({ stage_scheduled: 5, stage_failed: 0 });
+    await rollouts.raise(context, id, 60);
+    expect((await apply({ canaryPercent: 10, failureThresholdPercent: 50 })).observed!.effectivePercent).to.equal(60);
+  });
+
+  it('lets a manifest be lowered before anything is scheduled', async () => {
+    const { id, apply } = await start({ paused: true, canaryPercent: 100 });
+    expect((await apply({ canaryPercent: 10 })).observed).to.include({ effectivePercent: 10 });
+    const { observed } = await advance(id, { case: 'scheduleDevices', value: {} });
+    expect(observed!.counts!.scheduled).to.equal(1);
+  });
+
+  it('refuses a changed rollback package as it refuses one at the creation', async () => {
+    const { id, apply } = await start();
+    await test.database.system(async (tx) => {
+      for (const [name, type, status, compatibility] of [
+        ['software', 'sw', 'available', {}],
+        ['coming', 'fw', 'uploading', {}],
+        ['for-pumps', 'fw', 'available', { device_type: 'pump' }],
+      ] as const) {
+        await tx.query(
+          `INSERT INTO ota_packages (tenant_id, package_id, name, display_name, type, version, artifact_uri, sha256, signature,
+             size_bytes, status, checksum_verified, compatibility)
+           VALUES ($1, $2, $3, $3, $4, '1.0.0', 'https://x', $5, '', 9, $6, true, $7)`,
+          [tenant, namedId(tenant, 'package', name), name, type, Buffer.alloc(32), status, compatibility],
+        );
+      }
+    });
+    for (const [rollbackPackageName, reason] of [
+      ['software', 'InvalidSpec'],
+      ['coming', 'ReferenceNotReady'],
+      ['for-pumps', 'InvalidSpec'],
+      ['three', 'ReferenceNotFound'],
+    ] as const) {
+      expect(await refusal(apply({ rollbackPackageName }))).to.equal(reason);
+    }
+    expect((await rollouts.get(tenant, id)).rollbackPackageId).to.equal(namedId(tenant, 'package', 'one'));
+  });
+
+  it('takes a repeated report as the first when the package has been deleted since', async () => {
+    const { id } = await start({ canaryPercent: 10 });
+    const [member] = await members(id);
+    await report(member!, id, true);
+    await rollouts.cancel(context, id);
+    const deleted = (at: string) =>
+      test.database.system((tx) => tx.query(`UPDATE ota_packages SET deleted_at = ${at} WHERE name = 'two'`));
+    await deleted('now()');
+    try {
+      expect(await report(member!, id, true)).to.include({ state: 4 });
+      expect((await rollouts.get(tenant, id)).counts).to.include({ succeeded: 1, failed: 0 });
+    } finally {
+      await deleted('NULL');
+    }
+  });
+
+  it('never counts more devices as sent than as scheduled', async () => {
+    const { id } = await start({ canaryPercent: 20 });
+    const [sent, waiting] = await members(id);
+    await delivery.take(tenant, sent!);
+    await rollouts.skip(context, id, [sent!, waiting!]);
+    const membership = new RolloutMembership(clock);
+    for (const [member, left] of [
+      [waiting!, 1],
+      [sent!, 0],
+    ] as const) {
+      await test.database.tenant(tenant, async (tx) => {
+        const device = (await findDevice(tx, tenant, member))!;
+        await membership.devicesChanged(tx, tenant, [{ before: fleetFacts(device) }]);
+      });
+      expect((await rollouts.get(tenant, id)).counts).to.include({ scheduled: left, sent: left, skipped: left });
+    }
+  });
+
+  it('does not name failures that are gone as what holds it', async () => {
+    const { id } = await start();
+    const [first] = await members(id);
+    await report(first!, id, false);
+    expect((await rollouts.get(tenant, id)).message).to.equal('1 of 2 scheduled devices failed: more than 10 %');
+    const { status, message } = await rollouts.retry(context, id, [first!]);
+    expect(status).to.equal(Rollout_Status.paused);
+    expect(message).to.equal('more than 10 % of the scheduled devices had failed: resume to continue');
   });
 
   it('refuses what a manifest cannot have', async () => {

@@ -173,8 +173,12 @@ export const stageOf = (state: RolloutState): number => effectivePercent(state);
 /** Where the row of a device stands among the counters. */
 export const placeOf = (
   state: RolloutState,
-  row: { readonly stage_percent: number; readonly acknowledged: boolean },
-): DevicePlace => ({ inCurrentStage: row.stage_percent === stageOf(state), acknowledged: row.acknowledged });
+  row: { readonly stage_percent: number; readonly acknowledged: boolean; readonly attempts: number },
+): DevicePlace => ({
+  inCurrentStage: row.stage_percent === stageOf(state),
+  acknowledged: row.acknowledged,
+  handedOut: row.attempts > 0,
+});
 
 /** Parameters of the command `ota_start`. */
 export function startParams(state: RolloutState, package_: PackageRow) {
