@@ -2,6 +2,7 @@
 import { expect } from 'chai';
 import pg from 'pg';
 import { namedId } from '../../../platform/ids.ts';
+import { Delivery } from '../../rpc/delivery.ts';
 import { findPackage } from '../packages/package-store.ts';
 import { isSchedulingDue } from './rollout-state.ts';
 import { getRollout } from './rollout-store.ts';
@@ -243,6 +244,62 @@ describe('membership of a rollout', () => {
     await ground.remove(fleet[0]);
     expect(await ground.row(id)).to.include({ rollback_pending: 0, removed: 2 });
     expect(await finish()).to.equal(true);
+  });
+
+  it('turns back while devices of it are deleted', async function () {
+    this.timeout(60_000);
+    const fleet = await ground.make(sensor, 100);
+    const id = await ground.start({ canaryPercent: 100, failureThresholdPercent: 100 });
+    await Promise.all(fleet.map((device) => ground.report(device, id, '2.0.0')));
+    const [back, ...removals] = await Promise.all(
+      [ground.rollouts.rollback(ground.context, id), ...fleet.slice(0, 50).map((device) => ground.remove(device))].map(
+        (work) => refusal(work),
+      ),
+    );
+    expect([back, ...new Set(removals)]).to.deep.equal(['nothing', 'nothing']);
+    expect(await ground.row(id)).to.include({ phase: 'rolling_back', rollback_pending: 50 });
+    const left = await ground.rows('SELECT FROM ota_assignments WHERE device_id = ANY($1)', fleet.slice(0, 50));
+    expect(left).to.deep.equal([]);
+  });
+
+  it('ends a rollback although a device that had timed out takes its command and stays silent', async () => {
+    const [device] = (await ground.make(sensor, 1)) as [string];
+    const id = await ground.start({ canaryPercent: 100, deviceTimeoutSeconds: 60 });
+    await ground.report(device, id, '2.0.0');
+    await ground.rollouts.rollback(ground.context, id);
+    ground.clock.advance(61_000);
+    expect(await ground.advance(id, { case: 'expireDevices', value: {} })).to.equal(true);
+    const delivery = new Delivery(ground.test.database, ground.profiles, ground.clock);
+    expect((await delivery.take(tenant, device)).commands).to.have.length(1);
+    expect(await ground.members(id)).to.deep.equal([{ device_id: device, state: 'timed_out' }]);
+    expect(await ground.advance(id, { case: 'finishRollback', value: {} })).to.equal(true);
+  });
+
+  it('no longer counts a skipped device as sent once it is deleted', async () => {
+    const fleet = (await ground.make(sensor, 3)) as [string, string, string];
+    const id = await ground.start({ canaryPercent: 100, failureThresholdPercent: 100 });
+    const delivery = new Delivery(ground.test.database, ground.profiles, ground.clock);
+    expect((await delivery.take(tenant, fleet[0])).commands).to.have.length(1);
+    await ground.report(fleet[1], id, '1.0.0', false);
+    await ground.rollouts.skip(ground.context, id, fleet);
+    expect(await ground.row(id)).to.include({ scheduled: 3, sent: 2, skipped: 3 });
+    for (const device of fleet) await ground.remove(device);
+    expect(await ground.row(id)).to.include({ scheduled: 0, sent: 0, skipped: 0 });
+  });
+
+  it('counts the failures of the stage that is left when the manifest lowers the share', async () => {
+    const fleet = await ground.make(sensor, 20);
+    const id = await ground.start({ canaryPercent: 20, failureThresholdPercent: 30, minFailures: 2 });
+    await ground.apply(id, { canaryPercent: 50 });
+    await ground.schedule(id);
+    expect(await ground.row(id)).to.include({ scheduled: 10, stage_scheduled: 6 });
+    await ground.apply(id, { canaryPercent: 20 });
+    expect(await ground.row(id)).to.include({ scheduled: 10, stage_scheduled: 10, stage_failed: 0 });
+    const members = (await ground.members(id)).map(({ device_id: device }) => device);
+    await ground.report(members[0]!, id, '1.0.0', false);
+    for (const device of members) await ground.remove(device);
+    expect(await ground.row(id)).to.include({ scheduled: 0, stage_scheduled: 0, stage_failed: 0, failed: 0 });
+    expect(fleet).to.include.members(members);
   });
 
   it('counts while the manifest holds the rollout from the start', async () => {

@@ -12,6 +12,7 @@ import { takeUp } from '../../../control/applied-versions.ts';
 import type { ProfileFacts, ProfileReader } from '../../../policies/profile-reader.ts';
 import type { Clock } from '../../../platform/clock.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
+import { retryConflicts } from '../../../platform/database/retry-conflicts.ts';
 import { namedId, rolloutId } from '../../../platform/ids.ts';
 import { cancelUndelivered } from '../../rpc/commands.ts';
 import { unassignUndelivered } from '../delivery/assignments.ts';
@@ -21,6 +22,7 @@ import { findPackage, type PackageRow } from '../packages/package-store.ts';
 import { phaseOf } from './progress.ts';
 import { beginRollback } from './rollback.ts';
 import { deviceTimeout } from './policy.ts';
+import { joinDeviceStages } from './rollout-devices.ts';
 import {
   beginStage,
   complete,
@@ -42,7 +44,7 @@ import {
   saveRollout,
   updateIdentity,
 } from './rollout-store.ts';
-import { readCohort, scheduleDevices, type Cohort } from './scheduling.ts';
+import { readCohort, scheduleDevices, stageOf, type Cohort } from './scheduling.ts';
 import { lacksSignature } from '../packages/signature-policy.ts';
 import { fleetProblem } from '../validation.ts';
 
@@ -81,7 +83,7 @@ export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
     const profileId = namedId(tenantId, 'profile', spec.profileName);
     const id = rolloutId(tenantId, meta.name, namedId(tenantId, 'package', spec.packageName), profileId);
     const profile = await this.profiles.get(tenantId, profileId);
-    return this.database.tenant(tenantId, async (tx) => {
+    const transaction = async (tx: Transaction): Promise<Applied<Observed>> => {
       await takeUp(tx, 'OtaRollout', meta);
       const existing = await findRollout(tx, tenantId, id, 'FOR UPDATE');
       if (existing) {
@@ -92,7 +94,8 @@ export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
       const observed = await observe(tx, state, new Date(this.clock.now()));
       await last?.(tx);
       return { id, observed };
-    });
+    };
+    return retryConflicts(() => this.database.tenant(tenantId, transaction));
   }
 
   private async create(
@@ -207,6 +210,7 @@ export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
       const covered = effectivePercent(state);
       state.spec = spec;
       if (effectivePercent(state) > covered) beginStage(state);
+      else if (effectivePercent(state) < covered) await joinStages(tx, state);
       changed = true;
       settlePhase(state);
       if (wasHeld && state.phase === 'active') events.push('resumed');
@@ -296,7 +300,7 @@ export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
   }
 
   async remove(meta: ObjectMeta, _detach: boolean): Promise<Refusal | undefined> {
-    await this.database.tenant(meta.tenantId, async (tx) => {
+    const transaction = async (tx: Transaction): Promise<void> => {
       const { rows } = await tx.query<{ rollout_id: string }>(
         `SELECT rollout_id FROM ota_rollouts WHERE tenant_id = $1 AND namespace = $2 AND name = $3 AND phase <> 'completed'`,
         [meta.tenantId, meta.namespace, meta.name],
@@ -307,9 +311,20 @@ export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
         await unassignUndelivered(tx, meta.tenantId, row.rollout_id);
         await saveRollout(tx, state, this.clock, complete(state, 'cancelled'));
       }
-    });
+    };
+    await retryConflicts(() => this.database.tenant(meta.tenantId, transaction));
     return undefined;
   }
+}
+
+/**
+ * Makes one stage of all that were begun at the share in force or above it: a manifest that lowers the share unschedules nobody,
+ * and a stage is known by its share. The row is locked; the caller saves it. Costs a pass over the rollout's devices.
+ */
+async function joinStages(tx: Transaction, state: RolloutState): Promise<void> {
+  const { scheduled, failed } = await joinDeviceStages(tx, state.tenantId, state.rolloutId, stageOf(state));
+  state.stageScheduled = scheduled;
+  state.stageFailed = failed;
 }
 
 /** Puts right what names a rollout and never changes, should somebody have written it. */

@@ -8,6 +8,7 @@ import type { RolloutDriver as RolloutDriverContract } from '../../../control/ap
 import type { ProfileFacts, ProfileReader } from '../../../policies/profile-reader.ts';
 import type { Clock } from '../../../platform/clock.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
+import { retryConflicts } from '../../../platform/database/retry-conflicts.ts';
 import { finishRolloutCommands } from '../../rpc/commands.ts';
 import { beginAttempt } from './attempts.ts';
 import { nextDeadline, observe } from './observed.ts';
@@ -50,14 +51,15 @@ export class RolloutDriver implements RolloutDriverContract {
     const { tenantId, rolloutId, action } = request;
     const found = await this.database.read(tenantId, (tx) => getRollout(tx, tenantId, rolloutId));
     const profile = await this.profiles.get(tenantId, found.profileId);
-    return this.database.tenant(tenantId, async (tx) => {
+    const transaction = async (tx: Transaction): Promise<Response> => {
       const state = await lockRollout(tx, tenantId, rolloutId);
       const applied =
         state.revision === request.revision &&
         profile !== undefined &&
         (await this.carryOut(tx, state, action, profile));
       return { applied, observed: await observe(tx, state, new Date(this.clock.now())) };
-    });
+    };
+    return retryConflicts(() => this.database.tenant(tenantId, transaction));
   }
 
   /** Carries out one action if the state still allows it; answers whether it did. */

@@ -268,7 +268,12 @@ export function countReturn(state: RolloutState, from: DeviceState): void {
  * Takes a device that leaves the rollout out of every count. The counts of the update stay as they were when a way back began:
  * the rows of devices that are sent back no longer say what the update came to.
  */
-export function countRemoval(state: RolloutState, from: DeviceState, place: DevicePlace, rollingBack: boolean): void {
+export function countRemoval(
+  state: RolloutState,
+  from: DeviceState,
+  place: DevicePlace,
+  { rollingBack, attempts }: { readonly rollingBack: boolean; readonly attempts: number },
+): void {
   if (rollingBack) {
     countReturn(state, from);
     state.removed += 1;
@@ -277,7 +282,8 @@ export function countRemoval(state: RolloutState, from: DeviceState, place: Devi
   count(state, from, -1);
   if (isFailure(from)) leaveFailures(state, place);
   state.scheduled -= 1;
-  if (from !== 'scheduled' && from !== 'skipped') state.sent -= 1;
+  // A device that was skipped before its command reached it was never counted as sent.
+  if (from === 'skipped' ? attempts > 0 : from !== 'scheduled') state.sent -= 1;
   if (place.inCurrentStage) state.stageScheduled -= 1;
   state.removed += 1;
 }

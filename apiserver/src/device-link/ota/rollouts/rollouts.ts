@@ -26,6 +26,7 @@ import { checkWindow } from '../../../policies/policies.ts';
 import type { ProfileFacts, ProfileReader } from '../../../policies/profile-reader.ts';
 import type { Clock } from '../../../platform/clock.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
+import { retryConflicts } from '../../../platform/database/retry-conflicts.ts';
 import { enumFilter } from '../../../platform/enums.ts';
 import { alreadyExists, failedPrecondition, invalidArgument, notFound } from '../../../platform/errors.ts';
 import { isId, randomToken, rolloutId } from '../../../platform/ids.ts';
@@ -331,6 +332,8 @@ export class Rollouts {
         await updateRolloutDevice(tx, state.tenantId, state.rolloutId, device.device_id, {
           state: 'skipped',
           deadlineAt: null,
+          // Says whether the device stays counted as sent, also one that has reported without a hand-out.
+          attempts: device.state === 'scheduled' ? 0 : Math.max(1, device.attempts),
         });
       }
       await finishRolloutCommands(
@@ -382,17 +385,16 @@ export class Rollouts {
     work: (tx: Transaction, state: RolloutState) => Promise<RolloutEvent | undefined | void>,
   ): Promise<Rollout> {
     const { tenantId } = context;
-    return this.database
-      .tenant(tenantId, async (tx) => {
-        const state = await lockRollout(tx, tenantId, rolloutId);
-        const before = JSON.stringify(state, bigints);
-        const event = await work(tx, state);
-        if (JSON.stringify(state, bigints) !== before) await saveRollout(tx, state, this.clock, event ?? undefined);
-        return toRollout(await getRollout(tx, tenantId, rolloutId));
-      })
-      .catch((error: unknown) => {
-        throw error instanceof RefusalError ? refusalError('OtaRollout', error) : error;
-      });
+    const transaction = async (tx: Transaction): Promise<Rollout> => {
+      const state = await lockRollout(tx, tenantId, rolloutId);
+      const before = JSON.stringify(state, bigints);
+      const event = await work(tx, state);
+      if (JSON.stringify(state, bigints) !== before) await saveRollout(tx, state, this.clock, event ?? undefined);
+      return toRollout(await getRollout(tx, tenantId, rolloutId));
+    };
+    return retryConflicts(() => this.database.tenant(tenantId, transaction)).catch((error: unknown) => {
+      throw error instanceof RefusalError ? refusalError('OtaRollout', error) : error;
+    });
   }
 }
 
