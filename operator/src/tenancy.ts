@@ -1,5 +1,6 @@
 // Which namespace belongs to which tenant: one each. The label kellet.dev/tenant says so on the namespace's side, and the
 // Tenant must agree: whoever may label a namespace does not thereby get a tenant's resources and Secrets.
+import { createHmac, timingSafeEqual } from 'node:crypto';
 import { tenantLabel, tenantNamespaceName, type Tenant } from '@kellet/crds';
 import { isBeingDeleted, type Namespace } from './resources.ts';
 
@@ -8,14 +9,28 @@ export function namespaceNameOf(tenant: Tenant): string {
   return tenant.spec.namespace ?? tenantNamespaceName(tenant.metadata.name);
 }
 
-/** Whether a namespace is a tenant's to have: it carries the label, and the Tenant names it or it was made for the Tenant. */
-export function belongsTo(tenant: Tenant, { metadata }: Namespace): boolean {
+/** Annotation of a namespace that the operator has made; see namespaceSeal. */
+export const namespaceSealAnnotation = 'kellet.dev/namespace-seal';
+
+/**
+ * Returns what the operator writes on the namespace that it makes for a Tenant. Whoever may write a namespace can claim any label
+ * and any owner; this takes the operator's secret.
+ */
+export function namespaceSeal(secret: string, tenant: Tenant): string {
+  const { name, uid = '' } = tenant.metadata;
+  return createHmac('sha256', secret)
+    .update(['kellet-namespace', name, uid, namespaceNameOf(tenant)].join('\n'))
+    .digest('hex');
+}
+
+/** Reports whether a namespace is a tenant's: it carries the label, and the Tenant names it or the operator made it. */
+export function belongsTo(tenant: Tenant, { metadata }: Namespace, secret: string): boolean {
   if (metadata.labels?.[tenantLabel] !== tenant.metadata.name) return false;
-  return (
-    metadata.name === tenant.spec.namespace ||
-    (tenant.metadata.uid !== undefined &&
-      (metadata.ownerReferences ?? []).some(({ uid }) => uid === tenant.metadata.uid))
-  );
+  if (metadata.name === tenant.spec.namespace) return true;
+  if (metadata.name !== namespaceNameOf(tenant) || tenant.metadata.uid === undefined) return false;
+  const seal = Buffer.from(metadata.annotations?.[namespaceSealAnnotation] ?? '');
+  const wanted = Buffer.from(namespaceSeal(secret, tenant));
+  return seal.length === wanted.length && timingSafeEqual(seal, wanted);
 }
 
 /**
@@ -23,7 +38,7 @@ export function belongsTo(tenant: Tenant, { metadata }: Namespace): boolean {
  * to have, if that belongs to it. A namespace of the recorded name that was made anew is no longer the recorded one. One that
  * is on its way out is not chosen anew.
  */
-export function chooseNamespace(tenant: Tenant, labelled: readonly Namespace[]): Namespace | undefined {
+export function chooseNamespace(tenant: Tenant, labelled: readonly Namespace[], secret: string): Namespace | undefined {
   const { namespace: recorded, namespaceUid } = tenant.status ?? {};
   const kept = labelled.find(
     // Operators before this one recorded the name alone.
@@ -32,7 +47,8 @@ export function chooseNamespace(tenant: Tenant, labelled: readonly Namespace[]):
   if (kept) return kept;
   const name = namespaceNameOf(tenant);
   return labelled.find(
-    (namespace) => namespace.metadata.name === name && !isBeingDeleted(namespace) && belongsTo(tenant, namespace),
+    (namespace) =>
+      namespace.metadata.name === name && !isBeingDeleted(namespace) && belongsTo(tenant, namespace, secret),
   );
 }
 

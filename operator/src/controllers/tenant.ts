@@ -15,7 +15,7 @@ import { controlKinds, customResources, isBeingDeleted, namespaceResource, type 
 import type { Outcome, ReconcileContext } from '../runtime/controller.ts';
 import { isAlreadyExists, isNotFound } from '../runtime/kubernetes-error.ts';
 import type { ObjectKey } from '../runtime/resource.ts';
-import { belongsTo, namespaceNameOf } from '../tenancy.ts';
+import { belongsTo, namespaceNameOf, namespaceSeal, namespaceSealAnnotation } from '../tenancy.ts';
 import { resolveAdminPassword } from './tenant-password.ts';
 
 const aspects = ['Accepted', 'ReferencesResolved', 'Synced'];
@@ -54,8 +54,8 @@ export function toTenantMessage(spec: TenantSpec, name: string, namespace: strin
   };
 }
 
-/** @returns the namespace that is made for a tenant; it goes with the Tenant */
-export function toNamespace(tenant: Tenant): Namespace {
+/** Returns the namespace that is made for a tenant, sealed with the operator's secret; it goes with the Tenant. */
+export function toNamespace(tenant: Tenant, secret: string): Namespace {
   const { name, uid = '' } = tenant.metadata;
   return {
     apiVersion: 'v1',
@@ -63,6 +63,7 @@ export function toNamespace(tenant: Tenant): Namespace {
     metadata: {
       name: namespaceNameOf(tenant),
       labels: { [tenantLabel]: name, [createdByLabel]: 'operator' },
+      annotations: { [namespaceSealAnnotation]: namespaceSeal(secret, tenant) },
       ownerReferences: [{ apiVersion, kind: 'Tenant', name, uid, controller: true, blockOwnerDeletion: false }],
     },
   };
@@ -136,15 +137,15 @@ export class TenantReconciler {
 
   /** Makes the tenant's namespace, or takes the one of its name if that belongs to it. @returns why not otherwise */
   async #makeNamespace(tenant: Tenant): Promise<Namespace | { conflict: string }> {
-    const { client } = this.#environment;
-    const wanted = toNamespace(tenant);
+    const { client, controlSecret } = this.#environment;
+    const wanted = toNamespace(tenant, controlSecret);
     try {
       return await client.create<Namespace>(namespaceResource, wanted);
     } catch (error) {
       if (!isAlreadyExists(error)) throw error;
     }
     const existing = await client.get<Namespace>(namespaceResource, '', wanted.metadata.name);
-    return belongsTo(tenant, existing) ? existing : { conflict: conflictOf(tenant, existing) };
+    return belongsTo(tenant, existing, controlSecret) ? existing : { conflict: conflictOf(tenant, existing) };
   }
 
   async #refused(
