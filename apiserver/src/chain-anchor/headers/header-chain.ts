@@ -3,6 +3,7 @@ import { checkHeaderChain, fetchHeaders, parseHeader, toDisplayHex } from '@kell
 import type { HeaderAtHeight } from '@kellet/verify';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import type { Logger } from '../../platform/logger.ts';
+import { readText } from '../../platform/outbound/bounded-body.ts';
 import { traceRequestTo } from '../../platform/outbound/outgoing-call.ts';
 import { difficultyWindow, judgeBranch, type BranchHeader, type HeaderRules } from './header-branch.ts';
 
@@ -25,6 +26,9 @@ const highestHeight = 2 ** 31 - 1;
 const headersLock = 6452817310;
 
 const answerMilliseconds = 10_000;
+
+/** The longest answer about the tip. */
+const mostTipBytes = 64 * 1024;
 
 /** A header as stored. */
 export interface StoredHeader {
@@ -185,7 +189,7 @@ export class HeaderChain {
       const response = await fetch(url, { signal: AbortSignal.timeout(answerMilliseconds) });
       answered(response.status);
       if (!response.ok) throw new Error(`the header source answered ${response.status}`);
-      return response.json();
+      return JSON.parse(await readText(response, mostTipBytes)) as unknown;
     });
     const body = answer as { height?: unknown; hash?: unknown; value?: { height?: unknown; hash?: unknown } };
     const { height, hash } = body.value ?? body;

@@ -12,6 +12,7 @@ import {
 import type { Bump } from '@kellet/verify';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { newId } from '../../platform/ids.ts';
+import { readText } from '../../platform/outbound/bounded-body.ts';
 import type { Logger } from '../../platform/logger.ts';
 import type { BuiltTransaction } from './anchor-transaction.ts';
 import { proveInBlock } from '../headers/block-proof.ts';
@@ -28,6 +29,9 @@ import type { WalletBalance } from './wallet-store.ts';
 
 /** One process at a time tends the wallet. */
 const walletLock = 6452817311;
+
+/** The longest response of the funding URL: a transaction of a thousand outputs, as text. */
+const mostFundingBytes = 1024 * 1024;
 
 export interface WalletParts {
   readonly database: Database;
@@ -165,7 +169,11 @@ export class Wallet {
       body: JSON.stringify({ address: key.address, satoshis: Number(denomination), outputs: refill }),
       signal: AbortSignal.timeout(15_000),
     });
-    const body = (await response.json()) as { raw_tx?: unknown; bump?: unknown; message?: unknown };
+    const body = JSON.parse(await readText(response, mostFundingBytes)) as {
+      raw_tx?: unknown;
+      bump?: unknown;
+      message?: unknown;
+    };
     if (typeof body.raw_tx !== 'string' || typeof body.bump !== 'string') {
       throw new MalformedError(`the funding URL answered ${response.status}: ${String(body.message)}`);
     }
