@@ -9,7 +9,7 @@ import {
 import type { MessageInitShape } from '@bufbuild/protobuf';
 import { RefusalError, type Applied, type Applier, type LastStep, type Refusal } from '../../../control/applier.ts';
 import { takeUp } from '../../../control/applied-versions.ts';
-import type { ProfileFacts, ProfileReader } from '../../../policies/profile-reader.ts';
+import type { ProfileFacts, TransactionalProfileReader } from '../../../policies/profile-reader.ts';
 import type { Clock } from '../../../platform/clock.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
 import { retryConflicts } from '../../../platform/database/retry-conflicts.ts';
@@ -65,10 +65,10 @@ export interface Judgement extends Referents {
 /** Applies and removes rollouts (control, OtaRollout). */
 export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
   private readonly database: Database;
-  private readonly profiles: ProfileReader;
+  private readonly profiles: TransactionalProfileReader;
   private readonly clock: Clock;
 
-  constructor(database: Database, profiles: ProfileReader, clock: Clock) {
+  constructor(database: Database, profiles: TransactionalProfileReader, clock: Clock) {
     this.database = database;
     this.profiles = profiles;
     this.clock = clock;
@@ -82,14 +82,13 @@ export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
     const { tenantId } = meta;
     const profileId = namedId(tenantId, 'profile', spec.profileName);
     const id = rolloutId(tenantId, meta.name, namedId(tenantId, 'package', spec.packageName), profileId);
-    const profile = await this.profiles.get(tenantId, profileId);
     const transaction = async (tx: Transaction): Promise<Applied<Observed>> => {
       await takeUp(tx, 'OtaRollout', meta);
       const existing = await findRollout(tx, tenantId, id, 'FOR UPDATE');
       if (existing) {
         await restoreIdentity(tx, meta, spec, id);
-        await this.update(tx, existing, spec, profile);
-      } else await this.create(tx, meta, spec, id, profile);
+        await this.update(tx, existing, spec, await this.profiles.getWithin(tx, tenantId, profileId));
+      } else await this.create(tx, meta, spec, id);
       const state = await lockRollout(tx, tenantId, id);
       const observed = await observe(tx, state, new Date(this.clock.now()));
       await last?.(tx);
@@ -98,17 +97,12 @@ export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
     return retryConflicts(() => this.database.tenant(tenantId, transaction));
   }
 
-  private async create(
-    tx: Transaction,
-    meta: ObjectMeta,
-    spec: OtaRolloutSpec,
-    id: string,
-    profile: ProfileFacts | undefined,
-  ): Promise<void> {
+  private async create(tx: Transaction, meta: ObjectMeta, spec: OtaRolloutSpec, id: string): Promise<void> {
+    const profileId = namedId(meta.tenantId, 'profile', spec.profileName);
     // One creation at a time per profile: whoever comes second sees the first.
-    await tx.query(`SELECT pg_advisory_xact_lock(hashtextextended($1, 0))`, [
-      profileLockKey(meta.tenantId, namedId(meta.tenantId, 'profile', spec.profileName)),
-    ]);
+    await tx.query(`SELECT pg_advisory_xact_lock(hashtextextended($1, 0))`, [profileLockKey(meta.tenantId, profileId)]);
+    // Read under the lock: a change of the profile is seen here, or finds the rollout.
+    const profile = await this.profiles.getWithin(tx, meta.tenantId, profileId);
     const { package_, profile: target, rollback, cohort } = await this.judge(tx, meta.tenantId, spec, id, profile);
     await insertRollout(tx, {
       tenantId: meta.tenantId,
@@ -247,10 +241,7 @@ export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
     return true;
   }
 
-  /**
-   * Requests the rollback and sends the way back. The row is locked; the caller saves, and has read the rollout's profile
-   * before its transaction began: waiting for a second connection under the lock could take the whole pool.
-   */
+  /** Requests the rollback and sends the way back. The row is locked; the caller saves, and has read the profile under the lock. */
   async turnBack(
     tx: Transaction,
     state: RolloutState,

@@ -5,7 +5,7 @@ import type {
 } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import type { MessageInitShape } from '@bufbuild/protobuf';
 import type { RolloutDriver as RolloutDriverContract } from '../../../control/applier.ts';
-import type { ProfileFacts, ProfileReader } from '../../../policies/profile-reader.ts';
+import type { ProfileFacts, TransactionalProfileReader } from '../../../policies/profile-reader.ts';
 import type { Clock } from '../../../platform/clock.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
 import { retryConflicts } from '../../../platform/database/retry-conflicts.ts';
@@ -27,7 +27,7 @@ import {
   pendingDevices,
   type RolloutState,
 } from './rollout-state.ts';
-import { getRollout, lockRollout, saveRollout } from './rollout-store.ts';
+import { lockRollout, saveRollout } from './rollout-store.ts';
 import { devicesPerTransaction, placeOf } from './scheduling.ts';
 
 type Response = MessageInitShape<typeof AdvanceRolloutResponseSchema>;
@@ -36,11 +36,11 @@ type Action = AdvanceRolloutRequest['action'];
 /** The data plane's half of driving a rollout; the operator's half decides. */
 export class RolloutDriver implements RolloutDriverContract {
   private readonly database: Database;
-  private readonly profiles: ProfileReader;
+  private readonly profiles: TransactionalProfileReader;
   private readonly applier: RolloutApplier;
   private readonly clock: Clock;
 
-  constructor(database: Database, profiles: ProfileReader, applier: RolloutApplier, clock: Clock) {
+  constructor(database: Database, profiles: TransactionalProfileReader, applier: RolloutApplier, clock: Clock) {
     this.database = database;
     this.profiles = profiles;
     this.applier = applier;
@@ -49,10 +49,9 @@ export class RolloutDriver implements RolloutDriverContract {
 
   async advance(request: AdvanceRolloutRequest): Promise<Response> {
     const { tenantId, rolloutId, action } = request;
-    const found = await this.database.read(tenantId, (tx) => getRollout(tx, tenantId, rolloutId));
-    const profile = await this.profiles.get(tenantId, found.profileId);
     const transaction = async (tx: Transaction): Promise<Response> => {
       const state = await lockRollout(tx, tenantId, rolloutId);
+      const profile = await this.profiles.getWithin(tx, tenantId, state.profileId);
       const applied =
         state.revision === request.revision &&
         profile !== undefined &&
