@@ -1,6 +1,12 @@
 // Who is in a rollout while the fleet changes: on a real database, through the calls that change it.
+import { create } from '@bufbuild/protobuf';
+import { ObjectMetaSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import { expect } from 'chai';
 import pg from 'pg';
+import { createLogger } from '../../../platform/logger.ts';
+import { Paging } from '../../../platform/paging.ts';
+import { Packages } from '../packages/packages.ts';
+import { testIntake } from '../testing/test-artifacts.ts';
 import { namedId } from '../../../platform/ids.ts';
 import { Delivery } from '../../rpc/delivery.ts';
 import { findPackage } from '../packages/package-store.ts';
@@ -421,6 +427,54 @@ describe('membership of a rollout', () => {
       await expectExact(id);
       await ground.rollouts.cancel(ground.context, id);
     }
+  });
+});
+
+describe('a package', () => {
+  let ground: Ground;
+  let rival: pg.Client;
+  let packages: Packages;
+  beforeEach(async () => {
+    ground = await openGround();
+    const url = new URL(process.env['KELLET_TEST_DATABASE_URL']!);
+    url.pathname = new URL(ground.test.url).pathname;
+    rival = new pg.Client({ connectionString: url.href });
+    await rival.connect();
+    packages = new Packages({
+      database: ground.test.database,
+      writer: undefined as never,
+      paging: new Paging(Buffer.alloc(32)),
+      logger: createLogger('silent'),
+      artifacts: testIntake(),
+    });
+    await rival.query('BEGIN');
+  });
+  afterEach(async () => {
+    await packages.stop();
+    await rival.end();
+    await ground.close();
+  });
+  const moment = () => new Promise((resolve) => setTimeout(resolve, 300));
+
+  it('that is being deleted gets no rollout', async () => {
+    await rival.query('UPDATE ota_packages SET deleted_at = now() WHERE package_id = $1', [two]);
+    const outcome = refusal(ground.start());
+    await moment();
+    await rival.query('COMMIT');
+    expect(await outcome).to.equal('ReferenceNotFound');
+  });
+
+  it('is not deleted while a rollout of it is being created', async () => {
+    // The creation waits where it writes its event.
+    await rival.query('LOCK TABLE outbox IN EXCLUSIVE MODE');
+    const creation = ground.start();
+    await moment();
+    const meta = create(ObjectMetaSchema, { tenantId: tenant, namespace: 'kellet-acme', name: 'two' });
+    const removal = packages.remove(meta, false);
+    await moment();
+    await rival.query('COMMIT');
+    await creation;
+    expect((await removal)?.reason).to.equal('InUse');
   });
 });
 

@@ -159,11 +159,11 @@ export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
   ): Promise<Referents> {
     if (!profile)
       throw new RefusalError('ReferenceNotFound', `targetProfileRef: DeviceProfile ${spec.profileName} not found`);
-    const package_ = await findPackage(tx, tenantId, namedId(tenantId, 'package', spec.packageName));
+    const package_ = await findPackage(tx, tenantId, namedId(tenantId, 'package', spec.packageName), 'FOR SHARE');
     if (!package_) throw new RefusalError('ReferenceNotFound', `packageRef: OtaPackage ${spec.packageName} not found`);
     requireAvailable('packageRef', package_);
     const rollback = spec.rollbackPackageName
-      ? await findPackage(tx, tenantId, namedId(tenantId, 'package', spec.rollbackPackageName))
+      ? await findPackage(tx, tenantId, namedId(tenantId, 'package', spec.rollbackPackageName), 'FOR SHARE')
       : undefined;
     if (spec.rollbackPackageName) {
       if (!rollback) {
