@@ -8,6 +8,8 @@ import type { MembershipListener } from '../../../device-registry/membership.ts'
 import type { Clock } from '../../../platform/clock.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
 import { invalidArgument, notFound } from '../../../platform/errors.ts';
+import { textField } from '../../../platform/fields.ts';
+import { shorten } from '../../../platform/shorten.ts';
 import { retryConflicts } from '../../../platform/database/retry-conflicts.ts';
 import { finishRolloutCommands } from '../../rpc/commands.ts';
 import { listAssignments } from '../delivery/assignments.ts';
@@ -38,6 +40,10 @@ interface WaitingReport {
 /** Reports taken into one transaction at the most. */
 const reportsPerTransaction = 200;
 
+/** Characters kept of what a device reports: lists of a rollout's devices show them. */
+const longestVersion = 256;
+const longestError = 1000;
+
 /** Takes reports in and answers each once its transaction has committed. */
 export class Reports {
   private readonly database: Database;
@@ -65,6 +71,9 @@ export class Reports {
     if (report.status === OtaReport_Status.success && report.firmwareVersion === '') {
       throw invalidArgument('firmware_version is required with a success');
     }
+    textField('firmware_version', report.firmwareVersion, { maximum: longestVersion });
+    // A report is not lost over a long error.
+    report.error = shorten(report.error, longestError);
     if (report.rolloutId === '') return this.reportOverride(tenantId, deviceId, report);
     return new Promise((resolve, reject) => {
       const key = `${tenantId}/${report.rolloutId}`;
