@@ -102,6 +102,16 @@ describe('isolation between tenants in the cluster', function () {
     await place.apply(make('DeviceProfile', 'planted', { type: 'planted' }));
     expect((await untilReady(place, 'dprof', 'planted', 'NoTenant')).message).to.include('does not name it');
 
+    // Whoever may write the namespace can claim that the Tenant owns it.
+    const { uid } = (await kube.json<Resource>(['get', 'tenant.kellet.dev', tenant])).metadata;
+    const owner = { apiVersion: 'kellet.dev/v1alpha1', kind: 'Tenant', name: tenant, uid, controller: true };
+    const claim = JSON.stringify({ metadata: { ownerReferences: [owner] } });
+    await kube.run(['patch', 'namespace', namespace, '--type=merge', '-p', claim]);
+    await kube.run(['annotate', 'tenant.kellet.dev', tenant, 'look=again']);
+    await new Promise((resolve) => setTimeout(resolve, 3000));
+    expect(await secretsIn(namespace)).to.deep.equal([]);
+    await untilReady(kube, 'tenant.kellet.dev', tenant, 'NamespaceConflict');
+
     await kube.apply(make('Tenant', tenant, { ...spec, namespace }));
     await kube.wait(`tenant.kellet.dev/${tenant}`, 'condition=Ready');
     expect(await secretsIn(namespace)).to.deep.equal([`${tenant}-admin`]);

@@ -31,6 +31,8 @@ export interface ClusterOptions {
   clock: Clock;
   logger: Logger;
   metrics: Metrics;
+  /** Proves which namespaces the operator made. */
+  secret: string;
 }
 
 /** Cache of watched objects. */
@@ -40,9 +42,11 @@ export class Cluster {
   /** Keys by kind and namespace. */
   readonly #byNamespace = new Map<string, Set<string>>();
   readonly #byTenant = new Map<string, Set<string>>();
+  readonly #secret: string;
   #listener: ClusterListener | undefined;
 
-  constructor(options: ClusterOptions) {
+  constructor({ secret, ...options }: ClusterOptions) {
+    this.#secret = secret;
     for (const kind of kinds) {
       const onChange = (change: Change<CustomResource>): void => {
         this.#index(kind, change);
@@ -122,7 +126,7 @@ export class Cluster {
   /** Returns the namespace that belongs to a tenant, or undefined. */
   chosenNamespace(tenantId: string): Namespace | undefined {
     const tenant = this.get('Tenant', { namespace: '', name: tenantId });
-    return tenant && chooseNamespace(tenant, this.namespacesOf(tenantId));
+    return tenant && chooseNamespace(tenant, this.namespacesOf(tenantId), this.#secret);
   }
 
   /** Returns the tenant of a namespace, or why it has none. */

@@ -65,7 +65,7 @@ export class Operator {
   constructor(options: OperatorOptions) {
     this.#options = { clock: systemClock, ...options };
     const { client, dataPlane, logger, metrics, identity, clock } = this.#options;
-    this.cluster = new Cluster({ client, clock, logger, metrics });
+    this.cluster = new Cluster({ client, clock, logger, metrics, secret: this.#options.controlSecret });
     this.#statuses = new StatusWriter(client, clock);
     this.#events = new EventRecorder({
       client,

@@ -1,19 +1,22 @@
 import { apiVersion, type Tenant } from '@kellet/crds';
 import { expect } from 'chai';
 import type { Namespace } from './resources.ts';
-import { chooseNamespace, decideTenancy, type Tenancy } from './tenancy.ts';
+import { chooseNamespace, decideTenancy, namespaceSeal, namespaceSealAnnotation, type Tenancy } from './tenancy.ts';
+
+const secret = 's'.repeat(32);
 
 function makeNamespace(
   name: string,
-  given: { tenant?: string; owner?: string; uid?: string; deleted?: boolean } = {},
+  given: { tenant?: string; owner?: string; seal?: string; uid?: string; deleted?: boolean } = {},
 ): Namespace {
-  const { tenant, owner, uid = `uid of ${name}`, deleted } = given;
+  const { tenant, owner, seal, uid = `uid of ${name}`, deleted } = given;
   return {
     metadata: {
       name,
       uid,
       labels: tenant ? { 'kellet.dev/tenant': tenant } : {},
       ...(owner && { ownerReferences: [{ apiVersion, kind: 'Tenant', name: 'acme', uid: owner }] }),
+      ...(seal !== undefined && { annotations: { [namespaceSealAnnotation]: seal } }),
       ...(deleted && { deletionTimestamp: '2026-01-02T00:00:00Z' }),
     },
   };
@@ -28,7 +31,8 @@ describe('chooseNamespace', () => {
     ...(status && { status }),
   });
   const tenant = 'acme';
-  const made = makeNamespace('kellet-acme', { tenant, owner: 'acme-uid' });
+  const seal = namespaceSeal(secret, makeTenant());
+  const made = makeNamespace('kellet-acme', { tenant, owner: 'acme-uid', seal });
   const planted = makeNamespace('kellet-acme', { tenant });
   const own = makeNamespace('own', { tenant });
   const cases: [string, Tenant, Namespace[], Namespace | undefined][] = [
@@ -39,9 +43,28 @@ describe('chooseNamespace', () => {
     [
       'none created for an earlier Tenant',
       makeTenant(),
-      [makeNamespace('kellet-acme', { tenant, owner: 'before' })],
+      [
+        makeNamespace('kellet-acme', {
+          tenant,
+          owner: 'acme-uid',
+          seal: namespaceSeal(secret, { ...makeTenant(), metadata: { name: 'acme', uid: 'before' } }),
+        }),
+      ],
       undefined,
     ],
+    [
+      'none that claims the Tenant as its owner',
+      makeTenant(),
+      [makeNamespace('kellet-acme', { tenant, owner: 'acme-uid' })],
+      undefined,
+    ],
+    [
+      'none sealed with another secret',
+      makeTenant(),
+      [makeNamespace('kellet-acme', { tenant, owner: 'acme-uid', seal: namespaceSeal('x', makeTenant()) })],
+      undefined,
+    ],
+    ['none of another name with a copied seal', makeTenant(), [makeNamespace('own', { tenant, seal })], undefined],
     ['the one it names', makeTenant('own'), [made, own], own],
     ['the one it names, with the default name', makeTenant('kellet-acme'), [planted], planted],
     [
@@ -69,7 +92,7 @@ describe('chooseNamespace', () => {
     ],
   ];
   for (const [name, of, labelled, want] of cases) {
-    it(name, () => expect(chooseNamespace(of, labelled)).to.deep.equal(want));
+    it(name, () => expect(chooseNamespace(of, labelled, secret)).to.deep.equal(want));
   }
 });
 

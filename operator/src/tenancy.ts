@@ -1,6 +1,7 @@
 // Decides which namespace belongs to which tenant; each tenant has one. The namespace needs the label
 // kellet.dev/tenant, and the Tenant must agree: being able to label a namespace must not give access to a tenant's
 // resources and Secrets.
+import { createHmac, timingSafeEqual } from 'node:crypto';
 import { tenantLabel, tenantNamespaceName, type Tenant } from '@kellet/crds';
 import { isBeingDeleted, type Namespace } from './resources.ts';
 
@@ -9,14 +10,28 @@ export function namespaceNameOf(tenant: Tenant): string {
   return tenant.spec.namespace ?? tenantNamespaceName(tenant.metadata.name);
 }
 
-/** Reports whether a namespace may belong to a tenant: it has the label, and the Tenant names it or owns it. */
-export function belongsTo(tenant: Tenant, { metadata }: Namespace): boolean {
+/** Annotation of a namespace that the operator has made; see namespaceSeal. */
+export const namespaceSealAnnotation = 'kellet.dev/namespace-seal';
+
+/**
+ * Returns what the operator writes on the namespace that it makes for a Tenant. Whoever may write a namespace can claim any label
+ * and any owner; this takes the operator's secret.
+ */
+export function namespaceSeal(secret: string, tenant: Tenant): string {
+  const { name, uid = '' } = tenant.metadata;
+  return createHmac('sha256', secret)
+    .update(['kellet-namespace', name, uid, namespaceNameOf(tenant)].join('\n'))
+    .digest('hex');
+}
+
+/** Reports whether a namespace is a tenant's: it carries the label, and the Tenant names it or the operator made it. */
+export function belongsTo(tenant: Tenant, { metadata }: Namespace, secret: string): boolean {
   if (metadata.labels?.[tenantLabel] !== tenant.metadata.name) return false;
-  return (
-    metadata.name === tenant.spec.namespace ||
-    (tenant.metadata.uid !== undefined &&
-      (metadata.ownerReferences ?? []).some(({ uid }) => uid === tenant.metadata.uid))
-  );
+  if (metadata.name === tenant.spec.namespace) return true;
+  if (metadata.name !== namespaceNameOf(tenant) || tenant.metadata.uid === undefined) return false;
+  const seal = Buffer.from(metadata.annotations?.[namespaceSealAnnotation] ?? '');
+  const wanted = Buffer.from(namespaceSeal(secret, tenant));
+  return seal.length === wanted.length && timingSafeEqual(seal, wanted);
 }
 
 /**
@@ -24,7 +39,7 @@ export function belongsTo(tenant: Tenant, { metadata }: Namespace): boolean {
  * name if it belongs to the tenant. A recreated namespace with the recorded name is not the recorded one. One that is
  * being deleted is not newly chosen.
  */
-export function chooseNamespace(tenant: Tenant, labelled: readonly Namespace[]): Namespace | undefined {
+export function chooseNamespace(tenant: Tenant, labelled: readonly Namespace[], secret: string): Namespace | undefined {
   const { namespace: recorded, namespaceUid } = tenant.status ?? {};
   const kept = labelled.find(
     // Earlier versions of the operator recorded only the name.
@@ -33,7 +48,8 @@ export function chooseNamespace(tenant: Tenant, labelled: readonly Namespace[]):
   if (kept) return kept;
   const name = namespaceNameOf(tenant);
   return labelled.find(
-    (namespace) => namespace.metadata.name === name && !isBeingDeleted(namespace) && belongsTo(tenant, namespace),
+    (namespace) =>
+      namespace.metadata.name === name && !isBeingDeleted(namespace) && belongsTo(tenant, namespace, secret),
   );
 }
 

@@ -1,5 +1,6 @@
 // What the device registry needs to know of profiles; implemented by provisioning, which owns them.
 import type { OtaPolicy, TelemetrySchema } from '@kellet/proto/es/kellet/v1/common_pb';
+import type { Transaction } from '../platform/database/database.ts';
 
 /** How the points of a device are committed to the chain (API.md, anchoring_policy.mode). */
 export type AnchoringMode = 'merkle' | 'per_event' | 'chain';
@@ -26,4 +27,9 @@ export interface ProfileReader {
   get(tenantId: string, profileId: string): Promise<ProfileFacts | undefined>;
   /** Every profile of the tenant (a tenant has tens of them, not thousands). */
   list(tenantId: string): Promise<ProfileFacts[]>;
+}
+
+/** Reads profiles inside a transaction too, for what is decided by them under a lock. */
+export interface TransactionalProfileReader extends ProfileReader {
+  getWithin(tx: Transaction, tenantId: string, profileId: string): Promise<ProfileFacts | undefined>;
 }

@@ -17,7 +17,7 @@ import { controlKinds, customResources, isBeingDeleted, namespaceResource, type 
 import type { Outcome, ReconcileContext } from '../runtime/controller.ts';
 import { isAlreadyExists, isNotFound } from '../runtime/kubernetes-error.ts';
 import type { ObjectKey } from '../runtime/resource.ts';
-import { belongsTo, namespaceNameOf } from '../tenancy.ts';
+import { belongsTo, namespaceNameOf, namespaceSeal, namespaceSealAnnotation } from '../tenancy.ts';
 import { resolveAdminPassword } from './tenant-password.ts';
 
 const aspects = ['Accepted', 'ReferencesResolved', 'Synced'];
@@ -56,8 +56,8 @@ export function toTenantMessage(spec: TenantSpec, name: string, namespace: strin
   };
 }
 
-/** Returns the namespace to create for a tenant. It is owned by the Tenant and deleted with it. */
-export function toNamespace(tenant: Tenant): Namespace {
+/** Returns the namespace to create for a tenant, sealed with the operator's secret. It is owned by the Tenant and deleted with it. */
+export function toNamespace(tenant: Tenant, secret: string): Namespace {
   const { name, uid = '' } = tenant.metadata;
   return {
     apiVersion: 'v1',
@@ -65,6 +65,7 @@ export function toNamespace(tenant: Tenant): Namespace {
     metadata: {
       name: namespaceNameOf(tenant),
       labels: { [tenantLabel]: name, [createdByLabel]: 'operator' },
+      annotations: { [namespaceSealAnnotation]: namespaceSeal(secret, tenant) },
       ownerReferences: [{ apiVersion, kind: 'Tenant', name, uid, controller: true, blockOwnerDeletion: false }],
     },
   };
@@ -141,15 +142,15 @@ export class TenantReconciler {
    * conflict.
    */
   async #makeNamespace(tenant: Tenant): Promise<Namespace | { conflict: string }> {
-    const { client } = this.#environment;
-    const wanted = toNamespace(tenant);
+    const { client, controlSecret } = this.#environment;
+    const wanted = toNamespace(tenant, controlSecret);
     try {
       return await client.create<Namespace>(namespaceResource, wanted);
     } catch (error) {
       if (!isAlreadyExists(error)) throw error;
     }
     const existing = await client.get<Namespace>(namespaceResource, '', wanted.metadata.name);
-    return belongsTo(tenant, existing) ? existing : { conflict: conflictOf(tenant, existing) };
+    return belongsTo(tenant, existing, controlSecret) ? existing : { conflict: conflictOf(tenant, existing) };
   }
 
   async #refused(

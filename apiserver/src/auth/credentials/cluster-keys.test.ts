@@ -21,15 +21,16 @@ describe('the keys of the cluster', () => {
     keys = new ClusterKeys({ signingKeys }, clock, createLogger('silent'));
   });
 
-  async function signer(kid: string) {
+  async function signer(kid?: string) {
     const { privateKey, publicKey } = await generateKeyPair('RS256');
     const sign = (seconds = 600, audience = 'kellet') =>
       new SignJWT({ 'kubernetes.io': {} })
-        .setProtectedHeader({ alg: 'RS256', kid })
+        .setProtectedHeader({ alg: 'RS256', ...(kid !== undefined && { kid }) })
         .setAudience(audience)
         .setExpirationTime(Math.floor(clock.now() / 1000) + seconds)
         .sign(privateKey);
-    return { sign, jwk: { ...(await exportJWK(publicKey)), kid, alg: 'RS256' } };
+    const jwk = { ...(await exportJWK(publicKey)), alg: 'RS256', ...(kid !== undefined && { kid }) };
+    return { sign, jwk };
   }
 
   it('tell what they have signed from what they have not', async () => {
@@ -41,6 +42,17 @@ describe('the keys of the cluster', () => {
     expect(await keys.judge(await cluster.sign(600, 'another'))).to.equal('forged');
     expect(await keys.judge(`${await cluster.sign()}x`)).to.equal('forged');
     expect(reads).to.equal(1);
+  });
+
+  it('tell forgeries that name no key, also when there are several keys', async () => {
+    const [first, second, unnamed, forger] = [await signer('a'), await signer('b'), await signer(), await signer()];
+    published = { keys: [first.jwk, second.jwk] };
+    expect(await keys.judge(await forger.sign())).to.equal('forged');
+    expect(await keys.judge(await second.sign())).to.equal('signed');
+    published = { keys: [unnamed.jwk, { ...first.jwk }] };
+    clock.advance(600_000);
+    expect(await keys.judge(await unnamed.sign())).to.equal('signed');
+    expect(await keys.judge(await unnamed.sign(-1))).to.equal('expired');
   });
 
   it('are read again for a new key, but not for every forgery', async () => {

@@ -12,6 +12,14 @@ const rereadMilliseconds = 10_000;
 /** What the keys say of a token; `unknown`: they could not be read. */
 export type KeyJudgement = 'signed' | 'forged' | 'expired' | 'unknown';
 
+/** What the failure of a verification says of the token. */
+function judgementOf(error: unknown): 'forged' | 'expired' | 'no such key' {
+  if (error instanceof errors.JWKSNoMatchingKey) return 'no such key';
+  if (error instanceof errors.JWTExpired) return 'expired';
+  if (error instanceof errors.JOSEError) return 'forged';
+  throw error;
+}
+
 /** Reads and keeps the keys. */
 export class ClusterKeys {
   private readonly api: Pick<KubernetesApi, 'signingKeys'>;
@@ -40,20 +48,22 @@ export class ClusterKeys {
 
   private async verify(token: string): Promise<KeyJudgement | 'no such key'> {
     if (!this.keys) return 'unknown';
+    const options = {
+      audience: kubernetesAudience,
+      algorithms: ['RS256', 'RS384', 'RS512', 'ES256', 'ES384', 'ES512'],
+      currentDate: new Date(this.clock.now()),
+    };
     try {
-      await jwtVerify(token, this.keys, {
-        audience: kubernetesAudience,
-        algorithms: ['RS256', 'RS384', 'RS512', 'ES256', 'ES384', 'ES512'],
-        currentDate: new Date(this.clock.now()),
-      });
+      await jwtVerify(token, this.keys, options);
       return 'signed';
     } catch (error) {
-      if (error instanceof errors.JWKSNoMatchingKey) return 'no such key';
-      if (error instanceof errors.JWTExpired) return 'expired';
-      // Several keys without an id fit: the cluster knows which.
-      if (error instanceof errors.JWKSMultipleMatchingKeys) return 'unknown';
-      if (error instanceof errors.JOSEError) return 'forged';
-      throw error;
+      if (!(error instanceof errors.JWKSMultipleMatchingKeys)) return judgementOf(error);
+      // The token names no key, as anybody's may: the cluster's own do. Each key that fits is tried.
+      for await (const key of error) {
+        const judgement = await jwtVerify(token, key, options).then(() => 'signed' as const, judgementOf);
+        if (judgement !== 'forged') return judgement;
+      }
+      return 'forged';
     }
   }
 

@@ -77,6 +77,24 @@ describe('the header chain', function () {
     return `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
   };
 
+  it('gives up on a tip that never comes to an end', async () => {
+    let sent = 0;
+    const server = createServer((_request, response) => {
+      const piece = Buffer.alloc(64 * 1024, ' ');
+      const more = () => {
+        while (!response.destroyed && response.write(piece)) sent += piece.length;
+      };
+      response.on('drain', more);
+      more();
+    });
+    servers.push(server);
+    await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
+    const endless = follower(`http://127.0.0.1:${(server.address() as AddressInfo).port}`);
+    const failure = await endless.follow().catch((error: Error) => error.message);
+    expect(failure).to.equal('the response is longer than 65536 bytes');
+    expect(sent).to.be.lessThan(64 * 1024 * 1024);
+  });
+
   it('starts two days below the tip and follows it', async () => {
     await devchain.control('mine', { count: 300 });
     await chain.follow();

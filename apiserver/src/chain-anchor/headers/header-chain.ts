@@ -4,6 +4,7 @@ import type { HeaderAtHeight } from '@kellet/verify';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { headersLock } from '../../platform/database/advisory-locks.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
+import { readText } from '../../platform/outbound/bounded-body.ts';
 import { traceRequestTo } from '../../platform/outbound/outgoing-call.ts';
 import { difficultyWindow, judgeBranch, type BranchHeader, type HeaderRules } from './header-branch.ts';
 
@@ -23,6 +24,9 @@ const mostHeaders = 100_000;
 const highestHeight = 2 ** 31 - 1;
 
 const answerMilliseconds = 10_000;
+
+/** Longest response about the tip, in bytes. */
+const mostTipBytes = 64 * 1024;
 
 /** A stored header. */
 export interface StoredHeader {
@@ -186,7 +190,7 @@ export class HeaderChain {
       const response = await fetch(url, { signal: AbortSignal.timeout(answerMilliseconds) });
       answered(response.status);
       if (!response.ok) throw new Error(`the header source answered ${response.status}`);
-      return response.json();
+      return JSON.parse(await readText(response, mostTipBytes)) as unknown;
     });
     const body = answer as { height?: unknown; hash?: unknown; value?: { height?: unknown; hash?: unknown } };
     const { height, hash } = body.value ?? body;

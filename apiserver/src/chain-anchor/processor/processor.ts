@@ -1,5 +1,6 @@
 // Client of the transaction processor (the ARC API): submission, status and fee policy.
 import { toHex } from '@kellet/verify';
+import { readText } from '../../platform/outbound/bounded-body.ts';
 import { traceRequestTo } from '../../platform/outbound/outgoing-call.ts';
 import { floorRate } from './fees.ts';
 import type { FeeRate } from './fees.ts';
@@ -26,6 +27,9 @@ export interface ProcessorOptions {
 /** How long the processor may wait for the network before it responds to a submission, in seconds. */
 const networkSeconds = '2';
 const answerMilliseconds = 15_000;
+
+/** The longest response: a transaction with its Merkle path takes a few KiB. */
+const mostBytes = 4 * 1024 * 1024;
 const policyMilliseconds = 600_000;
 
 export class Processor {
@@ -122,7 +126,7 @@ export class Processor {
         const signal = AbortSignal.timeout(answerMilliseconds);
         const response = await fetch(url, { ...init, headers, signal });
         answered(response.status);
-        return { status: response.status, text: await response.text() };
+        return { status: response.status, text: await readText(response, mostBytes) };
       }));
     } catch (error) {
       throw new ProcessorUnavailable('the processor does not respond', { cause: error });

@@ -15,6 +15,7 @@ import type { Database, Transaction } from '../../platform/database/database.ts'
 import { walletLock } from '../../platform/database/advisory-locks.ts';
 import { newId } from '../../platform/ids.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
+import { readText } from '../../platform/outbound/bounded-body.ts';
 import type { BuiltTransaction } from './anchor-transaction.ts';
 import { proveInBlock } from '../headers/block-proof.ts';
 import { anchorCoinRange } from '../processor/fees.ts';
@@ -27,6 +28,9 @@ import type { ChainTransaction } from '../transactions/store.ts';
 import type { WalletKey } from './wallet-key.ts';
 import { addOutputs, dropOutputsOf, leaseCoin, leasedCoins, readBalance } from './wallet-store.ts';
 import type { WalletBalance } from './wallet-store.ts';
+
+/** Longest response of the funding URL, in bytes: a transaction with a thousand outputs, as text. */
+const mostFundingBytes = 1024 * 1024;
 
 export interface WalletParts {
   readonly database: Database;
@@ -167,7 +171,11 @@ export class Wallet {
       body: JSON.stringify({ address: key.address, satoshis: Number(denomination), outputs: refill }),
       signal: AbortSignal.timeout(15_000),
     });
-    const body = (await response.json()) as { raw_tx?: unknown; bump?: unknown; message?: unknown };
+    const body = JSON.parse(await readText(response, mostFundingBytes)) as {
+      raw_tx?: unknown;
+      bump?: unknown;
+      message?: unknown;
+    };
     if (typeof body.raw_tx !== 'string' || typeof body.bump !== 'string') {
       throw new MalformedError(`the funding URL answered ${response.status}: ${String(body.message)}`);
     }

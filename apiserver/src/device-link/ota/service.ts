@@ -1,7 +1,7 @@
 // OtaService: packages, rollouts and the device's side of an update.
 import { OtaService } from '@kellet/proto/es/kellet/v1/ota_pb';
 import type { ResourceWriter } from '../../resources/resource-writer.ts';
-import type { ProfileReader } from '../../policies/profile-reader.ts';
+import type { TransactionalProfileReader } from '../../policies/profile-reader.ts';
 import { invalidArgument, permissionDenied } from '../../platform/errors.ts';
 import type { Platform, ServiceModule } from '../../config/module.ts';
 import { parseOutboundHosts } from '../../platform/outbound/outbound-addresses.ts';
@@ -27,7 +27,7 @@ export interface OtaModule extends ServiceModule {
 /** Puts the room together. */
 export function createOta(
   platform: Pick<Platform, 'database' | 'clock' | 'paging' | 'logger' | 'config' | 'metrics'>,
-  profiles: ProfileReader,
+  profiles: TransactionalProfileReader,
   writer: ResourceWriter,
   membership: RolloutMembership,
 ): OtaModule {

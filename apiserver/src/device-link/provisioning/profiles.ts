@@ -6,7 +6,7 @@ import type { ProfileService } from '@kellet/proto/es/kellet/v1/profile_pb.ts';
 import { refusalError } from '../../control/applier.ts';
 import { resourceName } from '../../resources/resource-names.ts';
 import type { ResourceWriter } from '../../resources/resource-writer.ts';
-import type { ProfileFacts, ProfileReader } from '../../policies/profile-reader.ts';
+import type { ProfileFacts, TransactionalProfileReader } from '../../policies/profile-reader.ts';
 import { anchoringModeName } from '../../policies/policies.ts';
 import type { Database } from '../../platform/database/database.ts';
 import { alreadyExists, failedPrecondition, notFound } from '../../platform/errors.ts';
@@ -41,10 +41,14 @@ function toFacts(row: ProfileRow): ProfileFacts {
 }
 
 /** Reads profiles for the services whose devices inherit from them. */
-export const createProfileReader = (database: Database): ProfileReader => ({
+export const createProfileReader = (database: Database): TransactionalProfileReader => ({
   async get(tenantId, profileId) {
     if (!isId(profileId)) return undefined;
     const row = await database.read(tenantId, (tx) => findProfile(tx, tenantId, profileId));
+    return row && toFacts(row);
+  },
+  async getWithin(tx, tenantId, profileId) {
+    const row = await findProfile(tx, tenantId, profileId);
     return row && toFacts(row);
   },
   async list(tenantId) {

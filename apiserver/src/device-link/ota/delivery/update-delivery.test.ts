@@ -7,7 +7,7 @@ import {
 } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import { OtaReport_Status, OtaReportSchema } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { expect } from 'chai';
-import type { ProfileReader } from '../../../policies/profile-reader.ts';
+import type { TransactionalProfileReader } from '../../../policies/profile-reader.ts';
 import { Database } from '../../../platform/database/database.ts';
 import { namedId, newId } from '../../../platform/ids.ts';
 import { createLogger } from '../../../platform/observability/logger.ts';
@@ -31,7 +31,8 @@ const tenant = 'acme';
 const profileId = namedId(tenant, 'profile', 'sensor');
 const context = internalContext({ ...publicCaller, kind: 'user', tenantId: tenant, name: 'admin@acme.test' });
 
-const profiles: ProfileReader = {
+const profiles: TransactionalProfileReader = {
+  getWithin: (_tx, tenantId, id) => profiles.get(tenantId, id),
   get: async () => ({
     ...{ profileId, name: 'sensor', type: 'sensor', defaultTags: {}, offlineAfterSeconds: 0 },
     ...{ telemetrySchema: undefined, anchoringMode: undefined, otaPolicy: undefined },

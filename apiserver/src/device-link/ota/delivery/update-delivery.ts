@@ -4,7 +4,14 @@ import type { ProfileReader } from '../../../policies/profile-reader.ts';
 import { Batches } from '../../../platform/batches.ts';
 import type { Clock } from '../../../platform/clock.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
-import { endOpenCommands, handOut, postponeCommands, stopRedelivery, type CommandRow } from '../../commands/commands.ts';
+import { retryConflicts } from '../../../platform/database/retry-conflicts.ts';
+import {
+  endOpenCommands,
+  handOut,
+  postponeCommands,
+  stopRedelivery,
+  type CommandRow,
+} from '../../commands/commands.ts';
 import { judgeCommand, mayDeliver } from './delivery.ts';
 import { paceHandOuts } from './pace.ts';
 import { deliveryWindow, deviceTimeout } from '../rollouts/policy.ts';
@@ -53,7 +60,7 @@ export class UpdateDelivery {
     for (const item of items) {
       if (!wanted.has(item.command.correlation_id)) wanted.set(item.command.correlation_id, item.command);
     }
-    const handedOut = await this.database.tenant(tenantId, async (tx) => {
+    const transaction = async (tx: Transaction): Promise<CommandRow[]> => {
       const state = await lockRollout(tx, tenantId, rolloutId);
       const { phase, outcome, spec } = state;
       const now = new Date(this.clock.now());
@@ -63,7 +70,8 @@ export class UpdateDelivery {
         return [];
       }
       return this.handOut(tx, state, commands, deviceTimeout(spec, policy), now);
-    });
+    };
+    const handedOut = await retryConflicts(() => this.database.tenant(tenantId, transaction));
     const taken = new Map(handedOut.map((row) => [row.correlation_id, row]));
     return items.map((item) => {
       const row = taken.get(item.command.correlation_id);
@@ -137,7 +145,9 @@ export class UpdateDelivery {
     now: Date,
   ): Promise<void> {
     await tx.query(
-      `UPDATE ota_rollout_devices SET attempts = attempts + 1, deadline_at = $3, updated_at = now(),
+      // A device that timed out on its way back has no deadline any more: nothing waits for it.
+      `UPDATE ota_rollout_devices SET attempts = attempts + 1, updated_at = now(),
+         deadline_at = CASE WHEN state IN ('scheduled', 'sent', 'downloading') THEN $3::timestamptz END,
          state = CASE WHEN state = 'scheduled' THEN 'sent' ELSE state END
        WHERE tenant_id = $1 AND rollout_id = $2 AND device_id = ANY($4)`,
       [

@@ -52,15 +52,16 @@ const columns = `*, coalesce((SELECT received_bytes FROM artifacts
 export const awaitsArtifact = (row: PackageRow): boolean =>
   !row.checksum_verified && (row.status === 'uploading' || row.status === 'deprecated');
 
-/** A package that has not been deleted, or undefined. */
+/** Returns a package that has not been deleted, or undefined. `FOR SHARE` keeps it from being deleted until the transaction ends. */
 export async function findPackage(
   tx: Transaction,
   tenantId: string,
   packageId: string,
+  lock: '' | 'FOR SHARE' = '',
 ): Promise<PackageRow | undefined> {
   if (!isId(packageId)) return undefined;
   const { rows } = await tx.query<Row>(
-    `SELECT ${columns} FROM ota_packages WHERE tenant_id = $1 AND package_id = $2 AND deleted_at IS NULL`,
+    `SELECT ${columns} FROM ota_packages WHERE tenant_id = $1 AND package_id = $2 AND deleted_at IS NULL ${lock}`,
     [tenantId, packageId],
   );
   return rows[0];

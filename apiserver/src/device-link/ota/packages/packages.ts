@@ -268,6 +268,8 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
   async remove(meta: ObjectMeta, detach: boolean): Promise<Refusal | undefined> {
     const packageId = namedId(meta.tenantId, 'package', meta.name);
     const outcome = await this.database.tenant(meta.tenantId, async (tx) => {
+      // A rollout that is being created holds the package: it is waited for, and seen.
+      await lockPackage(tx, meta.tenantId, packageId);
       const user = await rolloutUsing(tx, meta.tenantId, packageId);
       if (user !== undefined && !detach) return { user };
       return { sha256: await markPackageDeleted(tx, meta.tenantId, packageId) };

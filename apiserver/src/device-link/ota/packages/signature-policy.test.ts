@@ -1,6 +1,8 @@
 // What a profile that requires signatures keeps from its devices, whichever way an unsigned package would come.
 import { expect } from 'chai';
+import pg from 'pg';
 import { newId } from '../../../platform/ids.ts';
+import { profileLockKey } from '../rollouts/rollout-store.ts';
 import { openGround, refusal, tenant, type Ground } from '../testing/test-ground.ts';
 
 describe('a required signature', () => {
@@ -85,6 +87,45 @@ describe('a required signature', () => {
     expect(await ground.row(id), 'it goes on only when somebody says so').to.include({ phase: 'paused' });
     expect(await resume()).to.equal('nothing');
     expect(await refusal(ground.chunk(member.device_id, unsigned))).to.equal('nothing');
+  });
+
+  describe('when it begins while something waits for a lock', () => {
+    /** Has the profile require signatures in a transaction that holds a lock for which `work` waits. */
+    const during = async (profileId: string, lock: string, value: string, work: () => Promise<unknown>) => {
+      const url = new URL(process.env['KELLET_TEST_DATABASE_URL']!);
+      url.pathname = new URL(ground.test.url).pathname;
+      const rival = new pg.Client({ connectionString: url.href });
+      await rival.connect();
+      await rival.query('BEGIN');
+      await rival.query(lock, [value]);
+      const outcome = refusal(work());
+      await new Promise((resolve) => setTimeout(resolve, 300));
+      await rival.query(
+        `UPDATE profiles SET document = document || '{"ota_policy": {"require_signature": true}}' WHERE profile_id = $1`,
+        [profileId],
+      );
+      await rival.query('COMMIT');
+      await rival.end();
+      return outcome;
+    };
+
+    it('creates no rollout of an unsigned package', async () => {
+      const open = await ground.profile('open');
+      await ground.make(open, 2);
+      const start = () => ground.start({ profileName: 'open', packageName: 'unsigned', canaryPercent: 50 });
+      const lock = 'SELECT pg_advisory_xact_lock(hashtextextended($1, 0))';
+      expect(await during(open, lock, profileLockKey(tenant, open), start)).to.equal('SignatureRequired');
+    });
+
+    it('resumes none', async () => {
+      const open = await ground.profile('open');
+      await ground.make(open, 2);
+      const id = await ground.start({ profileName: 'open', packageName: 'unsigned', canaryPercent: 50 });
+      await ground.rollouts.pause(ground.context, id);
+      const resume = () => ground.rollouts.resume(ground.context, id, undefined);
+      const lock = 'SELECT FROM ota_rollouts WHERE rollout_id = $1 FOR UPDATE';
+      expect(await during(open, lock, id, resume)).to.equal('FAILED_PRECONDITION');
+    });
   });
 
   it('denies a rollback package that is on its way when it begins', async () => {

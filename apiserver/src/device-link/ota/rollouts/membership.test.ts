@@ -1,11 +1,19 @@
 // Who is in a rollout while the fleet changes: on a real database, through the calls that change it.
+import { create } from '@bufbuild/protobuf';
+import { ObjectMetaSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
+import { OtaReport_Status, OtaReportSchema } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { expect } from 'chai';
 import pg from 'pg';
+import { createLogger } from '../../../platform/logger.ts';
+import { Paging } from '../../../platform/paging.ts';
+import { Packages } from '../packages/packages.ts';
+import { testIntake } from '../testing/test-artifacts.ts';
 import { namedId } from '../../../platform/ids.ts';
+import { Delivery } from '../../rpc/delivery.ts';
 import { findPackage } from '../packages/package-store.ts';
 import { isSchedulingDue } from './rollout-state.ts';
 import { getRollout } from './rollout-store.ts';
-import { coveredDevices, readCohort } from './scheduling.ts';
+import { coveredDevices, readCohort, stageOf } from './scheduling.ts';
 import { openGround, refusal, tenant, type Ground } from '../testing/test-ground.ts';
 
 const sensor = namedId(tenant, 'profile', 'sensor');
@@ -26,6 +34,12 @@ describe('membership of a rollout', () => {
       const package_ = (await findPackage(tx, tenant, row['package_id'] as string))!;
       return readCohort(tx, tenant, { profileId: row['profile_id'] as string, type: 'sensor' }, package_, rolloutId);
     });
+    const state = await ground.test.database.tenant(tenant, (tx) => getRollout(tx, tenant, rolloutId));
+    const inStage = members.filter(
+      ({ stage_percent: percent, acknowledged }) => percent === stageOf(state) && !acknowledged,
+    );
+    const isFailed = ({ state: each }: { state: string }) => ['failure', 'timed_out'].includes(each);
+    const acknowledged = members.filter((member) => member.acknowledged).length;
     expect(row).to.include({
       eligible: cohort.devices.length,
       scheduled: members.length,
@@ -33,9 +47,15 @@ describe('membership of a rollout', () => {
       failed: inState('failure'),
       timed_out: inState('timed_out'),
       skipped: inState('skipped'),
+      stage_scheduled: inStage.length,
+      stage_failed: inStage.filter(isFailed).length,
+      acknowledged_failures: acknowledged,
+      acknowledged_scheduled: acknowledged,
     });
+    // A skipped device stays counted if its command had reached it.
+    const reached = members.length - inState('scheduled');
+    expect(row['sent']).to.be.within(reached - inState('skipped'), reached);
     expect([...cohort.departed]).to.deep.equal([]);
-    const state = await ground.test.database.tenant(tenant, (tx) => getRollout(tx, tenant, rolloutId));
     const waiting = coveredDevices(state, cohort).filter((device) => !device.member);
     if (!isSchedulingDue(state)) expect(waiting, 'covered and not scheduled').to.deep.equal([]);
     return row;
@@ -245,6 +265,62 @@ describe('membership of a rollout', () => {
     expect(await finish()).to.equal(true);
   });
 
+  it('turns back while devices of it are deleted', async function () {
+    this.timeout(60_000);
+    const fleet = await ground.make(sensor, 100);
+    const id = await ground.start({ canaryPercent: 100, failureThresholdPercent: 100 });
+    await Promise.all(fleet.map((device) => ground.report(device, id, '2.0.0')));
+    const [back, ...removals] = await Promise.all(
+      [ground.rollouts.rollback(ground.context, id), ...fleet.slice(0, 50).map((device) => ground.remove(device))].map(
+        (work) => refusal(work),
+      ),
+    );
+    expect([back, ...new Set(removals)]).to.deep.equal(['nothing', 'nothing']);
+    expect(await ground.row(id)).to.include({ phase: 'rolling_back', rollback_pending: 50 });
+    const left = await ground.rows('SELECT FROM ota_assignments WHERE device_id = ANY($1)', fleet.slice(0, 50));
+    expect(left).to.deep.equal([]);
+  });
+
+  it('ends a rollback although a device that had timed out takes its command and stays silent', async () => {
+    const [device] = (await ground.make(sensor, 1)) as [string];
+    const id = await ground.start({ canaryPercent: 100, deviceTimeoutSeconds: 60 });
+    await ground.report(device, id, '2.0.0');
+    await ground.rollouts.rollback(ground.context, id);
+    ground.clock.advance(61_000);
+    expect(await ground.advance(id, { case: 'expireDevices', value: {} })).to.equal(true);
+    const delivery = new Delivery(ground.test.database, ground.profiles, ground.clock);
+    expect((await delivery.take(tenant, device)).commands).to.have.length(1);
+    expect((await ground.members(id)).map(({ state }) => state)).to.deep.equal(['timed_out']);
+    expect(await ground.advance(id, { case: 'finishRollback', value: {} })).to.equal(true);
+  });
+
+  it('no longer counts a skipped device as sent once it is deleted', async () => {
+    const fleet = (await ground.make(sensor, 3)) as [string, string, string];
+    const id = await ground.start({ canaryPercent: 100, failureThresholdPercent: 100 });
+    const delivery = new Delivery(ground.test.database, ground.profiles, ground.clock);
+    expect((await delivery.take(tenant, fleet[0])).commands).to.have.length(1);
+    await ground.report(fleet[1], id, '1.0.0', false);
+    await ground.rollouts.skip(ground.context, id, fleet);
+    expect(await ground.row(id)).to.include({ scheduled: 3, sent: 2, skipped: 3 });
+    for (const device of fleet) await ground.remove(device);
+    expect(await ground.row(id)).to.include({ scheduled: 0, sent: 0, skipped: 0 });
+  });
+
+  it('counts the failures of the stage that is left when the manifest lowers the share', async () => {
+    const fleet = await ground.make(sensor, 20);
+    const id = await ground.start({ canaryPercent: 20, failureThresholdPercent: 30, minFailures: 2 });
+    await ground.apply(id, { canaryPercent: 50 });
+    await ground.schedule(id);
+    expect(await ground.row(id)).to.include({ scheduled: 10, stage_scheduled: 6 });
+    await ground.apply(id, { canaryPercent: 20 });
+    expect(await ground.row(id)).to.include({ scheduled: 10, stage_scheduled: 10, stage_failed: 0 });
+    const members = (await ground.members(id)).map(({ device_id: device }) => device);
+    await ground.report(members[0]!, id, '1.0.0', false);
+    for (const device of members) await ground.remove(device);
+    expect(await ground.row(id)).to.include({ scheduled: 0, stage_scheduled: 0, stage_failed: 0, failed: 0 });
+    expect(fleet).to.include.members(members);
+  });
+
   it('counts while the manifest holds the rollout from the start', async () => {
     const fleet = await ground.make(sensor, 5);
     const id = await ground.start({ canaryPercent: 100, paused: true });
@@ -295,7 +371,9 @@ describe('membership of a rollout', () => {
     const random = (below: number) => (state = (state * 48271) % 2147483647) % below;
     const fleet = [...(await ground.make(sensor, 30)), ...(await ground.make(other, 5))];
     const claim = await ground.claimer('sensor');
-    const id = await ground.start({ canaryPercent: 60, failureThresholdPercent: 100 });
+    const policy = { failureThresholdPercent: 40, minFailures: 2, deviceTimeoutSeconds: 60, maxAttempts: 2 };
+    const id = await ground.start({ canaryPercent: 40, ...policy });
+    const delivery = new Delivery(ground.test.database, ground.profiles, ground.clock);
     const gone = new Set(['NOT_FOUND', 'nothing', 'FAILED_PRECONDITION']);
     const act = async (): Promise<void> => {
       const device = fleet[random(fleet.length)]!;
@@ -311,7 +389,17 @@ describe('membership of a rollout', () => {
           () => ground.report(device, id, '1.0.0', false),
           () => ground.advance(id, { case: 'scheduleDevices', value: {} }),
           () => ground.rollouts.retry(ground.context, id, []),
-        ][random(10)]!(),
+          () => ground.rollouts.skip(ground.context, id, [device]),
+          () => delivery.take(tenant, device),
+          () => Promise.all(fleet.map((each) => delivery.take(tenant, each))),
+          () => ground.rollouts.resume(ground.context, id, undefined),
+          () => ground.rollouts.raise(ground.context, id, 40 + random(60)),
+          () => ground.apply(id, { canaryPercent: 20 + random(60) }),
+          async () => {
+            ground.clock.advance(30_000);
+            await ground.advance(id, { case: 'expireDevices', value: {} });
+          },
+        ][random(17)]!(),
       );
       expect(gone, `seed ${seed}`).to.include(outcome);
     };
@@ -322,9 +410,9 @@ describe('membership of a rollout', () => {
         throw error;
       });
     }
+    await ground.rollouts.resume(ground.context, id, undefined);
     await ground.schedule(id);
-    const row = await expectExact(id);
-    expect(row['scheduled']).to.be.at.least(Math.ceil((row['eligible'] as number) * 0.6));
+    await expectExact(id);
   });
 
   it('never crosses with the creation of a rollout', async function () {
@@ -340,6 +428,54 @@ describe('membership of a rollout', () => {
       await expectExact(id);
       await ground.rollouts.cancel(ground.context, id);
     }
+  });
+});
+
+describe('a package', () => {
+  let ground: Ground;
+  let rival: pg.Client;
+  let packages: Packages;
+  beforeEach(async () => {
+    ground = await openGround();
+    const url = new URL(process.env['KELLET_TEST_DATABASE_URL']!);
+    url.pathname = new URL(ground.test.url).pathname;
+    rival = new pg.Client({ connectionString: url.href });
+    await rival.connect();
+    packages = new Packages({
+      database: ground.test.database,
+      writer: undefined as never,
+      paging: new Paging(Buffer.alloc(32)),
+      logger: createLogger('silent'),
+      artifacts: testIntake(),
+    });
+    await rival.query('BEGIN');
+  });
+  afterEach(async () => {
+    await packages.stop();
+    await rival.end();
+    await ground.close();
+  });
+  const moment = () => new Promise((resolve) => setTimeout(resolve, 300));
+
+  it('that is being deleted gets no rollout', async () => {
+    await rival.query('UPDATE ota_packages SET deleted_at = now() WHERE package_id = $1', [two]);
+    const outcome = refusal(ground.start());
+    await moment();
+    await rival.query('COMMIT');
+    expect(await outcome).to.equal('ReferenceNotFound');
+  });
+
+  it('is not deleted while a rollout of it is being created', async () => {
+    // The creation waits where it writes its event.
+    await rival.query('LOCK TABLE outbox IN EXCLUSIVE MODE');
+    const creation = ground.start();
+    await moment();
+    const meta = create(ObjectMetaSchema, { tenantId: tenant, namespace: 'kellet-acme', name: 'two' });
+    const removal = packages.remove(meta, false);
+    await moment();
+    await rival.query('COMMIT');
+    await creation;
+    expect((await removal)?.reason).to.equal('InUse');
   });
 });
 
@@ -379,6 +515,20 @@ describe('reports', () => {
     expect((await settled).map(({ status }) => status)).to.deep.equal(['fulfilled', 'fulfilled', 'fulfilled']);
   });
 
+  it('of devices that say too much are refused or shortened', async () => {
+    const [device] = (await ground.make(sensor, 1)) as [string];
+    const { rollout_id: id } = (await ground.rows<{ rollout_id: string }>(`SELECT rollout_id FROM ota_rollouts`))[0]!;
+    await ground.schedule(id);
+    expect(await refusal(ground.report(device, id, 'v'.repeat(257)))).to.equal('INVALID_ARGUMENT');
+    const failure = { rolloutId: id, status: OtaReport_Status.failure, error: 'e'.repeat(100_000) };
+    await ground.reports.report(tenant, device, create(OtaReportSchema, failure));
+    const [row] = await ground.rows<{ error: string }>(
+      'SELECT error FROM ota_rollout_devices WHERE device_id = $1',
+      device,
+    );
+    expect(row!.error.length).to.be.within(1000, 1024);
+  });
+
   it('are taken again after a deadlock', async () => {
     const [device] = (await ground.make(sensor, 1)) as [string];
     const [row] = await ground.rows<{ rollout_id: string }>(`SELECT rollout_id FROM ota_rollouts LIMIT 1`);
@@ -394,6 +544,8 @@ describe('reports', () => {
     await other.query('COMMIT');
     await other.end();
     expect((await settled)[0]).to.include({ status: 'fulfilled' });
-    expect(await ground.members(id)).to.deep.include({ device_id: device, state: 'successful' });
+    expect((await ground.members(id)).find((member) => member.device_id === device)).to.include({
+      state: 'successful',
+    });
   });
 });

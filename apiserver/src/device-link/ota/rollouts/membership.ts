@@ -62,10 +62,9 @@ export class RolloutMembership implements MembershipListener {
     const standing = (device: FleetFacts | undefined): Standing | undefined =>
       device && { ...device, override: overrides.get(device.deviceId) };
     const standings = real.map(({ before, after }) => ({ before: standing(before), after: standing(after) }));
-    await Promise.all([
-      deleted.length > 0 && dropAssignments(tx, tenantId, deleted),
-      this.apply(tx, tenantId, found, standings),
-    ]);
+    await this.apply(tx, tenantId, found, standings);
+    // Below the locks of the rollouts: a rollback, which has its rollout locked, writes assignments too.
+    if (deleted.length > 0) await dropAssignments(tx, tenantId, deleted);
   }
 
   /** Takes note that a device has got or lost an assignment of its own. Its row is locked by the transaction. */
@@ -189,7 +188,9 @@ interface Leaving {
 
 /** Takes members out of the counts of a locked rollout. */
 function countOut(state: RolloutState, leaving: readonly Leaving[]): void {
-  for (const { row } of leaving) countRemoval(state, row.state, placeOf(state, row), row.rolling_back);
+  for (const { row } of leaving) {
+    countRemoval(state, row.state, placeOf(state, row), row.rolling_back);
+  }
 }
 
 /** Takes members out of a locked rollout: their rows, commands and assignments. */

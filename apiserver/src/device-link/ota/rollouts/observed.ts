@@ -25,11 +25,12 @@ const countsOf = (state: RolloutState) => ({
   removed: state.removed,
 });
 
-/** When the first of a rollout's running devices times out: the first entry of the index by deadline. */
+/** When the first of a rollout's running devices times out: an early entry of the index by deadline. */
 export async function nextDeadline(tx: Transaction, state: RolloutState): Promise<Date | undefined> {
   const { rows } = await tx.query<{ deadline_at: Date }>(
     `SELECT deadline_at FROM ota_rollout_devices
-     WHERE tenant_id = $1 AND rollout_id = $2 AND deadline_at IS NOT NULL ORDER BY deadline_at LIMIT 1`,
+     WHERE tenant_id = $1 AND rollout_id = $2 AND deadline_at IS NOT NULL
+       AND state IN ('scheduled', 'sent', 'downloading') ORDER BY deadline_at LIMIT 1`,
     [state.tenantId, state.rolloutId],
   );
   return rows[0]?.deadline_at;

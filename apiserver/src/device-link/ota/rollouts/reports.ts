@@ -9,6 +9,8 @@ import { Batches } from '../../../platform/batches.ts';
 import type { Clock } from '../../../platform/clock.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
 import { invalidArgument, notFound } from '../../../platform/errors.ts';
+import { textField } from '../../../platform/fields.ts';
+import { shorten } from '../../../platform/shorten.ts';
 import { retryConflicts } from '../../../platform/database/retry-conflicts.ts';
 import { finishRolloutCommands } from '../../commands/commands.ts';
 import { listAssignments } from '../assignments/assignments.ts';
@@ -38,6 +40,10 @@ interface WaitingReport {
 
 /** Most reports that share a transaction. */
 const reportsPerTransaction = 200;
+
+/** Most characters kept of what a device reports: lists of a rollout's devices show them. */
+const longestVersion = 256;
+const longestError = 1000;
 
 /** Applies reports and returns the result of each once its transaction has committed. */
 export class Reports {
@@ -69,6 +75,9 @@ export class Reports {
     if (report.status === OtaReport_Status.success && report.firmwareVersion === '') {
       throw invalidArgument('firmware_version is required with a success');
     }
+    textField('firmware_version', report.firmwareVersion, { maximum: longestVersion });
+    // A report is not lost over a long error.
+    report.error = shorten(report.error, longestError);
     if (report.rolloutId === '') return this.reportOverride(tenantId, deviceId, report);
     const waiting = { tenantId, rolloutId: report.rolloutId, deviceId, report };
     const result = await this.batches.add(`${tenantId}/${report.rolloutId}`, waiting);

@@ -9,10 +9,11 @@ import {
 import type { MessageInitShape } from '@bufbuild/protobuf';
 import { RefusalError, type Applied, type Applier, type LastStep, type Refusal } from '../../../control/applier.ts';
 import { takeUp } from '../../../control/applied-versions.ts';
-import type { ProfileFacts, ProfileReader } from '../../../policies/profile-reader.ts';
+import type { ProfileFacts, TransactionalProfileReader } from '../../../policies/profile-reader.ts';
 import type { Clock } from '../../../platform/clock.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
 import { profileRolloutsLock } from '../../../platform/database/advisory-locks.ts';
+import { retryConflicts } from '../../../platform/database/retry-conflicts.ts';
 import { namedId, rolloutId } from '../../../platform/ids.ts';
 import { cancelUndelivered } from '../../commands/commands.ts';
 import { unassignUndelivered } from '../assignments/assignments.ts';
@@ -22,6 +23,7 @@ import { findPackage, type PackageRow } from '../packages/package-store.ts';
 import { phaseOf } from './progress.ts';
 import { beginRollback } from './rollback.ts';
 import { deviceTimeout } from './policy.ts';
+import { joinDeviceStages } from './rollout-devices.ts';
 import {
   beginStage,
   complete,
@@ -42,7 +44,7 @@ import {
   saveRollout,
   updateIdentity,
 } from './rollout-store.ts';
-import { readCohort, scheduleDevices, type Cohort } from './scheduling.ts';
+import { readCohort, scheduleDevices, stageOf, type Cohort } from './scheduling.ts';
 import { lacksSignature } from '../packages/signature-policy.ts';
 import { fleetProblem } from './rollout-validation.ts';
 
@@ -63,10 +65,10 @@ export interface Judgement extends Referents {
 /** Applies and removes rollouts (control, OtaRollout). */
 export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
   private readonly database: Database;
-  private readonly profiles: ProfileReader;
+  private readonly profiles: TransactionalProfileReader;
   private readonly clock: Clock;
 
-  constructor(database: Database, profiles: ProfileReader, clock: Clock) {
+  constructor(database: Database, profiles: TransactionalProfileReader, clock: Clock) {
     this.database = database;
     this.profiles = profiles;
     this.clock = clock;
@@ -80,32 +82,29 @@ export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
     const { tenantId } = meta;
     const profileId = namedId(tenantId, 'profile', spec.profileName);
     const id = rolloutId(tenantId, meta.name, namedId(tenantId, 'package', spec.packageName), profileId);
-    const profile = await this.profiles.get(tenantId, profileId);
-    return this.database.tenant(tenantId, async (tx) => {
+    const transaction = async (tx: Transaction): Promise<Applied<Observed>> => {
       await takeUp(tx, 'OtaRollout', meta);
       const existing = await findRollout(tx, tenantId, id, 'FOR UPDATE');
       if (existing) {
         await restoreIdentity(tx, meta, spec, id);
-        await this.update(tx, existing, spec, profile);
-      } else await this.create(tx, meta, spec, id, profile);
+        await this.update(tx, existing, spec, await this.profiles.getWithin(tx, tenantId, profileId));
+      } else await this.create(tx, meta, spec, id);
       const state = await lockRollout(tx, tenantId, id);
       const observed = await observe(tx, state, new Date(this.clock.now()));
       await last?.(tx);
       return { id, observed };
-    });
+    };
+    return retryConflicts(() => this.database.tenant(tenantId, transaction));
   }
 
-  private async create(
-    tx: Transaction,
-    meta: ObjectMeta,
-    spec: OtaRolloutSpec,
-    id: string,
-    profile: ProfileFacts | undefined,
-  ): Promise<void> {
+  private async create(tx: Transaction, meta: ObjectMeta, spec: OtaRolloutSpec, id: string): Promise<void> {
+    const profileId = namedId(meta.tenantId, 'profile', spec.profileName);
     // One creation at a time per profile: whoever comes second sees the first.
     await tx.query(`SELECT pg_advisory_xact_lock(hashtextextended($1, 0))`, [
-      profileRolloutsLock(meta.tenantId, namedId(meta.tenantId, 'profile', spec.profileName)),
+      profileRolloutsLock(meta.tenantId, profileId),
     ]);
+    // Read under the lock: a change of the profile is seen here, or finds the rollout.
+    const profile = await this.profiles.getWithin(tx, meta.tenantId, profileId);
     const { package_, profile: target, rollback, cohort } = await this.judge(tx, meta.tenantId, spec, id, profile);
     await insertRollout(tx, {
       tenantId: meta.tenantId,
@@ -162,7 +161,7 @@ export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
   ): Promise<Referents> {
     if (!profile)
       throw new RefusalError('ReferenceNotFound', `targetProfileRef: DeviceProfile ${spec.profileName} not found`);
-    const package_ = await findPackage(tx, tenantId, namedId(tenantId, 'package', spec.packageName));
+    const package_ = await findPackage(tx, tenantId, namedId(tenantId, 'package', spec.packageName), 'FOR SHARE');
     if (!package_) throw new RefusalError('ReferenceNotFound', `packageRef: OtaPackage ${spec.packageName} not found`);
     requireAvailable('packageRef', package_);
     const rollback = spec.rollbackPackageName
@@ -191,6 +190,7 @@ export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
       if (effectivePercent(state) > covered) beginStage(state);
       // Devices are never unscheduled: what they were scheduled for stays covered when the manifest is lowered.
       if (effectivePercent(state) < covered && state.scheduled > 0) state.expandedToPercent = covered;
+      if (effectivePercent(state) < covered) await joinStages(tx, state);
       changed = true;
       settlePhase(state);
       if (wasHeld && state.phase === 'active') events.push('resumed');
@@ -224,10 +224,7 @@ export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
     return true;
   }
 
-  /**
-   * Requests the rollback and sends the way back. The row is locked; the caller saves, and has read the rollout's profile
-   * before its transaction began: waiting for a second connection under the lock could take the whole pool.
-   */
+  /** Requests the rollback and sends the way back. The row is locked; the caller saves, and has read the profile under the lock. */
   async turnBack(
     tx: Transaction,
     state: RolloutState,
@@ -277,7 +274,7 @@ export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
   }
 
   async remove(meta: ObjectMeta, _detach: boolean): Promise<Refusal | undefined> {
-    await this.database.tenant(meta.tenantId, async (tx) => {
+    const transaction = async (tx: Transaction): Promise<void> => {
       const { rows } = await tx.query<{ rollout_id: string }>(
         `SELECT rollout_id FROM ota_rollouts WHERE tenant_id = $1 AND namespace = $2 AND name = $3 AND phase <> 'completed'`,
         [meta.tenantId, meta.namespace, meta.name],
@@ -288,9 +285,20 @@ export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
         await unassignUndelivered(tx, meta.tenantId, row.rollout_id);
         await saveRollout(tx, state, this.clock, complete(state, 'cancelled'));
       }
-    });
+    };
+    await retryConflicts(() => this.database.tenant(meta.tenantId, transaction));
     return undefined;
   }
+}
+
+/**
+ * Makes one stage of all that were begun at the share in force or above it: a manifest that lowers the share unschedules nobody,
+ * and a stage is known by its share. The row is locked; the caller saves it. Costs a pass over the rollout's devices.
+ */
+async function joinStages(tx: Transaction, state: RolloutState): Promise<void> {
+  const { scheduled, failed } = await joinDeviceStages(tx, state.tenantId, state.rolloutId, stageOf(state));
+  state.stageScheduled = scheduled;
+  state.stageFailed = failed;
 }
 
 /** Puts right what names a rollout and never changes, should somebody have written it. */
@@ -315,7 +323,7 @@ async function resolveRollback(
   update: PackageRow | undefined,
   profile: ProfileFacts | undefined,
 ): Promise<PackageRow> {
-  const rollback = await findPackage(tx, tenantId, namedId(tenantId, 'package', name));
+  const rollback = await findPackage(tx, tenantId, namedId(tenantId, 'package', name), 'FOR SHARE');
   if (!rollback) throw new RefusalError('ReferenceNotFound', `rollbackPackageRef: OtaPackage ${name} not found`);
   requireAvailable('rollbackPackageRef', rollback);
   if (update && rollback.type !== update.type) {

@@ -5,9 +5,10 @@ import type {
 } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import type { MessageInitShape } from '@bufbuild/protobuf';
 import type { RolloutDriver as RolloutDriverContract } from '../../../control/applier.ts';
-import type { ProfileFacts, ProfileReader } from '../../../policies/profile-reader.ts';
+import type { ProfileFacts, TransactionalProfileReader } from '../../../policies/profile-reader.ts';
 import type { Clock } from '../../../platform/clock.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
+import { retryConflicts } from '../../../platform/database/retry-conflicts.ts';
 import { finishRolloutCommands } from '../../commands/commands.ts';
 import { beginAttempt } from './attempts.ts';
 import { nextDeadline, observe } from './observed.ts';
@@ -26,7 +27,7 @@ import {
   pendingDevices,
   type RolloutState,
 } from './rollout-state.ts';
-import { getRollout, lockRollout, saveRollout } from './rollout-store.ts';
+import { lockRollout, saveRollout } from './rollout-store.ts';
 import { devicesPerTransaction, placeOf } from './scheduling.ts';
 
 type Response = MessageInitShape<typeof AdvanceRolloutResponseSchema>;
@@ -35,11 +36,11 @@ type Action = AdvanceRolloutRequest['action'];
 /** The data plane's half of driving a rollout; the operator's half decides. */
 export class RolloutDriver implements RolloutDriverContract {
   private readonly database: Database;
-  private readonly profiles: ProfileReader;
+  private readonly profiles: TransactionalProfileReader;
   private readonly applier: RolloutApplier;
   private readonly clock: Clock;
 
-  constructor(database: Database, profiles: ProfileReader, applier: RolloutApplier, clock: Clock) {
+  constructor(database: Database, profiles: TransactionalProfileReader, applier: RolloutApplier, clock: Clock) {
     this.database = database;
     this.profiles = profiles;
     this.applier = applier;
@@ -48,16 +49,16 @@ export class RolloutDriver implements RolloutDriverContract {
 
   async advance(request: AdvanceRolloutRequest): Promise<Response> {
     const { tenantId, rolloutId, action } = request;
-    const found = await this.database.read(tenantId, (tx) => getRollout(tx, tenantId, rolloutId));
-    const profile = await this.profiles.get(tenantId, found.profileId);
-    return this.database.tenant(tenantId, async (tx) => {
+    const transaction = async (tx: Transaction): Promise<Response> => {
       const state = await lockRollout(tx, tenantId, rolloutId);
+      const profile = await this.profiles.getWithin(tx, tenantId, state.profileId);
       const applied =
         state.revision === request.revision &&
         profile !== undefined &&
         (await this.carryOut(tx, state, action, profile));
       return { applied, observed: await observe(tx, state, new Date(this.clock.now())) };
-    });
+    };
+    return retryConflicts(() => this.database.tenant(tenantId, transaction));
   }
 
   /** Carries out one action if the state still allows it; answers whether it did. */

@@ -282,6 +282,7 @@ export function countRemoval(state: RolloutState, from: DeviceState, place: Devi
   count(state, from, -1);
   if (isFailure(from)) leaveFailures(state, place);
   state.scheduled -= 1;
+  // A device that was skipped before its command reached it was never counted as sent.
   if (from === 'skipped' ? place.handedOut : from !== 'scheduled') state.sent -= 1;
   if (place.inCurrentStage) state.stageScheduled -= 1;
   state.removed += 1;

@@ -17,7 +17,7 @@ import { createHash } from 'node:crypto';
 import { RefusalError } from '../../../control/applier.ts';
 import { createDevice, findDevice } from '../../../device-registry/devices.ts';
 import { fleetFacts } from '../../../device-registry/membership.ts';
-import type { ProfileReader } from '../../../policies/profile-reader.ts';
+import type { TransactionalProfileReader } from '../../../policies/profile-reader.ts';
 import { namedId, newId } from '../../../platform/ids.ts';
 import { Paging } from '../../../platform/paging.ts';
 import { internalContext, publicCaller } from '../../../platform/rpc.ts';
@@ -43,7 +43,8 @@ describe('rollouts on a database', () => {
   let test: TestDatabase;
   let now = Date.parse('2026-11-20T12:00:00Z');
   const clock = { now: () => now };
-  const profiles: ProfileReader = {
+  const profiles: TransactionalProfileReader = {
+    getWithin: (_tx, tenantId, id) => profiles.get(tenantId, id),
     get: async (_tenantId, id) =>
       id === profileId
         ? {

@@ -23,9 +23,10 @@ import { workingCopyId } from '../../../resources/manifest.ts';
 import { resourceName } from '../../../resources/resource-names.ts';
 import type { NewResource, ResourceWriter } from '../../../resources/resource-writer.ts';
 import { checkWindow } from '../../../policies/policies.ts';
-import type { ProfileFacts, ProfileReader } from '../../../policies/profile-reader.ts';
+import type { TransactionalProfileReader } from '../../../policies/profile-reader.ts';
 import type { Clock } from '../../../platform/clock.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
+import { retryConflicts } from '../../../platform/database/retry-conflicts.ts';
 import { enumFilter } from '../../../platform/enums.ts';
 import { alreadyExists, failedPrecondition, invalidArgument, notFound } from '../../../platform/errors.ts';
 import { isId, randomToken, rolloutId } from '../../../platform/ids.ts';
@@ -64,7 +65,7 @@ const plannedDevices = 100;
 /** Rollouts of the API. */
 export class Rollouts {
   private readonly database: Database;
-  private readonly profiles: ProfileReader;
+  private readonly profiles: TransactionalProfileReader;
   private readonly writer: ResourceWriter;
   private readonly applier: RolloutApplier;
   private readonly paging: Paging;
@@ -72,7 +73,7 @@ export class Rollouts {
 
   constructor(parts: {
     database: Database;
-    profiles: ProfileReader;
+    profiles: TransactionalProfileReader;
     writer: ResourceWriter;
     applier: RolloutApplier;
     paging: Paging;
@@ -254,9 +255,9 @@ export class Rollouts {
     });
 
   /** An operator's resume, which may raise the rollout. */
-  resume = async (context: CallContext, rolloutId: string, percent: number | undefined): Promise<Rollout> => {
-    const profile = await this.profileOf(context.tenantId, rolloutId);
-    return this.change(context, rolloutId, async (tx, state) => {
+  resume = (context: CallContext, rolloutId: string, percent: number | undefined): Promise<Rollout> =>
+    this.change(context, rolloutId, async (tx, state) => {
+      const profile = await this.profiles.getWithin(tx, state.tenantId, state.profileId);
       const package_ = await findPackage(tx, state.tenantId, state.packageId);
       if (package_ && lacksSignature(profile?.otaPolicy?.requireSignature, package_)) {
         throw failedPrecondition('the profile requires a package with a verified signature');
@@ -265,7 +266,6 @@ export class Rollouts {
       if (event) await acknowledgeFailures(tx, state.tenantId, state.rolloutId);
       return event;
     });
-  };
 
   /** Raises an active rollout. */
   raise = (context: CallContext, rolloutId: string, percent: number): Promise<Rollout> =>
@@ -276,15 +276,14 @@ export class Rollouts {
     this.change(context, rolloutId, async (_tx, state) => approve(state));
 
   /** Turns the rollout around. */
-  rollback = async (context: CallContext, rolloutId: string): Promise<Rollout> => {
-    const profile = await this.profileOf(context.tenantId, rolloutId);
-    return this.change(context, rolloutId, async (tx, state) => {
+  rollback = (context: CallContext, rolloutId: string): Promise<Rollout> =>
+    this.change(context, rolloutId, async (tx, state) => {
+      const profile = await this.profiles.getWithin(tx, state.tenantId, state.profileId);
       if (state.rollbackPackageId && !(await findPackage(tx, state.tenantId, state.rollbackPackageId))) {
         throw failedPrecondition('the rollback package has been deleted');
       }
       return this.applier.turnBack(tx, state, context.caller.name, profile);
     });
-  };
 
   /** Ends the rollout: nothing that was not delivered leaves any more. */
   cancel = (context: CallContext, rolloutId: string): Promise<Rollout> =>
@@ -331,6 +330,8 @@ export class Rollouts {
         await updateRolloutDevice(tx, state.tenantId, state.rolloutId, device.device_id, {
           state: 'skipped',
           deadlineAt: null,
+          // Says whether the device stays counted as sent, also one that has reported without a hand-out.
+          attempts: device.state === 'scheduled' ? 0 : Math.max(1, device.attempts),
         });
       }
       await finishRolloutCommands(
@@ -369,12 +370,6 @@ export class Rollouts {
     return found.filter((device) => states.includes(device.state));
   }
 
-  /** The profile of a rollout. Read before its row is locked: a second connection is not waited for under a lock. */
-  private async profileOf(tenantId: string, rolloutId: string): Promise<ProfileFacts | undefined> {
-    const { profileId } = await this.database.read(tenantId, (tx) => getRollout(tx, tenantId, rolloutId));
-    return this.profiles.get(tenantId, profileId);
-  }
-
   /** Changes a rollout under its lock, saves it when something changed, and answers it. */
   private change(
     context: CallContext,
@@ -382,17 +377,16 @@ export class Rollouts {
     work: (tx: Transaction, state: RolloutState) => Promise<RolloutEvent | undefined | void>,
   ): Promise<Rollout> {
     const { tenantId } = context;
-    return this.database
-      .tenant(tenantId, async (tx) => {
-        const state = await lockRollout(tx, tenantId, rolloutId);
-        const before = JSON.stringify(state, bigints);
-        const event = await work(tx, state);
-        if (JSON.stringify(state, bigints) !== before) await saveRollout(tx, state, this.clock, event ?? undefined);
-        return toRollout(await getRollout(tx, tenantId, rolloutId));
-      })
-      .catch((error: unknown) => {
-        throw error instanceof RefusalError ? refusalError('OtaRollout', error) : error;
-      });
+    const transaction = async (tx: Transaction): Promise<Rollout> => {
+      const state = await lockRollout(tx, tenantId, rolloutId);
+      const before = JSON.stringify(state, bigints);
+      const event = await work(tx, state);
+      if (JSON.stringify(state, bigints) !== before) await saveRollout(tx, state, this.clock, event ?? undefined);
+      return toRollout(await getRollout(tx, tenantId, rolloutId));
+    };
+    return retryConflicts(() => this.database.tenant(tenantId, transaction)).catch((error: unknown) => {
+      throw error instanceof RefusalError ? refusalError('OtaRollout', error) : error;
+    });
   }
 }
 

@@ -89,7 +89,9 @@ export interface Ground {
   /** The row of a rollout. */
   row(rolloutId: string): Promise<Record<string, unknown>>;
   /** Devices that are in the rollout, by state. */
-  members(rolloutId: string): Promise<{ device_id: string; state: string }[]>;
+  members(
+    rolloutId: string,
+  ): Promise<{ device_id: string; state: string; stage_percent: number; acknowledged: boolean }[]>;
   /** Subjects of the rollout's events, without tenant and id. */
   events(rolloutId: string): Promise<string[]>;
   close(): Promise<void>;
@@ -224,7 +226,8 @@ export async function openGround(): Promise<Ground> {
     metadata: (deviceId) => assignedPackage(database, tenant, deviceId),
     members: (rolloutId) =>
       rows(
-        `SELECT device_id, state FROM ota_rollout_devices WHERE rollout_id = $1 AND NOT has_left ORDER BY device_id`,
+        `SELECT device_id, state, stage_percent, acknowledged FROM ota_rollout_devices
+         WHERE rollout_id = $1 AND NOT has_left ORDER BY device_id`,
         rolloutId,
       ),
     events: async (rolloutId) => {
