@@ -1,4 +1,4 @@
-// The processor's refusals: status codes 400 to 475 with the titles and details that ARC gives them.
+// Errors of the processor: status codes 400 to 475 with ARC's titles and details.
 
 const catalogue = {
   400: ['Bad request', 'The request seems to be malformed and cannot be processed'],
@@ -18,10 +18,10 @@ const catalogue = {
   ],
 } as const satisfies Record<number, readonly [string, string]>;
 
-/** A status code that the processor refuses with. */
+/** Status code of an error. */
 export type ProblemStatus = keyof typeof catalogue;
 
-/** The body of a refusal, in ARC's field order. */
+/** Body of an error, in ARC's field order. */
 export interface ProblemBody {
   readonly detail: string;
   readonly extraInfo: string;
@@ -32,7 +32,7 @@ export interface ProblemBody {
   readonly type: string;
 }
 
-/** A refusal of a request or of one transaction. */
+/** Error of a request or a transaction. */
 export class ArcProblem extends Error {
   readonly body: ProblemBody;
 

@@ -1,4 +1,4 @@
-// What a request to the processor says: its headers, and the bytes of its transactions.
+// Parses requests to the processor: headers and transactions.
 import { messageOf } from '@kellet/verify';
 import { ArcProblem } from './arc-problem.ts';
 import type { Callback } from './devchain.ts';
@@ -6,10 +6,10 @@ import type { HttpRequest } from './http.ts';
 import { isTransactionStatus } from './status.ts';
 import type { TransactionStatus } from './status.ts';
 
-/** A request that does not fit the API's description; answered 400 with `{message}`. */
+/** A request that violates the API description: 400 with `{message}`. */
 export class RequestError extends Error {}
 
-/** The headers that change what a submission does. */
+/** Headers that affect a submission. */
 export interface ArcHeaders {
   readonly callback: Callback | undefined;
   /** X-WaitFor, by default SEEN_ON_NETWORK. */
@@ -52,7 +52,7 @@ function parameterError(name: string, text: string, reason: string): RequestErro
   return new RequestError(`parameter "${name}" in header has an error: value ${text}: ${reason}`);
 }
 
-/** ARC takes no callbacks to `localhost`; the loopback address itself it does take. */
+/** ARC rejects callbacks to `localhost`, but accepts the loopback address. */
 function checkCallbackUrl(url: string): void {
   if (!URL.canParse(url) || !/^https?:$/.test(new URL(url).protocol)) {
     throw new ArcProblem(400, `invalid callback URL\nparse ${JSON.stringify(url)}: invalid URI for request`);

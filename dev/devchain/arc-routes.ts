@@ -15,10 +15,10 @@ import type { TransactionRecord } from './status.ts';
 import { readSubmissions } from './submission.ts';
 import type { ClaimedRoot, Submission } from './submission.ts';
 
-/** Answers one request under `/v1`. */
+/** Handles a request under `/v1`. */
 export type ArcRoutes = (request: HttpRequest) => Promise<Answer>;
 
-/** @param token the bearer token that is asked for; undefined leaves the routes open */
+/** @param token required bearer token; if undefined, no authentication is required */
 export function createArcRoutes(devchain: Devchain, token: string | undefined): ArcRoutes {
   return async (request) => {
     if (token !== undefined && !isAuthorised(request.header('authorization'), token)) {
@@ -59,7 +59,7 @@ async function route(devchain: Devchain, request: HttpRequest): Promise<Answer> 
   }
 }
 
-/** One transaction: its own answer, under its own status code. */
+/** Response to a single transaction, with its own status code. */
 async function postTransaction(devchain: Devchain, request: HttpRequest): Promise<Answer> {
   const [first] = await postTransactions(devchain, request, false);
   return { status: first!.status, body: first };
@@ -67,7 +67,7 @@ async function postTransaction(devchain: Devchain, request: HttpRequest): Promis
 
 type PostResult = ArcProblem['body'] | ReturnType<typeof postAnswer>;
 
-/** The answers to all transactions of a body: the accepted ones first, then the refused ones. */
+/** Responses to all transactions of a body: accepted ones first, then rejected ones. */
 async function postTransactions(devchain: Devchain, request: HttpRequest, many: boolean): Promise<PostResult[]> {
   const headers = parseArcHeaders(request.header);
   const bodies = parseArcBody(request, many).map((bytes) => readSubmissions(bytes));
@@ -93,7 +93,7 @@ function checkRoots(devchain: Devchain, { txid }: Submission, roots: readonly Cl
   if (wrong !== undefined) throw new ArcProblem(469, `no block at height ${wrong.height} has root ${wrong.root}`, txid);
 }
 
-/** Waits until each has the status asked for, or one that it will not leave, but not longer than the client allows. */
+/** Waits until each transaction has the requested or a final status, up to the client's timeout. */
 async function waitForAll(
   devchain: Devchain,
   records: readonly Readonly<TransactionRecord>[],
@@ -113,12 +113,12 @@ function getTransaction(devchain: Devchain, txid: string): ReturnType<typeof tra
   return transactionFields(devchain, record);
 }
 
-/** The answer to a submission. */
+/** Response to a submission. */
 function postAnswer(devchain: Devchain, record: Readonly<TransactionRecord>) {
   return { status: 200 as const, title: 'OK', ...transactionFields(devchain, record) };
 }
 
-/** What GET answers; `timestamp` is the time of the answer. */
+/** Response of GET; `timestamp` is the time of the response. */
 function transactionFields({ ledger: { chain } }: Devchain, record: Readonly<TransactionRecord>) {
   const isMined = record.status === 'MINED' || record.status === 'MINED_IN_STALE_BLOCK';
   const block = isMined ? chain.block(record.blockHash) : undefined;

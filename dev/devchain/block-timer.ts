@@ -1,17 +1,16 @@
-// Mines by the clock: soon while transactions wait, now and then when none do, so that confirmations grow.
+// Timed mining: quickly while transactions are pending, and occasionally otherwise, so that confirmations increase.
 import type { Devchain } from './devchain.ts';
 
-/** Every that many intervals a block is mined even if it is empty. */
+/** Number of intervals after which an empty block is mined. */
 const EMPTY_BLOCK_INTERVALS = 5;
 
-/** Reports whether an interval that ends now brings a block. */
+/** Reports whether to mine a block at the end of an interval. */
 export function isBlockDue(waiting: number, intervalsSinceBlock: number, paused: boolean): boolean {
   return !paused && (waiting > 0 || intervalsSinceBlock >= EMPTY_BLOCK_INTERVALS);
 }
 
 /**
- * Starts mining.
- * Returns stops it.
+ * Starts mining. Returns a function that stops it.
  */
 export function startBlockTimer(devchain: Devchain, milliseconds: number): () => void {
   let lastTip = devchain.ledger.chain.tip;

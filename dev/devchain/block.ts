@@ -1,4 +1,4 @@
-// Making blocks: coinbase, Merkle root, and a header whose hash meets regtest's target.
+// Builds blocks: coinbase, Merkle root, and a header whose hash meets regtest's target.
 import {
   blockHash,
   concatBytes,
@@ -14,10 +14,10 @@ import {
 /** Regtest's difficulty: about every second hash meets it. */
 export const REGTEST_BITS = 0x207fffff;
 
-/** What a block creates, in satoshis; devchain's does not halve, so it never runs dry. */
+/** Block subsidy in satoshis; it never halves. */
 export const SUBSIDY = 5_000_000_000n;
 
-/** How many blocks bury a coinbase before its outputs can be spent. */
+/** Number of blocks until coinbase outputs can be spent. */
 export const COINBASE_MATURITY = 100;
 
 /** The first header: that of regtest. */

@@ -1,9 +1,9 @@
-// Who wants to be called back, and what has to be said to them: derived from the journal, so it survives a restart.
+// Callback subscriptions and pending callbacks, derived from the journal so that they survive a restart.
 import { statusRank } from './status.ts';
 import type { TransactionRecord, TransactionStatus } from './status.ts';
 import type { Settled, Subscribed } from './events.ts';
 
-/** One status to report to one address. */
+/** A status to report to an address. */
 export interface PendingCallback {
   readonly id: number;
   readonly url: string;
@@ -34,12 +34,12 @@ export class CallbackQueue {
   readonly #pending = new Map<number, PendingCallback>();
   #lastId = 0;
 
-  /** What is still to be sent, oldest first. */
+  /** Pending callbacks, oldest first. */
   get pending(): readonly PendingCallback[] {
     return [...this.#pending.values()];
   }
 
-  /** Reports whether this address already hears of the transaction. */
+  /** Reports whether this address is already subscribed to the transaction. */
   isSubscribed(txid: string, url: string): boolean {
     return this.#subscriptions.get(txid)?.some((subscription) => subscription.url === url) ?? false;
   }
@@ -52,7 +52,7 @@ export class CallbackQueue {
     }
   }
 
-  /** Notes a new status for everyone who wants to hear of it. */
+  /** Queues a new status for all subscribers. */
   note(record: Readonly<TransactionRecord>, at: string): void {
     for (const { url, token, batch, full } of this.#subscriptions.get(record.txid) ?? []) {
       if (!isReported(record.status, full)) continue;

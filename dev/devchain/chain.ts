@@ -1,4 +1,4 @@
-// Blocks and coins: which blocks form the chain, which were overtaken, and which outputs of the chain are unspent.
+// Blocks and coins: the blocks of the chain, stale blocks, and unspent outputs.
 import {
   blockHash,
   buildBump,
@@ -63,12 +63,12 @@ export class Chain {
     return this.#active.at(-1)!;
   }
 
-  /** How many blocks are known, stale ones included. */
+  /** Number of known blocks, including stale ones. */
   get blockCount(): number {
     return this.#blocks.size;
   }
 
-  /** How many unspent outputs there are. */
+  /** Number of unspent outputs. */
   get coinCount(): number {
     return this.#coins.size;
   }
@@ -116,7 +116,7 @@ export class Chain {
       .sort((a, b) => a.coin.height - b.coin.height);
   }
 
-  /** Makes a block the tip: its inputs are spent, its outputs come into being. */
+  /** Makes a block the tip: spends its inputs and creates its outputs. */
   connect(header: Uint8Array, transactions: readonly TransactionRecord[]): Block {
     const height = this.tip.height + 1;
     const block = {

@@ -1,4 +1,4 @@
-// Timestamps as the processor writes them.
+// Timestamps in the processor's format.
 
 /**
  * Now, RFC 3339 in UTC, with that many decimals of a second at most; trailing zeros are left out. Callbacks and the

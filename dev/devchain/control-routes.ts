@@ -1,10 +1,10 @@
-// The routes by which tests and the local stack steer devchain. They answer whatever faults are in force.
+// Routes with which tests and the local stack control devchain. They work regardless of active faults.
 //   POST /dev/mine   {"count"}                          → {"height","block_hash","blocks":[{"height","hash","transactions"}]}
 //   POST /dev/reorg  {"depth","double_spends"}          → {"depth","height","block_hash","stale_block_hashes"}
 //   POST /dev/fund   {"address","satoshis","outputs"}   → {"txid","raw_tx","bump","block_height","block_hash"}
 //   POST /dev/faults, DELETE /dev/faults                → the faults in force
 //   GET  /dev/state
-// What is wrong with a request is answered 400 with {"message"}.
+// Invalid requests return 400 with {"message"}.
 import { toHex } from '@kellet/verify';
 import type { Devchain } from './devchain.ts';
 import { INITIAL_BLOCKS } from './devchain.ts';
@@ -26,7 +26,7 @@ const methods: Readonly<Record<string, readonly string[]>> = {
   '/dev/state': ['GET'],
 };
 
-/** Answers one request under `/dev`. */
+/** Handles a request under `/dev`. */
 export function answerControl(devchain: Devchain, request: HttpRequest): Answer {
   const allowed = methods[request.path];
   if (allowed === undefined) return { status: 404, body: { message: 'no such control route' } };

@@ -1,5 +1,5 @@
-// What can be asked of devchain: submit, mine, reorganise, pay. Each command decides what happens, writes it to the
-// journal, and only then applies it; so what was answered is never lost.
+// The operations of devchain: submit, mine, reorganise, pay. Each one computes its events, writes them to the journal,
+// and only then applies them, so that nothing acknowledged is lost.
 import { PrivateKey } from '@bsv/sdk';
 import { fromDisplayHex, merkleRoot, toDisplayHex, toHex, txidOf } from '@kellet/verify';
 import type { TransactionOutput } from '@kellet/verify';
@@ -29,14 +29,14 @@ export interface Reorganisation {
   readonly stale: readonly Block[];
 }
 
-/** Listeners; each hears of what is already in the journal. */
+/** Listeners, called after events have been written to the journal. */
 export interface DevchainListeners {
   /** A new tip; during a reorganisation only the last one. */
   tip?: (block: Block) => void;
   reorganised?: (reorganisation: Reorganisation) => void;
 }
 
-/** Who wants to be called back, as the headers of a submission say. */
+/** Callback subscription of a submission. */
 export type Callback = Omit<Subscribed, 'type' | 'txid'>;
 
 export class Devchain {
@@ -138,7 +138,7 @@ export class Devchain {
     }
   }
 
-  /** Judges orphans again until none of them finds a parent any more. */
+  /** Validates orphans again until no more parents are found. */
   #adoptOrphans(): void {
     for (let again = true; again;) {
       again = false;
@@ -159,7 +159,7 @@ export class Devchain {
     this.#adoptOrphans();
   }
 
-  /** Mines one block of everything that waits. */
+  /** Mines a block with all pending transactions. */
   mine(): Block {
     const block = this.#mineBlock(this.ledger.mempool.template(this.ledger.chain));
     this.listeners.tip?.(block);
@@ -242,7 +242,7 @@ export class Devchain {
     return { record, block };
   }
 
-  /** Notes that callbacks need no more sending. */
+  /** Records that callbacks are settled. */
   settle(ids: readonly number[]): void {
     this.#commit({ type: 'settled', ids });
   }
@@ -280,7 +280,7 @@ function overtaken(record: TransactionRecord): Moved {
   return { type: 'moved', at: timestamp(), txid, status: 'MINED_IN_STALE_BLOCK', pool, extra_info: '', competing };
 }
 
-/** Those of a list that spend no output of another one in it. */
+/** Returns the transactions that spend no output of another one in the list. */
 function withoutParents(records: readonly TransactionRecord[]): TransactionRecord[] {
   const txids = new Set(records.map((record) => record.txid));
   return records.filter(

@@ -1,5 +1,5 @@
-// Everything that can happen to devchain's state, as it stands in the journal. State is what these lead to, applied in
-// order: so nothing in them may depend on the clock or on chance at the time of reading. `at` is RFC 3339, bytes are hex.
+// Events of devchain's state, as stored in the journal. The state results from applying them in order, so applying must
+// not depend on time or randomness. `at` is RFC 3339; bytes are hex.
 import type { Pool, TransactionStatus } from './status.ts';
 
 /** The first entry of a journal. */

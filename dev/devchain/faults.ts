@@ -1,7 +1,6 @@
-// The faults that a test may ask for, how a request changes them, and how counted ones are used up.
-// They live in memory only: a restarted devchain is healthy.
+// Faults that tests can inject. They are kept only in memory: a restarted devchain is healthy.
 
-/** What goes wrong on request (POST /dev/faults). Counts go down by one with each submission they strike. */
+/** Injected faults (POST /dev/faults). Counts decrease with each affected submission. */
 export interface Faults {
   /** Callbacks are lost instead of sent. */
   drop_callbacks: boolean;
@@ -57,7 +56,7 @@ export function parseFaults(body: unknown): Partial<Faults> | string {
   return body;
 }
 
-/** A fault that strikes a submission. */
+/** A fault of a submission. */
 export type SubmissionFault = 'reject_next' | 'double_spend_next' | 'orphan_next';
 
 /** The faults in force. `unavailable_ms` counts down from the moment it was asked for. */

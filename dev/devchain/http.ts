@@ -1,7 +1,7 @@
-// Small pieces of an HTTP server: reading a body up to a limit, answering JSON, and matching a route.
+// HTTP server helpers: reading bodies up to a limit, sending JSON, and matching routes.
 import type { IncomingMessage, ServerResponse } from 'node:http';
 
-/** An answer: JSON, or bytes of a named type. */
+/** A response: JSON, or bytes with a content type. */
 export interface Answer {
   readonly status: number;
   /** Sent as JSON, unless it is bytes. */
@@ -36,7 +36,7 @@ export async function readBody(request: IncomingMessage): Promise<Uint8Array | u
   return Buffer.concat(chunks);
 }
 
-/** Sends an answer whole. */
+/** Sends a complete response. */
 export function send(response: ServerResponse, { status, body, headers = {} }: Answer): void {
   const isBytes = body instanceof Uint8Array;
   const content = isBytes ? body : Buffer.from(JSON.stringify(body));

@@ -1,5 +1,5 @@
-// The append-only file that holds all of devchain's state: what happened, one JSON line each, in order.
-// A line counts once its newline is on disk; what a kill -9 tore off after the last newline is cut away on opening.
+// The append-only file with all of devchain's events, one JSON line each, in order. A line is valid once its newline is
+// on disk; an incomplete last line is truncated on opening.
 import { closeSync, fdatasyncSync, ftruncateSync, mkdirSync, openSync, readFileSync, writeSync } from 'node:fs';
 import { join } from 'node:path';
 

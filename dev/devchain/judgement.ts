@@ -1,4 +1,4 @@
-// What the network says of a transaction: taken into the mempool, an orphan, a double spend, or refused.
+// Validates transactions: accepted into the mempool, orphan, double spend, or rejected.
 import { toDisplayHex } from '@kellet/verify';
 import type { TransactionOutput } from '@kellet/verify';
 import { ArcProblem } from './arc-problem.ts';
@@ -52,7 +52,7 @@ export function judge(ledger: Ledger, submission: Submission): Verdict {
     : { status: 'DOUBLE_SPEND_ATTEMPTED', pool: 'none', extra_info: '', competing };
 }
 
-/** Judges an orphan again; a reason to refuse it rejects it now. */
+/** Validates an orphan again, rejecting it if it is invalid. */
 export function judgeOrphan(ledger: Ledger, orphan: Submission): Verdict {
   try {
     return judge(ledger, orphan);

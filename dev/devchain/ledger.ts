@@ -1,5 +1,5 @@
-// Devchain's view of chain and transactions, as the events of the journal leave it. It decides nothing: what an event
-// says has happened, and what follows from it by the rules of the network (mined, overtaken, outspent) is drawn here.
+// The state of chain and transactions, computed from the events of the journal and the network's rules (mined,
+// orphaned, double-spent). It makes no decisions.
 import { fromHex, parseTransaction, toDisplayHex, txidOf, blockHash as hashOf } from '@kellet/verify';
 import { Chain, coinbaseRecord } from './chain.ts';
 import type { Connected, Disconnected, Moved, Submitted } from './events.ts';

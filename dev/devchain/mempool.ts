@@ -1,4 +1,4 @@
-// Transactions that wait for a block, parents before children, and which outputs they spend.
+// Pending transactions, parents before children, and the outputs they spend.
 import { toDisplayHex } from '@kellet/verify';
 import { COINBASE_MATURITY } from './block.ts';
 import { spentOutpoints } from './chain.ts';

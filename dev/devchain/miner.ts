@@ -1,4 +1,4 @@
-// The miner's money: paying addresses from mature coins of the chain, and competitors for double-spend faults.
+// The miner's wallet: pays addresses from mature coins, and creates competitors for double-spend faults.
 import { LockingScript, P2PKH, PrivateKey, TransactionSignature } from '@bsv/sdk';
 import {
   concatBytes,
@@ -15,7 +15,7 @@ import { COINBASE_MATURITY } from './block.ts';
 import type { Chain, Coin } from './chain.ts';
 import { leastFee } from './spend-check.ts';
 
-/** A request that cannot be met as it is; the message says why. */
+/** A request that cannot be fulfilled; the message gives the reason. */
 export class RefusedError extends Error {}
 
 /**

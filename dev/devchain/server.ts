@@ -1,4 +1,4 @@
-// The HTTP server: which of the three APIs a request is for, and what happens when devchain plays unavailable.
+// The HTTP server: dispatches requests to the three APIs, and simulates unavailability.
 import { createServer } from 'node:http';
 import type { IncomingMessage, Server, ServerResponse } from 'node:http';
 import { createArcRoutes } from './arc-routes.ts';

@@ -1,4 +1,4 @@
-// The rules that the processor checks before it passes a transaction on: sizes, amounts, fee, scripts.
+// The processor's validation rules: sizes, amounts, fees and scripts.
 // Scripts run in the SDK's interpreter under the rules since Genesis (SIGHASH_FORKID, low S, strict encodings).
 import { LockingScript, Spend, UnlockingScript } from '@bsv/sdk';
 import type { TransactionInput, TransactionOutput } from '@bsv/sdk';
@@ -29,7 +29,7 @@ export function leastFee(bytes: number): bigint {
   return BigInt(Math.ceil((bytes * policy.miningFee.satoshis) / policy.miningFee.bytes));
 }
 
-/** A reason to refuse, with ARC's status code; undefined when there is none. */
+/** Reason for a rejection with ARC's status code; undefined if there is none. */
 type Finding = readonly [ProblemStatus, string] | undefined;
 
 /**

@@ -1,4 +1,4 @@
-// The statuses of a transaction at the processor, their order, and the record that is kept of each transaction.
+// Transaction statuses of the processor, their order, and the record of each transaction.
 import type { Transaction } from '@kellet/verify';
 
 /** ARC's statuses and their rank: a higher one is later in a transaction's life. */

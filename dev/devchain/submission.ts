@@ -1,5 +1,5 @@
-// What clients submit, in each of the three formats that the processor takes: a raw transaction, the extended format
-// with the outputs it spends (EF, BRC-30), or BEEF with its ancestors (BRC-62).
+// Parses submissions in the three formats of the processor: raw transactions, the extended format with spent outputs
+// (EF, BRC-30), and BEEF with ancestors (BRC-62).
 import {
   ByteReader,
   computeBumpRoot,
@@ -17,7 +17,7 @@ import type { Transaction } from '@kellet/verify';
 import { ArcProblem } from './arc-problem.ts';
 import type { PreviousOutput } from './spend-check.ts';
 
-/** One transaction to judge. */
+/** A submitted transaction. */
 export interface Submission {
   /** Display hex. */
   readonly txid: string;
@@ -33,7 +33,7 @@ export interface ClaimedRoot {
   readonly root: string;
 }
 
-/** What one request body holds. */
+/** Content of a request body. */
 export interface Submissions {
   readonly transactions: readonly Submission[];
   /** Claims that must agree with the chain before anything in the body is accepted. */
@@ -96,7 +96,10 @@ function isExtended(bytes: Uint8Array): boolean {
   return toHex(bytes.subarray(4, 10)) === EXTENDED_MARKER;
 }
 
-/** EF is a raw transaction with a marker after the version, and with value and script of the spent output after each input. */
+/**
+ * EF is a raw transaction with a marker after the version, and with value and script of the spent output after each
+ * input.
+ */
 function readExtended(reader: ByteReader): Submission {
   const version = reader.uint32();
   reader.bytes(EXTENDED_MARKER.length / 2);
