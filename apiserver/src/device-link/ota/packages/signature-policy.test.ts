@@ -2,7 +2,7 @@
 import { expect } from 'chai';
 import pg from 'pg';
 import { newId } from '../../../platform/ids.ts';
-import { profileLockKey } from '../rollouts/rollout-store.ts';
+import { profileRolloutsLock } from '../../../platform/database/advisory-locks.ts';
 import { openGround, refusal, tenant, type Ground } from '../testing/test-ground.ts';
 
 describe('a required signature', () => {
@@ -114,7 +114,7 @@ describe('a required signature', () => {
       await ground.make(open, 2);
       const start = () => ground.start({ profileName: 'open', packageName: 'unsigned', canaryPercent: 50 });
       const lock = 'SELECT pg_advisory_xact_lock(hashtextextended($1, 0))';
-      expect(await during(open, lock, profileLockKey(tenant, open), start)).to.equal('SignatureRequired');
+      expect(await during(open, lock, profileRolloutsLock(tenant, open), start)).to.equal('SignatureRequired');
     });
 
     it('resumes none', async () => {

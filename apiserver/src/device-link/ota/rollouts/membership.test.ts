@@ -4,7 +4,7 @@ import { ObjectMetaSchema } from '@kellet/proto/es/kellet/control/v1/control_pb'
 import { OtaReport_Status, OtaReportSchema } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { expect } from 'chai';
 import pg from 'pg';
-import { createLogger } from '../../../platform/logger.ts';
+import { createLogger } from '../../../platform/observability/logger.ts';
 import { Paging } from '../../../platform/paging.ts';
 import { Packages } from '../packages/packages.ts';
 import { testIntake } from '../testing/test-artifacts.ts';
@@ -12,7 +12,7 @@ import { namedId } from '../../../platform/ids.ts';
 import { Delivery } from '../../rpc/delivery.ts';
 import { findPackage } from '../packages/package-store.ts';
 import { isSchedulingDue } from './rollout-state.ts';
-import { getRollout } from './rollout-store.ts';
+import { getRollout, recountRollouts } from './rollout-store.ts';
 import { coveredDevices, readCohort, stageOf } from './scheduling.ts';
 import { openGround, refusal, tenant, type Ground } from '../testing/test-ground.ts';
 
@@ -447,6 +447,7 @@ describe('a package', () => {
       paging: new Paging(Buffer.alloc(32)),
       logger: createLogger('silent'),
       artifacts: testIntake(),
+      compatibilityChanged: recountRollouts,
     });
     await rival.query('BEGIN');
   });

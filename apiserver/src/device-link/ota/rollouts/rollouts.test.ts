@@ -15,8 +15,7 @@ import {
 import { expect } from 'chai';
 import { createHash } from 'node:crypto';
 import { RefusalError } from '../../../control/applier.ts';
-import { createDevice, findDevice } from '../../../device-registry/devices.ts';
-import { fleetFacts } from '../../../device-registry/membership.ts';
+import { createDevice, findDevice, fleetFacts } from '../../../device-registry/devices.ts';
 import type { TransactionalProfileReader } from '../../../policies/profile-reader.ts';
 import { namedId, newId } from '../../../platform/ids.ts';
 import { Paging } from '../../../platform/paging.ts';
