@@ -9,7 +9,7 @@ import type { Clock } from '../../../platform/clock.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
 import { invalidArgument, notFound } from '../../../platform/errors.ts';
 import { retryConflicts } from '../../../platform/database/retry-conflicts.ts';
-import { finishRolloutCommands } from '../../rpc/commands.ts';
+import { finishRolloutCommands, keptError } from '../../rpc/commands.ts';
 import { listAssignments } from '../delivery/assignments.ts';
 import { findPackageEver } from '../packages/package-store.ts';
 import { mayMove, reportedState, stateOnWayBack } from './progress.ts';
@@ -34,6 +34,9 @@ interface WaitingReport {
   resolve(answer: ReportAnswer): void;
   reject(error: unknown): void;
 }
+
+/** Characters of a firmware version. */
+const longestVersion = 253;
 
 /** Reports taken into one transaction at the most. */
 const reportsPerTransaction = 200;
@@ -64,6 +67,9 @@ export class Reports {
     }
     if (report.status === OtaReport_Status.success && report.firmwareVersion === '') {
       throw invalidArgument('firmware_version is required with a success');
+    }
+    if (report.firmwareVersion.length > longestVersion) {
+      throw invalidArgument(`firmware_version must have at most ${longestVersion} characters`);
     }
     if (report.rolloutId === '') return this.reportOverride(tenantId, deviceId, report);
     return new Promise((resolve, reject) => {
@@ -174,7 +180,12 @@ export class Reports {
     if (device.rolling_back) {
       const next = stateOnWayBack({ from: device.state, success, firmwareVersion, updateVersion, rollbackVersion });
       if (!next) return device.state;
-      await write({ state: next, deadlineAt: null, firmwareVersion, error: next === 'failure' ? report.error : '' });
+      await write({
+        state: next,
+        deadlineAt: null,
+        firmwareVersion,
+        error: next === 'failure' ? keptError(report.error) : '',
+      });
       await finishRolloutCommands(
         tx,
         state.tenantId,
@@ -194,7 +205,7 @@ export class Reports {
       state: reported.state,
       deadlineAt: null,
       firmwareVersion: report.firmwareVersion,
-      error: reported.error || report.error,
+      error: reported.error || keptError(report.error),
       progressPercent: reported.state === 'successful' ? 100 : undefined,
     });
     await finishRolloutCommands(tx, state.tenantId, [device.correlation_id], reported.state);
