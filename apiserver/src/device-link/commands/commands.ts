@@ -8,6 +8,9 @@ import { redeliverySeconds } from './redelivery.ts';
 /** Where a command stands (API.md, RPC). */
 export type CommandStatus = 'queued' | 'scheduled' | 'sent' | 'successful' | 'failure' | 'expired' | 'cancelled';
 
+/** Returns what is kept of an error that a device reports. One that is too long is cut, because the news must not be lost. */
+export const keptError = (error: string): string => error.slice(0, 4096);
+
 /** States of a command that has not ended, as SQL. */
 export const openStatuses = `('queued', 'scheduled', 'sent')`;
 

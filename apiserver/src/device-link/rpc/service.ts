@@ -22,6 +22,7 @@ import { CommandFeed } from '../commands/command-feed.ts';
 import { CommandSweep } from '../commands/command-sweep.ts';
 import {
   enqueueCommand,
+  keptError,
   openStatuses,
   wakeCommand,
   type CommandRow,
@@ -123,7 +124,7 @@ export function createRpc(platform: Platform, profiles: ProfileReader, alive: No
           const { rows } = await tx.query<CommandRow & Record<string, unknown>>(
             `UPDATE device_commands SET status = $3, response = $4, error = $5, finished_at = now()
              WHERE tenant_id = $1 AND correlation_id = $2 RETURNING *`,
-            [context.tenantId, request.correlationId, status, JSON.stringify(response), request.error],
+            [context.tenantId, request.correlationId, status, JSON.stringify(response), keptError(request.error)],
           );
           await wakeCommand(tx, row.correlation_id);
           return toRecord(rows[0]!);

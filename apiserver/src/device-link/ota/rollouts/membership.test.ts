@@ -516,20 +516,6 @@ describe('reports', () => {
     expect((await settled).map(({ status }) => status)).to.deep.equal(['fulfilled', 'fulfilled', 'fulfilled']);
   });
 
-  it('of devices that say too much are refused or shortened', async () => {
-    const [device] = (await ground.make(sensor, 1)) as [string];
-    const { rollout_id: id } = (await ground.rows<{ rollout_id: string }>(`SELECT rollout_id FROM ota_rollouts`))[0]!;
-    await ground.schedule(id);
-    expect(await refusal(ground.report(device, id, 'v'.repeat(257)))).to.equal('INVALID_ARGUMENT');
-    const failure = { rolloutId: id, status: OtaReport_Status.failure, error: 'e'.repeat(100_000) };
-    await ground.reports.report(tenant, device, create(OtaReportSchema, failure));
-    const [row] = await ground.rows<{ error: string }>(
-      'SELECT error FROM ota_rollout_devices WHERE device_id = $1',
-      device,
-    );
-    expect(row!.error.length).to.be.within(1000, 1024);
-  });
-
   it('are taken again after a deadlock', async () => {
     const [device] = (await ground.make(sensor, 1)) as [string];
     const [row] = await ground.rows<{ rollout_id: string }>(`SELECT rollout_id FROM ota_rollouts LIMIT 1`);

@@ -9,10 +9,8 @@ import { Batches } from '../../../platform/batches.ts';
 import type { Clock } from '../../../platform/clock.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
 import { invalidArgument, notFound } from '../../../platform/errors.ts';
-import { textField } from '../../../platform/fields.ts';
-import { shorten } from '../../../platform/shorten.ts';
 import { retryConflicts } from '../../../platform/database/retry-conflicts.ts';
-import { finishRolloutCommands } from '../../commands/commands.ts';
+import { finishRolloutCommands, keptError } from '../../commands/commands.ts';
 import { listAssignments } from '../assignments/assignments.ts';
 import { findPackageEver } from '../packages/package-store.ts';
 import { mayMove, reportedState, stateOnWayBack } from './progress.ts';
@@ -38,12 +36,11 @@ interface WaitingReport {
   readonly report: OtaReport;
 }
 
+/** Most characters of a firmware version. */
+const longestVersion = 253;
+
 /** Most reports that share a transaction. */
 const reportsPerTransaction = 200;
-
-/** Most characters kept of what a device reports: lists of a rollout's devices show them. */
-const longestVersion = 256;
-const longestError = 1000;
 
 /** Applies reports and returns the result of each once its transaction has committed. */
 export class Reports {
@@ -75,9 +72,9 @@ export class Reports {
     if (report.status === OtaReport_Status.success && report.firmwareVersion === '') {
       throw invalidArgument('firmware_version is required with a success');
     }
-    textField('firmware_version', report.firmwareVersion, { maximum: longestVersion });
-    // A report is not lost over a long error.
-    report.error = shorten(report.error, longestError);
+    if (report.firmwareVersion.length > longestVersion) {
+      throw invalidArgument(`firmware_version must have at most ${longestVersion} characters`);
+    }
     if (report.rolloutId === '') return this.reportOverride(tenantId, deviceId, report);
     const waiting = { tenantId, rolloutId: report.rolloutId, deviceId, report };
     const result = await this.batches.add(`${tenantId}/${report.rolloutId}`, waiting);
@@ -156,7 +153,12 @@ export class Reports {
     if (device.rolling_back) {
       const next = stateOnWayBack({ from: device.state, success, firmwareVersion, updateVersion, rollbackVersion });
       if (!next) return device.state;
-      await write({ state: next, deadlineAt: null, firmwareVersion, error: next === 'failure' ? report.error : '' });
+      await write({
+        state: next,
+        deadlineAt: null,
+        firmwareVersion,
+        error: next === 'failure' ? keptError(report.error) : '',
+      });
       await finishRolloutCommands(
         tx,
         state.tenantId,
@@ -176,7 +178,7 @@ export class Reports {
       state: reported.state,
       deadlineAt: null,
       firmwareVersion: report.firmwareVersion,
-      error: reported.error || report.error,
+      error: reported.error || keptError(report.error),
       progressPercent: reported.state === 'successful' ? 100 : undefined,
     });
     await finishRolloutCommands(tx, state.tenantId, [device.correlation_id], reported.state);

@@ -626,6 +626,19 @@ describe('rollouts on a database', () => {
     }
   });
 
+  it('bounds what a report says', async () => {
+    const { id } = await start();
+    const [first] = await members(id);
+    expect(await refusal(report(first!, id, false, 'x'.repeat(254)))).to.equal('INVALID_ARGUMENT');
+    const long = { rolloutId: id, status: OtaReport_Status.failure, error: 'e'.repeat(1_000_000) };
+    await reports.report(tenant, first!, create(OtaReportSchema, long));
+    const { devices: rows } = await rollouts.listDevices(
+      { $typeName: 'kellet.v1.ListRolloutDevicesRequest', rolloutId: id, pageSize: 0, pageToken: '', state: 5 },
+      tenant,
+    );
+    expect(rows!.map(({ error }) => error)).to.deep.equal(['e'.repeat(4096)]);
+  });
+
   it('does not name failures that are gone as what holds it', async () => {
     const { id } = await start();
     const [first] = await members(id);
