@@ -20,7 +20,7 @@ export const floors: Readonly<Record<string, readonly string[]>> = {
   'platform/events': ['platform', 'platform/observability', 'platform/database'],
   'platform/grpc': ['platform'],
   config: ['platform/*'],
-  policies: ['platform'],
+  policies: ['platform', 'platform/database'],
   'auth/credentials': ['platform/*', 'config'],
   'auth/accounts': ['platform/*', 'auth/credentials'],
   'auth/sign-in': ['platform/*', 'auth/accounts', 'auth/credentials'],

@@ -1,7 +1,6 @@
 // Who is in a rollout while the fleet changes: on a real database, through the calls that change it.
 import { create } from '@bufbuild/protobuf';
 import { ObjectMetaSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
-import { OtaReport_Status, OtaReportSchema } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { expect } from 'chai';
 import pg from 'pg';
 import { createLogger } from '../../../platform/observability/logger.ts';
