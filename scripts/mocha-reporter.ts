@@ -3,6 +3,9 @@
 import { writeFileSync } from 'node:fs';
 import Mocha from 'mocha';
 
+/** How long a finished run may take to exit. */
+const openHandlesMilliseconds = 60_000;
+
 /** Counts read by the gate. */
 export interface TestCounts {
   passed: number;
@@ -65,6 +68,11 @@ export default class GateReporter extends Mocha.reporters.Base {
       if (this.failures.length > 0) Mocha.reporters.Base.list(this.failures);
       const file = process.env.KELLET_TEST_COUNTS;
       if (file) writeFileSync(file, JSON.stringify(counts));
+      // A handle that a test has left open would keep the process alive forever.
+      setTimeout(() => {
+        console.log(`    the run does not end, still open: ${process.getActiveResourcesInfo().join(', ')}`);
+        process.exit(1);
+      }, openHandlesMilliseconds).unref();
     });
   }
 }
