@@ -23,7 +23,6 @@ import { findPackage, type PackageRow } from '../packages/package-store.ts';
 import { phaseOf } from './progress.ts';
 import { beginRollback } from './rollback.ts';
 import { deviceTimeout } from './policy.ts';
-import { joinDeviceStages } from './rollout-devices.ts';
 import {
   beginStage,
   complete,
@@ -44,7 +43,7 @@ import {
   saveRollout,
   updateIdentity,
 } from './rollout-store.ts';
-import { readCohort, scheduleDevices, stageOf, type Cohort } from './scheduling.ts';
+import { readCohort, scheduleDevices, type Cohort } from './scheduling.ts';
 import { lacksSignature } from '../packages/signature-policy.ts';
 import { fleetProblem } from './rollout-validation.ts';
 
@@ -190,7 +189,6 @@ export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
       if (effectivePercent(state) > covered) beginStage(state);
       // Devices are never unscheduled: what they were scheduled for stays covered when the manifest is lowered.
       if (effectivePercent(state) < covered && state.scheduled > 0) state.expandedToPercent = covered;
-      if (effectivePercent(state) < covered) await joinStages(tx, state);
       changed = true;
       settlePhase(state);
       if (wasHeld && state.phase === 'active') events.push('resumed');
@@ -207,7 +205,7 @@ export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
     if (changed || paused) await saveRollout(tx, state, this.clock, ...events, paused);
   }
 
-  /** Takes over the manifest's way back, unless devices are on it already. Answers whether it is another one. */
+  /** Takes the rollback package from the manifest unless devices are rolling back already. Reports whether it changed. */
   private async takeRollbackPackage(
     tx: Transaction,
     state: RolloutState,
@@ -289,16 +287,6 @@ export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
     await retryConflicts(() => this.database.tenant(meta.tenantId, transaction));
     return undefined;
   }
-}
-
-/**
- * Makes one stage of all that were begun at the share in force or above it: a manifest that lowers the share unschedules nobody,
- * and a stage is known by its share. The row is locked; the caller saves it. Costs a pass over the rollout's devices.
- */
-async function joinStages(tx: Transaction, state: RolloutState): Promise<void> {
-  const { scheduled, failed } = await joinDeviceStages(tx, state.tenantId, state.rolloutId, stageOf(state));
-  state.stageScheduled = scheduled;
-  state.stageFailed = failed;
 }
 
 /** Puts right what names a rollout and never changes, should somebody have written it. */

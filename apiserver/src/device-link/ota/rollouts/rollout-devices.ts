@@ -139,29 +139,6 @@ export async function acknowledgeFailures(tx: Transaction, tenantId: string, rol
   );
 }
 
-/**
- * Moves devices that were scheduled in stages of a greater share into the stage of `percent`. Returns how many devices that stage
- * then has, and how many of them have failed; failures that were acknowledged are in neither.
- */
-export async function joinDeviceStages(
-  tx: Transaction,
-  tenantId: string,
-  rolloutId: string,
-  percent: number,
-): Promise<{ scheduled: number; failed: number }> {
-  await tx.query(
-    `UPDATE ota_rollout_devices SET stage_percent = $3 WHERE tenant_id = $1 AND rollout_id = $2 AND stage_percent > $3`,
-    [tenantId, rolloutId, percent],
-  );
-  const { rows } = await tx.query<{ scheduled: number; failed: number }>(
-    `SELECT count(*)::int4 AS scheduled, (count(*) FILTER (WHERE state IN ('failure', 'timed_out')))::int4 AS failed
-     FROM ota_rollout_devices
-     WHERE tenant_id = $1 AND rollout_id = $2 AND stage_percent = $3 AND NOT has_left AND NOT acknowledged`,
-    [tenantId, rolloutId, percent],
-  );
-  return rows[0]!;
-}
-
 /** Deletes the rows of devices that are gone. */
 export async function removeRolloutDevices(
   tx: Transaction,
