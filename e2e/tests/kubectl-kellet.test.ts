@@ -159,9 +159,14 @@ describe('kubectl kellet', function () {
   });
 
   it('rolls back and approves', async () => {
-    const before = await prepare(0);
+    const before = unique('before');
+    const { uri, sha256, sizeBytes } = await makeArtifact(20_000);
+    // For devices of any type, because the profile is made later.
+    const spec = { type: 'Firmware', version: '0.9.0', artifact: { uri, sha256, sizeBytes } };
+    await kube.apply({ apiVersion, kind: 'OtaPackage', metadata: { name: before }, spec });
+    await kube.wait(`otapkg/${before}`, 'condition=Ready');
     const { name } = await prepare(4, {
-      rollbackPackageRef: { name: before.name },
+      rollbackPackageRef: { name: before },
       canaryPercent: 25,
       steps: [{ percent: 100, approval: true }],
     });
