@@ -230,7 +230,7 @@ describe('operator', function () {
       await waitUntil(
         async () => {
           const { status } = await place.json<Resource>(['get', 'dprof', 'stray']);
-          return status?.conditions?.some(({ message }) => message.includes(`is ${namespace}`));
+          return status?.conditions?.some(({ message }) => message.includes(`already has the namespace ${namespace}`));
         },
         { what: 'a second namespace is refused' },
       );

@@ -83,7 +83,9 @@ describe('isolation between tenants in the cluster', function () {
     expect(await secretsIn(`kellet-${tenant}`)).to.deep.equal([`${tenant}-admin`]);
     expect(await secretsIn(planted.namespace)).to.deep.equal([]);
     await planted.apply(make('DeviceProfile', 'planted', { type: 'planted' }));
-    expect((await untilReady(planted, 'dprof', 'planted', 'NoTenant')).message).to.include(`is kellet-${tenant}`);
+    expect((await untilReady(planted, 'dprof', 'planted', 'NoTenant')).message).to.include(
+      `already has the namespace kellet-${tenant}`,
+    );
     await kube.run(['delete', 'namespace', planted.namespace, '--wait=false']);
   });
 

@@ -18,6 +18,13 @@ import { createSupervisor } from '../supervisor.ts';
 
 let supervisor: Supervisor | undefined;
 let folder: string | undefined;
+/** Environment variables that name services started here. */
+const ownVariables: string[] = [];
+
+function setForTests(name: string, value: string): void {
+  process.env[name] = value;
+  ownVariables.push(name);
+}
 
 const report = (line: string) => process.stderr.write(`${line}\n`);
 
@@ -47,13 +54,13 @@ async function start(): Promise<void> {
     if (KELLET_TEST_DATABASE_URL) return;
     const options = { supervisor: services, folder: join(folder!, 'postgres'), port: databasePort! };
     const { superuserUrl } = await startPostgres({ ...options, password: randomPassword() });
-    process.env.KELLET_TEST_DATABASE_URL = superuserUrl;
+    setForTests('KELLET_TEST_DATABASE_URL', superuserUrl);
   };
   const broker = async () => {
     if (KELLET_TEST_NATS_URL) return;
     const program = process.env.KELLET_TEST_NATS_SERVER!;
     const options = { supervisor: services, program, folder: join(folder!, 'nats'), port: natsPort! };
-    process.env.KELLET_TEST_NATS_URL = await startNats(options);
+    setForTests('KELLET_TEST_NATS_URL', await startNats(options));
   };
   await Promise.all([database(), broker()]);
 }
@@ -70,6 +77,10 @@ export async function mochaGlobalSetup(): Promise<void> {
 
 /** Runs once after all tests. */
 export async function mochaGlobalTeardown(): Promise<void> {
+  // Whoever needs the services afterwards starts them again.
+  for (const name of ownVariables.splice(0)) delete process.env[name];
   await supervisor?.stopAll();
   if (folder) await rm(folder, { recursive: true, force: true });
+  supervisor = undefined;
+  folder = undefined;
 }
