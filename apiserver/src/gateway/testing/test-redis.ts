@@ -1,26 +1,23 @@
 // For tests: a Redis server (KELLET_TEST_REDIS_SERVER) that can be stopped, suspended and restarted.
-import { spawn, type ChildProcess } from 'node:child_process';
-import { once } from 'node:events';
-import { connect, createServer, type AddressInfo } from 'node:net';
+import { freePort, ServerProcess } from '../../platform/testing/server-process.ts';
 
 /** A separate server for one test, without persistence. */
 export class TestRedis {
-  readonly port: number;
-  private child: ChildProcess | undefined;
+  private readonly server: ServerProcess;
 
   private constructor(port: number) {
-    this.port = port;
+    this.server = new ServerProcess(port, 'Redis', 'connect');
   }
 
   /** Starts a server on a free port. */
   static async start(): Promise<TestRedis> {
-    const probe = createServer().listen(0, '127.0.0.1');
-    await once(probe, 'listening');
-    const redis = new TestRedis((probe.address() as AddressInfo).port);
-    probe.close();
-    await once(probe, 'close');
+    const redis = new TestRedis(await freePort());
     await redis.start();
     return redis;
+  }
+
+  get port(): number {
+    return this.server.port;
   }
 
   get url(): string {
@@ -35,38 +32,20 @@ export class TestRedis {
       throw new Error(problem ?? 'KELLET_TEST_REDIS_SERVER is not set: run the tests with make test');
     }
     const args = ['--port', String(this.port), '--bind', '127.0.0.1', '--save', '', '--appendonly', 'no'];
-    this.child = spawn(program, args, { stdio: 'ignore' });
-    for (let attempt = 0; !(await this.answers()); attempt += 1) {
-      if (attempt > 250 || this.child.exitCode !== null) throw new Error('the Redis server does not start');
-      await new Promise((resolve) => setTimeout(resolve, 20));
-    }
-  }
-
-  /** Reports whether something is listening on the port. */
-  private async answers(): Promise<boolean> {
-    const socket = connect({ host: '127.0.0.1', port: this.port });
-    const isOpen = await once(socket, 'connect').then(
-      () => true,
-      () => false,
-    );
-    socket.destroy();
-    return isOpen;
+    await this.server.start(program, args);
   }
 
   /** Kills the server. */
-  async kill(): Promise<void> {
-    const { child } = this;
-    if (!child || child.exitCode !== null || child.signalCode !== null) return;
-    child.kill('SIGKILL');
-    await once(child, 'exit');
+  kill(): Promise<void> {
+    return this.server.kill();
   }
 
   /** Suspends the server with its connections open, until `proceed`. */
   hold(): void {
-    this.child!.kill('SIGSTOP');
+    this.server.signal('SIGSTOP');
   }
 
   proceed(): void {
-    this.child!.kill('SIGCONT');
+    this.server.signal('SIGCONT');
   }
 }
