@@ -9,10 +9,10 @@ import { kubernetesAudience } from './kubernetes-token.ts';
 const refreshMilliseconds = 600_000;
 const rereadMilliseconds = 10_000;
 
-/** What the keys say of a token; `unknown`: they could not be read. */
+/** Result of checking a token against the keys; `unknown` if the keys could not be read. */
 export type KeyJudgement = 'signed' | 'forged' | 'expired' | 'unknown';
 
-/** What the failure of a verification says of the token. */
+/** Classifies a failed verification. */
 function judgementOf(error: unknown): 'forged' | 'expired' | 'no such key' {
   if (error instanceof errors.JWKSNoMatchingKey) return 'no such key';
   if (error instanceof errors.JWTExpired) return 'expired';
@@ -58,7 +58,7 @@ export class ClusterKeys {
       return 'signed';
     } catch (error) {
       if (!(error instanceof errors.JWKSMultipleMatchingKeys)) return judgementOf(error);
-      // The token names no key, as anybody's may: the cluster's own do. Each key that fits is tried.
+      // The token has no key id. The cluster sets one on its own tokens, but any caller may leave it out: try each matching key.
       for await (const key of error) {
         const judgement = await jwtVerify(token, key, options).then(() => 'signed' as const, judgementOf);
         if (judgement !== 'forged') return judgement;

@@ -15,12 +15,12 @@ describe('command feed', () => {
   let looked: string[];
   /** What is there to be taken: whoever looks first has it. */
   let commands: string[];
-  /** What a look says of when more may be found, and of what holds it back. */
+  /** When a look reports the next commands as due, and the rollouts that hold commands back. */
   let next: number | undefined;
   let heldBy: string[];
 
   beforeEach(() => {
-    // What is announced is told by the test itself.
+    // The test wakes the feed itself.
     feed = new CommandFeed({ listen: () => undefined });
     looked = [];
     commands = [];

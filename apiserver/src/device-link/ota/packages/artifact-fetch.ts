@@ -17,14 +17,14 @@ export class ArtifactError extends Error {
   }
 }
 
-/** What a package says of its artifact. */
+/** The size and checksum that a package declares for its artifact. */
 export interface DeclaredArtifact {
   readonly sha256: Buffer;
-  /** 0: not said. */
+  /** 0 if not declared. */
   readonly sizeBytes: number;
 }
 
-/** What a fetch is bound to. */
+/** Limits of a fetch. */
 export interface FetchOptions {
   readonly guard: OutboundGuard;
   readonly signal: AbortSignal;
@@ -65,8 +65,8 @@ function addressProblem(uri: string, guard: OutboundGuard): string | undefined {
 }
 
 /**
- * Fetches an artifact and hands its bytes to what `begin` returns; `begin` is told the size, if the server states it, before
- * the first byte. Compares size and checksum with the declared ones, and returns the size. Throws ArtifactError: permanent
+ * Fetches an artifact and passes its bytes to the function that `begin` returns. `begin` is called before the first byte, with
+ * the size if the server states it. Compares size and checksum with the declared ones, and returns the size. Throws ArtifactError: permanent
  * for a mismatch or a refused address, passing for everything else; and what `begin` and its result throw.
  */
 export async function fetchArtifact(

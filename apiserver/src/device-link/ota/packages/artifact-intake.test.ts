@@ -31,7 +31,7 @@ describe('the intake of artifacts', () => {
   let server: Server;
   let base: string;
   const served = new Map<string, Buffer>();
-  /** Answers in place of what is served. */
+  /** Replaces the default response. */
   let listener: RequestListener | undefined;
   const made: { stop(): Promise<void> }[] = [];
   let tenants = 0;

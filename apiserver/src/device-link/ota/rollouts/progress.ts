@@ -60,9 +60,6 @@ export function phaseOf(state: {
   return state.heldBySpec || state.pauseConditions.length > 0 ? 'paused' : 'active';
 }
 
-/** States in which a device has nothing more to do for the update. */
-export const terminalStates: readonly string[] = ['successful', 'failure', 'timed_out', 'skipped', 'rolled_back'];
-
 /** The terminal state that a report leads to. Success on another version than the package's is a failure. */
 export function reportedState(report: {
   readonly success: boolean;

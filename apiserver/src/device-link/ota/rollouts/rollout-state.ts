@@ -83,7 +83,7 @@ export function settlePhase(state: RolloutState): void {
   });
 }
 
-/** Holds the rollout for a reason; the same reason again changes nothing. Answers whether it was new. */
+/** Adds a pause reason unless it is already present. Reports whether it was added. */
 export function addPauseCondition(state: RolloutState, reason: PauseReason, by: string, now: Date): boolean {
   if (state.pauseConditions.some((condition) => condition.reason === reason)) return false;
   state.pauseConditions.push({ reason, start_time: now.toISOString(), by });
@@ -94,7 +94,7 @@ export function addPauseCondition(state: RolloutState, reason: PauseReason, by: 
 /** Who holds a rollout whose package lacks the signature that the profile has come to require. */
 const signatureGuard = 'require_signature';
 
-/** Holds an active or paused rollout because its package lacks a signature. Answers whether that paused it. */
+/** Pauses an active or paused rollout whose package lacks a required signature. Reports whether this paused an active one. */
 export function holdForSignature(state: RolloutState, now: Date): boolean {
   if (state.phase !== 'active' && state.phase !== 'paused') return false;
   const wasActive = state.phase === 'active';

@@ -61,21 +61,21 @@ export interface Ground {
   readonly reports: Reports;
   readonly profiles: ReturnType<typeof createProfileReader>;
   readonly context: ReturnType<typeof internalContext>;
-  /** Applies a profile, of the type `sensor` unless it is said otherwise; answers its id. */
+  /** Applies a profile, by default of type `sensor`, and returns its id. */
   profile(name: string, options?: { type?: string; requireSignature?: boolean }): Promise<string>;
-  /** Makes an available package; answers its id. */
+  /** Creates an available package and returns its id. */
   package(
     name: string,
     version: string,
     options?: { type?: 'fw' | 'sw'; signed?: boolean; minVersion?: string },
   ): Promise<string>;
-  /** Makes devices through the registry; answers their ids. */
+  /** Creates devices through the registry and returns their ids. */
   make(profileId: string, count: number): Promise<string[]>;
-  /** A function that claims one device of the profile, and answers its id. */
+  /** Returns a function that claims one device of the profile and returns its id. */
   claimer(profileName: string): Promise<() => Promise<string>>;
   remove(deviceId: string): Promise<void>;
   move(deviceId: string, profileId: string): Promise<void>;
-  /** Applies a new rollout of `two` to `sensor`; answers its id. */
+  /** Applies a new rollout of `two` to `sensor` and returns its id. */
   start(change?: Manifest): Promise<string>;
   /** Applies the same manifest again, changed. */
   apply(rolloutId: string, change: Manifest): Promise<void>;
