@@ -68,6 +68,10 @@ export default defineConfig(
       '@typescript-eslint/require-await': 'off',
       '@typescript-eslint/restrict-template-expressions': ['error', { allowNumber: true, allowBoolean: true }],
       eqeqeq: ['error', 'always'],
+      'no-restricted-syntax': [
+        'error',
+        { selector: 'PrivateIdentifier', message: 'Use `private`, as everywhere else, instead of a #name.' },
+      ],
       'no-console': 'error',
     },
   },

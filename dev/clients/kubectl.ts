@@ -6,25 +6,25 @@ const execute = promisify(execFile);
 
 /** Runs kubectl in a namespace of a cluster. */
 export class Kubectl {
-  readonly #program: string;
-  readonly #kubeconfig: string;
+  private readonly program: string;
+  private readonly kubeconfig: string;
   readonly namespace: string;
 
   constructor(program: string, kubeconfig: string, namespace: string) {
-    this.#program = program;
-    this.#kubeconfig = kubeconfig;
+    this.program = program;
+    this.kubeconfig = kubeconfig;
     this.namespace = namespace;
   }
 
   /** Returns an instance for another namespace. */
   in(namespace: string): Kubectl {
-    return new Kubectl(this.#program, this.#kubeconfig, namespace);
+    return new Kubectl(this.program, this.kubeconfig, namespace);
   }
 
   /** Returns the output. Throws an Error with the standard error output on failure. */
   async run(args: readonly string[], input?: string): Promise<string> {
-    const running = execute(this.#program, ['--namespace', this.namespace, ...args], {
-      env: { ...process.env, KUBECONFIG: this.#kubeconfig },
+    const running = execute(this.program, ['--namespace', this.namespace, ...args], {
+      env: { ...process.env, KUBECONFIG: this.kubeconfig },
       maxBuffer: 64 << 20,
     });
     if (input !== undefined) running.child.stdin?.end(input);

@@ -22,15 +22,15 @@ export interface LiveMessage {
 export class LiveFeed {
   /** All messages so far. */
   readonly messages: LiveMessage[] = [];
-  readonly #socket: WebSocket;
-  #onMessage: (message: LiveMessage) => void = () => undefined;
+  private readonly socket: WebSocket;
+  private onMessage: (message: LiveMessage) => void = () => undefined;
 
   private constructor(socket: WebSocket) {
-    this.#socket = socket;
+    this.socket = socket;
     socket.on('message', (data: Buffer) => {
       const message = JSON.parse(data.toString()) as LiveMessage;
       this.messages.push(message);
-      this.#onMessage(message);
+      this.onMessage(message);
     });
   }
 
@@ -48,7 +48,7 @@ export class LiveFeed {
 
   /** Sends a message as JSON. */
   send(message: unknown): void {
-    this.#socket.send(typeof message === 'string' ? message : JSON.stringify(message));
+    this.socket.send(typeof message === 'string' ? message : JSON.stringify(message));
   }
 
   /** Resolves with the first message, past or future, that matches. */
@@ -57,7 +57,7 @@ export class LiveFeed {
     if (known) return known;
     return new Promise((resolve, reject) => {
       const timer = setTimeout(() => reject(new Error(`no such message within ${milliseconds} ms`)), milliseconds);
-      this.#onMessage = (message) => {
+      this.onMessage = (message) => {
         if (!holds(message)) return;
         clearTimeout(timer);
         resolve(message);
@@ -81,14 +81,14 @@ export class LiveFeed {
 
   /** Resolves with the close code when the server closes the socket. */
   closed(): Promise<number> {
-    return new Promise((resolve) => this.#socket.once('close', resolve));
+    return new Promise((resolve) => this.socket.once('close', resolve));
   }
 
   /** Closes the socket and resolves when it is closed. */
   async close(): Promise<void> {
-    if (this.#socket.readyState === WebSocket.CLOSED) return;
+    if (this.socket.readyState === WebSocket.CLOSED) return;
     const closed = this.closed();
-    this.#socket.close();
+    this.socket.close();
     await closed;
   }
 }

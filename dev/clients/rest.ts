@@ -45,7 +45,7 @@ export class Rest {
   readonly base: string;
   /** The typed client with the same credential. It does not retry, so that tests see every error. */
   readonly client: KelletClient;
-  readonly #token: string | undefined;
+  private readonly credential: string | undefined;
 
   /** `base` is the API's base URL without a trailing slash; `token` is an access token or API key. */
   constructor(base: string, token?: string) {
@@ -55,7 +55,7 @@ export class Rest {
       retry: { maximumAttempts: 1 },
       ...(token === undefined ? {} : { credential: token }),
     });
-    this.#token = token;
+    this.credential = token;
   }
 
   /** Signs in. Returns a client with the user's access token. */
@@ -67,7 +67,7 @@ export class Rest {
 
   /** The credential in use. */
   get token(): string {
-    return this.#token ?? '';
+    return this.credential ?? '';
   }
 
   /** Sends a request and returns the response, whatever its status. Throws only if there is none. */
@@ -81,7 +81,7 @@ export class Rest {
     const response = await fetch(url, {
       method,
       headers: {
-        ...(this.#token ? { authorization: `Bearer ${this.#token}` } : {}),
+        ...(this.credential ? { authorization: `Bearer ${this.credential}` } : {}),
         ...(body === undefined ? {} : { 'content-type': 'application/json' }),
         ...headers,
       },

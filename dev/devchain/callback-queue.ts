@@ -30,36 +30,36 @@ export function isReported(status: TransactionStatus, full: boolean): boolean {
 
 /** Subscriptions and unsettled callbacks. */
 export class CallbackQueue {
-  readonly #subscriptions = new Map<string, Subscribed[]>();
-  readonly #pending = new Map<number, PendingCallback>();
-  #lastId = 0;
+  private readonly subscriptions = new Map<string, Subscribed[]>();
+  private readonly pendingById = new Map<number, PendingCallback>();
+  private lastId = 0;
 
   /** Pending callbacks, oldest first. */
   get pending(): readonly PendingCallback[] {
-    return [...this.#pending.values()];
+    return [...this.pendingById.values()];
   }
 
   /** Reports whether this address is already subscribed to the transaction. */
   isSubscribed(txid: string, url: string): boolean {
-    return this.#subscriptions.get(txid)?.some((subscription) => subscription.url === url) ?? false;
+    return this.subscriptions.get(txid)?.some((subscription) => subscription.url === url) ?? false;
   }
 
   apply(event: Subscribed | Settled): void {
     if (event.type === 'subscribed') {
-      this.#subscriptions.set(event.txid, [...(this.#subscriptions.get(event.txid) ?? []), event]);
+      this.subscriptions.set(event.txid, [...(this.subscriptions.get(event.txid) ?? []), event]);
     } else {
-      for (const id of event.ids) this.#pending.delete(id);
+      for (const id of event.ids) this.pendingById.delete(id);
     }
   }
 
   /** Queues a new status for all subscribers. */
   note(record: Readonly<TransactionRecord>, at: string): void {
-    for (const { url, token, batch, full } of this.#subscriptions.get(record.txid) ?? []) {
+    for (const { url, token, batch, full } of this.subscriptions.get(record.txid) ?? []) {
       if (!isReported(record.status, full)) continue;
       const mined = record.status === 'MINED' || record.status === 'MINED_IN_STALE_BLOCK';
-      this.#lastId += 1;
-      this.#pending.set(this.#lastId, {
-        id: this.#lastId,
+      this.lastId += 1;
+      this.pendingById.set(this.lastId, {
+        id: this.lastId,
         url,
         token,
         batch,

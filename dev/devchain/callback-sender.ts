@@ -53,74 +53,74 @@ type Outcome = 'delivered' | 'try again' | 'give up';
 
 /** Runs rounds from `start` to `stop`. One round at a time, so the statuses of a transaction arrive in order. */
 export class CallbackSender {
-  readonly #options: CallbackSenderOptions;
-  readonly #attempts = new Map<number, Attempts>();
-  readonly #stopping = new AbortController();
-  #running: Promise<void> | undefined;
+  private readonly options: CallbackSenderOptions;
+  private readonly attempts = new Map<number, Attempts>();
+  private readonly stopping = new AbortController();
+  private running: Promise<void> | undefined;
 
   constructor(options: CallbackSenderOptions) {
-    this.#options = options;
+    this.options = options;
   }
 
   start(): void {
-    this.#running ??= this.#run();
+    this.running ??= this.run();
   }
 
   /**
    * Ends after the round under way, whose requests are cut off; what was not delivered is sent after the next start.
    */
   async stop(): Promise<void> {
-    this.#stopping.abort();
-    await this.#running;
+    this.stopping.abort();
+    await this.running;
   }
 
-  async #run(): Promise<void> {
-    const { signal } = this.#stopping;
+  private async run(): Promise<void> {
+    const { signal } = this.stopping;
     while (!signal.aborted) {
-      if (this.#options.faults().unavailable_ms === 0) await this.#round();
-      await sleep(this.#options.intervalMilliseconds, undefined, { signal }).catch(() => undefined);
+      if (this.options.faults().unavailable_ms === 0) await this.round();
+      await sleep(this.options.intervalMilliseconds, undefined, { signal }).catch(() => undefined);
     }
   }
 
-  async #round(): Promise<void> {
+  private async round(): Promise<void> {
     const now = Date.now();
-    const delay = this.#options.faults().delay_callbacks_ms;
-    const due = this.#options.queue.pending.filter((callback) => now >= Date.parse(callback.at) + delay);
-    const deliveries = planDeliveries(due, ({ id }) => now >= (this.#attempts.get(id)?.last ?? 0) + RETRY_MILLISECONDS);
-    await Promise.all(deliveries.map((delivery) => this.#deliver(delivery)));
+    const delay = this.options.faults().delay_callbacks_ms;
+    const due = this.options.queue.pending.filter((callback) => now >= Date.parse(callback.at) + delay);
+    const deliveries = planDeliveries(due, ({ id }) => now >= (this.attempts.get(id)?.last ?? 0) + RETRY_MILLISECONDS);
+    await Promise.all(deliveries.map((delivery) => this.deliver(delivery)));
   }
 
-  async #deliver(delivery: Delivery): Promise<void> {
-    const { drop_callbacks, duplicate_callbacks } = this.#options.faults();
-    const outcome = drop_callbacks ? 'give up' : await this.#post(delivery, 1 + duplicate_callbacks);
-    if (this.#stopping.signal.aborted && outcome !== 'delivered') return;
+  private async deliver(delivery: Delivery): Promise<void> {
+    const { drop_callbacks, duplicate_callbacks } = this.options.faults();
+    const outcome = drop_callbacks ? 'give up' : await this.post(delivery, 1 + duplicate_callbacks);
+    if (this.stopping.signal.aborted && outcome !== 'delivered') return;
     const settled = [...delivery.superseded];
     for (const { id, txid, status } of delivery.callbacks) {
-      const first = this.#attempts.get(id)?.first ?? Date.now();
+      const first = this.attempts.get(id)?.first ?? Date.now();
       if (outcome === 'try again' && Date.now() - first < GIVE_UP_MILLISECONDS) {
-        this.#attempts.set(id, { first, last: Date.now() });
+        this.attempts.set(id, { first, last: Date.now() });
         continue;
       }
-      if (outcome !== 'delivered') this.#options.log(`callback ${status} of ${txid} to ${delivery.url} given up`);
-      this.#attempts.delete(id);
+      if (outcome !== 'delivered') this.options.log(`callback ${status} of ${txid} to ${delivery.url} given up`);
+      this.attempts.delete(id);
       settled.push(id);
     }
-    if (settled.length > 0) this.#options.settle(settled);
+    if (settled.length > 0) this.options.settle(settled);
   }
 
-  async #post(delivery: Delivery, copies: number): Promise<Outcome> {
+  private async post(delivery: Delivery, copies: number): Promise<Outcome> {
     const callbacks = delivery.callbacks.map((callback) =>
       callbackBody(
         callback,
-        callback.blockHash === '' ? '' : this.#options.merklePath(callback.blockHash, callback.txid),
+        callback.blockHash === '' ? '' : this.options.merklePath(callback.blockHash, callback.txid),
       ),
     );
     const body = JSON.stringify(delivery.batch ? { count: callbacks.length, callbacks } : callbacks[0]);
     const headers: Record<string, string> = { 'content-type': 'application/json; charset=UTF-8' };
     if (delivery.token !== '') headers.authorization = `Bearer ${delivery.token}`;
-    if (this.#options.secret !== undefined) headers['x-arc-signature'] = arcSignature(this.#options.secret, body);
+    if (this.options.secret !== undefined) headers['x-arc-signature'] = arcSignature(this.options.secret, body);
     for (let copy = 0; copy < copies; copy++) {
-      const signal = AbortSignal.any([this.#stopping.signal, AbortSignal.timeout(ANSWER_MILLISECONDS)]);
+      const signal = AbortSignal.any([this.stopping.signal, AbortSignal.timeout(ANSWER_MILLISECONDS)]);
       try {
         const answer = await fetch(delivery.url, { method: 'POST', headers, body, signal });
         await answer.body?.cancel();

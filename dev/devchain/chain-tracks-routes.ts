@@ -114,37 +114,37 @@ function cacheFor(chain: Chain, height: number): Record<string, string> {
 
 /** The two event streams. It takes devchain's listeners for itself. */
 export class HeaderStreams {
-  readonly #chain: Chain;
-  readonly #tip = new Set<ServerResponse>();
-  readonly #reorg = new Set<ServerResponse>();
-  readonly #keepAlive: NodeJS.Timeout;
+  private readonly chain: Chain;
+  private readonly tip = new Set<ServerResponse>();
+  private readonly reorg = new Set<ServerResponse>();
+  private readonly keepAlive: NodeJS.Timeout;
 
   constructor(devchain: Devchain) {
-    this.#chain = devchain.ledger.chain;
-    devchain.listeners.tip = (block) => broadcast(this.#tip, headerJson(block));
+    this.chain = devchain.ledger.chain;
+    devchain.listeners.tip = (block) => broadcast(this.tip, headerJson(block));
     devchain.listeners.reorganised = (reorganisation) =>
-      broadcast(this.#reorg, reorganisationJson(this.#chain, reorganisation));
-    this.#keepAlive = setInterval(() => {
-      for (const response of [...this.#tip, ...this.#reorg]) response.write(': keepalive\n\n');
+      broadcast(this.reorg, reorganisationJson(this.chain, reorganisation));
+    this.keepAlive = setInterval(() => {
+      for (const response of [...this.tip, ...this.reorg]) response.write(': keepalive\n\n');
     }, KEEP_ALIVE_MILLISECONDS);
   }
 
   /** Opens a stream on a response; false when the path is none. */
   open(path: string, response: ServerResponse): boolean {
     const name = path.replace(/^\/v2(?=\/)/, '');
-    const clients = name === '/tip/stream' ? this.#tip : name === '/reorg/stream' ? this.#reorg : undefined;
+    const clients = name === '/tip/stream' ? this.tip : name === '/reorg/stream' ? this.reorg : undefined;
     if (clients === undefined) return false;
     response.writeHead(200, { 'content-type': 'text/event-stream', 'cache-control': 'no-cache' });
     response.flushHeaders();
     clients.add(response);
     response.on('close', () => clients.delete(response));
-    if (clients === this.#tip) broadcast([response], headerJson(this.#chain.tip));
+    if (clients === this.tip) broadcast([response], headerJson(this.chain.tip));
     return true;
   }
 
   close(): void {
-    clearInterval(this.#keepAlive);
-    for (const response of [...this.#tip, ...this.#reorg]) response.end();
+    clearInterval(this.keepAlive);
+    for (const response of [...this.tip, ...this.reorg]) response.end();
   }
 }
 

@@ -43,9 +43,9 @@ export function spentOutpoints(record: Pick<TransactionRecord, 'transaction'>): 
 
 /** The chain of blocks with its coins. `connect` and `disconnect` trust their callers: blocks are checked when made. */
 export class Chain {
-  readonly #blocks = new Map<string, Block>();
-  readonly #active: Block[] = [];
-  readonly #coins = new Map<string, Coin>();
+  private readonly blocks = new Map<string, Block>();
+  private readonly active: Block[] = [];
+  private readonly coins = new Map<string, Coin>();
 
   constructor() {
     const hash = toDisplayHex(blockHash(genesisHeader));
@@ -55,62 +55,62 @@ export class Chain {
       header: genesisHeader,
       txids: [toDisplayHex(parseHeader(genesisHeader).merkleRoot)],
     };
-    this.#blocks.set(hash, block);
-    this.#active.push(block);
+    this.blocks.set(hash, block);
+    this.active.push(block);
   }
 
   get tip(): Block {
-    return this.#active.at(-1)!;
+    return this.active.at(-1)!;
   }
 
   /** Number of known blocks, including stale ones. */
   get blockCount(): number {
-    return this.#blocks.size;
+    return this.blocks.size;
   }
 
   /** Number of unspent outputs. */
   get coinCount(): number {
-    return this.#coins.size;
+    return this.coins.size;
   }
 
   /** Expected hashes behind the whole chain. */
   get work(): bigint {
-    return this.#active.reduce((sum, block) => sum + workOf(parseHeader(block.header).bits), 0n);
+    return this.active.reduce((sum, block) => sum + workOf(parseHeader(block.header).bits), 0n);
   }
 
   /** The block of the chain at a height. */
   at(height: number): Block | undefined {
-    return this.#active[height];
+    return this.active[height];
   }
 
   /** The Merkle root (display hex) of the block at a height. */
   merkleRootAt(height: number): string | undefined {
-    const block = this.#active[height];
+    const block = this.active[height];
     return block === undefined ? undefined : toDisplayHex(parseHeader(block.header).merkleRoot);
   }
 
   /** The last headers of the chain, at most that many, lowest first. */
   latestHeaders(count: number): Uint8Array[] {
-    return this.#active.slice(-count).map((block) => block.header);
+    return this.active.slice(-count).map((block) => block.header);
   }
 
   /** A block by its hash (display hex), also a stale one. */
   block(hash: string): Block | undefined {
-    return this.#blocks.get(hash);
+    return this.blocks.get(hash);
   }
 
   isActive(block: Block): boolean {
-    return this.#active[block.height] === block;
+    return this.active[block.height] === block;
   }
 
   coin(key: string): Coin | undefined {
-    return this.#coins.get(key);
+    return this.coins.get(key);
   }
 
   /** Unspent outputs with this locking script, oldest first. */
   coinsOf(lockingScript: Uint8Array): { key: string; coin: Coin }[] {
     const script = toHex(lockingScript);
-    return [...this.#coins]
+    return [...this.coins]
       .filter(([, coin]) => coin.lockingScript.length === lockingScript.length && toHex(coin.lockingScript) === script)
       .map(([key, coin]) => ({ key, coin }))
       .sort((a, b) => a.coin.height - b.coin.height);
@@ -125,12 +125,12 @@ export class Chain {
       header,
       txids: transactions.map((record) => record.txid),
     };
-    this.#blocks.set(block.hash, block);
-    this.#active.push(block);
+    this.blocks.set(block.hash, block);
+    this.active.push(block);
     for (const record of transactions) {
-      if (!record.isCoinbase) for (const key of spentOutpoints(record)) this.#coins.delete(key);
+      if (!record.isCoinbase) for (const key of spentOutpoints(record)) this.coins.delete(key);
       record.transaction.outputs.forEach((output, index) => {
-        if (!isUnspendable(output.lockingScript)) this.#addCoin(record, index, height);
+        if (!isUnspendable(output.lockingScript)) this.addCoin(record, index, height);
       });
     }
     return block;
@@ -141,22 +141,22 @@ export class Chain {
    * @param transaction finds the records of its transactions and of their parents
    */
   disconnect(transaction: (txid: string) => TransactionRecord): Block {
-    const block = this.#active.pop()!;
+    const block = this.active.pop()!;
     for (const txid of block.txids.toReversed()) {
       const record = transaction(txid);
-      record.transaction.outputs.forEach((_, index) => this.#coins.delete(outpoint(txid, index)));
+      record.transaction.outputs.forEach((_, index) => this.coins.delete(outpoint(txid, index)));
       if (record.isCoinbase) continue;
       for (const input of record.transaction.inputs) {
         const parent = transaction(toDisplayHex(input.previousTxid));
-        this.#addCoin(parent, input.previousOutputIndex, parent.blockHeight);
+        this.addCoin(parent, input.previousOutputIndex, parent.blockHeight);
       }
     }
     return block;
   }
 
-  #addCoin(record: TransactionRecord, index: number, height: number): void {
+  private addCoin(record: TransactionRecord, index: number, height: number): void {
     const output = record.transaction.outputs[index]!;
-    this.#coins.set(outpoint(record.txid, index), { ...output, height, isCoinbase: record.isCoinbase });
+    this.coins.set(outpoint(record.txid, index), { ...output, height, isCoinbase: record.isCoinbase });
   }
 
   /** The BUMP (BRC-74, hex) of a transaction in a block, stale or not. */

@@ -44,47 +44,47 @@ export class Devchain {
   readonly callbacks = new CallbackQueue();
   readonly ledger: Ledger;
   readonly listeners: DevchainListeners = {};
-  readonly #journal: Journal<DevchainEvent>;
-  readonly #miner: Miner;
-  readonly #waiters = new Map<string, Set<() => void>>();
+  private readonly journal: Journal<DevchainEvent>;
+  private readonly miner: Miner;
+  private readonly waiters = new Map<string, Set<() => void>>();
   /** Orphans kept by the fault `orphan_next`, whatever their parents do. */
-  readonly #held = new Set<string>();
+  private readonly held = new Set<string>();
 
   /** Takes up where the entries of the journal end; a new chain begins with its first, spendable coins. */
   constructor(journal: Journal<DevchainEvent>, entries: readonly DevchainEvent[], now: () => number) {
-    this.#journal = journal;
+    this.journal = journal;
     this.faults = new FaultBoard(now);
     this.ledger = new Ledger((record, at) => {
       this.callbacks.note(record, at);
-      for (const wake of this.#waiters.get(record.txid) ?? []) wake();
+      for (const wake of this.waiters.get(record.txid) ?? []) wake();
     });
-    const created = entries[0] ?? this.#create();
+    const created = entries[0] ?? this.create();
     if (created.type !== 'created') throw new Error('the journal does not begin with its creation');
-    this.#miner = createMiner(created.miner_key);
-    for (const event of entries) this.#apply(event);
-    this.#mineInitialBlocks();
-    this.#adoptOrphans();
+    this.miner = createMiner(created.miner_key);
+    for (const event of entries) this.apply(event);
+    this.mineInitialBlocks();
+    this.adoptOrphans();
   }
 
-  #create(): Created {
+  private create(): Created {
     const created: Created = { type: 'created', at: timestamp(), miner_key: PrivateKey.fromRandom().toHex() };
-    this.#journal.append([created]);
+    this.journal.append([created]);
     return created;
   }
 
   /** Backdates the first blocks ten minutes apart. */
-  #mineInitialBlocks(): void {
+  private mineInitialBlocks(): void {
     const missing = INITIAL_BLOCKS - this.ledger.chain.tip.height;
     const start = Math.floor(Date.now() / 1000) - missing * 600;
-    for (let i = 0; i < missing; i++) this.#mineBlock([], start + i * 600);
+    for (let i = 0; i < missing; i++) this.mineBlock([], start + i * 600);
   }
 
-  #commit(...events: readonly DevchainEvent[]): void {
-    this.#journal.append(events);
-    for (const event of events) this.#apply(event);
+  private commit(...events: readonly DevchainEvent[]): void {
+    this.journal.append(events);
+    for (const event of events) this.apply(event);
   }
 
-  #apply(event: DevchainEvent): void {
+  private apply(event: DevchainEvent): void {
     switch (event.type) {
       case 'created':
         return;
@@ -111,21 +111,21 @@ export class Devchain {
     if (callback !== undefined && !this.callbacks.isSubscribed(txid, callback.url)) {
       events.push({ type: 'subscribed', txid, ...callback });
     }
-    if (verdict !== undefined) events.push(...this.#strike(submission, submitted(raw, verdict)));
-    this.#commit(...events);
-    if (verdict !== undefined) this.#adoptOrphans();
+    if (verdict !== undefined) events.push(...this.strike(submission, submitted(raw, verdict)));
+    this.commit(...events);
+    if (verdict !== undefined) this.adoptOrphans();
     return this.ledger.transaction(txid)!;
   }
 
   /** Lets a counted fault, if one is asked for, change what happens to a new transaction. */
-  #strike({ txid, transaction }: Submission, event: Submitted): Submitted[] {
+  private strike({ txid, transaction }: Submission, event: Submitted): Submitted[] {
     switch (this.faults.takeForSubmission()) {
       case undefined:
         return [event];
       case 'reject_next':
         return [{ ...event, status: 'REJECTED', pool: 'none', extra_info: 'rejected on request', competing: [] }];
       case 'orphan_next':
-        this.#held.add(txid);
+        this.held.add(txid);
         return [{ ...event, status: 'SEEN_IN_ORPHAN_MEMPOOL', pool: 'orphans', competing: [] }];
       case 'double_spend_next': {
         if (event.pool !== 'mempool') return [event];
@@ -139,14 +139,14 @@ export class Devchain {
   }
 
   /** Validates orphans again until no more parents are found. */
-  #adoptOrphans(): void {
+  private adoptOrphans(): void {
     for (let again = true; again;) {
       again = false;
       for (const orphan of this.ledger.orphans) {
-        if (this.#held.has(orphan.txid)) continue;
+        if (this.held.has(orphan.txid)) continue;
         const verdict = judgeOrphan(this.ledger, orphan);
         if (verdict.pool === 'orphans') continue;
-        this.#commit({ type: 'moved', at: timestamp(), txid: orphan.txid, ...verdict });
+        this.commit({ type: 'moved', at: timestamp(), txid: orphan.txid, ...verdict });
         again = true;
       }
     }
@@ -155,32 +155,32 @@ export class Devchain {
   /** Ends all faults; transactions that were held among the orphans are taken up. */
   clearFaults(): void {
     this.faults.clear();
-    this.#held.clear();
-    this.#adoptOrphans();
+    this.held.clear();
+    this.adoptOrphans();
   }
 
   /** Mines a block with all pending transactions. */
   mine(): Block {
-    const block = this.#mineBlock(this.ledger.mempool.template(this.ledger.chain));
+    const block = this.mineBlock(this.ledger.mempool.template(this.ledger.chain));
     this.listeners.tip?.(block);
-    this.#adoptOrphans();
+    this.adoptOrphans();
     return block;
   }
 
-  #mineBlock(records: readonly TransactionRecord[], time?: number): Block {
+  private mineBlock(records: readonly TransactionRecord[], time?: number): Block {
     const { chain } = this.ledger;
     const height = chain.tip.height + 1;
-    const reward = SUBSIDY + this.#fees(records);
-    const coinbase = coinbaseTransaction(height, chain.blockCount, reward, this.#miner.lockingScript);
+    const reward = SUBSIDY + this.fees(records);
+    const coinbase = coinbaseTransaction(height, chain.blockCount, reward, this.miner.lockingScript);
     const txids = records.map((record) => record.txid);
     const root = merkleRoot([txidOf(coinbase), ...txids].map(fromDisplayHex));
     const blockTime = nextBlockTime(time ?? Math.floor(Date.now() / 1000), chain.latestHeaders(11));
     const header = mineHeader(fromDisplayHex(chain.tip.hash), root, blockTime);
-    this.#commit({ type: 'connected', at: timestamp(), header: toHex(header), coinbase: toHex(coinbase), txids });
+    this.commit({ type: 'connected', at: timestamp(), header: toHex(header), coinbase: toHex(coinbase), txids });
     return chain.tip;
   }
 
-  #fees(records: readonly TransactionRecord[]): bigint {
+  private fees(records: readonly TransactionRecord[]): bigint {
     let fees = 0n;
     for (const { transaction } of records) {
       for (const output of transaction.outputs) fees -= output.satoshis;
@@ -201,29 +201,29 @@ export class Devchain {
     const { chain, mempool } = this.ledger;
     const oldTip = chain.tip;
     const stale = Array.from({ length: depth }, (_, i) => chain.at(oldTip.height - i)!);
-    this.#commit(...stale.map(() => ({ type: 'disconnected', at: timestamp() }) as const));
-    const replaced = stale.toReversed().flatMap((block) => block.txids.slice(1).map((txid) => this.#record(txid)));
+    this.commit(...stale.map(() => ({ type: 'disconnected', at: timestamp() }) as const));
+    const replaced = stale.toReversed().flatMap((block) => block.txids.slice(1).map((txid) => this.record(txid)));
     const losers = withoutParents(replaced).slice(0, doubleSpends);
     const competitors = losers.map((record) => competitorOf(record.txid, record.transaction));
-    this.#commit(...competitors.map((raw) => submitted(raw, { ...accepted, pool: 'none' })));
+    this.commit(...competitors.map((raw) => submitted(raw, { ...accepted, pool: 'none' })));
     for (let i = 0; i <= depth; i++) {
-      const rivals = i === 0 ? competitors.map((raw) => this.#record(txidOf(raw))) : [];
+      const rivals = i === 0 ? competitors.map((raw) => this.record(txidOf(raw))) : [];
       const waiting = this.faults.current.pause_mining ? [] : mempool.template(chain, i === 0 ? losers : []);
-      this.#mineBlock([...rivals, ...waiting]);
+      this.mineBlock([...rivals, ...waiting]);
     }
-    this.#commit(...replaced.filter((record) => !this.#isOnChain(record)).map((record) => overtaken(record)));
+    this.commit(...replaced.filter((record) => !this.isOnChain(record)).map((record) => overtaken(record)));
     const reorganisation = { depth, oldTip, newTip: chain.tip, stale };
     this.listeners.reorganised?.(reorganisation);
     this.listeners.tip?.(chain.tip);
-    this.#adoptOrphans();
+    this.adoptOrphans();
     return reorganisation;
   }
 
-  #record(txid: string): TransactionRecord {
+  private record(txid: string): TransactionRecord {
     return this.ledger.transaction(txid)!;
   }
 
-  #isOnChain(record: TransactionRecord): boolean {
+  private isOnChain(record: TransactionRecord): boolean {
     const block = this.ledger.chain.block(record.blockHash);
     return block !== undefined && this.ledger.chain.isActive(block);
   }
@@ -233,32 +233,32 @@ export class Devchain {
    * @throws RefusedError when the coins do not suffice
    */
   fund(outputs: readonly TransactionOutput[]): { record: Readonly<TransactionRecord>; block: Block } {
-    const raw = this.#miner.pay(this.ledger.chain, outputs);
-    this.#commit(submitted(raw, accepted));
-    const record = this.#record(txidOf(raw));
-    const block = this.#mineBlock([record]);
+    const raw = this.miner.pay(this.ledger.chain, outputs);
+    this.commit(submitted(raw, accepted));
+    const record = this.record(txidOf(raw));
+    const block = this.mineBlock([record]);
     this.listeners.tip?.(block);
-    this.#adoptOrphans();
+    this.adoptOrphans();
     return { record, block };
   }
 
   /** Records that callbacks are settled. */
   settle(ids: readonly number[]): void {
-    this.#commit({ type: 'settled', ids });
+    this.commit({ type: 'settled', ids });
   }
 
   /** Resolves when the predicate holds for a transaction's record, or when the signal aborts. */
   async waitFor(txid: string, predicate: (record: TransactionRecord) => boolean, signal: AbortSignal): Promise<void> {
-    const record = this.#record(txid);
+    const record = this.record(txid);
     if (predicate(record) || signal.aborted) return;
-    const wakes = this.#waiters.get(txid) ?? new Set();
-    this.#waiters.set(txid, wakes);
+    const wakes = this.waiters.get(txid) ?? new Set();
+    this.waiters.set(txid, wakes);
     await new Promise<void>((resolve) => {
       const wake = () => {
         if (!predicate(record) && !signal.aborted) return;
         signal.removeEventListener('abort', wake);
         wakes.delete(wake);
-        if (wakes.size === 0) this.#waiters.delete(txid);
+        if (wakes.size === 0) this.waiters.delete(txid);
         resolve();
       };
       wakes.add(wake);
@@ -267,7 +267,7 @@ export class Devchain {
   }
 
   close(): void {
-    this.#journal.close();
+    this.journal.close();
   }
 }
 

@@ -61,29 +61,29 @@ export type SubmissionFault = 'reject_next' | 'double_spend_next' | 'orphan_next
 
 /** The faults in force. `unavailable_ms` counts down from the moment it was asked for. */
 export class FaultBoard {
-  #faults: Faults = { ...noFaults };
-  #unavailableUntil = 0;
-  readonly #now: () => number;
+  private faults: Faults = { ...noFaults };
+  private unavailableUntil = 0;
+  private readonly now: () => number;
 
   /** @param now milliseconds of a clock that does not jump back */
   constructor(now: () => number) {
-    this.#now = now;
+    this.now = now;
   }
 
   /** What is in force now, as GET /dev/state shows it. */
   get current(): Readonly<Faults> {
-    const unavailable_ms = Math.max(0, Math.ceil(this.#unavailableUntil - this.#now()));
-    return { ...this.#faults, unavailable_ms };
+    const unavailable_ms = Math.max(0, Math.ceil(this.unavailableUntil - this.now()));
+    return { ...this.faults, unavailable_ms };
   }
 
   merge(change: Partial<Faults>): void {
-    this.#faults = { ...this.#faults, ...change };
-    if (change.unavailable_ms !== undefined) this.#unavailableUntil = this.#now() + change.unavailable_ms;
+    this.faults = { ...this.faults, ...change };
+    if (change.unavailable_ms !== undefined) this.unavailableUntil = this.now() + change.unavailable_ms;
   }
 
   clear(): void {
-    this.#faults = { ...noFaults };
-    this.#unavailableUntil = 0;
+    this.faults = { ...noFaults };
+    this.unavailableUntil = 0;
   }
 
   /**
@@ -91,10 +91,8 @@ export class FaultBoard {
    * orphan.
    */
   takeForSubmission(): SubmissionFault | undefined {
-    const struck = (['reject_next', 'double_spend_next', 'orphan_next'] as const).find(
-      (name) => this.#faults[name] > 0,
-    );
-    if (struck !== undefined) this.#faults[struck] -= 1;
+    const struck = (['reject_next', 'double_spend_next', 'orphan_next'] as const).find((name) => this.faults[name] > 0);
+    if (struck !== undefined) this.faults[struck] -= 1;
     return struck;
   }
 }

@@ -7,47 +7,47 @@ import type { TransactionRecord } from './status.ts';
 
 /** The mempool. No two of its transactions spend the same output. */
 export class Mempool {
-  #waiting = new Map<string, TransactionRecord>();
-  readonly #spentBy = new Map<string, string>();
+  private waiting = new Map<string, TransactionRecord>();
+  private readonly spentBy = new Map<string, string>();
 
   get size(): number {
-    return this.#waiting.size;
+    return this.waiting.size;
   }
 
   get(txid: string): TransactionRecord | undefined {
-    return this.#waiting.get(txid);
+    return this.waiting.get(txid);
   }
 
   /** Adds a transaction whose parents are mined or here. */
   add(record: TransactionRecord): void {
-    this.#waiting.set(record.txid, record);
-    for (const key of spentOutpoints(record)) this.#spentBy.set(key, record.txid);
+    this.waiting.set(record.txid, record);
+    for (const key of spentOutpoints(record)) this.spentBy.set(key, record.txid);
   }
 
   /** Adds transactions of a block that was overtaken, ahead of all others, which may spend their outputs. */
   addFirst(records: readonly TransactionRecord[]): void {
-    const later = this.#waiting;
-    this.#waiting = new Map();
+    const later = this.waiting;
+    this.waiting = new Map();
     for (const record of records) this.add(record);
-    for (const [txid, record] of later) this.#waiting.set(txid, record);
+    for (const [txid, record] of later) this.waiting.set(txid, record);
   }
 
   remove(record: TransactionRecord): void {
-    if (!this.#waiting.delete(record.txid)) return;
-    for (const key of spentOutpoints(record)) this.#spentBy.delete(key);
+    if (!this.waiting.delete(record.txid)) return;
+    for (const key of spentOutpoints(record)) this.spentBy.delete(key);
   }
 
   /** The waiting transactions, other than itself, that spend an output which this one spends too. */
   conflictsWith(record: Pick<TransactionRecord, 'txid' | 'transaction'>): TransactionRecord[] {
-    const txids = new Set(spentOutpoints(record).map((key) => this.#spentBy.get(key)));
-    return [...txids].flatMap((txid) => (txid === undefined || txid === record.txid ? [] : [this.#waiting.get(txid)!]));
+    const txids = new Set(spentOutpoints(record).map((key) => this.spentBy.get(key)));
+    return [...txids].flatMap((txid) => (txid === undefined || txid === record.txid ? [] : [this.waiting.get(txid)!]));
   }
 
   /** The waiting transactions that spend an output of this one, directly. */
   childrenOf(record: TransactionRecord): TransactionRecord[] {
     const keys = record.transaction.outputs.map((_, index) => `${record.txid}:${index}`);
-    const txids = new Set(keys.map((key) => this.#spentBy.get(key)));
-    return [...txids].flatMap((txid) => (txid === undefined ? [] : [this.#waiting.get(txid)!]));
+    const txids = new Set(keys.map((key) => this.spentBy.get(key)));
+    return [...txids].flatMap((txid) => (txid === undefined ? [] : [this.waiting.get(txid)!]));
   }
 
   /**
@@ -57,7 +57,7 @@ export class Mempool {
   template(chain: Chain, leaveOut: readonly TransactionRecord[] = []): TransactionRecord[] {
     const height = chain.tip.height + 1;
     const chosen = new Map<string, TransactionRecord>();
-    for (const record of this.#waiting.values()) {
+    for (const record of this.waiting.values()) {
       const ready = record.transaction.inputs.every((input) => {
         const parent = toDisplayHex(input.previousTxid);
         if (chosen.has(parent)) return true;

@@ -9,12 +9,12 @@ export interface Response {
 
 /** Stores the latest commands by correlation id, limited in number. */
 export class CommandMemory {
-  readonly #most: number;
-  readonly #responses = new Map<string, Response | undefined>();
+  private readonly most: number;
+  private readonly responses = new Map<string, Response | undefined>();
 
   /** `most` must exceed the number of commands that can be open for the device at a time. */
   constructor(most = 256) {
-    this.#most = most;
+    this.most = most;
   }
 
   /**
@@ -22,22 +22,22 @@ export class CommandMemory {
    * which must be sent again if there is one.
    */
   begin(correlationId: string): { kind: 'new' } | { kind: 'repeat'; response: Response | undefined } {
-    if (this.#responses.has(correlationId)) return { kind: 'repeat', response: this.#responses.get(correlationId) };
-    this.#responses.set(correlationId, undefined);
-    if (this.#responses.size > this.#most) {
-      const [oldest] = this.#responses.keys();
-      this.#responses.delete(oldest!);
+    if (this.responses.has(correlationId)) return { kind: 'repeat', response: this.responses.get(correlationId) };
+    this.responses.set(correlationId, undefined);
+    if (this.responses.size > this.most) {
+      const [oldest] = this.responses.keys();
+      this.responses.delete(oldest!);
     }
     return { kind: 'new' };
   }
 
   /** Stores the response for duplicates. Must be called before sending the response, which may be lost. */
   responded(correlationId: string, response: Response): void {
-    if (this.#responses.has(correlationId)) this.#responses.set(correlationId, response);
+    if (this.responses.has(correlationId)) this.responses.set(correlationId, response);
   }
 
   /** Removes a command that failed without effect, so that a duplicate is executed. */
   forget(correlationId: string): void {
-    this.#responses.delete(correlationId);
+    this.responses.delete(correlationId);
   }
 }

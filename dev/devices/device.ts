@@ -85,36 +85,36 @@ export class SimulatedDevice {
   behaviour: Behaviour;
   /** Running firmware version; empty initially. */
   firmwareVersion: string;
-  readonly #memory = new CommandMemory();
-  readonly #base: string;
-  readonly #signingKey: string | undefined;
-  #cutAfterBytes: readonly number[];
-  #deviceId = '';
-  #apiKey = '';
+  private readonly memory = new CommandMemory();
+  private readonly base: string;
+  private readonly signingKey: string | undefined;
+  private cutAfterBytes: readonly number[];
+  private claimedId = '';
+  private claimedKey = '';
 
   constructor(options: DeviceOptions) {
-    this.#base = options.base;
+    this.base = options.base;
     this.name = options.name;
     this.hardwareId = options.hardwareId;
     this.behaviour = options.behaviour ?? { kind: 'healthy' };
-    this.#signingKey = options.signingKey;
+    this.signingKey = options.signingKey;
     this.firmwareVersion = options.firmwareVersion ?? '';
-    this.#cutAfterBytes = options.cutAfterBytes ?? [];
+    this.cutAfterBytes = options.cutAfterBytes ?? [];
   }
 
   /** Its identity; empty before the claim. */
   get deviceId(): string {
-    return this.#deviceId;
+    return this.claimedId;
   }
 
   /** Its key; empty before the claim. */
   get apiKey(): string {
-    return this.#apiKey;
+    return this.claimedKey;
   }
 
   /** The API under this device's own key. */
   get rest(): Rest {
-    return new Rest(this.#base, this.#apiKey);
+    return new Rest(this.base, this.claimedKey);
   }
 
   /**
@@ -123,27 +123,27 @@ export class SimulatedDevice {
    */
   async claim(provisionKey: string): Promise<{ device_id: string; api_key: string }> {
     const body = { provision_key: provisionKey, device_name: this.name, hardware_id: this.hardwareId };
-    const answer = await new Rest(this.#base).post<{ device_id: string; api_key: string }>('/api/v1/provision', body);
-    this.#deviceId = answer.device_id;
-    if (answer.api_key) this.#apiKey = answer.api_key;
+    const answer = await new Rest(this.base).post<{ device_id: string; api_key: string }>('/api/v1/provision', body);
+    this.claimedId = answer.device_id;
+    if (answer.api_key) this.claimedKey = answer.api_key;
     return answer;
   }
 
   /** Sets an identity obtained elsewhere. */
   adopt(identity: { deviceId: string; apiKey: string }): void {
-    this.#deviceId = identity.deviceId;
-    this.#apiKey = identity.apiKey;
+    this.claimedId = identity.deviceId;
+    this.claimedKey = identity.apiKey;
   }
 
   /** Sends readings in one request. Throws RestError if the whole request is rejected. */
   send(readings: readonly Reading[], signal?: AbortSignal): Promise<IngestAnswer> {
-    const points = readings.map((reading) => ({ device_id: this.#deviceId, ...reading }));
+    const points = readings.map((reading) => ({ device_id: this.claimedId, ...reading }));
     return this.rest.post<IngestAnswer>('/api/v1/telemetry', { points }, signal);
   }
 
   /** Polls for commands, waiting at most this long. */
   async poll(waitSeconds: number, signal?: AbortSignal): Promise<Command[]> {
-    const path = `/api/v1/devices/${this.#deviceId}/rpc/pending`;
+    const path = `/api/v1/devices/${this.claimedId}/rpc/pending`;
     const { commands } = await this.rest.get<{ commands: Command[] }>(path, { wait_seconds: waitSeconds }, signal);
     this.commands.push(...commands);
     return commands;
@@ -158,7 +158,7 @@ export class SimulatedDevice {
       } catch (error) {
         if (signal.aborted) return;
         if (error instanceof RestError && error.status === 401) throw error;
-        await this.#pause(++failures, signal);
+        await this.pause(++failures, signal);
       }
     }
   }
@@ -169,7 +169,7 @@ export class SimulatedDevice {
    */
   async obey(command: Command, signal: AbortSignal): Promise<void> {
     const { correlation_id: id, method } = command;
-    const begun = this.#memory.begin(id);
+    const begun = this.memory.begin(id);
     let response = begun.kind === 'repeat' ? begun.response : undefined;
     if (begun.kind === 'new') {
       this.executed.push(command);
@@ -178,12 +178,12 @@ export class SimulatedDevice {
         if (method === 'ota_start') await this.update(signal);
         else response = { success: true, response: { method } };
       } catch (error) {
-        this.#memory.forget(id);
+        this.memory.forget(id);
         throw error;
       }
-      if (response) this.#memory.responded(id, response);
+      if (response) this.memory.responded(id, response);
     }
-    if (response) await this.#insist('POST', `/api/v1/devices/rpc/${id}/response`, response, signal);
+    if (response) await this.insist('POST', `/api/v1/devices/rpc/${id}/response`, response, signal);
   }
 
   /**
@@ -191,9 +191,9 @@ export class SimulatedDevice {
    * response to that command.
    */
   async update(signal: AbortSignal): Promise<UpdateRecord> {
-    const assigned = await this.#insist<AssignedPackage>(
+    const assigned = await this.insist<AssignedPackage>(
       'GET',
-      `/api/v1/devices/${this.#deviceId}/ota`,
+      `/api/v1/devices/${this.claimedId}/ota`,
       undefined,
       signal,
     );
@@ -201,24 +201,24 @@ export class SimulatedDevice {
     const record: UpdateRecord = { rolloutId, packageId, version, result: 'silent', interruptions: 0 };
     this.updates.push(record);
     if (this.behaviour.kind === 'silent') return record;
-    const cutAfterBytes = this.#cutAfterBytes;
-    this.#cutAfterBytes = [];
+    const cutAfterBytes = this.cutAfterBytes;
+    this.cutAfterBytes = [];
     let reported = 0;
     try {
       const { image, interruptions } = await downloadArtifact({
-        ...{ base: this.#base, apiKey: this.#apiKey, deviceId: this.#deviceId, packageId, signal, cutAfterBytes },
+        ...{ base: this.base, apiKey: this.claimedKey, deviceId: this.claimedId, packageId, signal, cutAfterBytes },
         sizeBytes: assigned.size_bytes,
         onProgress: async (bytes) => {
           if (bytes - reported < progressBytes || bytes === assigned.size_bytes) return;
           reported = bytes;
-          await this.#report(
+          await this.report(
             { rollout_id: rolloutId, progress_percent: Math.floor((bytes * 100) / assigned.size_bytes) },
             signal,
           );
         },
       });
       record.interruptions = interruptions;
-      const refusal = refuseImage(image, { ...assigned, signature: assigned.signature ?? '' }, this.#signingKey);
+      const refusal = refuseImage(image, { ...assigned, signature: assigned.signature ?? '' }, this.signingKey);
       const result = refusal
         ? { status: 'failure' as const, firmwareVersion: this.firmwareVersion, error: refusal }
         : applyUpdate(this.behaviour, version);
@@ -226,7 +226,7 @@ export class SimulatedDevice {
       this.firmwareVersion = result.firmwareVersion;
       record.result = result.status;
       const { status, firmwareVersion, error } = result;
-      await this.#report({ rollout_id: rolloutId, status, firmware_version: firmwareVersion, error }, signal);
+      await this.report({ rollout_id: rolloutId, status, firmware_version: firmwareVersion, error }, signal);
     } catch (error) {
       if (!(error instanceof DownloadRefused)) throw error;
       // Another package was assigned during the download; its command will follow.
@@ -235,13 +235,13 @@ export class SimulatedDevice {
     return record;
   }
 
-  async #report(report: Record<string, unknown>, signal: AbortSignal): Promise<void> {
-    const body = { device_id: this.#deviceId, ...report };
-    await this.#insist('POST', `/api/v1/devices/${this.#deviceId}/ota/report`, body, signal);
+  private async report(report: Record<string, unknown>, signal: AbortSignal): Promise<void> {
+    const body = { device_id: this.claimedId, ...report };
+    await this.insist('POST', `/api/v1/devices/${this.claimedId}/ota/report`, body, signal);
   }
 
   /** Retries a request until the platform responds. Rejections are final. */
-  async #insist<Body>(method: string, path: string, body: unknown, signal: AbortSignal): Promise<Body> {
+  private async insist<Body>(method: string, path: string, body: unknown, signal: AbortSignal): Promise<Body> {
     for (let failures = 1; ; failures++) {
       let response: RestResponse<Body> | undefined;
       try {
@@ -252,11 +252,11 @@ export class SimulatedDevice {
       if (response && response.status < 300) return response.body;
       if (response && response.status < 500 && response.status !== 429)
         throw new RestError(`${method} ${path}`, response);
-      await this.#pause(failures, signal, Number(response?.headers.get('retry-after') ?? 0));
+      await this.pause(failures, signal, Number(response?.headers.get('retry-after') ?? 0));
     }
   }
 
-  async #pause(failures: number, signal: AbortSignal, leastSeconds = 0): Promise<void> {
+  private async pause(failures: number, signal: AbortSignal, leastSeconds = 0): Promise<void> {
     const milliseconds = Math.min(100 * 2 ** failures, longestPauseMilliseconds);
     await sleep(Math.max(milliseconds, leastSeconds * 1000), undefined, { signal }).catch(() => undefined);
   }

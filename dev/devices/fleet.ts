@@ -28,21 +28,21 @@ export async function forEachBounded<Item>(
 /** A fleet of simulated devices. */
 export class Fleet {
   readonly devices: readonly SimulatedDevice[];
-  readonly #concurrency: number;
-  #stop: AbortController | undefined;
-  #running: Promise<unknown> | undefined;
+  private readonly concurrency: number;
+  private abort: AbortController | undefined;
+  private running: Promise<unknown> | undefined;
 
   /** `concurrency` bounds claims and telemetry; every device polls on a connection of its own. */
   constructor(devices: readonly DeviceOptions[], concurrency = 8) {
     this.devices = devices.map((options) => new SimulatedDevice(options));
-    this.#concurrency = concurrency;
+    this.concurrency = concurrency;
   }
 
   /** Claims the identities of all devices. Returns the responses in device order. */
   async claim(provisionKey: string, onClaimed?: (count: number) => void) {
     const answers: { device_id: string; api_key: string }[] = [];
     let count = 0;
-    await forEachBounded(this.devices, this.#concurrency, async (device, index) => {
+    await forEachBounded(this.devices, this.concurrency, async (device, index) => {
       answers[index] = await device.claim(provisionKey);
       onClaimed?.(++count);
     });
@@ -59,7 +59,7 @@ export class Fleet {
     onSent?: (accepted: number) => void,
   ): Promise<{ accepted: number; rejected: number; requests: number }> {
     const total = { accepted: 0, rejected: 0, requests: 0 };
-    await forEachBounded(this.devices, this.#concurrency, async (device, index) => {
+    await forEachBounded(this.devices, this.concurrency, async (device, index) => {
       const readings = readingsOf(device, index);
       for (let first = 0; first < readings.length; first += batch) {
         const answer: IngestAnswer = await device.send(readings.slice(first, first + batch));
@@ -74,19 +74,19 @@ export class Fleet {
 
   /** Starts executing commands on all devices. A permanent error rejects the next `stop`. */
   start(): void {
-    if (this.#stop) throw new Error('the fleet is running');
+    if (this.abort) throw new Error('the fleet is running');
     const stop = new AbortController();
-    this.#stop = stop;
-    this.#running = Promise.all(this.devices.map((device) => device.run(stop.signal)));
-    this.#running.catch(() => stop.abort());
+    this.abort = stop;
+    this.running = Promise.all(this.devices.map((device) => device.run(stop.signal)));
+    this.running.catch(() => stop.abort());
   }
 
   /** Stops polling. Resolves when all devices have stopped. */
   async stop(): Promise<void> {
-    this.#stop?.abort();
-    this.#stop = undefined;
-    const running = this.#running;
-    this.#running = undefined;
+    this.abort?.abort();
+    this.abort = undefined;
+    const running = this.running;
+    this.running = undefined;
     await running;
   }
 }

@@ -5,21 +5,21 @@ type Step = () => Promise<void> | void;
 
 /** A list of what is running. */
 export class Stopping {
-  readonly #steps: Step[] = [];
-  #done: Promise<void> | undefined;
+  private readonly steps: Step[] = [];
+  private done: Promise<void> | undefined;
 
   /** Adds a component. It is stopped immediately if everything else has already been stopped. */
   async add(step: Step): Promise<void> {
-    if (this.#done) await this.#done.then(step);
-    else this.#steps.push(step);
+    if (this.done) await this.done.then(step);
+    else this.steps.push(step);
   }
 
   /** Stops everything once, however often it is called. */
   stop(): Promise<void> {
-    this.#done ??= (async () => {
-      for (const step of this.#steps.reverse()) await step();
+    this.done ??= (async () => {
+      for (const step of this.steps.reverse()) await step();
     })();
-    return this.#done;
+    return this.done;
   }
 }
 

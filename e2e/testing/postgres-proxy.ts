@@ -35,25 +35,25 @@ interface Pair {
 export class PostgresProxy {
   /** The next fault; it comes once. */
   point: FaultPoint | undefined;
-  readonly #server: Server;
-  readonly #pairs = new Set<Pair>();
-  #isAway = false;
+  private readonly server: Server;
+  private readonly pairs = new Set<Pair>();
+  private isAway = false;
 
   private constructor(target: { host: string; port: number }) {
-    this.#server = createServer((near) => {
-      if (this.#isAway) return void near.resetAndDestroy();
+    this.server = createServer((near) => {
+      if (this.isAway) return void near.resetAndDestroy();
       const far = connect(target);
       const pair: Pair = { near, far, isMarked: false, toFar: 'through', toNear: 'through', answered: undefined };
-      this.#pairs.add(pair);
+      this.pairs.add(pair);
       const end = (): void => {
         near.destroy();
         // Nobody tells the server that the client has gone.
         if (pair.toFar === 'nowhere' && !far.destroyed) return;
-        this.#pairs.delete(pair);
+        this.pairs.delete(pair);
         far.destroy();
       };
-      near.on('data', (chunk: Buffer) => this.#fromClient(pair, chunk));
-      far.on('data', (chunk: Buffer) => this.#fromServer(pair, chunk));
+      near.on('data', (chunk: Buffer) => this.fromClient(pair, chunk));
+      far.on('data', (chunk: Buffer) => this.fromServer(pair, chunk));
       for (const socket of [near, far]) socket.on('error', end).on('close', end);
     });
   }
@@ -62,8 +62,8 @@ export class PostgresProxy {
   static async before(url: string): Promise<PostgresProxy> {
     const { hostname, port } = new URL(url);
     const proxy = new PostgresProxy({ host: hostname, port: Number(port) });
-    proxy.#server.listen(0, '127.0.0.1');
-    await once(proxy.#server, 'listening');
+    proxy.server.listen(0, '127.0.0.1');
+    await once(proxy.server, 'listening');
     return proxy;
   }
 
@@ -71,14 +71,14 @@ export class PostgresProxy {
   through(url: string): string {
     const changed = new URL(url);
     changed.hostname = '127.0.0.1';
-    changed.port = String((this.#server.address() as AddressInfo).port);
+    changed.port = String((this.server.address() as AddressInfo).port);
     return changed.href;
   }
 
   /** Resets every connection, and refuses new ones until `return`. */
   leave(): void {
-    this.#isAway = true;
-    for (const { near, far } of this.#pairs) {
+    this.isAway = true;
+    for (const { near, far } of this.pairs) {
       near.resetAndDestroy();
       far.resetAndDestroy();
     }
@@ -86,9 +86,9 @@ export class PostgresProxy {
 
   /** Takes connections again; those that let nothing through are reset. */
   return(): void {
-    this.#isAway = false;
+    this.isAway = false;
     this.point = undefined;
-    for (const { near, far, toFar, toNear } of this.#pairs) {
+    for (const { near, far, toFar, toNear } of this.pairs) {
       if (toFar === 'through' && toNear === 'through') continue;
       near.resetAndDestroy();
       far.resetAndDestroy();
@@ -97,11 +97,11 @@ export class PostgresProxy {
 
   async close(): Promise<void> {
     this.leave();
-    this.#server.close();
-    await once(this.#server, 'close');
+    this.server.close();
+    await once(this.server, 'close');
   }
 
-  #fromClient(pair: Pair, chunk: Buffer): void {
+  private fromClient(pair: Pair, chunk: Buffer): void {
     const { point } = this;
     // A client writes a batch of statements at once, short enough to arrive in one piece.
     if (point && chunk.includes(point.statement)) pair.isMarked = true;
@@ -122,7 +122,7 @@ export class PostgresProxy {
     if (pair.toFar === 'through') pair.far.write(chunk);
   }
 
-  #fromServer(pair: Pair, chunk: Buffer): void {
+  private fromServer(pair: Pair, chunk: Buffer): void {
     if (pair.toNear === 'through') pair.near.write(chunk);
     const { answered } = pair;
     pair.answered = undefined;

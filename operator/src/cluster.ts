@@ -37,49 +37,49 @@ export interface ClusterOptions {
 
 /** Cache of watched objects. */
 export class Cluster {
-  readonly #reflectors = new Map<Kind, Reflector<CustomResource>>();
-  readonly #namespaces: Reflector<Namespace>;
+  private readonly reflectors = new Map<Kind, Reflector<CustomResource>>();
+  private readonly namespaces: Reflector<Namespace>;
   /** Keys by kind and namespace. */
-  readonly #byNamespace = new Map<string, Set<string>>();
-  readonly #byTenant = new Map<string, Set<string>>();
-  readonly #secret: string;
-  #listener: ClusterListener | undefined;
+  private readonly byNamespace = new Map<string, Set<string>>();
+  private readonly byTenant = new Map<string, Set<string>>();
+  private readonly secret: string;
+  private listener: ClusterListener | undefined;
 
   constructor({ secret, ...options }: ClusterOptions) {
-    this.#secret = secret;
+    this.secret = secret;
     for (const kind of kinds) {
       const onChange = (change: Change<CustomResource>): void => {
-        this.#index(kind, change);
-        this.#listener?.onResource(kind, change);
+        this.index(kind, change);
+        this.listener?.onResource(kind, change);
       };
-      this.#reflectors.set(
+      this.reflectors.set(
         kind,
         new Reflector<CustomResource>({ ...options, resource: customResources[kind], onChange }),
       );
     }
-    this.#namespaces = new Reflector<Namespace>({
+    this.namespaces = new Reflector<Namespace>({
       ...options,
       resource: namespaceResource,
       onChange: (change) => {
-        this.#indexNamespace(change);
-        this.#listener?.onNamespace(change);
+        this.indexNamespace(change);
+        this.listener?.onNamespace(change);
       },
     });
   }
 
   /** Watches everything until the signal aborts. */
   async run(signal: AbortSignal): Promise<void> {
-    await Promise.all([...this.#reflectors.values(), this.#namespaces].map((reflector) => reflector.run(signal)));
+    await Promise.all([...this.reflectors.values(), this.namespaces].map((reflector) => reflector.run(signal)));
   }
 
   /** Resolves when all initial lists are complete. */
   async synced(): Promise<void> {
-    await Promise.all([...this.#reflectors.values(), this.#namespaces].map((reflector) => reflector.synced));
+    await Promise.all([...this.reflectors.values(), this.namespaces].map((reflector) => reflector.synced));
   }
 
   /** Sets the listener for further changes. Existing objects are available through `keys`. */
   listen(listener: ClusterListener): void {
-    this.#listener = listener;
+    this.listener = listener;
   }
 
   /**
@@ -87,7 +87,7 @@ export class Cluster {
    * time.
    */
   check(now: number): void {
-    for (const [kind, reflector] of this.#reflectors) {
+    for (const [kind, reflector] of this.reflectors) {
       if (reflector.lastContact === undefined) throw new Error(`${plurals[kind]} have not been listed yet`);
       if (now - reflector.lastContact > 180_000)
         throw new Error(`no contact with the watch of ${plurals[kind]} for three minutes`);
@@ -96,18 +96,18 @@ export class Cluster {
 
   /** Returns the cached object, or undefined. */
   get<K extends Kind>(kind: K, key: ObjectKey): ObjectOf[K] | undefined {
-    return this.#reflectors.get(kind)!.get(keyText(key)) as ObjectOf[K] | undefined;
+    return this.reflectors.get(kind)!.get(keyText(key)) as ObjectOf[K] | undefined;
   }
 
   /** Returns the keys of all objects of a kind. */
   keys(kind: Kind): Iterable<string> {
-    return this.#reflectors.get(kind)!.keys();
+    return this.reflectors.get(kind)!.keys();
   }
 
   /** Yields all objects of a kind in a namespace. */
   *inNamespace<K extends Kind>(kind: K, namespace: string): Generator<ObjectOf[K]> {
-    const reflector = this.#reflectors.get(kind)!;
-    for (const key of this.#byNamespace.get(`${kind}/${namespace}`) ?? []) {
+    const reflector = this.reflectors.get(kind)!;
+    for (const key of this.byNamespace.get(`${kind}/${namespace}`) ?? []) {
       const object = reflector.get(key);
       if (object) yield object as ObjectOf[K];
     }
@@ -115,18 +115,18 @@ export class Cluster {
 
   /** Returns the cached namespace, or undefined. */
   namespace(name: string): Namespace | undefined {
-    return this.#namespaces.get(keyText({ namespace: '', name }));
+    return this.namespaces.get(keyText({ namespace: '', name }));
   }
 
   /** Returns the namespaces with a tenant's label. */
   namespacesOf(tenantId: string): Namespace[] {
-    return [...(this.#byTenant.get(tenantId) ?? [])].flatMap((name) => this.namespace(name) ?? []);
+    return [...(this.byTenant.get(tenantId) ?? [])].flatMap((name) => this.namespace(name) ?? []);
   }
 
   /** Returns the namespace that belongs to a tenant, or undefined. */
   chosenNamespace(tenantId: string): Namespace | undefined {
     const tenant = this.get('Tenant', { namespace: '', name: tenantId });
-    return tenant && chooseNamespace(tenant, this.namespacesOf(tenantId), this.#secret);
+    return tenant && chooseNamespace(tenant, this.namespacesOf(tenantId), this.secret);
   }
 
   /** Returns the tenant of a namespace, or why it has none. */
@@ -140,7 +140,7 @@ export class Cluster {
   /** Returns the tenant whose status records the namespace, regardless of the namespace's current label. */
   recordedTenant(namespace: string): string | undefined {
     for (const name of this.keys('Tenant')) {
-      const tenant = this.#reflectors.get('Tenant')!.get(name) as ObjectOf['Tenant'] | undefined;
+      const tenant = this.reflectors.get('Tenant')!.get(name) as ObjectOf['Tenant'] | undefined;
       if (tenant?.status?.namespace === namespace) return tenant.metadata.name;
     }
     return undefined;
@@ -152,17 +152,17 @@ export class Cluster {
     return !namespace || isBeingDeleted(namespace);
   }
 
-  #index(kind: Kind, { type, object }: Change<CustomResource>): void {
+  private index(kind: Kind, { type, object }: Change<CustomResource>): void {
     const { namespace = '', name } = object.metadata;
-    change(this.#byNamespace, `${kind}/${namespace}`, keyText({ namespace, name }), type !== 'deleted');
+    change(this.byNamespace, `${kind}/${namespace}`, keyText({ namespace, name }), type !== 'deleted');
   }
 
-  #indexNamespace(event: Change<Namespace>): void {
+  private indexNamespace(event: Change<Namespace>): void {
     const { name, labels } = event.object.metadata;
     const before = event.type === 'updated' ? event.previous.metadata.labels?.[tenantLabel] : undefined;
     const after = labels?.[tenantLabel];
-    if (before && before !== after) change(this.#byTenant, before, name, false);
-    if (after) change(this.#byTenant, after, name, event.type !== 'deleted');
+    if (before && before !== after) change(this.byTenant, before, name, false);
+    if (after) change(this.byTenant, after, name, event.type !== 'deleted');
   }
 }
 

@@ -56,16 +56,16 @@ type Callback<R> = (error: ServiceError | null, response: R) => void;
 
 /** gRPC client. It reconnects automatically; calls fail immediately while the data plane is unavailable. */
 export class ControlClient implements DataPlane {
-  readonly #options: Required<DataPlaneOptions>;
-  readonly #client: ControlServiceClient;
-  readonly #metadata = new Metadata();
-  #live = false;
-  #failure = 'not connected yet';
+  private readonly options: Required<DataPlaneOptions>;
+  private readonly client: ControlServiceClient;
+  private readonly metadata = new Metadata();
+  private live = false;
+  private failure = 'not connected yet';
 
   constructor(options: DataPlaneOptions) {
-    this.#options = { deadlineMs: 30_000, ...options };
-    this.#metadata.set('authorization', `Bearer ${options.secret}`);
-    this.#client = new ControlServiceClient(options.address, credentials.createInsecure(), {
+    this.options = { deadlineMs: 30_000, ...options };
+    this.metadata.set('authorization', `Bearer ${options.secret}`);
+    this.client = new ControlServiceClient(options.address, credentials.createInsecure(), {
       // Detects a vanished peer within 25 s.
       'grpc.keepalive_time_ms': 20_000,
       'grpc.keepalive_timeout_ms': 5000,
@@ -76,21 +76,21 @@ export class ControlClient implements DataPlane {
   }
 
   apply(request: ApplyRequest): Promise<ApplyResponse> {
-    return this.#call((options, done) => this.#client.apply(request, this.#metadata, options, done));
+    return this.call((options, done) => this.client.apply(request, this.metadata, options, done));
   }
 
   remove(request: RemoveRequest): Promise<RemoveResponse> {
-    return this.#call((options, done) => this.#client.remove(request, this.#metadata, options, done));
+    return this.call((options, done) => this.client.remove(request, this.metadata, options, done));
   }
 
   advanceRollout(request: AdvanceRolloutRequest): Promise<AdvanceRolloutResponse> {
-    return this.#call((options, done) => this.#client.advanceRollout(request, this.#metadata, options, done));
+    return this.call((options, done) => this.client.advanceRollout(request, this.metadata, options, done));
   }
 
   /** Returns all working copies of the data plane. */
   async listWorkingCopies(): Promise<WorkingCopy[]> {
-    const deadline = Date.now() + this.#options.deadlineMs;
-    const stream: ClientReadableStream<ListWorkingCopiesResponse> = this.#client.listWorkingCopies({}, this.#metadata, {
+    const deadline = Date.now() + this.options.deadlineMs;
+    const stream: ClientReadableStream<ListWorkingCopiesResponse> = this.client.listWorkingCopies({}, this.metadata, {
       deadline,
     });
     const copies: WorkingCopy[] = [];
@@ -102,20 +102,20 @@ export class ControlClient implements DataPlane {
 
   /** Follows the stream of changes until the signal aborts, reconnecting as necessary. */
   async watch(listener: ChangeListener, signal: AbortSignal): Promise<void> {
-    const { clock, logger } = this.#options;
+    const { clock, logger } = this.options;
     const backoff = new Backoff({ first: 200, longest: 5000 }, clock);
     while (!signal.aborted) {
       try {
-        await this.#follow(listener, signal, () => backoff.reset());
-        this.#failure = 'the data plane ended the stream';
+        await this.follow(listener, signal, () => backoff.reset());
+        this.failure = 'the data plane ended the stream';
       } catch (error) {
-        this.#failure = error instanceof Error ? error.message : String(error);
+        this.failure = error instanceof Error ? error.message : String(error);
       }
-      this.#live = false;
+      this.live = false;
       if (signal.aborted) return;
       const retryMs = backoff.next();
       logger.warn(
-        { error: this.#failure, retryMs: Math.round(retryMs) },
+        { error: this.failure, retryMs: Math.round(retryMs) },
         'lost the connection to the data plane: reconnecting',
       );
       await sleep(clock, retryMs, signal);
@@ -124,23 +124,23 @@ export class ControlClient implements DataPlane {
 
   /** Throws while the stream of changes is not established. */
   check(): void {
-    if (!this.#live) throw new Error(this.#failure);
+    if (!this.live) throw new Error(this.failure);
   }
 
   /** Closes the connection. */
   close(): void {
-    this.#client.close();
+    this.client.close();
   }
 
-  async #follow(listener: ChangeListener, signal: AbortSignal, onLive: () => void): Promise<void> {
-    const stream: ClientReadableStream<WatchResponse> = this.#client.watch({}, this.#metadata);
+  private async follow(listener: ChangeListener, signal: AbortSignal, onLive: () => void): Promise<void> {
+    const stream: ClientReadableStream<WatchResponse> = this.client.watch({}, this.metadata);
     const cancel = (): void => stream.cancel();
     signal.addEventListener('abort', cancel, { once: true });
     stream.on('data', (message: WatchResponse) => {
       if (!message.synced) return listener.onChange(message);
-      this.#live = true;
+      this.live = true;
       onLive();
-      this.#options.logger.info('connected to the data plane');
+      this.options.logger.info('connected to the data plane');
       listener.onSynced();
     });
     try {
@@ -152,9 +152,9 @@ export class ControlClient implements DataPlane {
     }
   }
 
-  #call<R>(start: (options: { deadline: number }, done: Callback<R>) => void): Promise<R> {
+  private call<R>(start: (options: { deadline: number }, done: Callback<R>) => void): Promise<R> {
     return new Promise((resolve, reject) => {
-      const deadline = Date.now() + this.#options.deadlineMs;
+      const deadline = Date.now() + this.options.deadlineMs;
       start({ deadline }, (error, response) => (error ? reject(error) : resolve(response)));
     });
   }

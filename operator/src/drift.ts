@@ -40,29 +40,29 @@ export const orphanComparisons = 10;
 /** Records what was applied and compares it with the data plane. */
 export class DriftCheck {
   /** Digests by `kind key`, each with the number of the comparison that preceded it. */
-  readonly #applied = new Map<string, { digest: bigint; since: number }>();
+  private readonly applied = new Map<string, { digest: bigint; since: number }>();
   /** `kind key` of the resource of each rollout, by rollout id. */
-  readonly #rollouts = new Map<string, string>();
+  private readonly rollouts = new Map<string, string>();
   /** Number of consecutive comparisons without a resource, by `kind key`. */
-  readonly #alone = new Map<string, number>();
-  #comparison = 0;
+  private readonly alone = new Map<string, number>();
+  private comparison = 0;
 
   /** Wraps a data plane to record what is applied and removed through it. */
   following(dataPlane: DataPlane): DataPlane {
     return {
       apply: async (request) => {
         const response = await dataPlane.apply(request);
-        this.#remember(request, response);
+        this.remember(request, response);
         return response;
       },
       remove: async (request) => {
         const response = await dataPlane.remove(request);
-        if (!response.refusal) this.#forget(request);
+        if (!response.refusal) this.forget(request);
         return response;
       },
       advanceRollout: async (request) => {
         const response = await dataPlane.advanceRollout(request);
-        if (response.observed?.phase === 'completed') this.#end(request.rollout_id);
+        if (response.observed?.phase === 'completed') this.end(request.rollout_id);
         return response;
       },
     };
@@ -70,7 +70,7 @@ export class DriftCheck {
 
   /** Begins a comparison, before the working copies are read. Later Applies are not compared. */
   begin(): void {
-    this.#comparison += 1;
+    this.comparison += 1;
   }
 
   /** Compares what was applied with the working copies. `exists` reports whether the cluster has the resource. */
@@ -84,19 +84,19 @@ export class DriftCheck {
       const key = keyText({ namespace, name });
       const id = `${kind} ${key}`;
       seen.add(id);
-      const applied = this.#applied.get(id);
-      if (applied && applied.since < this.#comparison && applied.digest !== digest) drift.changed.push({ kind, key });
+      const applied = this.applied.get(id);
+      if (applied && applied.since < this.comparison && applied.digest !== digest) drift.changed.push({ kind, key });
       // A tenant is removed only by deleting its resource, because this cannot be undone.
       if (kind === 'Tenant' || exists(kind, key)) continue;
-      const times = (this.#alone.get(id) ?? 0) + 1;
+      const times = (this.alone.get(id) ?? 0) + 1;
       alone.set(id, times % orphanComparisons);
       if (times === orphanComparisons) drift.orphans.push({ kind, tenantId: tenant_id, namespace, name });
     }
-    this.#alone.clear();
-    for (const [id, times] of alone) this.#alone.set(id, times);
-    for (const [id, { since }] of this.#applied) {
-      if (seen.has(id) || since >= this.#comparison) continue;
-      this.#applied.delete(id);
+    this.alone.clear();
+    for (const [id, times] of alone) this.alone.set(id, times);
+    for (const [id, { since }] of this.applied) {
+      if (seen.has(id) || since >= this.comparison) continue;
+      this.applied.delete(id);
       const at = id.indexOf(' ');
       const [kind, key] = [id.slice(0, at) as Kind, id.slice(at + 1)];
       if (exists(kind, key)) drift.missing.push({ kind, key });
@@ -104,27 +104,27 @@ export class DriftCheck {
     return drift;
   }
 
-  #remember(request: ApplyRequest, response: ApplyResponse): void {
+  private remember(request: ApplyRequest, response: ApplyResponse): void {
     const kind = kindOfRequest(request);
     const { namespace = '', name = '' } = request.meta ?? {};
     const id = `${kind} ${keyText({ namespace, name })}`;
     // Completed rollouts are not listed by the data plane and must not be treated as missing.
     const ended = response.ota_rollout?.phase === 'completed';
-    if (ended) this.#end(response.id);
-    else if (kind === 'OtaRollout') this.#rollouts.set(response.id, id);
-    if (response.digest === 0n || ended) this.#applied.delete(id);
-    else this.#applied.set(id, { digest: response.digest, since: this.#comparison });
+    if (ended) this.end(response.id);
+    else if (kind === 'OtaRollout') this.rollouts.set(response.id, id);
+    if (response.digest === 0n || ended) this.applied.delete(id);
+    else this.applied.set(id, { digest: response.digest, since: this.comparison });
   }
 
-  #end(rolloutId: string): void {
-    const id = this.#rollouts.get(rolloutId);
-    this.#rollouts.delete(rolloutId);
-    if (id !== undefined) this.#applied.delete(id);
+  private end(rolloutId: string): void {
+    const id = this.rollouts.get(rolloutId);
+    this.rollouts.delete(rolloutId);
+    if (id !== undefined) this.applied.delete(id);
   }
 
-  #forget({ kind, meta }: RemoveRequest): void {
+  private forget({ kind, meta }: RemoveRequest): void {
     const { namespace = '', name = '' } = meta ?? {};
-    this.#applied.delete(`${kindOf(kind)} ${keyText({ namespace, name })}`);
+    this.applied.delete(`${kindOf(kind)} ${keyText({ namespace, name })}`);
   }
 }
 

@@ -55,19 +55,19 @@ export interface OperatorOptions {
 /** The caches and controllers. */
 export class Operator {
   readonly cluster: Cluster;
-  readonly #options: Required<OperatorOptions>;
-  readonly #controllers: Readonly<Record<Kind, Controller>>;
-  readonly #events: EventRecorder;
-  readonly #statuses: StatusWriter;
-  readonly #secretAccess: SecretAccess;
-  readonly #drift = new DriftCheck();
+  private readonly options: Required<OperatorOptions>;
+  private readonly controllers: Readonly<Record<Kind, Controller>>;
+  private readonly events: EventRecorder;
+  private readonly statuses: StatusWriter;
+  private readonly secretAccess: SecretAccess;
+  private readonly drift = new DriftCheck();
 
   constructor(options: OperatorOptions) {
-    this.#options = { clock: systemClock, ...options };
-    const { client, dataPlane, logger, metrics, identity, clock } = this.#options;
-    this.cluster = new Cluster({ client, clock, logger, metrics, secret: this.#options.controlSecret });
-    this.#statuses = new StatusWriter(client, clock);
-    this.#events = new EventRecorder({
+    this.options = { clock: systemClock, ...options };
+    const { client, dataPlane, logger, metrics, identity, clock } = this.options;
+    this.cluster = new Cluster({ client, clock, logger, metrics, secret: this.options.controlSecret });
+    this.statuses = new StatusWriter(client, clock);
+    this.events = new EventRecorder({
       client,
       clock,
       logger,
@@ -75,16 +75,16 @@ export class Operator {
       component: 'kellet-operator',
       instance: identity,
     });
-    this.#secretAccess = new SecretAccess({ client, clock, role: this.#options.tenantRole });
+    this.secretAccess = new SecretAccess({ client, clock, role: this.options.tenantRole });
     const environment: Environment = {
       client,
       cluster: this.cluster,
-      dataPlane: this.#drift.following(dataPlane),
-      statuses: this.#statuses,
-      events: this.#events,
-      controlSecret: this.#options.controlSecret,
-      secretAccess: this.#secretAccess,
-      ownNamespace: this.#options.ownNamespace,
+      dataPlane: this.drift.following(dataPlane),
+      statuses: this.statuses,
+      events: this.events,
+      controlSecret: this.options.controlSecret,
+      secretAccess: this.secretAccess,
+      ownNamespace: this.options.ownNamespace,
       clock,
     };
     const tenants = new TenantReconciler(environment);
@@ -94,7 +94,7 @@ export class Operator {
     const rollouts = new Reconciler(environment, new OtaRolloutReconciler(environment));
     const controller = (kind: Kind, reconcile: Reconcile, concurrency: number): Controller =>
       new Controller({ name: kind.toLowerCase(), reconcile, clock, logger, metrics, concurrency });
-    this.#controllers = {
+    this.controllers = {
       Tenant: controller('Tenant', (key, context) => tenants.reconcile(key, context), 4),
       DeviceProfile: controller('DeviceProfile', (key, context) => profiles.reconcile(key, context), 8),
       ProvisioningTemplate: controller('ProvisioningTemplate', (key, context) => templates.reconcile(key, context), 8),
@@ -113,64 +113,64 @@ export class Operator {
     await Promise.race([this.cluster.synced(), aborted(signal)]);
     if (signal.aborted) return;
     this.cluster.listen({
-      onResource: (kind, change) => this.#onResource(kind, change),
-      onNamespace: (change) => this.#onNamespace(change),
+      onResource: (kind, change) => this.onResource(kind, change),
+      onNamespace: (change) => this.onNamespace(change),
     });
-    for (const controller of Object.values(this.#controllers)) controller.start(signal);
+    for (const controller of Object.values(this.controllers)) controller.start(signal);
     const connected = Promise.withResolvers<void>();
     const onSynced = (): void => {
-      this.#addAll();
+      this.addAll();
       connected.resolve();
     };
-    const news = this.#options.dataPlane.watch({ onSynced, onChange: (message) => this.#onNews(message) }, signal);
+    const news = this.options.dataPlane.watch({ onSynced, onChange: (message) => this.onNews(message) }, signal);
     // Without the data plane, resources at least report that they wait for it.
-    const { clock } = this.#options;
+    const { clock } = this.options;
     const patience = sleep(clock, patienceMs, signal).then(() => 'away' as const);
-    if ((await Promise.race([connected.promise, patience])) === 'away') this.#addAll();
-    const resync = this.#resync(signal);
+    if ((await Promise.race([connected.promise, patience])) === 'away') this.addAll();
+    const resync = this.resync(signal);
     const repair = repairDrift(
       {
-        ...this.#options,
-        check: this.#drift,
+        ...this.options,
+        check: this.drift,
         cluster: this.cluster,
-        intervalMs: this.#options.driftCheckMs,
-        add: ({ kind, key }) => this.#controllers[kind].queue.add(key),
+        intervalMs: this.options.driftCheckMs,
+        add: ({ kind, key }) => this.controllers[kind].queue.add(key),
       },
       signal,
     );
-    await Promise.all(Object.values(this.#controllers).map((controller) => controller.stopped()));
-    await Promise.all([news, resync, repair, this.#events.flush()]);
+    await Promise.all(Object.values(this.controllers).map((controller) => controller.stopped()));
+    await Promise.all([news, resync, repair, this.events.flush()]);
   }
 
-  #addAll(): void {
+  private addAll(): void {
     for (const kind of kinds) {
       for (const key of this.cluster.keys(kind)) {
-        this.#controllers[kind].queue.forget(key);
-        this.#controllers[kind].queue.add(key);
+        this.controllers[kind].queue.forget(key);
+        this.controllers[kind].queue.add(key);
       }
     }
   }
 
-  async #resync(signal: AbortSignal): Promise<void> {
-    const { clock } = this.#options;
+  private async resync(signal: AbortSignal): Promise<void> {
+    const { clock } = this.options;
     while (!signal.aborted) {
       await sleep(clock, resyncMs * (1 + clock.random() * 0.1), signal);
-      if (!signal.aborted) this.#addAll();
+      if (!signal.aborted) this.addAll();
     }
   }
 
-  #onResource(kind: Kind, change: Change<CustomResource>): void {
+  private onResource(kind: Kind, change: Change<CustomResource>): void {
     const { namespace = '', name } = change.object.metadata;
-    if (change.type === 'deleted') this.#statuses.forget(change.object);
-    if (concernsItself(change, (object) => this.#statuses.isOwnWrite(object))) {
-      this.#controllers[kind].queue.add(keyText({ namespace, name }));
+    if (change.type === 'deleted') this.statuses.forget(change.object);
+    if (concernsItself(change, (object) => this.statuses.isOwnWrite(object))) {
+      this.controllers[kind].queue.add(keyText({ namespace, name }));
     }
-    for (const target of dependentsOf(this.cluster, change)) this.#controllers[target.kind].queue.add(target.key);
-    if (kind === 'Tenant') this.#onTenant(change);
+    for (const target of dependentsOf(this.cluster, change)) this.controllers[target.kind].queue.add(target.key);
+    if (kind === 'Tenant') this.onTenant(change);
   }
 
   /** Reconciles a tenant's resources when its existence, namespace or readiness changes. */
-  #onTenant(change: Change<CustomResource>): void {
+  private onTenant(change: Change<CustomResource>): void {
     const tenant = change.object;
     const facts = (object: CustomResource): string =>
       JSON.stringify([
@@ -178,41 +178,41 @@ export class Operator {
         findCondition(object, 'Synced')?.status,
       ]);
     if (change.type === 'updated' && facts(change.previous) === facts(tenant)) return;
-    for (const { metadata } of this.cluster.namespacesOf(tenant.metadata.name)) this.#addNamespace(metadata.name);
+    for (const { metadata } of this.cluster.namespacesOf(tenant.metadata.name)) this.addNamespace(metadata.name);
   }
 
-  #onNamespace(change: Change<Namespace>): void {
+  private onNamespace(change: Change<Namespace>): void {
     const label = ({ metadata }: Namespace): string | undefined => metadata.labels?.[tenantLabel];
     const { object } = change;
-    if (change.type === 'deleted') this.#secretAccess.forget(object);
+    if (change.type === 'deleted') this.secretAccess.forget(object);
     if (change.type === 'updated') {
       const { previous } = change;
       if (label(previous) === label(object) && isBeingDeleted(previous) === isBeingDeleted(object)) return;
     }
     const tenants = new Set([label(object), change.type === 'updated' ? label(change.previous) : undefined]);
-    this.#addNamespace(object.metadata.name);
+    this.addNamespace(object.metadata.name);
     for (const tenant of tenants) {
       if (tenant === undefined) continue;
-      this.#controllers.Tenant.queue.add(keyText({ namespace: '', name: tenant }));
+      this.controllers.Tenant.queue.add(keyText({ namespace: '', name: tenant }));
       // A different namespace may now be the tenant's.
-      for (const { metadata } of this.cluster.namespacesOf(tenant)) this.#addNamespace(metadata.name);
+      for (const { metadata } of this.cluster.namespacesOf(tenant)) this.addNamespace(metadata.name);
     }
   }
 
-  #addNamespace(namespace: string): void {
+  private addNamespace(namespace: string): void {
     for (const kind of kinds) {
       if (kind === 'Tenant') continue;
       for (const object of this.cluster.inNamespace(kind, namespace)) {
-        this.#controllers[kind].queue.add(keyText({ namespace, name: object.metadata.name }));
+        this.controllers[kind].queue.add(keyText({ namespace, name: object.metadata.name }));
       }
     }
   }
 
-  #onNews({ kind: controlKind, namespace, name }: WatchResponse): void {
+  private onNews({ kind: controlKind, namespace, name }: WatchResponse): void {
     const kind = kindOf(controlKind);
     if (!kind) return;
     const key = keyText({ namespace, name });
-    const { queue } = this.#controllers[kind];
+    const { queue } = this.controllers[kind];
     if (kind === 'OtaRollout') queue.addAfter(key, rolloutNewsMs);
     else queue.add(key);
   }

@@ -75,49 +75,49 @@ const removalRetryMs = 10_000;
 
 /** Reconciles one kind. */
 export class Reconciler<K extends NamespacedKind> {
-  readonly #environment: Environment;
-  readonly #kind: KindReconciler<K>;
+  private readonly environment: Environment;
+  private readonly kind: KindReconciler<K>;
 
   constructor(environment: Environment, kind: KindReconciler<K>) {
-    this.#environment = environment;
-    this.#kind = kind;
+    this.environment = environment;
+    this.kind = kind;
   }
 
   /** Applies one resource to the data plane and updates its status. */
   async reconcile(key: ObjectKey, context: ReconcileContext): Promise<Outcome> {
-    const { client, cluster, statuses, dataPlane } = this.#environment;
-    let object = cluster.get(this.#kind.kind, key);
+    const { client, cluster, statuses, dataPlane } = this.environment;
+    let object = cluster.get(this.kind.kind, key);
     if (!object) return {};
     const staleMs = statuses.staleFor(object);
     if (staleMs !== undefined) return { requeueAfterMs: staleMs };
-    if (isBeingDeleted(object)) return this.#remove(object);
+    if (isBeingDeleted(object)) return this.remove(object);
     // Nothing new is applied in a terminating namespace; an unknown one will be reported by the watch.
     if (cluster.isTerminating(key.namespace)) return {};
     const tenancy = cluster.tenancyOf(key.namespace);
     if ('problem' in tenancy) {
-      return this.#write(object, object.status ?? {}, [fails('Ready', 'NoTenant', tenancy.problem)]);
+      return this.write(object, object.status ?? {}, [fails('Ready', 'NoTenant', tenancy.problem)]);
     }
     if (!isHeld(object)) object = await statuses.track(object.metadata.uid ?? '', hold(client, object));
-    const preparation = await this.#kind.prepare(object, tenancy.tenantId, context);
+    const preparation = await this.kind.prepare(object, tenancy.tenantId, context);
     if ('blocked' in preparation) {
       const status = { ...object.status, ...preparation.status };
-      return earliest(await this.#write(object, status, preparation.blocked), preparation.requeueAfterMs);
+      return earliest(await this.write(object, status, preparation.blocked), preparation.requeueAfterMs);
     }
     let response: ApplyResponse;
     try {
       response = await dataPlane.apply({ meta: toMeta(tenancy.tenantId, object), ...preparation.spec });
     } catch (error) {
       if (isOvertaken(error)) return { requeueAfterMs: overtakenRetryMs };
-      await this.#tellUnavailable(object, error);
+      await this.tellUnavailable(object, error);
       throw error;
     }
-    if (response.refusal) return this.#refused(object, response, preparation.findings, context);
-    const observation = await this.#kind.observe(object, tenancy.tenantId, response, context);
+    if (response.refusal) return this.refused(object, response, preparation.findings, context);
+    const observation = await this.kind.observe(object, tenancy.tenantId, response, context);
     const findings = mergeFindings(observation.findings, preparation.findings);
-    return earliest(await this.#write(object, observation.status, findings), observation.requeueAfterMs);
+    return earliest(await this.write(object, observation.status, findings), observation.requeueAfterMs);
   }
 
-  async #refused(
+  private async refused(
     object: ObjectOf[K],
     { refusal, id }: ApplyResponse,
     prepared: Finding[],
@@ -126,7 +126,7 @@ export class Reconciler<K extends NamespacedKind> {
     if (refusal!.reason === 'IntentCancelled') {
       logger.info('deleting a resource whose creation was cancelled');
       const { namespace = '', name, uid = '' } = object.metadata;
-      await this.#environment.client
+      await this.environment.client
         .delete(customResources[object.kind], namespace, name, uid)
         .catch((error: unknown) => {
           if (!isNotFound(error)) throw error;
@@ -134,25 +134,25 @@ export class Reconciler<K extends NamespacedKind> {
       return {};
     }
     const { final, retryMs } = meaningOf(refusal!);
-    const judged = mergeFindings(refusalFindings(refusal!, this.#kind.aspects), prepared);
+    const judged = mergeFindings(refusalFindings(refusal!, this.kind.aspects), prepared);
     const findings = withReady(judged, { reason: 'Ready', message: '' });
     if (final) findings.push(holds('Stalled', findings.at(-1)!.reason, refusal!.message));
     const status = { ...object.status, ...(id && { [idFields[object.kind]]: id }) };
-    return earliest(await this.#write(object, status, findings), retryMs);
+    return earliest(await this.write(object, status, findings), retryMs);
   }
 
   /**
    * Reports an outage in the status of a resource without conditions for this generation; others keep their conditions.
    */
-  async #tellUnavailable(object: ObjectOf[K], error: unknown): Promise<void> {
+  private async tellUnavailable(object: ObjectOf[K], error: unknown): Promise<void> {
     if (findCondition(object, 'Ready')?.observedGeneration === object.metadata.generation) return;
     const message = error instanceof Error ? error.message : String(error);
     const findings = [unknown('Synced', 'DataPlaneUnavailable', message)];
-    await this.#write(object, object.status ?? {}, withReady(findings, { reason: 'Ready', message: '' }));
+    await this.write(object, object.status ?? {}, withReady(findings, { reason: 'Ready', message: '' }));
   }
 
-  async #remove(object: ObjectOf[K]): Promise<Outcome> {
-    const { client, cluster, dataPlane, statuses } = this.#environment;
+  private async remove(object: ObjectOf[K]): Promise<Outcome> {
+    const { client, cluster, dataPlane, statuses } = this.environment;
     if (!isHeld(object)) return {};
     const { namespace = '' } = object.metadata;
     const tenancy = cluster.tenancyOf(namespace);
@@ -161,13 +161,13 @@ export class Reconciler<K extends NamespacedKind> {
     if (tenantId !== undefined) {
       const { refusal } = await dataPlane.remove({
         meta: toMeta(tenantId, object),
-        kind: controlKinds[this.#kind.kind],
+        kind: controlKinds[this.kind.kind],
         detach: cluster.isTerminating(namespace),
       });
       if (refusal) {
         const findings: Finding[] = (object.status?.conditions ?? []).filter(({ type }) => type !== 'Ready');
         const blocked = fails('Ready', 'DeletionBlocked', refusal.message);
-        return earliest(await this.#write(object, object.status ?? {}, [...findings, blocked]), removalRetryMs);
+        return earliest(await this.write(object, object.status ?? {}, [...findings, blocked]), removalRetryMs);
       }
     }
     await release(client, object);
@@ -175,15 +175,15 @@ export class Reconciler<K extends NamespacedKind> {
     return {};
   }
 
-  async #write(object: ObjectOf[K], fields: object, findings: Finding[]): Promise<Outcome> {
-    const { statuses, clock, events } = this.#environment;
+  private async write(object: ObjectOf[K], fields: object, findings: Finding[]): Promise<Outcome> {
+    const { statuses, clock, events } = this.environment;
     const generation = object.metadata.generation ?? 0;
     const conditions = toConditions(object.status?.conditions, findings, generation, clock.now());
     const status = { ...fields, observedGeneration: generation, conditions } as NonNullable<ObjectOf[K]['status']>;
     const result = await statuses.write<CustomResource>(object, status);
     if (typeof result === 'object') return { requeueAfterMs: result.deferMs };
     if (result === 'written') {
-      const tell = this.#kind.happenings?.bind(this.#kind) ?? readyHappenings;
+      const tell = this.kind.happenings?.bind(this.kind) ?? readyHappenings;
       for (const happening of tell(object.status, status)) events.record(object, happening);
     }
     return {};

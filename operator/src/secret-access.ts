@@ -75,18 +75,18 @@ export function toRoleBinding(tenant: Tenant, namespace: string, role: string, s
 
 /** Grants the operator its permissions in tenants' namespaces. */
 export class SecretAccess {
-  readonly #client: Pick<KubernetesClient, 'create' | 'apply'>;
-  readonly #clock: Clock;
-  readonly #role: string;
-  #subject: Promise<Subject> | undefined;
+  private readonly client: Pick<KubernetesClient, 'create' | 'apply'>;
+  private readonly clock: Clock;
+  private readonly role: string;
+  private subject: Promise<Subject> | undefined;
   /** Pending and completed grants, by uid of the namespace. */
-  readonly #granted = new Map<string, Promise<void>>();
+  private readonly granted = new Map<string, Promise<void>>();
 
   /** @param role name of the ClusterRole */
   constructor(options: { client: Pick<KubernetesClient, 'create' | 'apply'>; clock: Clock; role: string }) {
-    this.#client = options.client;
-    this.#clock = options.clock;
-    this.#role = options.role;
+    this.client = options.client;
+    this.clock = options.clock;
+    this.role = options.role;
   }
 
   /**
@@ -104,55 +104,55 @@ export class SecretAccess {
 
   /** Resolves once the operator has access to the Secrets of the tenant's namespace. Grants it once per namespace. */
   async ensure(tenant: Tenant, { metadata: { name, uid = name } }: Namespace): Promise<void> {
-    let granted = this.#granted.get(uid);
+    let granted = this.granted.get(uid);
     if (!granted) {
-      granted = this.#grant(tenant, name);
-      this.#granted.set(uid, granted);
-      granted.catch(() => this.#granted.delete(uid));
+      granted = this.grant(tenant, name);
+      this.granted.set(uid, granted);
+      granted.catch(() => this.granted.delete(uid));
     }
     await granted;
   }
 
   /** Makes the next `ensure` grant access again. */
   forget({ metadata: { name, uid = name } }: Namespace): void {
-    this.#granted.delete(uid);
+    this.granted.delete(uid);
   }
 
-  async #grant(tenant: Tenant, namespace: string): Promise<void> {
-    const subject = await this.#self();
-    const binding = toRoleBinding(tenant, namespace, this.#role, subject);
-    await this.#client.apply(roleBindings, binding, { fieldManager: operatorFieldManager, force: true });
-    const deadline = this.#clock.monotonic() + patienceMs;
+  private async grant(tenant: Tenant, namespace: string): Promise<void> {
+    const subject = await this.self();
+    const binding = toRoleBinding(tenant, namespace, this.role, subject);
+    await this.client.apply(roleBindings, binding, { fieldManager: operatorFieldManager, force: true });
+    const deadline = this.clock.monotonic() + patienceMs;
     // The API server's authorizer sees the binding with a short delay.
-    while (!(await this.#isAllowed(namespace))) {
-      if (this.#clock.monotonic() > deadline) {
+    while (!(await this.isAllowed(namespace))) {
+      if (this.clock.monotonic() > deadline) {
         throw new Error(
-          `the operator is not allowed to read Secrets in namespace ${namespace}: check ClusterRole ${this.#role}`,
+          `the operator is not allowed to read Secrets in namespace ${namespace}: check ClusterRole ${this.role}`,
         );
       }
-      await sleep(this.#clock, askAgainMs, never);
+      await sleep(this.clock, askAgainMs, never);
     }
   }
 
-  #self(): Promise<Subject> {
-    this.#subject ??= this.#client
+  private self(): Promise<Subject> {
+    this.subject ??= this.client
       .create<KubernetesObject & { status?: { userInfo?: { username?: string } } }>(selfReviews, {
         apiVersion: 'authentication.k8s.io/v1',
         kind: 'SelfSubjectReview',
         metadata: { name: '' },
       })
       .then(({ status }) => toSubject(status?.userInfo?.username ?? ''));
-    this.#subject.catch(() => (this.#subject = undefined));
-    return this.#subject;
+    this.subject.catch(() => (this.subject = undefined));
+    return this.subject;
   }
 
-  async #isAllowed(namespace: string): Promise<boolean> {
+  private async isAllowed(namespace: string): Promise<boolean> {
     const review: KubernetesObject & { spec: object; status?: { allowed?: boolean } } = {
       apiVersion: 'authorization.k8s.io/v1',
       kind: 'SelfSubjectAccessReview',
       metadata: { name: '' },
       spec: { resourceAttributes: { namespace, verb: 'get', version: 'v1', resource: 'secrets' } },
     };
-    return (await this.#client.create(selfAccessReviews, review)).status?.allowed === true;
+    return (await this.client.create(selfAccessReviews, review)).status?.allowed === true;
   }
 }

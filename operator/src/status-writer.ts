@@ -26,18 +26,18 @@ export type StatusWrite = 'unchanged' | 'written' | { deferMs: number };
 
 /** Writes status and records its writes. */
 export class StatusWriter {
-  readonly #client: Pick<KubernetesClient, 'apply'>;
-  readonly #clock: Clock;
+  private readonly client: Pick<KubernetesClient, 'apply'>;
+  private readonly clock: Clock;
   /** The resourceVersions of the operator's last writes, newest first, with the time of the last one, by uid. */
-  readonly #written = new Map<string, { versions: string[]; at: number }>();
+  private readonly written = new Map<string, { versions: string[]; at: number }>();
   /** Objects with a write in flight, by uid. */
-  readonly #running = new Set<string>();
+  private readonly running = new Set<string>();
   /** Time of the last status write, by uid. */
-  readonly #statusAt = new Map<string, number>();
+  private readonly statusAt = new Map<string, number>();
 
   constructor(client: Pick<KubernetesClient, 'apply'>, clock: Clock) {
-    this.#client = client;
-    this.#clock = clock;
+    this.client = client;
+    this.clock = clock;
   }
 
   /**
@@ -49,10 +49,10 @@ export class StatusWriter {
     // After server-side apply an emptied list may be read back as empty or as absent.
     if (isDeepStrictEqual(wanted, withoutEmpty(object.status))) return 'unchanged';
     const { namespace, name, uid = '' } = object.metadata;
-    const waitMs = (this.#statusAt.get(uid) ?? -Infinity) + statusIntervalMs - this.#clock.monotonic();
+    const waitMs = (this.statusAt.get(uid) ?? -Infinity) + statusIntervalMs - this.clock.monotonic();
     if (waitMs > 0) return { deferMs: waitMs };
     const kind: Kind = object.kind;
-    const write = this.#client.apply<KubernetesObject>(
+    const write = this.client.apply<KubernetesObject>(
       customResources[kind],
       {
         apiVersion,
@@ -63,21 +63,21 @@ export class StatusWriter {
       { fieldManager: operatorFieldManager, force: true, subresource: 'status' },
     );
     await this.track(uid, write);
-    this.#statusAt.set(uid, this.#clock.monotonic());
+    this.statusAt.set(uid, this.clock.monotonic());
     return 'written';
   }
 
   /** Records a write to the object with this uid, so that the watch event for it is recognised. */
   async track<T extends KubernetesObject>(uid: string, write: Promise<T>): Promise<T> {
     // The watch event may arrive before the response.
-    this.#running.add(uid);
+    this.running.add(uid);
     try {
       const written = await write;
-      const versions = [written.metadata.resourceVersion ?? '', ...(this.#written.get(uid)?.versions ?? [])];
-      this.#written.set(uid, { versions: versions.slice(0, rememberedWrites), at: this.#clock.monotonic() });
+      const versions = [written.metadata.resourceVersion ?? '', ...(this.written.get(uid)?.versions ?? [])];
+      this.written.set(uid, { versions: versions.slice(0, rememberedWrites), at: this.clock.monotonic() });
       return written;
     } finally {
-      this.#running.delete(uid);
+      this.running.delete(uid);
     }
   }
 
@@ -86,9 +86,9 @@ export class StatusWriter {
    * undefined.
    */
   staleFor(object: KubernetesObject): number | undefined {
-    const written = this.#written.get(object.metadata.uid ?? '');
+    const written = this.written.get(object.metadata.uid ?? '');
     if (!written || !isOlder(object.metadata.resourceVersion, written.versions[0])) return undefined;
-    const waited = this.#clock.monotonic() - written.at;
+    const waited = this.clock.monotonic() - written.at;
     if (waited >= longestStaleMs) return undefined;
     return Math.min(staleWaitMs.longest, Math.max(staleWaitMs.least, waited));
   }
@@ -96,14 +96,14 @@ export class StatusWriter {
   /** Reports whether a copy results from one of the operator's own recent writes. */
   isOwnWrite(object: KubernetesObject): boolean {
     const { uid = '', resourceVersion = '' } = object.metadata;
-    return this.#running.has(uid) || (this.#written.get(uid)?.versions.includes(resourceVersion) ?? false);
+    return this.running.has(uid) || (this.written.get(uid)?.versions.includes(resourceVersion) ?? false);
   }
 
   /** Drops the records of a deleted object. */
   forget(object: KubernetesObject): void {
     const { uid = '' } = object.metadata;
-    this.#written.delete(uid);
-    this.#statusAt.delete(uid);
+    this.written.delete(uid);
+    this.statusAt.delete(uid);
   }
 }
 

@@ -105,23 +105,23 @@ function takeSteps({ bundle, record }: BundleDocument, pins: readonly Pin[], log
 /** The steps so far and the current one, which a refusal names. */
 class StepLog {
   readonly steps: Step[] = [];
-  #current: StepName = 'schema';
+  private current: StepName = 'schema';
 
   begin(step: StepName): void {
-    this.#current = step;
+    this.current = step;
   }
 
   pass(detail: string): void {
-    this.steps.push({ step: this.#current, passed: true, detail });
+    this.steps.push({ step: this.current, passed: true, detail });
   }
 
   missing(detail: string): Step[] {
-    return [...this.steps, { step: this.#current, passed: false, detail }];
+    return [...this.steps, { step: this.current, passed: false, detail }];
   }
 
   refuse(verdict: 'refuted' | 'malformed', detail: string): Verdict {
     // Invalid input may be of any length, and messages may quote it.
     const short = detail.length > MAXIMUM_DETAIL ? `${detail.slice(0, MAXIMUM_DETAIL)}…` : detail;
-    return { verdict, reason: `${this.#current}: ${short}`, steps: this.missing(short) };
+    return { verdict, reason: `${this.current}: ${short}`, steps: this.missing(short) };
   }
 }

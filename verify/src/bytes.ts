@@ -101,61 +101,61 @@ export function encodeUint64(value: bigint): Uint8Array {
 
 /** Reads Bitcoin's wire formats sequentially; every method throws MalformedError if there are too few bytes. */
 export class ByteReader {
-  readonly #bytes: Uint8Array;
-  readonly #view: DataView;
-  #position = 0;
+  private readonly data: Uint8Array;
+  private readonly view: DataView;
+  private offset = 0;
 
   constructor(bytes: Uint8Array) {
-    this.#bytes = bytes;
-    this.#view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+    this.data = bytes;
+    this.view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
   }
 
   /** Number of bytes read. */
   get position(): number {
-    return this.#position;
+    return this.offset;
   }
 
   /** Number of bytes left. */
   get remaining(): number {
-    return this.#bytes.length - this.#position;
+    return this.data.length - this.offset;
   }
 
-  #advance(length: number): number {
+  private advance(length: number): number {
     if (length > this.remaining) {
-      throw new MalformedError(`ends at byte ${this.#bytes.length}, ${length - this.remaining} bytes too early`);
+      throw new MalformedError(`ends at byte ${this.data.length}, ${length - this.remaining} bytes too early`);
     }
-    const start = this.#position;
-    this.#position += length;
+    const start = this.offset;
+    this.offset += length;
     return start;
   }
 
   /** Returns a copy of the next `length` bytes. */
   bytes(length: number): Uint8Array {
-    const start = this.#advance(length);
-    return this.#bytes.slice(start, start + length);
+    const start = this.advance(length);
+    return this.data.slice(start, start + length);
   }
 
   uint8(): number {
-    return this.#view.getUint8(this.#advance(1));
+    return this.view.getUint8(this.advance(1));
   }
 
   uint32(): number {
-    return this.#view.getUint32(this.#advance(4), true);
+    return this.view.getUint32(this.advance(4), true);
   }
 
   uint64(): bigint {
-    return this.#view.getBigUint64(this.#advance(8), true);
+    return this.view.getBigUint64(this.advance(8), true);
   }
 
   /** Reads a variable-length integer; accepts only its shortest form and values up to 2^53 − 1. */
   varint(): number {
-    const at = this.#position;
+    const at = this.offset;
     const first = this.uint8();
     if (first < 0xfd) return first;
     let value: number;
     let least: number;
     if (first === 0xfd) {
-      value = this.#view.getUint16(this.#advance(2), true);
+      value = this.view.getUint16(this.advance(2), true);
       least = 0xfd;
     } else if (first === 0xfe) {
       value = this.uint32();
@@ -175,7 +175,7 @@ export class ByteReader {
    * remaining bytes, so that a short input never allocates a long list.
    */
   count(itemBytes: number): number {
-    const at = this.#position;
+    const at = this.offset;
     const count = this.varint();
     if (count * itemBytes > this.remaining) {
       throw new MalformedError(`count ${count} at byte ${at} is more than the remaining bytes hold`);
@@ -186,7 +186,7 @@ export class ByteReader {
   /** Ends reading; rejects trailing bytes. */
   end(): void {
     if (this.remaining > 0) {
-      throw new MalformedError(`${this.remaining} trailing bytes after byte ${this.#position}`);
+      throw new MalformedError(`${this.remaining} trailing bytes after byte ${this.offset}`);
     }
   }
 }

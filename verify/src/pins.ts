@@ -58,25 +58,25 @@ export function pinsOfHeaders(headers: readonly HeaderAtHeight[], source: string
 
 /** Makes pins of trusted headers one at a time, so that a long list need not be in memory. */
 export class HeaderPins {
-  readonly #source: string;
-  #last: HeaderAtHeight | undefined;
+  private readonly source: string;
+  private last: HeaderAtHeight | undefined;
 
   constructor(source: string) {
-    this.#source = source;
+    this.source = source;
   }
 
   /** Returns the pins of the next header; throws like `pinsOfHeaders`. */
   add(next: HeaderAtHeight): Pin[] {
-    const last = this.#last;
+    const last = this.last;
     if (last !== undefined && next.height <= last.height) {
       throw new MalformedError(`height ${next.height} comes after height ${last.height}`);
     }
-    this.#last = next;
+    this.last = next;
     const continues = last !== undefined && next.height === last.height + 1;
     const { header, hash } = checkRun(continues ? [last, next] : [next]).at(-1)!;
-    const own = { height: next.height, hash: toDisplayHex(hash), source: this.#source };
+    const own = { height: next.height, hash: toDisplayHex(hash), source: this.source };
     if (continues) return [own];
-    return [{ height: next.height - 1, hash: toDisplayHex(header.previousHash), source: this.#source }, own];
+    return [{ height: next.height - 1, hash: toDisplayHex(header.previousHash), source: this.source }, own];
   }
 }
 

@@ -165,11 +165,11 @@ async function measure(stack: Stack, client: KubernetesClient, report: Report): 
 
 /** Watched copies of the resources. */
 class Watched {
-  readonly #reflectors: Reflector<CustomResource>[];
-  readonly #listeners = new Set<(object: CustomResource) => void>();
+  private readonly reflectors: Reflector<CustomResource>[];
+  private readonly listeners = new Set<(object: CustomResource) => void>();
 
   constructor(client: KubernetesClient) {
-    this.#reflectors = shares.map(
+    this.reflectors = shares.map(
       ([kind]) =>
         new Reflector<CustomResource>({
           client,
@@ -178,22 +178,22 @@ class Watched {
           logger: createLogger('silent'),
           metrics: createMetrics(),
           onChange: ({ object }) => {
-            for (const listener of this.#listeners) listener(object);
+            for (const listener of this.listeners) listener(object);
           },
         }),
     );
   }
 
   async run(signal: AbortSignal): Promise<void> {
-    await Promise.all(this.#reflectors.map((reflector) => reflector.run(signal)));
+    await Promise.all(this.reflectors.map((reflector) => reflector.run(signal)));
   }
 
   async synced(): Promise<void> {
-    await Promise.all(this.#reflectors.map((reflector) => reflector.synced));
+    await Promise.all(this.reflectors.map((reflector) => reflector.synced));
   }
 
   all(): CustomResource[] {
-    return this.#reflectors.flatMap((reflector) => [...reflector.values()]);
+    return this.reflectors.flatMap((reflector) => [...reflector.values()]);
   }
 
   /** Resolves when the condition holds for every object. */
@@ -206,10 +206,10 @@ class Watched {
         if (holds(object)) open.delete(id(object));
         else open.add(id(object));
         if (open.size > 0) return;
-        this.#listeners.delete(listener);
+        this.listeners.delete(listener);
         resolve();
       };
-      this.#listeners.add(listener);
+      this.listeners.add(listener);
     });
   }
 
@@ -218,10 +218,10 @@ class Watched {
     await new Promise<void>((resolve) => {
       const listener = (object: CustomResource): void => {
         if (!holds(object)) return;
-        this.#listeners.delete(listener);
+        this.listeners.delete(listener);
         resolve();
       };
-      this.#listeners.add(listener);
+      this.listeners.add(listener);
     });
   }
 }

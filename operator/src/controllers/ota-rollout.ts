@@ -165,16 +165,16 @@ export class OtaRolloutReconciler implements KindReconciler<'OtaRollout'> {
   readonly kind = 'OtaRollout';
   readonly aspects = ['Accepted', 'ReferencesResolved', 'Synced'];
   readonly happenings = rolloutHappenings;
-  readonly #environment: Environment;
+  private readonly environment: Environment;
   /** The last complete scan of each rollout's fleet, by rollout id. */
-  readonly #looks = new Map<string, { at: number; percent: number; restUntil: number }>();
+  private readonly looks = new Map<string, { at: number; percent: number; restUntil: number }>();
 
   constructor(environment: Environment) {
-    this.#environment = environment;
+    this.environment = environment;
   }
 
   async prepare(rollout: OtaRollout): Promise<Preparation> {
-    const { cluster } = this.#environment;
+    const { cluster } = this.environment;
     const { namespace = '' } = rollout.metadata;
     const typeOf = (name: string): string | undefined => cluster.get('OtaPackage', { namespace, name })?.spec.type;
     const ahead = rolloutAhead(rollout, cluster.inNamespace('OtaRollout', namespace), typeOf);
@@ -195,7 +195,7 @@ export class OtaRolloutReconciler implements KindReconciler<'OtaRollout'> {
     context: ReconcileContext,
   ): Promise<Observation<OtaRollout>> {
     if (!ota_rollout) throw new Error('the data plane returned no observation of the rollout');
-    const { observed, requeueAfterMs } = await this.#drive(rollout, tenantId, id, ota_rollout, context);
+    const { observed, requeueAfterMs } = await this.drive(rollout, tenantId, id, ota_rollout, context);
     return {
       status: toRolloutStatus(id, observed),
       findings: rolloutFindings(observed),
@@ -204,19 +204,19 @@ export class OtaRolloutReconciler implements KindReconciler<'OtaRollout'> {
   }
 
   /** Executes decisions until there are none, or until the data plane does not execute one. */
-  async #drive(
+  private async drive(
     rollout: OtaRollout,
     tenantId: string,
     rolloutId: string,
     first: OtaRolloutObserved,
     { logger, signal }: ReconcileContext,
   ): Promise<{ observed: OtaRolloutObserved; requeueAfterMs?: number }> {
-    const { clock, dataPlane } = this.#environment;
+    const { clock, dataPlane } = this.environment;
     const { steps } = toRolloutMessage(rollout.spec);
     let observed = first;
     for (let calls = 0; calls < callsPerReconcile && !signal.aborted; calls += 1) {
-      if (observed.phase === 'completed') this.#looks.delete(rolloutId);
-      const facts = { steps, lookDue: this.#lookDue(rolloutId), restMs: this.#restMs(rolloutId, observed) };
+      if (observed.phase === 'completed') this.looks.delete(rolloutId);
+      const facts = { steps, lookDue: this.lookDue(rolloutId), restMs: this.restMs(rolloutId, observed) };
       const { action, requeueAfterMs } = decideRollout(facts, observed);
       if (!action) return { observed, requeueAfterMs };
       const asked = clock.monotonic();
@@ -226,26 +226,26 @@ export class OtaRolloutReconciler implements KindReconciler<'OtaRollout'> {
       if (action === 'schedule_devices' && answer.applied && !answer.observed.scheduling_due) {
         const now = clock.monotonic();
         const percent = answer.observed.effective_percent;
-        this.#looks.set(rolloutId, { at: now, percent, restUntil: now + restFactor * (now - asked) });
+        this.looks.set(rolloutId, { at: now, percent, restUntil: now + restFactor * (now - asked) });
       }
       const moved = answer.observed.revision !== observed.revision;
       observed = answer.observed;
       // An action without effect would be decided repeatedly, unless it was a scan that found nothing to do.
-      const looked = action === 'schedule_devices' && !this.#lookDue(rolloutId) && !observed.scheduling_due;
+      const looked = action === 'schedule_devices' && !this.lookDue(rolloutId) && !observed.scheduling_due;
       if (!moved && !looked) return { observed, requeueAfterMs: disagreementMs };
     }
     return { observed, requeueAfterMs: 0 };
   }
 
-  #lookDue(rolloutId: string): boolean {
-    const look = this.#looks.get(rolloutId);
-    return !look || this.#environment.clock.monotonic() - look.at >= longestWithoutLookMs;
+  private lookDue(rolloutId: string): boolean {
+    const look = this.looks.get(rolloutId);
+    return !look || this.environment.clock.monotonic() - look.at >= longestWithoutLookMs;
   }
 
   /** Milliseconds until the fleet may be scanned again; 0 if the share has grown since. */
-  #restMs(rolloutId: string, { effective_percent: percent }: OtaRolloutObserved): number {
-    const look = this.#looks.get(rolloutId);
+  private restMs(rolloutId: string, { effective_percent: percent }: OtaRolloutObserved): number {
+    const look = this.looks.get(rolloutId);
     if (look?.percent !== percent) return 0;
-    return Math.max(0, look.restUntil - this.#environment.clock.monotonic());
+    return Math.max(0, look.restUntil - this.environment.clock.monotonic());
   }
 }

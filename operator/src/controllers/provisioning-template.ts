@@ -77,14 +77,14 @@ export function templateRequeue(
 export class ProvisioningTemplateReconciler implements KindReconciler<'ProvisioningTemplate'> {
   readonly kind = 'ProvisioningTemplate';
   readonly aspects = ['Accepted', 'ReferencesResolved', 'KeyIssued', 'Synced'];
-  readonly #environment: Environment;
+  private readonly environment: Environment;
 
   constructor(environment: Environment) {
-    this.#environment = environment;
+    this.environment = environment;
   }
 
   async prepare(template: ProvisioningTemplate, tenantId: string): Promise<Preparation> {
-    const { client, cluster, controlSecret, secretAccess } = this.#environment;
+    const { client, cluster, controlSecret, secretAccess } = this.environment;
     const open = openProvisionKey.bind(undefined, controlSecret);
     const namespace = cluster.namespace(template.metadata.namespace ?? '')!;
     if (!template.spec.keySha256) {
@@ -131,7 +131,7 @@ export class ProvisioningTemplateReconciler implements KindReconciler<'Provision
         keySecretName: keySha256 ? undefined : (keySecretRef?.name ?? `${template.metadata.name}-provision-key`),
       },
       findings: withReady(findings, keyReasons[keyState]),
-      requeueAfterMs: templateRequeue(template, observed, this.#environment.clock.now()),
+      requeueAfterMs: templateRequeue(template, observed, this.environment.clock.now()),
     };
   }
 }

@@ -73,38 +73,38 @@ export function toNamespace(tenant: Tenant, secret: string): Namespace {
 
 /** Reconciles tenants. */
 export class TenantReconciler {
-  readonly #environment: Environment;
+  private readonly environment: Environment;
 
   constructor(environment: Environment) {
-    this.#environment = environment;
+    this.environment = environment;
   }
 
   /** Reconciles a Tenant with its namespace and the data plane. */
   async reconcile({ name }: ObjectKey, context: ReconcileContext): Promise<Outcome> {
-    const { client, cluster, dataPlane, statuses, secretAccess, ownNamespace } = this.#environment;
+    const { client, cluster, dataPlane, statuses, secretAccess, ownNamespace } = this.environment;
     let tenant = cluster.get('Tenant', { namespace: '', name });
     if (!tenant) return {};
     const staleMs = statuses.staleFor(tenant);
     if (staleMs !== undefined) return { requeueAfterMs: staleMs };
-    if (isBeingDeleted(tenant)) return this.#remove(tenant);
+    if (isBeingDeleted(tenant)) return this.remove(tenant);
     if (!isHeld(tenant)) tenant = await statuses.track(tenant.metadata.uid ?? '', hold(client, tenant));
-    const namespace = cluster.chosenNamespace(name) ?? (await this.#makeNamespace(tenant));
+    const namespace = cluster.chosenNamespace(name) ?? (await this.makeNamespace(tenant));
     if ('conflict' in namespace) {
       // The previous namespace remains recorded, because its resources are still in the data plane.
       const { namespace: recorded, namespaceUid } = tenant.status ?? {};
       const kept = { ...(recorded && { namespace: recorded }), ...(namespaceUid && { namespaceUid }) };
-      const outcome = await this.#write(tenant, kept, [fails('Ready', 'NamespaceConflict', namespace.conflict)]);
+      const outcome = await this.write(tenant, kept, [fails('Ready', 'NamespaceConflict', namespace.conflict)]);
       return earliest(outcome, conflictRetryMs);
     }
     const status = { namespace: namespace.metadata.name, namespaceUid: namespace.metadata.uid };
     if (tenant.spec.namespace !== undefined && tenant.spec.namespace !== status.namespace) {
       const message = `spec.namespace must be ${status.namespace}, the tenant's current namespace`;
-      return this.#write(tenant, status, [fails('Ready', 'NamespaceConflict', message)]);
+      return this.write(tenant, status, [fails('Ready', 'NamespaceConflict', message)]);
     }
     // Once it is gone, its deletion triggers a reconcile that creates a new one.
     if (isBeingDeleted(namespace)) {
       const message = `namespace ${status.namespace} is being deleted`;
-      return this.#write(tenant, status, [fails('Ready', 'NamespaceTerminating', message)]);
+      return this.write(tenant, status, [fails('Ready', 'NamespaceTerminating', message)]);
     }
     const places = { tenant: status.namespace, own: ownNamespace };
     const ensureAccess = (): Promise<void> => secretAccess.ensure(tenant, namespace);
@@ -118,7 +118,7 @@ export class TenantReconciler {
         found.missing,
         unknown('Synced', 'PasswordMissing', 'not applied: there is no password yet'),
       ];
-      return earliest(await this.#write(tenant, status, ready(findings)), found.retryMs);
+      return earliest(await this.write(tenant, status, ready(findings)), found.retryMs);
     }
     const message = toTenantMessage(tenant.spec, name, status.namespace, found.password);
     let response: ApplyResponse;
@@ -126,23 +126,23 @@ export class TenantReconciler {
       response = await dataPlane.apply({ meta: toMeta(name, tenant), tenant: message });
     } catch (error) {
       if (isOvertaken(error)) return { requeueAfterMs: overtakenRetryMs };
-      await this.#tellUnavailable(tenant, status, error);
+      await this.tellUnavailable(tenant, status, error);
       throw error;
     }
-    if (response.refusal) return this.#refused(tenant, status, response, found.finding, context);
+    if (response.refusal) return this.refused(tenant, status, response, found.finding, context);
     const findings = mergeFindings(
       aspects.map((aspect) => holds(aspect, aspect)),
       [found.finding],
     );
-    return this.#write(tenant, status, ready(findings));
+    return this.write(tenant, status, ready(findings));
   }
 
   /**
    * Creates the tenant's namespace, or returns the existing one with its name if it belongs to the tenant; else the
    * conflict.
    */
-  async #makeNamespace(tenant: Tenant): Promise<Namespace | { conflict: string }> {
-    const { client, controlSecret } = this.#environment;
+  private async makeNamespace(tenant: Tenant): Promise<Namespace | { conflict: string }> {
+    const { client, controlSecret } = this.environment;
     const wanted = toNamespace(tenant, controlSecret);
     try {
       return await client.create<Namespace>(namespaceResource, wanted);
@@ -153,7 +153,7 @@ export class TenantReconciler {
     return belongsTo(tenant, existing, controlSecret) ? existing : { conflict: conflictOf(tenant, existing) };
   }
 
-  async #refused(
+  private async refused(
     tenant: Tenant,
     status: object,
     { refusal }: ApplyResponse,
@@ -163,7 +163,7 @@ export class TenantReconciler {
     if (refusal!.reason === 'IntentCancelled') {
       logger.info('deleting a tenant whose creation was cancelled');
       const { name, uid = '' } = tenant.metadata;
-      await this.#environment.client.delete(customResources.Tenant, '', name, uid).catch((error: unknown) => {
+      await this.environment.client.delete(customResources.Tenant, '', name, uid).catch((error: unknown) => {
         if (!isNotFound(error)) throw error;
       });
       return {};
@@ -171,24 +171,24 @@ export class TenantReconciler {
     const { final, retryMs } = meaningOf(refusal!);
     const findings = ready(mergeFindings(refusalFindings(refusal!, aspects), [found]));
     if (final) findings.push(holds('Stalled', findings.at(-1)!.reason, refusal!.message));
-    return earliest(await this.#write(tenant, status, findings), retryMs);
+    return earliest(await this.write(tenant, status, findings), retryMs);
   }
 
-  async #tellUnavailable(tenant: Tenant, status: object, error: unknown): Promise<void> {
+  private async tellUnavailable(tenant: Tenant, status: object, error: unknown): Promise<void> {
     if (findCondition(tenant, 'Ready')?.observedGeneration === tenant.metadata.generation) return;
     const message = error instanceof Error ? error.message : String(error);
-    await this.#write(tenant, status, ready([unknown('Synced', 'DataPlaneUnavailable', message)]));
+    await this.write(tenant, status, ready([unknown('Synced', 'DataPlaneUnavailable', message)]));
   }
 
-  async #remove(tenant: Tenant): Promise<Outcome> {
-    const { client, dataPlane, statuses, events } = this.#environment;
+  private async remove(tenant: Tenant): Promise<Outcome> {
+    const { client, dataPlane, statuses, events } = this.environment;
     if (!isHeld(tenant)) return {};
     const meta = toMeta(tenant.metadata.name, tenant);
     const { refusal } = await dataPlane.remove({ meta, kind: controlKinds.Tenant, detach: false });
     if (refusal) {
       const findings: Finding[] = (tenant.status?.conditions ?? []).filter(({ type }) => type !== 'Ready');
       const blocked = [...findings, fails('Ready', 'DeletionBlocked', refusal.message)];
-      return earliest(await this.#write(tenant, { ...tenant.status }, blocked), removalRetryMs);
+      return earliest(await this.write(tenant, { ...tenant.status }, blocked), removalRetryMs);
     }
     events.record(tenant, { type: 'Normal', reason: 'DataKept', message: dataKept });
     await release(client, tenant);
@@ -196,8 +196,8 @@ export class TenantReconciler {
     return {};
   }
 
-  async #write(tenant: Tenant, fields: object, findings: Finding[]): Promise<Outcome> {
-    const { statuses, clock, events } = this.#environment;
+  private async write(tenant: Tenant, fields: object, findings: Finding[]): Promise<Outcome> {
+    const { statuses, clock, events } = this.environment;
     const generation = tenant.metadata.generation ?? 0;
     const conditions = toConditions(tenant.status?.conditions, findings, generation, clock.now());
     const status = { ...fields, observedGeneration: generation, conditions };

@@ -70,14 +70,14 @@ export interface ControllerOptions {
 export class Controller {
   readonly name: string;
   readonly queue: WorkQueue;
-  readonly #options: Required<ControllerOptions>;
-  #workers: Promise<void>[] = [];
+  private readonly options: Required<ControllerOptions>;
+  private workers: Promise<void>[] = [];
 
   constructor(options: ControllerOptions) {
     this.name = options.name;
-    this.#options = { concurrency: 4, ...options };
+    this.options = { concurrency: 4, ...options };
     this.queue = new WorkQueue({ name: options.name, clock: options.clock, metrics: options.metrics });
-    options.metrics.maxConcurrentReconciles.set({ controller: options.name }, this.#options.concurrency);
+    options.metrics.maxConcurrentReconciles.set({ controller: options.name }, this.options.concurrency);
     for (const result of ['success', 'error', 'requeue', 'requeue_after'] satisfies ReconcileResult[]) {
       options.metrics.reconciles.inc({ controller: options.name, result }, 0);
     }
@@ -87,24 +87,24 @@ export class Controller {
   start(signal: AbortSignal): void {
     signal.addEventListener('abort', () => this.queue.close(), { once: true });
     if (signal.aborted) this.queue.close();
-    this.#workers = Array.from({ length: this.#options.concurrency }, () => this.#work(signal));
+    this.workers = Array.from({ length: this.options.concurrency }, () => this.work(signal));
   }
 
   /** Resolves when all workers have ended. */
   async stopped(): Promise<void> {
-    await Promise.all(this.#workers);
+    await Promise.all(this.workers);
   }
 
-  async #work(signal: AbortSignal): Promise<void> {
+  private async work(signal: AbortSignal): Promise<void> {
     for (let key = await this.queue.get(); key !== undefined; key = await this.queue.get()) {
-      await this.#process(key, signal);
+      await this.process(key, signal);
     }
   }
 
-  async #process(key: string, signal: AbortSignal): Promise<void> {
-    const { clock, metrics, name } = this.#options;
+  private async process(key: string, signal: AbortSignal): Promise<void> {
+    const { clock, metrics, name } = this.options;
     const { namespace, name: objectName } = parseKey(key);
-    const logger = this.#options.logger.child({
+    const logger = this.options.logger.child({
       controller: name,
       ...(namespace && { namespace }),
       name: objectName,
@@ -114,18 +114,18 @@ export class Controller {
     metrics.activeWorkers.inc({ controller: name });
     let ending: { outcome: Outcome } | { error: unknown };
     try {
-      ending = { outcome: await this.#options.reconcile({ namespace, name: objectName }, { logger, signal }) };
+      ending = { outcome: await this.options.reconcile({ namespace, name: objectName }, { logger, signal }) };
     } catch (error) {
       ending = { error };
     }
     metrics.activeWorkers.dec({ controller: name });
     metrics.reconcileSeconds.observe({ controller: name }, (clock.monotonic() - started) / 1000);
-    this.#settle(key, judge(ending), 'error' in ending ? ending.error : undefined, logger);
+    this.settle(key, judge(ending), 'error' in ending ? ending.error : undefined, logger);
     this.queue.done(key);
   }
 
-  #settle(key: string, verdict: Verdict, error: unknown, logger: Logger): void {
-    const { metrics, name } = this.#options;
+  private settle(key: string, verdict: Verdict, error: unknown, logger: Logger): void {
+    const { metrics, name } = this.options;
     metrics.reconciles.inc({ controller: name, result: verdict.result });
     if (verdict.result === 'error') {
       metrics.reconcileErrors.inc({ controller: name });

@@ -59,65 +59,65 @@ interface Known {
 
 /** Writes Events in the background. */
 export class EventRecorder {
-  readonly #options: Required<EventRecorderOptions>;
+  private readonly options: Required<EventRecorderOptions>;
   /** Written events by a hash of object and content, oldest first. */
-  readonly #known = new Map<string, Known>();
-  readonly #budgets = new Map<string, { tokens: number; at: number }>();
-  #waiting = 0;
-  #tail: Promise<void> = Promise.resolve();
+  private readonly known = new Map<string, Known>();
+  private readonly budgets = new Map<string, { tokens: number; at: number }>();
+  private waiting = 0;
+  private tail: Promise<void> = Promise.resolve();
 
   constructor(options: EventRecorderOptions) {
-    this.#options = { pending: 1000, remembered: 4096, ...options };
+    this.options = { pending: 1000, remembered: 4096, ...options };
   }
 
   /** Queues an event about an object. Never throws and never waits. */
   record(object: KubernetesObject, happening: Happening): void {
-    const { metrics, pending, clock } = this.#options;
-    if (this.#waiting >= pending || !this.#allow(object.metadata.uid ?? '')) {
+    const { metrics, pending, clock } = this.options;
+    if (this.waiting >= pending || !this.allow(object.metadata.uid ?? '')) {
       metrics.eventsDropped.inc();
       return;
     }
-    this.#waiting += 1;
+    this.waiting += 1;
     const at = clock.now();
-    this.#tail = this.#tail
-      .then(() => this.#write(object, happening, at))
+    this.tail = this.tail
+      .then(() => this.write(object, happening, at))
       .catch((error: unknown) => {
         metrics.eventsDropped.inc();
         const message = error instanceof Error ? error.message : String(error);
-        this.#options.logger.warn({ error: message, reason: happening.reason }, 'failed to write an Event');
+        this.options.logger.warn({ error: message, reason: happening.reason }, 'failed to write an Event');
       })
-      .finally(() => (this.#waiting -= 1));
+      .finally(() => (this.waiting -= 1));
   }
 
   /** Resolves when all queued events have been written or dropped, or after five seconds. */
   async flush(): Promise<void> {
     const written = new AbortController();
-    const patience = sleep(this.#options.clock, 5000, written.signal);
-    await Promise.race([this.#tail, patience]).finally(() => written.abort());
+    const patience = sleep(this.options.clock, 5000, written.signal);
+    await Promise.race([this.tail, patience]).finally(() => written.abort());
   }
 
-  #allow(uid: string): boolean {
-    const now = this.#options.clock.monotonic();
-    const budget = this.#budgets.get(uid) ?? { tokens: burst, at: now };
+  private allow(uid: string): boolean {
+    const now = this.options.clock.monotonic();
+    const budget = this.budgets.get(uid) ?? { tokens: burst, at: now };
     const tokens = Math.min(burst, budget.tokens + (now - budget.at) / refillMs);
     const allowed = tokens >= 1;
-    this.#remember(this.#budgets, uid, { tokens: allowed ? tokens - 1 : tokens, at: now });
+    this.remember(this.budgets, uid, { tokens: allowed ? tokens - 1 : tokens, at: now });
     return allowed;
   }
 
-  async #write(object: KubernetesObject, happening: Happening, at: number): Promise<void> {
-    const { client, component, instance } = this.#options;
+  private async write(object: KubernetesObject, happening: Happening, at: number): Promise<void> {
+    const { client, component, instance } = this.options;
     const message = happening.message.slice(0, 1024);
     const { uid = '', name, namespace = '', resourceVersion } = object.metadata;
     const content = [uid, happening.type, happening.reason, message].join('\0');
     const id = createHash('sha256').update(content).digest('hex').slice(0, 16);
     const time = new Date(at).toISOString();
-    const known = this.#known.get(id);
+    const known = this.known.get(id);
     if (known) {
       known.count += 1;
       try {
         await client.mergePatch(events, known.namespace, known.name, { count: known.count, lastTimestamp: time });
-        this.#remember(this.#known, id, known);
+        this.remember(this.known, id, known);
         return;
       } catch (error) {
         // The server deletes Events after an hour.
@@ -152,15 +152,15 @@ export class EventRecorder {
       reportingComponent: component,
       reportingInstance: instance,
     });
-    this.#remember(this.#known, id, made);
+    this.remember(this.known, id, made);
   }
 
   /** Stores an entry as the newest and evicts the oldest ones beyond the limit. */
-  #remember<T>(map: Map<string, T>, key: string, value: T): void {
+  private remember<T>(map: Map<string, T>, key: string, value: T): void {
     map.delete(key);
     map.set(key, value);
     for (const oldest of map.keys()) {
-      if (map.size <= this.#options.remembered) break;
+      if (map.size <= this.options.remembered) break;
       map.delete(oldest);
     }
   }

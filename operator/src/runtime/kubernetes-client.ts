@@ -59,27 +59,27 @@ export function loadKubeConfig(kubeconfig: string | undefined): KubeConfig {
  * Typed requests to the Kubernetes API over keep-alive connections. Methods throw KubernetesError, or transport errors.
  */
 export class KubernetesClient {
-  readonly #config: KubeConfig;
-  readonly #server: string;
-  readonly #userAgent: string;
-  readonly #metrics: Pick<Metrics, 'clientRequests'> | undefined;
-  readonly #timeoutMs: number;
-  #credentials: Credentials | undefined;
-  #connection: { options: object; dispatcher: Dispatcher } | undefined;
+  private readonly config: KubeConfig;
+  private readonly server: string;
+  private readonly userAgent: string;
+  private readonly metrics: Pick<Metrics, 'clientRequests'> | undefined;
+  private readonly timeoutMs: number;
+  private credentials: Credentials | undefined;
+  private connection: { options: object; dispatcher: Dispatcher } | undefined;
 
   constructor(options: KubernetesClientOptions) {
     const cluster = options.config.getCurrentCluster();
     if (!cluster) throw new Error('the kubeconfig has no current cluster');
-    this.#config = options.config;
-    this.#server = cluster.server.replace(/\/$/, '');
-    this.#userAgent = options.userAgent;
-    this.#metrics = options.metrics;
-    this.#timeoutMs = options.timeoutMs ?? 30_000;
+    this.config = options.config;
+    this.server = cluster.server.replace(/\/$/, '');
+    this.userAgent = options.userAgent;
+    this.metrics = options.metrics;
+    this.timeoutMs = options.timeoutMs ?? 30_000;
   }
 
   /** Reads one object. */
   get<T extends KubernetesObject>(resource: Resource, namespace: string, name: string): Promise<T> {
-    return this.#call({ method: 'GET', path: pathOf(resource, namespace, name) });
+    return this.call({ method: 'GET', path: pathOf(resource, namespace, name) });
   }
 
   /** Reads a page of a collection. The namespace '' means all. */
@@ -89,13 +89,13 @@ export class KubernetesClient {
     query: Query = {},
     signal?: AbortSignal,
   ): Promise<ObjectList<T>> {
-    return this.#call({ method: 'GET', path: pathOf(resource, namespace), query, signal });
+    return this.call({ method: 'GET', path: pathOf(resource, namespace), query, signal });
   }
 
   /** Creates an object. */
   create<T extends KubernetesObject>(resource: Resource, object: T): Promise<T> {
     const path = pathOf(resource, object.metadata.namespace ?? '');
-    return this.#call({ method: 'POST', path, body: object });
+    return this.call({ method: 'POST', path, body: object });
   }
 
   /**
@@ -108,7 +108,7 @@ export class KubernetesClient {
     patch: object,
   ): Promise<T> {
     const path = pathOf(resource, namespace, name);
-    return this.#call({ method: 'PATCH', path, body: patch, contentType: 'application/merge-patch+json' });
+    return this.call({ method: 'PATCH', path, body: patch, contentType: 'application/merge-patch+json' });
   }
 
   /**
@@ -121,7 +121,7 @@ export class KubernetesClient {
     options: { fieldManager: string; force: boolean; subresource?: 'status' },
   ): Promise<T> {
     const path = pathOf(resource, object.metadata.namespace ?? '', object.metadata.name);
-    return this.#call({
+    return this.call({
       method: 'PATCH',
       path: options.subresource ? `${path}/${options.subresource}` : path,
       query: { fieldManager: options.fieldManager, force: options.force },
@@ -132,7 +132,7 @@ export class KubernetesClient {
 
   /** Deletes an object if it still has this uid. */
   async delete(resource: Resource, namespace: string, name: string, uid: string): Promise<void> {
-    await this.#call({ method: 'DELETE', path: pathOf(resource, namespace, name), body: { preconditions: { uid } } });
+    await this.call({ method: 'DELETE', path: pathOf(resource, namespace, name), body: { preconditions: { uid } } });
   }
 
   /** Opens a watch and returns its raw bytes: one JSON object per line. The caller limits idle time with the signal. */
@@ -143,48 +143,48 @@ export class KubernetesClient {
     signal: AbortSignal,
   ): Promise<AsyncIterable<Buffer>> {
     const call: Call = { method: 'GET', path: pathOf(resource, namespace), query: { ...query, watch: true }, signal };
-    const response = await this.#send(call, 0);
+    const response = await this.send(call, 0);
     return response.body;
   }
 
   /** Throws if the API server does not respond. */
   async ping(signal: AbortSignal): Promise<void> {
-    await this.#call({ method: 'GET', path: '/version', signal });
+    await this.call({ method: 'GET', path: '/version', signal });
   }
 
   /** Closes the keep-alive connections. */
   async close(): Promise<void> {
-    await this.#connection?.dispatcher.close();
+    await this.connection?.dispatcher.close();
   }
 
-  async #call<T>(call: Call): Promise<T> {
-    const response = await this.#send(call, this.#timeoutMs);
+  private async call<T>(call: Call): Promise<T> {
+    const response = await this.send(call, this.timeoutMs);
     return (await response.body.json()) as T;
   }
 
-  async #send(call: Call, bodyTimeout: number): Promise<Dispatcher.ResponseData> {
-    const response = await this.#sendOnce(call, bodyTimeout);
+  private async send(call: Call, bodyTimeout: number): Promise<Dispatcher.ResponseData> {
+    const response = await this.sendOnce(call, bodyTimeout);
     if (response.statusCode < 300) return response;
     const text = await response.body.text();
     // The token may have just been rotated: reread it once.
-    if (response.statusCode === 401 && this.#credentials) {
-      this.#credentials = undefined;
-      const second = await this.#sendOnce(call, bodyTimeout);
+    if (response.statusCode === 401 && this.credentials) {
+      this.credentials = undefined;
+      const second = await this.sendOnce(call, bodyTimeout);
       if (second.statusCode < 300) return second;
       throw toError(second, await second.body.text());
     }
     throw toError(response, text);
   }
 
-  async #sendOnce(call: Call, bodyTimeout: number): Promise<Dispatcher.ResponseData> {
-    const { headers, dispatcher } = await this.#authenticate();
-    const url = new URL(this.#server + call.path);
+  private async sendOnce(call: Call, bodyTimeout: number): Promise<Dispatcher.ResponseData> {
+    const { headers, dispatcher } = await this.authenticate();
+    const url = new URL(this.server + call.path);
     for (const [name, value] of Object.entries(call.query ?? {})) {
       if (value !== undefined) url.searchParams.set(name, String(value));
     }
     const body = call.body === undefined ? null : JSON.stringify(call.body);
     const count = (code: string): void => {
-      this.#metrics?.clientRequests.inc({ code, method: call.method, host: url.host });
+      this.metrics?.clientRequests.inc({ code, method: call.method, host: url.host });
     };
     try {
       const response = await request(url, {
@@ -192,13 +192,13 @@ export class KubernetesClient {
         headers: {
           ...headers,
           accept: 'application/json',
-          'user-agent': this.#userAgent,
+          'user-agent': this.userAgent,
           ...(body === null ? {} : { 'content-type': call.contentType ?? 'application/json' }),
         },
         body,
         dispatcher,
         signal: call.signal ?? null,
-        headersTimeout: this.#timeoutMs,
+        headersTimeout: this.timeoutMs,
         bodyTimeout,
       });
       count(String(response.statusCode));
@@ -209,33 +209,33 @@ export class KubernetesClient {
     }
   }
 
-  async #authenticate(): Promise<Credentials> {
-    const known = this.#credentials;
+  private async authenticate(): Promise<Credentials> {
+    const known = this.credentials;
     if (known && Date.now() - known.readAt < credentialLifetimeMs) return known;
     const options: RequestOptions = {};
-    await this.#config.applyToHTTPSOptions(options);
+    await this.config.applyToHTTPSOptions(options);
     const { ca, cert, key, pfx, passphrase, rejectUnauthorized, servername } = options;
     const connect = { ca, cert, key, pfx, passphrase, rejectUnauthorized, servername };
     const present = Object.fromEntries(
       Object.entries(connect).filter(([, value]) => value !== undefined && value !== null),
     );
     // Running requests keep the connection with the old certificate until they end.
-    if (!this.#connection || !isDeepStrictEqual(this.#connection.options, present)) {
-      this.#connection = { options: present, dispatcher: this.#connect(present) };
+    if (!this.connection || !isDeepStrictEqual(this.connection.options, present)) {
+      this.connection = { options: present, dispatcher: this.connect(present) };
     }
     const headers: Record<string, string> = {};
     for (const [name, value] of Object.entries(options.headers ?? {})) headers[name.toLowerCase()] = String(value);
     // The library caches token files for up to a minute, which is too long after a 401.
-    const provider = this.#config.getCurrentUser()?.authProvider as { config?: { tokenFile?: string } } | undefined;
+    const provider = this.config.getCurrentUser()?.authProvider as { config?: { tokenFile?: string } } | undefined;
     const tokenFile = provider?.config?.tokenFile;
     if (tokenFile) headers['authorization'] = `Bearer ${(await readFile(tokenFile, 'utf8')).trim()}`;
     if (options.auth) headers['authorization'] = `Basic ${Buffer.from(options.auth).toString('base64')}`;
-    this.#credentials = { headers, dispatcher: this.#connection.dispatcher, readAt: Date.now() };
-    return this.#credentials;
+    this.credentials = { headers, dispatcher: this.connection.dispatcher, readAt: Date.now() };
+    return this.credentials;
   }
 
-  #connect(tls: object): Dispatcher {
-    const proxy = this.#config.getCurrentCluster()?.proxyUrl;
+  private connect(tls: object): Dispatcher {
+    const proxy = this.config.getCurrentCluster()?.proxyUrl;
     if (proxy) return new ProxyAgent({ uri: proxy, requestTls: tls });
     return new Agent({ connect: { ...tls, timeout: 10_000, keepAlive: true, keepAliveInitialDelay: 15_000 } });
   }

@@ -63,64 +63,64 @@ export interface LeaderElectionOptions {
 
 /** A candidate. */
 export class LeaderElection {
-  readonly #options: Required<LeaderElectionOptions>;
-  #observed: { text: string; since: number } | undefined;
-  #lease: Lease | undefined;
+  private readonly options: Required<LeaderElectionOptions>;
+  private observed: { text: string; since: number } | undefined;
+  private lease: Lease | undefined;
 
   constructor(options: LeaderElectionOptions) {
-    this.#options = { leaseSeconds: 15, renewSeconds: 10, retrySeconds: 2, ...options };
+    this.options = { leaseSeconds: 15, renewSeconds: 10, retrySeconds: 2, ...options };
     options.metrics.leader.set({ name: options.name }, 0);
   }
 
   /** Waits until this process leads. Returns false if the signal aborts first. */
   async acquire(signal: AbortSignal): Promise<boolean> {
-    const { logger, metrics, name, identity } = this.#options;
+    const { logger, metrics, name, identity } = this.options;
     while (!signal.aborted) {
-      if (await this.#tryOnce()) {
+      if (await this.tryOnce()) {
         logger.info({ lease: name, identity }, 'leading');
         metrics.leader.set({ name }, 1);
         return true;
       }
-      await this.#pause(signal);
+      await this.pause(signal);
     }
     return false;
   }
 
   /** Renews until the signal aborts, then releases the lease. Returns false if the lease was lost. */
   async hold(signal: AbortSignal): Promise<boolean> {
-    const { clock, logger, metrics, name, renewSeconds } = this.#options;
+    const { clock, logger, metrics, name, renewSeconds } = this.options;
     let renewed = clock.monotonic();
     while (!signal.aborted) {
-      await this.#pause(signal);
+      await this.pause(signal);
       if (signal.aborted) break;
       const started = clock.monotonic();
-      if (await this.#tryOnce(renewed + renewSeconds * 1000)) renewed = started;
-      else if (this.#heldByAnother() || clock.monotonic() - renewed >= renewSeconds * 1000) {
+      if (await this.tryOnce(renewed + renewSeconds * 1000)) renewed = started;
+      else if (this.heldByAnother() || clock.monotonic() - renewed >= renewSeconds * 1000) {
         metrics.leader.set({ name }, 0);
         logger.error({ lease: name }, 'lost the lease');
         return false;
       }
     }
     metrics.leader.set({ name }, 0);
-    await this.#release();
+    await this.release();
     return true;
   }
 
-  #heldByAnother(): boolean {
-    const holder = this.#lease?.spec?.holderIdentity;
-    return holder !== undefined && holder !== '' && holder !== this.#options.identity;
+  private heldByAnother(): boolean {
+    const holder = this.lease?.spec?.holderIdentity;
+    return holder !== undefined && holder !== '' && holder !== this.options.identity;
   }
 
-  async #pause(signal: AbortSignal): Promise<void> {
-    const { clock, retrySeconds } = this.#options;
+  private async pause(signal: AbortSignal): Promise<void> {
+    const { clock, retrySeconds } = this.options;
     await sleep(clock, retrySeconds * 1000 * (1 + clock.random() * 0.2), signal);
   }
 
   /** Attempts once to acquire or renew the lease. Fails on a timeout or at the deadline. */
-  async #tryOnce(deadline = Infinity): Promise<boolean> {
-    const { clock, logger, name, renewSeconds } = this.#options;
+  private async tryOnce(deadline = Infinity): Promise<boolean> {
+    const { clock, logger, name, renewSeconds } = this.options;
     try {
-      const attempt = this.#attempt();
+      const attempt = this.attempt();
       // A hanging connection must leave time for another attempt.
       const limit = Math.min(deadline, clock.monotonic() + renewSeconds * 500);
       const done = new AbortController();
@@ -140,10 +140,10 @@ export class LeaderElection {
     }
   }
 
-  async #attempt(): Promise<boolean> {
-    const { client, clock, namespace, name, identity } = this.#options;
+  private async attempt(): Promise<boolean> {
+    const { client, clock, namespace, name, identity } = this.options;
     const now = new Date(clock.now()).toISOString().replace('Z', '000Z');
-    const ours = { holderIdentity: identity, leaseDurationSeconds: this.#options.leaseSeconds, renewTime: now };
+    const ours = { holderIdentity: identity, leaseDurationSeconds: this.options.leaseSeconds, renewTime: now };
     let lease: Lease;
     try {
       lease = await client.get<Lease>(leases, namespace, name);
@@ -155,11 +155,11 @@ export class LeaderElection {
         metadata: { namespace, name },
         spec: { ...ours, acquireTime: now, leaseTransitions: 0 },
       };
-      this.#observe(await client.create<Lease>(leases, fresh));
+      this.observe(await client.create<Lease>(leases, fresh));
       return true;
     }
-    this.#observe(lease);
-    const decision = decideLease(lease, identity, this.#observed!.since, clock.monotonic());
+    this.observe(lease);
+    const decision = decideLease(lease, identity, this.observed!.since, clock.monotonic());
     if (decision === 'wait') return false;
     const spec =
       decision === 'renew'
@@ -167,22 +167,22 @@ export class LeaderElection {
         : { ...ours, acquireTime: now, leaseTransitions: (lease.spec?.leaseTransitions ?? 0) + 1 };
     // The resourceVersion ensures that only one of two concurrent candidates wins.
     const patch = { metadata: { resourceVersion: lease.metadata.resourceVersion }, spec };
-    this.#observe(await client.mergePatch<Lease>(leases, namespace, name, patch));
+    this.observe(await client.mergePatch<Lease>(leases, namespace, name, patch));
     return true;
   }
 
-  #observe(lease: Lease): void {
-    this.#lease = lease;
+  private observe(lease: Lease): void {
+    this.lease = lease;
     const text = JSON.stringify(lease.spec ?? {});
-    if (this.#observed?.text !== text) this.#observed = { text, since: this.#options.clock.monotonic() };
+    if (this.observed?.text !== text) this.observed = { text, since: this.options.clock.monotonic() };
   }
 
   /** Releases the lease, so that the next candidate need not wait for its expiry. */
-  async #release(): Promise<void> {
-    const { client, namespace, name, logger } = this.#options;
-    if (!this.#lease || this.#heldByAnother()) return;
+  private async release(): Promise<void> {
+    const { client, namespace, name, logger } = this.options;
+    if (!this.lease || this.heldByAnother()) return;
     const patch = {
-      metadata: { resourceVersion: this.#lease.metadata.resourceVersion },
+      metadata: { resourceVersion: this.lease.metadata.resourceVersion },
       spec: { holderIdentity: '', leaseDurationSeconds: 1 },
     };
     try {

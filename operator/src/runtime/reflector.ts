@@ -43,74 +43,74 @@ type WatchEvent<T> =
 
 /** Watched cache of one kind's objects. */
 export class Reflector<T extends KubernetesObject> {
-  readonly #options: ReflectorOptions<T>;
-  readonly #objects = new Map<string, T>();
-  readonly #backoff: Backoff;
-  readonly #synced = Promise.withResolvers<void>();
-  #resourceVersion: string | undefined;
-  #lastContact: number | undefined;
+  private readonly options: ReflectorOptions<T>;
+  private readonly objects = new Map<string, T>();
+  private readonly backoff: Backoff;
+  private readonly firstList = Promise.withResolvers<void>();
+  private resourceVersion: string | undefined;
+  private contactedAt: number | undefined;
   /** Whether the watch has delivered anything since the last list. */
-  #progressed = true;
+  private progressed = true;
   /** Objects per page; undefined once the server has expired a list between two pages. */
-  #pageSize: number | undefined;
+  private pageSize: number | undefined;
 
   constructor(options: ReflectorOptions<T>) {
-    this.#options = options;
-    this.#backoff = new Backoff(options.backoff ?? { first: 250, longest: 15_000 }, options.clock);
-    this.#pageSize = options.pageSize ?? 500;
+    this.options = options;
+    this.backoff = new Backoff(options.backoff ?? { first: 250, longest: 15_000 }, options.clock);
+    this.pageSize = options.pageSize ?? 500;
   }
 
   /** Resolves when the first list is complete. */
   get synced(): Promise<void> {
-    return this.#synced.promise;
+    return this.firstList.promise;
   }
 
   /** Monotonic time of the server's last response; undefined before the first one. */
   get lastContact(): number | undefined {
-    return this.#lastContact;
+    return this.contactedAt;
   }
 
   /** Returns a cached object by the text of its key. */
   get(key: string): T | undefined {
-    return this.#objects.get(key);
+    return this.objects.get(key);
   }
 
   /** Returns all cached objects. */
   values(): Iterable<T> {
-    return this.#objects.values();
+    return this.objects.values();
   }
 
   /** Returns the keys of all cached objects. */
   keys(): Iterable<string> {
-    return this.#objects.keys();
+    return this.objects.keys();
   }
 
   /** Lists and watches until the signal aborts. Never throws: failures are logged and retried. */
   async run(signal: AbortSignal): Promise<void> {
     while (!signal.aborted) {
       try {
-        if (this.#resourceVersion === undefined) await this.#list(signal);
-        await this.#watch(signal);
+        if (this.resourceVersion === undefined) await this.list(signal);
+        await this.watch(signal);
       } catch (error) {
         if (signal.aborted) return;
-        await this.#recover(error, signal);
+        await this.recover(error, signal);
       }
     }
   }
 
-  async #recover(error: unknown, signal: AbortSignal): Promise<void> {
-    const { logger, metrics, resource, clock } = this.#options;
+  private async recover(error: unknown, signal: AbortSignal): Promise<void> {
+    const { logger, metrics, resource, clock } = this.options;
     if (isExpired(error)) {
-      this.#resourceVersion = undefined;
+      this.resourceVersion = undefined;
       metrics.watchRestarts.inc({ resource: resource.plural, cause: 'expired' });
       logger.info({ resource: resource.plural }, 'the resource version has expired: listing again');
       // Avoids listing in a loop if the server expires versions immediately.
-      if (!this.#progressed) await sleep(clock, this.#backoff.next(), signal);
-      this.#progressed = false;
+      if (!this.progressed) await sleep(clock, this.backoff.next(), signal);
+      this.progressed = false;
       return;
     }
     const asked = error instanceof KubernetesError ? (error.retryAfterSeconds ?? 0) * 1000 : 0;
-    const delay = Math.max(asked, this.#backoff.next());
+    const delay = Math.max(asked, this.backoff.next());
     metrics.watchRestarts.inc({ resource: resource.plural, cause: 'error' });
     logger.warn(
       { resource: resource.plural, error: messageOf(error), retryMs: Math.round(delay) },
@@ -119,30 +119,30 @@ export class Reflector<T extends KubernetesObject> {
     await sleep(clock, delay, signal);
   }
 
-  async #list(signal: AbortSignal): Promise<void> {
-    const { client, resource, labelSelector } = this.#options;
+  private async list(signal: AbortSignal): Promise<void> {
+    const { client, resource, labelSelector } = this.options;
     const seen = new Map<string, T>();
     let page: string | undefined;
     let resourceVersion: string;
     do {
-      const query = { limit: this.#pageSize, continue: page, labelSelector };
+      const query = { limit: this.pageSize, continue: page, labelSelector };
       const list = await client.list<T>(resource, '', query, signal).catch((error: unknown) => {
-        if (page !== undefined && isExpired(error)) this.#pageSize = undefined;
+        if (page !== undefined && isExpired(error)) this.pageSize = undefined;
         throw error;
       });
       for (const object of list.items) seen.set(keyText(keyOf(object)), object);
       page = list.metadata.continue || undefined;
       resourceVersion = list.metadata.resourceVersion;
     } while (page !== undefined);
-    this.#lastContact = this.#options.clock.monotonic();
-    for (const key of [...this.#objects.keys()]) if (!seen.has(key)) this.#remove(key);
-    for (const [key, object] of seen) this.#put(key, object);
-    this.#resourceVersion = resourceVersion;
-    this.#synced.resolve();
+    this.contactedAt = this.options.clock.monotonic();
+    for (const key of [...this.objects.keys()]) if (!seen.has(key)) this.remove(key);
+    for (const [key, object] of seen) this.put(key, object);
+    this.resourceVersion = resourceVersion;
+    this.firstList.resolve();
   }
 
-  async #watch(signal: AbortSignal): Promise<void> {
-    const { client, resource, clock, labelSelector, watchSeconds = 300, idleMs = 150_000 } = this.#options;
+  private async watch(signal: AbortSignal): Promise<void> {
+    const { client, resource, clock, labelSelector, watchSeconds = 300, idleMs = 150_000 } = this.options;
     const ended = new AbortController();
     const either = AbortSignal.any([signal, ended.signal]);
     const started = clock.monotonic();
@@ -150,14 +150,14 @@ export class Reflector<T extends KubernetesObject> {
     const idle = new IdleGuard(clock, idleMs, () => ended.abort(new Error(`no data for ${idleMs} ms`)));
     try {
       const query = {
-        resourceVersion: this.#resourceVersion,
+        resourceVersion: this.resourceVersion,
         allowWatchBookmarks: true,
         timeoutSeconds: Math.ceil(watchSeconds * (1 + clock.random())),
         labelSelector,
       };
       const chunks = await client.watch(resource, '', query, either);
       for await (const event of jsonLines<WatchEvent<T>>(idle.through(chunks))) {
-        this.#take(event);
+        this.take(event);
         events += 1;
       }
     } finally {
@@ -166,47 +166,47 @@ export class Reflector<T extends KubernetesObject> {
     }
     // Servers end watches after a while, but a watch that ends at once is a failure and needs a backoff.
     if (events === 0 && clock.monotonic() - started < 1000) throw new Error('the server ended the watch immediately');
-    this.#backoff.reset();
+    this.backoff.reset();
   }
 
-  #take(event: WatchEvent<T>): void {
+  private take(event: WatchEvent<T>): void {
     if (event.type === 'ERROR') throw new KubernetesError(event.object.code ?? 500, event.object);
     const key = keyText(keyOf(event.object));
-    if (event.type === 'DELETED') this.#remove(key, event.object);
-    else if (event.type !== 'BOOKMARK') this.#put(key, event.object);
-    this.#resourceVersion = event.object.metadata.resourceVersion;
-    this.#lastContact = this.#options.clock.monotonic();
-    this.#progressed = true;
-    this.#backoff.reset();
+    if (event.type === 'DELETED') this.remove(key, event.object);
+    else if (event.type !== 'BOOKMARK') this.put(key, event.object);
+    this.resourceVersion = event.object.metadata.resourceVersion;
+    this.contactedAt = this.options.clock.monotonic();
+    this.progressed = true;
+    this.backoff.reset();
   }
 
-  #put(key: string, object: T): void {
+  private put(key: string, object: T): void {
     // managedFields are never read, and are often the largest part of an object.
     delete (object.metadata as { managedFields?: unknown }).managedFields;
-    const previous = this.#objects.get(key);
+    const previous = this.objects.get(key);
     if (previous?.metadata.uid === object.metadata.uid) {
       if (previous?.metadata.resourceVersion === object.metadata.resourceVersion) return;
       if (isOlder(object.metadata.resourceVersion, previous?.metadata.resourceVersion)) return;
     } else if (previous) {
-      this.#remove(key);
+      this.remove(key);
     }
-    this.#objects.set(key, object);
+    this.objects.set(key, object);
     const known = previous?.metadata.uid === object.metadata.uid ? previous : undefined;
-    this.#tell(known ? { type: 'updated', object, previous: known } : { type: 'added', object });
+    this.tell(known ? { type: 'updated', object, previous: known } : { type: 'added', object });
   }
 
-  #remove(key: string, last?: T): void {
-    const known = this.#objects.get(key);
+  private remove(key: string, last?: T): void {
+    const known = this.objects.get(key);
     if (!known) return;
-    this.#objects.delete(key);
-    this.#tell({ type: 'deleted', object: last ?? known });
+    this.objects.delete(key);
+    this.tell({ type: 'deleted', object: last ?? known });
   }
 
-  #tell(change: Change<T>): void {
+  private tell(change: Change<T>): void {
     try {
-      this.#options.onChange(change);
+      this.options.onChange(change);
     } catch (error) {
-      const { resource, logger } = this.#options;
+      const { resource, logger } = this.options;
       logger.error({ resource: resource.plural, error }, 'a change handler threw');
     }
   }
@@ -214,28 +214,28 @@ export class Reflector<T extends KubernetesObject> {
 
 /** Calls back when a stream has been idle for too long, because a half-open connection never ends. */
 class IdleGuard {
-  readonly #clock: Clock;
-  readonly #milliseconds: number;
-  readonly #onIdle: () => void;
-  #cancel: () => void;
+  private readonly clock: Clock;
+  private readonly milliseconds: number;
+  private readonly onIdle: () => void;
+  private cancel: () => void;
 
   constructor(clock: Clock, milliseconds: number, onIdle: () => void) {
-    this.#clock = clock;
-    this.#milliseconds = milliseconds;
-    this.#onIdle = onIdle;
-    this.#cancel = clock.schedule(onIdle, milliseconds);
+    this.clock = clock;
+    this.milliseconds = milliseconds;
+    this.onIdle = onIdle;
+    this.cancel = clock.schedule(onIdle, milliseconds);
   }
 
   async *through(chunks: AsyncIterable<Buffer>): AsyncGenerator<Buffer> {
     for await (const chunk of chunks) {
       this.stop();
-      this.#cancel = this.#clock.schedule(this.#onIdle, this.#milliseconds);
+      this.cancel = this.clock.schedule(this.onIdle, this.milliseconds);
       yield chunk;
     }
   }
 
   stop(): void {
-    this.#cancel();
+    this.cancel();
   }
 }
 

@@ -25,126 +25,126 @@ export function failureDelay(failures: number, first: number, longest: number): 
 
 /** A work queue. */
 export class WorkQueue {
-  readonly #options: Required<WorkQueueOptions>;
+  private readonly options: Required<WorkQueueOptions>;
   /** Keys to be processed: queued ones, and those added while being processed, with the time of addition. */
-  readonly #dirty = new Map<string, number>();
-  readonly #processing = new Map<string, number>();
-  readonly #failures = new Map<string, number>();
-  readonly #delayed = new Map<string, { due: number; cancel: () => void }>();
-  readonly #waiters: ((key: string | undefined) => void)[] = [];
-  #order: string[] = [];
-  #head = 0;
-  #closed = false;
+  private readonly dirty = new Map<string, number>();
+  private readonly processing = new Map<string, number>();
+  private readonly failures = new Map<string, number>();
+  private readonly delayed = new Map<string, { due: number; cancel: () => void }>();
+  private readonly waiters: ((key: string | undefined) => void)[] = [];
+  private order: string[] = [];
+  private head = 0;
+  private closed = false;
 
   constructor(options: WorkQueueOptions) {
-    this.#options = { firstDelay: 5, longestDelay: 1_000_000, ...options };
+    this.options = { firstDelay: 5, longestDelay: 1_000_000, ...options };
   }
 
   /** Number of queued keys. */
   get length(): number {
-    return this.#order.length - this.#head;
+    return this.order.length - this.head;
   }
 
   /** Adds a key now, cancelling any pending delay. */
   add(key: string): void {
-    if (this.#closed) return;
-    this.#dropDelay(key);
-    if (this.#dirty.has(key)) return;
-    this.#options.metrics.queueAdds.inc({ name: this.#options.name });
-    this.#dirty.set(key, this.#options.clock.monotonic());
-    if (!this.#processing.has(key)) this.#enqueue(key);
+    if (this.closed) return;
+    this.dropDelay(key);
+    if (this.dirty.has(key)) return;
+    this.options.metrics.queueAdds.inc({ name: this.options.name });
+    this.dirty.set(key, this.options.clock.monotonic());
+    if (!this.processing.has(key)) this.enqueue(key);
   }
 
   /** Adds a key after a delay in milliseconds. Of several delays the shortest applies. */
   addAfter(key: string, milliseconds: number): void {
-    if (this.#closed) return;
+    if (this.closed) return;
     if (milliseconds <= 0) return this.add(key);
-    const due = this.#options.clock.monotonic() + milliseconds;
-    const known = this.#delayed.get(key);
+    const due = this.options.clock.monotonic() + milliseconds;
+    const known = this.delayed.get(key);
     if (known && known.due <= due) return;
     known?.cancel();
-    const cancel = this.#options.clock.schedule(() => {
-      this.#delayed.delete(key);
+    const cancel = this.options.clock.schedule(() => {
+      this.delayed.delete(key);
       this.add(key);
     }, milliseconds);
-    this.#delayed.set(key, { due, cancel });
+    this.delayed.set(key, { due, cancel });
   }
 
   /** Adds a key after a delay that grows with each call since `forget`. Returns the delay in milliseconds. */
   addRateLimited(key: string): number {
-    const failures = this.#failures.get(key) ?? 0;
-    this.#failures.set(key, failures + 1);
-    this.#options.metrics.queueRetries.inc({ name: this.#options.name });
-    const delay = failureDelay(failures, this.#options.firstDelay, this.#options.longestDelay);
+    const failures = this.failures.get(key) ?? 0;
+    this.failures.set(key, failures + 1);
+    this.options.metrics.queueRetries.inc({ name: this.options.name });
+    const delay = failureDelay(failures, this.options.firstDelay, this.options.longestDelay);
     this.addAfter(key, delay);
     return delay;
   }
 
   /** Resets the failures of a key. */
   forget(key: string): void {
-    this.#failures.delete(key);
+    this.failures.delete(key);
   }
 
   /** Returns the number of consecutive failures of a key. */
   failuresOf(key: string): number {
-    return this.#failures.get(key) ?? 0;
+    return this.failures.get(key) ?? 0;
   }
 
   /** Waits for a key to process; the caller must call `done` for it. Returns undefined once the queue is closed. */
   async get(): Promise<string | undefined> {
-    if (this.length > 0 && !this.#closed) return this.#take();
-    if (this.#closed) return undefined;
-    return new Promise((resolve) => this.#waiters.push(resolve));
+    if (this.length > 0 && !this.closed) return this.take();
+    if (this.closed) return undefined;
+    return new Promise((resolve) => this.waiters.push(resolve));
   }
 
   /** Marks a key as processed. If it was added in the meantime it is queued again. */
   done(key: string): void {
-    const { clock, metrics, name } = this.#options;
-    const since = this.#processing.get(key);
+    const { clock, metrics, name } = this.options;
+    const since = this.processing.get(key);
     if (since === undefined) return;
     metrics.workSeconds.observe({ name }, (clock.monotonic() - since) / 1000);
-    this.#processing.delete(key);
-    if (this.#dirty.has(key) && !this.#closed) this.#enqueue(key);
+    this.processing.delete(key);
+    if (this.dirty.has(key) && !this.closed) this.enqueue(key);
   }
 
   /** Stops handing out and accepting keys. Running work continues. */
   close(): void {
-    this.#closed = true;
-    for (const { cancel } of this.#delayed.values()) cancel();
-    this.#delayed.clear();
-    for (const resolve of this.#waiters.splice(0)) resolve(undefined);
+    this.closed = true;
+    for (const { cancel } of this.delayed.values()) cancel();
+    this.delayed.clear();
+    for (const resolve of this.waiters.splice(0)) resolve(undefined);
   }
 
-  #enqueue(key: string): void {
-    this.#order.push(key);
-    const waiter = this.#waiters.shift();
-    if (waiter) waiter(this.#take());
-    this.#measureDepth();
+  private enqueue(key: string): void {
+    this.order.push(key);
+    const waiter = this.waiters.shift();
+    if (waiter) waiter(this.take());
+    this.measureDepth();
   }
 
-  #take(): string {
-    const { clock, metrics, name } = this.#options;
-    const key = this.#order[this.#head]!;
-    this.#head += 1;
+  private take(): string {
+    const { clock, metrics, name } = this.options;
+    const key = this.order[this.head]!;
+    this.head += 1;
     // The array is compacted only occasionally, so that taking stays cheap in a long queue.
-    if (this.#head > 1024 && this.#head * 2 > this.#order.length) {
-      this.#order = this.#order.slice(this.#head);
-      this.#head = 0;
+    if (this.head > 1024 && this.head * 2 > this.order.length) {
+      this.order = this.order.slice(this.head);
+      this.head = 0;
     }
     const now = clock.monotonic();
-    metrics.queueSeconds.observe({ name }, (now - (this.#dirty.get(key) ?? now)) / 1000);
-    this.#dirty.delete(key);
-    this.#processing.set(key, now);
-    this.#measureDepth();
+    metrics.queueSeconds.observe({ name }, (now - (this.dirty.get(key) ?? now)) / 1000);
+    this.dirty.delete(key);
+    this.processing.set(key, now);
+    this.measureDepth();
     return key;
   }
 
-  #measureDepth(): void {
-    this.#options.metrics.queueDepth.set({ name: this.#options.name }, this.length);
+  private measureDepth(): void {
+    this.options.metrics.queueDepth.set({ name: this.options.name }, this.length);
   }
 
-  #dropDelay(key: string): void {
-    this.#delayed.get(key)?.cancel();
-    this.#delayed.delete(key);
+  private dropDelay(key: string): void {
+    this.delayed.get(key)?.cancel();
+    this.delayed.delete(key);
   }
 }

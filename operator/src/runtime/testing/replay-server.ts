@@ -28,32 +28,32 @@ export interface SeenRequest {
 /** Responds to each request with the next response, repeating the last one. */
 export class ReplayServer {
   readonly requests: SeenRequest[] = [];
-  readonly #answers: Answer[];
-  readonly #sockets = new Set<Socket>();
-  readonly #server: Server;
+  private readonly answers: Answer[];
+  private readonly sockets = new Set<Socket>();
+  private readonly server: Server;
 
   constructor(answers: Answer[]) {
-    this.#answers = answers;
-    this.#server = createServer((request, response) => {
+    this.answers = answers;
+    this.server = createServer((request, response) => {
       const { pathname, searchParams } = new URL(request.url ?? '/', 'http://localhost');
       const { authorization } = request.headers;
       this.requests.push({ path: pathname, query: searchParams, authorization });
-      const answer = this.#answers[Math.min(this.requests.length, this.#answers.length) - 1]!;
+      const answer = this.answers[Math.min(this.requests.length, this.answers.length) - 1]!;
       answer.before?.();
-      void this.#give(answer, response);
+      void this.give(answer, response);
     });
-    this.#server.on('connection', (socket: Socket) => {
-      this.#sockets.add(socket);
+    this.server.on('connection', (socket: Socket) => {
+      this.sockets.add(socket);
       socket.setNoDelay(true);
-      socket.on('close', () => this.#sockets.delete(socket));
+      socket.on('close', () => this.sockets.delete(socket));
     });
   }
 
   /** Listens on a free port. Returns a kubeconfig for the server, optionally with a token file. */
   async start(tokenFile?: string): Promise<KubeConfig> {
-    this.#server.listen(0, '127.0.0.1');
-    await once(this.#server, 'listening');
-    const { port } = this.#server.address() as AddressInfo;
+    this.server.listen(0, '127.0.0.1');
+    await once(this.server, 'listening');
+    const { port } = this.server.address() as AddressInfo;
     const config = new KubeConfig();
     const user = { name: 'replay', ...(tokenFile && { authProvider: { name: 'tokenFile', config: { tokenFile } } }) };
     config.loadFromClusterAndUser({ name: 'replay', server: `http://127.0.0.1:${port}`, skipTLSVerify: true }, user);
@@ -72,12 +72,15 @@ export class ReplayServer {
 
   /** Closes the server and all connections. */
   async stop(): Promise<void> {
-    this.#server.close();
-    for (const socket of this.#sockets) socket.destroy();
-    await once(this.#server, 'close');
+    this.server.close();
+    for (const socket of this.sockets) socket.destroy();
+    await once(this.server, 'close');
   }
 
-  async #give({ status = 200, headers, body, chunkBytes, end }: Answer, response: ServerResponse): Promise<void> {
+  private async give(
+    { status = 200, headers, body, chunkBytes, end }: Answer,
+    response: ServerResponse,
+  ): Promise<void> {
     response.on('error', () => undefined);
     response.writeHead(status, { 'content-type': 'application/json', ...headers });
     response.flushHeaders();

@@ -3,21 +3,21 @@ import type { Clock } from '../clock.ts';
 
 /** A clock that advances only with `advance`, and whose wall clock can be set. */
 export class TestClock implements Clock {
-  #now = 1_000_000;
-  #offset = 0;
-  #timers: { due: number; callback: () => void }[] = [];
+  private monotonicNow = 1_000_000;
+  private offset = 0;
+  private timers: { due: number; callback: () => void }[] = [];
 
   now(): number {
-    return this.#now + this.#offset;
+    return this.monotonicNow + this.offset;
   }
 
   monotonic(): number {
-    return this.#now;
+    return this.monotonicNow;
   }
 
   /** Moves the wall clock forward, or back if negative, like an administrator or NTP. */
   setWallClock(milliseconds: number): void {
-    this.#offset += milliseconds;
+    this.offset += milliseconds;
   }
 
   /** Always 0.5, so that jittered delays are predictable. */
@@ -26,31 +26,31 @@ export class TestClock implements Clock {
   }
 
   schedule(callback: () => void, milliseconds: number): () => void {
-    const timer = { due: this.#now + milliseconds, callback };
-    this.#timers.push(timer);
+    const timer = { due: this.monotonicNow + milliseconds, callback };
+    this.timers.push(timer);
     return () => {
-      this.#timers = this.#timers.filter((other) => other !== timer);
+      this.timers = this.timers.filter((other) => other !== timer);
     };
   }
 
   /** Returns the remaining delays of the pending timers in milliseconds, shortest first. */
   pending(): number[] {
-    return this.#timers.map((timer) => timer.due - this.#now).sort((a, b) => a - b);
+    return this.timers.map((timer) => timer.due - this.monotonicNow).sort((a, b) => a - b);
   }
 
   /** Advances time, runs due timers in order, and lets promises settle. */
   async advance(milliseconds: number): Promise<void> {
-    const end = this.#now + milliseconds;
+    const end = this.monotonicNow + milliseconds;
     await settle();
     for (;;) {
-      const next = this.#timers.filter((timer) => timer.due <= end).sort((a, b) => a.due - b.due)[0];
+      const next = this.timers.filter((timer) => timer.due <= end).sort((a, b) => a.due - b.due)[0];
       if (!next) break;
-      this.#now = next.due;
-      this.#timers = this.#timers.filter((timer) => timer !== next);
+      this.monotonicNow = next.due;
+      this.timers = this.timers.filter((timer) => timer !== next);
       next.callback();
       await settle();
     }
-    this.#now = end;
+    this.monotonicNow = end;
   }
 }
 
