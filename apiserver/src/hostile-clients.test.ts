@@ -114,7 +114,7 @@ describe('kellet-apiserver among hostile clients', function () {
     const reports: AttackReport[] = [];
     const children = attacks.map((one, index) => {
       const child = fork(path.join(import.meta.dirname, 'testing/test-hostile-clients.ts'));
-      child.send({ ...one, port: server.ports.restPort });
+      child.send({ ...one, port: one.kind === 'grpc' ? server.ports.grpcPort : server.ports.restPort });
       child.on('message', (report) => (reports[index] = report as AttackReport));
       return child;
     });
@@ -209,6 +209,34 @@ describe('kellet-apiserver among hostile clients', function () {
     const next = `GET /x HTTP/1.1\r\nHost: a\r\nX-Filler: ${'x'.repeat(14_000)}\r\n\r\n`;
     const seen = await attack([{ kind: 'pipeline', connections: 100, request: first + next.repeat(500) }], post);
     expectHarmless(seen);
+  });
+
+  it('gives health and reflection calls little memory and time', async () => {
+    const framed = (message: Buffer, length = message.length) => {
+      const head = Buffer.alloc(5);
+      head.writeUInt32BE(length, 1);
+      return Buffer.concat([head, message]);
+    };
+    const name = 'kellet/v1/ota.proto';
+    const request = framed(Buffer.concat([Buffer.from([0x1a, name.length]), Buffer.from(name)]));
+    const reflection = Buffer.concat(Array.from({ length: 200 }, () => request)).toString('base64');
+    const large = framed(Buffer.alloc(3_500_000), 4 * mebibyte).toString('base64');
+    const seen = await attack(
+      [
+        {
+          ...{ kind: 'grpc', connections: 2, calls: 20, body: reflection },
+          request: '/grpc.reflection.v1.ServerReflection/ServerReflectionInfo',
+        },
+        { kind: 'grpc', connections: 2, calls: 30, body: large, request: '/grpc.health.v1.Health/Check' },
+        {
+          ...{ kind: 'grpc', connections: 4, calls: 500, body: framed(Buffer.alloc(0)).toString('base64') },
+          request: '/grpc.health.v1.Health/Watch',
+        },
+      ],
+      post,
+    );
+    expectHarmless(seen);
+    for (const { opened } of seen.reports) expect(opened).to.be.at.least(2);
   });
 
   it('lets a slow reader of /ws go before it costs much', async () => {

@@ -1,22 +1,26 @@
-// For tests: a process of clients that mean harm. Its parent sends an Attack and is told once a second
-// what came of it; it goes on until the parent is gone.
+// For tests: a process of hostile clients. Its parent sends an Attack and receives a report every second; the attack
+// continues until the parent disconnects.
+import { connect as connectHttp2 } from 'node:http2';
 import { connect, type Socket } from 'node:net';
 
 /** What the clients do. */
 export interface Attack {
-  readonly kind: 'flood /ws' | 'watch' | 'hold bodies' | 'pipeline';
+  readonly kind: 'flood /ws' | 'watch' | 'hold bodies' | 'pipeline' | 'grpc';
   readonly port: number;
   /** Connections at a time; one that ends is replaced after a moment. */
   readonly connections: number;
-  /** The request that each begins with. */
+  /** The request that each begins with; for `grpc`, the path of the method. */
   readonly request: string;
+  /** `grpc`: concurrent calls per connection, and the bytes that each sends over and over without ending the request. */
+  readonly calls?: number;
+  readonly body?: string;
   /** `flood /ws`: bytes of each message. */
   readonly messageBytes?: number;
   /** `watch`: the message. */
   readonly message?: string;
 }
 
-/** What a parent is told. */
+/** What the parent receives. */
 export interface AttackReport {
   readonly opened: number;
   readonly closed: number;
@@ -31,6 +35,35 @@ function frame(text: string): Buffer {
   head[1] = 0x80 | 127;
   head.writeBigUInt64BE(BigInt(payload.length), 2);
   return Buffer.concat([head, payload]);
+}
+
+/** Opens HTTP/2 connections that never read a response, each with many unfinished calls. */
+function runGrpc({ port, connections, request, calls = 1, body = '' }: Attack): void {
+  let [opened, closed, sentBytes] = [0, 0, 0];
+  setInterval(() => process.send!({ opened, closed, sentBytes } satisfies AttackReport, () => undefined), 1000);
+  const bytes = Buffer.from(body, 'base64');
+  const open = (): void => {
+    const session = connectHttp2(`http://127.0.0.1:${port}`, { settings: { initialWindowSize: 0 } });
+    session.on('error', () => undefined);
+    session.once('close', () => {
+      closed += 1;
+      setTimeout(open, 1000);
+    });
+    session.once('connect', () => {
+      opened += 1;
+      for (let index = 0; index < calls; index += 1) {
+        const headers = { ':method': 'POST', ':path': request, 'content-type': 'application/grpc', te: 'trailers' };
+        const stream = session.request(headers);
+        stream.on('error', () => undefined).pause();
+        const send = (): void => {
+          sentBytes += bytes.length;
+          if (sentBytes < 400_000_000) stream.write(bytes, (error) => error ?? setImmediate(send));
+        };
+        if (bytes.length > 0) send();
+      }
+    });
+  };
+  for (let index = 0; index < connections; index += 1) open();
 }
 
 function run({ kind, port, connections, request, messageBytes = 0, message: subscription = '' }: Attack): void {
@@ -71,4 +104,8 @@ function run({ kind, port, connections, request, messageBytes = 0, message: subs
 }
 
 process.on('disconnect', () => process.exit(0));
-process.once('message', (attack) => run(attack as Attack));
+process.once('message', (message) => {
+  const attack = message as Attack;
+  if (attack.kind === 'grpc') runGrpc(attack);
+  else run(attack);
+});

@@ -21,7 +21,7 @@ import { credentialOf } from '../admission/authenticate.ts';
 import type { CallMetrics } from '../observability/call-metrics.ts';
 import { endCall, traceCall } from '../observability/call-trace.ts';
 import { isPublic } from '../admission/authorize.ts';
-import { strangerBodyBytes, type BodyMemory } from '../http/body-memory.ts';
+import { probeMessageBytes, strangerBodyBytes, type BodyMemory } from '../http/body-memory.ts';
 import type { AddressOf } from '../admission/client-address.ts';
 import { timeoutForm } from '../http/deadline.ts';
 import { addressOfCall, grpcRequestId, maximumMessageBytes, statusOf, toStatus } from './grpc-call.ts';
@@ -105,7 +105,7 @@ export class RunningCall {
   }
 }
 
-/** Admits calls of the contract's methods; those of other services (health, reflection) pass. */
+/** Admits calls of the contract's methods; those of other services (health, reflection) need no credential. */
 export class GrpcAdmission {
   private readonly parts: GrpcAdmissionParts;
   private readonly methods: ReadonlyMap<string, DescMethod>;
@@ -124,7 +124,7 @@ export class GrpcAdmission {
   /** Must be the interceptor closest to the wire, next to grpc-js. */
   readonly interceptor: ServerInterceptor = ({ path, requestStream }, call) => {
     const method = this.methods.get(path);
-    if (!method) return new ServerInterceptingCall(call);
+    if (!method) return this.limitProbe(call);
     const isOpen = isPublic(accessOf(method));
     if (isOpen) limitMessage(call, strangerBodyBytes);
     let running: RunningCall | undefined;
@@ -187,6 +187,32 @@ export class GrpcAdmission {
       },
     });
   };
+
+  /** Limits the message size of a call of health or reflection, and how many of them an address may have running. */
+  private limitProbe(call: ServerInterceptingCallInterface): ServerInterceptingCall {
+    limitMessage(call, probeMessageBytes);
+    let hold: Hold | undefined;
+    let hasStatus = false;
+    const sendStatus = call.sendStatus.bind(call);
+    const sendMessage = call.sendMessage.bind(call);
+    call.sendMessage = (message, sent) => {
+      if (!hasStatus) sendMessage(message, sent);
+    };
+    call.sendStatus = (outcome) => {
+      hasStatus = true;
+      hold?.release();
+      sendStatus(outcome);
+    };
+    const crowded = { code: status.UNAVAILABLE, details: 'too many health and reflection calls: try again' };
+    const onReceiveMetadata: MetadataListener = (metadata, proceed) => {
+      const address = addressOfCall(this.parts.addressOf, call.getPeer(), metadata);
+      hold = this.parts.memory.holdProbe(address, () => call.sendStatus(crowded));
+      proceed(metadata);
+    };
+    return new ServerInterceptingCall(call, {
+      start: (next) => next({ onReceiveMetadata, onCancel: () => hold?.release() }),
+    });
+  }
 
   /** Reserves the maximum message size for a caller without a credential, until the message has arrived. */
   private holdMessage(call: ServerInterceptingCallInterface, running: RunningCall): Hold {

@@ -33,7 +33,7 @@ export function addReflection(server: ServiceHost, offered: readonly DescService
   // Types carried in grpc-status-details-bin; no service refers to them.
   collect(file_google_rpc_error_details, files, symbols, extensions);
 
-  const answer = (request: ServerReflectionRequest): ServerReflectionResponse['messageResponse'] => {
+  const responseTo = (request: ServerReflectionRequest): ServerReflectionResponse['messageResponse'] => {
     const { messageRequest } = request;
     switch (messageRequest.case) {
       case 'listServices': {
@@ -44,35 +44,37 @@ export function addReflection(server: ServiceHost, offered: readonly DescService
         return value.messageResponse;
       }
       case 'fileByFilename':
-        return fileAnswer(files.get(messageRequest.value));
+        return fileResponse(files.get(messageRequest.value));
       case 'fileContainingSymbol':
-        return fileAnswer(symbols.get(messageRequest.value));
+        return fileResponse(symbols.get(messageRequest.value));
       case 'fileContainingExtension': {
         const { containingType, extensionNumber } = messageRequest.value;
-        return fileAnswer(extensions.get(containingType)?.get(extensionNumber));
+        return fileResponse(extensions.get(containingType)?.get(extensionNumber));
       }
       case 'allExtensionNumbersOfType': {
         const baseTypeName = messageRequest.value;
         const known = extensions.get(baseTypeName);
-        if (!known && !symbols.has(baseTypeName)) return errorAnswer(status.NOT_FOUND, 'not found');
+        if (!known && !symbols.has(baseTypeName)) return errorResponse(status.NOT_FOUND, 'not found');
         const value = { baseTypeName, extensionNumber: [...(known?.keys() ?? [])] };
         const response = { case: 'allExtensionNumbersResponse', value } as const;
         return create(ServerReflectionResponseSchema, { messageResponse: response }).messageResponse;
       }
       case undefined:
-        return errorAnswer(status.INVALID_ARGUMENT, 'the request is empty');
+        return errorResponse(status.INVALID_ARGUMENT, 'the request is empty');
     }
   };
   const implementation = {
     ServerReflectionInfo: (call: ServerDuplexStream<ServerReflectionRequest, Message>) => {
       call.on('data', (request: ServerReflectionRequest) => {
-        call.write(
-          create(ServerReflectionResponseSchema, {
-            validHost: request.host,
-            originalRequest: request,
-            messageResponse: answer(request),
-          }),
-        );
+        const response = create(ServerReflectionResponseSchema, {
+          validHost: request.host,
+          originalRequest: request,
+          messageResponse: responseTo(request),
+        });
+        // The next request is read once the client has read this response.
+        if (call.write(response)) return;
+        call.pause();
+        call.once('drain', () => call.resume());
       });
       const end = (): void => void call.end();
       call.on('end', end);
@@ -111,15 +113,20 @@ function collect(
   for (const dependency of file.dependencies) collect(dependency, files, symbols, extensions);
 }
 
-function fileAnswer(file: DescFile | undefined): ServerReflectionResponse['messageResponse'] {
-  if (!file) return errorAnswer(status.NOT_FOUND, 'not found');
-  const fileDescriptorProto = [toBinary(FileDescriptorProtoSchema, file.proto)];
+/** Encoded files by descriptor; there are as many as the services have. */
+const encodedFiles = new Map<DescFile, Uint8Array>();
+
+function fileResponse(file: DescFile | undefined): ServerReflectionResponse['messageResponse'] {
+  if (!file) return errorResponse(status.NOT_FOUND, 'not found');
+  const encoded = encodedFiles.get(file) ?? toBinary(FileDescriptorProtoSchema, file.proto);
+  encodedFiles.set(file, encoded);
+  const fileDescriptorProto = [encoded];
   return create(ServerReflectionResponseSchema, {
     messageResponse: { case: 'fileDescriptorResponse', value: { fileDescriptorProto } },
   }).messageResponse;
 }
 
-function errorAnswer(errorCode: number, errorMessage: string): ServerReflectionResponse['messageResponse'] {
+function errorResponse(errorCode: number, errorMessage: string): ServerReflectionResponse['messageResponse'] {
   return create(ServerReflectionResponseSchema, {
     messageResponse: { case: 'errorResponse', value: { errorCode, errorMessage } },
   }).messageResponse;

@@ -269,6 +269,52 @@ for (const split of [false, true]) {
       ]);
     });
 
+    it('rejects large health and reflection messages', async () => {
+      for (const path of ['health.v1.Health/Check', 'reflection.v1.ServerReflection/ServerReflectionInfo']) {
+        const { headers, trailers } = await send(`/grpc.${path}`, framed(Buffer.alloc(5000, 0x0a)));
+        expect({ ...headers, ...trailers }['grpc-status']).to.equal('8');
+      }
+    });
+
+    it('ends the oldest health and reflection streams of an address beyond 32', async () => {
+      const open = () => {
+        const stream = session.request({
+          ...{ ':method': 'POST', ':path': '/grpc.reflection.v1.ServerReflection/ServerReflectionInfo' },
+          ...{ 'content-type': 'application/grpc', te: 'trailers' },
+        });
+        let outcome: string | undefined;
+        const note = (headers: IncomingHttpHeaders): void => void (outcome ??= headers['grpc-status'] as string);
+        stream.on('response', note).on('trailers', note).resume();
+        return { stream, outcome: () => outcome };
+      };
+      const streams = Array.from({ length: 35 }, open);
+      await eventually(() => streams.filter(({ outcome }) => outcome() === '14').length === 3);
+      expect(streams.slice(0, 3).map(({ outcome }) => outcome())).to.deep.equal(['14', '14', '14']);
+      const check = frame(HealthCheckRequestSchema, { service: '' });
+      const { trailers } = await send('/grpc.health.v1.Health/Check', check);
+      expect(trailers['grpc-status']).to.equal('0');
+      for (const { stream } of streams) stream.close();
+    });
+
+    it('reads no further reflection requests of a client that does not read the responses', async () => {
+      const slow = connect(`http://${server.grpc}`, { settings: { initialWindowSize: 0 } });
+      const stream = slow.request({
+        ...{ ':method': 'POST', ':path': '/grpc.reflection.v1.ServerReflection/ServerReflectionInfo' },
+        ...{ 'content-type': 'application/grpc', te: 'trailers' },
+      });
+      stream.pause();
+      const asked = frame(ServerReflectionRequestSchema, {
+        messageRequest: { case: 'fileByFilename', value: 'kellet/v1/ota.proto' },
+      });
+      // 4 MiB of requests, for some 10 GiB of responses. The server stops reading long before the end.
+      const all = Buffer.concat(Array.from({ length: (4 * 1024 * 1024) / asked.length }, () => asked));
+      let isSent = false;
+      stream.write(all, () => (isSent = true));
+      await new Promise((resolve) => setTimeout(resolve, 1500));
+      expect(isSent).to.equal(false);
+      slow.destroy();
+    });
+
     it('enforces the deadline of a REST request', async () => {
       const ask = async (timeout: string) => {
         const headers = { authorization: 'Bearer viewer', 'grpc-timeout': timeout };

@@ -12,10 +12,17 @@ export const strangerBodyBytes = 64 * 1024;
 /** Time for such a request to arrive. */
 const strangerMilliseconds = 10_000;
 
+/** Maximum message size of health and reflection calls: a service, file or type name. */
+export const probeMessageBytes = 4 * 1024;
+/** Memory that such a call is counted as, with its stream and a response waiting to be read. */
+const probeBytes = 64 * 1024;
+
 /** Memory of all requests and responses. */
 export class BodyMemory {
   /** Requests without a credential, including the processor's callbacks. */
   private readonly strangers = new MemoryBudget({ total: 16 * mebibyte, perOwner: 4 * mebibyte });
+  /** Running health and reflection calls, which need no credential: 32 per address, 256 in all. */
+  private readonly probes = new MemoryBudget({ total: 256 * probeBytes, perOwner: 32 * probeBytes });
   /** Requests with a credential, by tenant. */
   private readonly callers = new MemoryBudget({ total: 128 * mebibyte, perOwner: 64 * mebibyte });
   /** Responses waiting to be read, by tenant. */
@@ -35,6 +42,13 @@ export class BodyMemory {
   holdStranger(address: string, evict: () => void): Hold {
     const hold = this.strangers.hold(addressBlock(address), evict);
     hold.set(strangerBodyBytes);
+    return hold;
+  }
+
+  /** Reserves the memory of a health or reflection call until it is over. The oldest calls are evicted first. */
+  holdProbe(address: string, evict: () => void): Hold {
+    const hold = this.probes.hold(addressBlock(address), evict);
+    hold.set(probeBytes);
     return hold;
   }
 

@@ -42,6 +42,24 @@ export function addHealth(server: ServiceHost, parts: HealthParts): void {
     if (parts.stopping.aborted) return ServingStatus.NOT_SERVING;
     return (await parts.isServing(name)) ? ServingStatus.SERVING : ServingStatus.NOT_SERVING;
   };
+  // Every watcher and the last state sent to it. One timer serves all, so that watching costs the same for any number.
+  const watchers = new Map<ServerWritableStream<HealthCheckRequest, Message>, ServingStatus | undefined>();
+  let timer: NodeJS.Timeout | undefined;
+  const look = async (): Promise<void> => {
+    const watched = new Set([...watchers.keys()].map(({ request }) => request.service));
+    const states = new Map(await Promise.all([...watched].map(async (name) => [name, await stateOf(name)] as const)));
+    for (const [call, last] of watchers) {
+      const state = states.get(call.request.service);
+      if (state === undefined || state === last || call.cancelled) continue;
+      watchers.set(call, state);
+      call.write(create(HealthCheckResponseSchema, { status: state }));
+    }
+  };
+  const endWatches = async (): Promise<void> => {
+    await look();
+    for (const call of watchers.keys()) call.end();
+  };
+  parts.stopping.addEventListener('abort', () => void endWatches(), { once: true });
   server.addService(grpcService(HealthService), {
     Check: (call: ServerUnaryCall<HealthCheckRequest, Message>, done: sendUnaryData<Message>) => {
       const name = call.request.service;
@@ -55,22 +73,18 @@ export function addHealth(server: ServiceHost, parts: HealthParts): void {
       );
     },
     Watch: (call: ServerWritableStream<HealthCheckRequest, Message>) => {
-      let last: ServingStatus | undefined;
-      const look = async (): Promise<void> => {
-        const state = await stateOf(call.request.service);
-        if (state !== last && !call.cancelled) call.write(create(HealthCheckResponseSchema, { status: state }));
-        last = state;
-      };
-      const timer = setInterval(() => void look(), watchMilliseconds);
-      const stop = (): void => void look().then(() => call.end());
+      watchers.set(call, undefined);
+      timer ??= setInterval(() => void look(), watchMilliseconds);
       const leave = (): void => {
+        watchers.delete(call);
+        if (watchers.size > 0) return;
         clearInterval(timer);
-        parts.stopping.removeEventListener('abort', stop);
+        timer = undefined;
       };
-      parts.stopping.addEventListener('abort', stop, { once: true });
       call.once('cancelled', leave);
       call.once('close', leave);
       void look();
+      if (parts.stopping.aborted) void endWatches();
     },
   });
 }
