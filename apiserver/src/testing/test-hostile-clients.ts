@@ -1,14 +1,14 @@
-// For tests: a process of clients that mean harm. Its parent sends an Attack and is told once a second
-// what came of it; it goes on until the parent is gone.
+// For tests: a process of hostile clients. The parent sends an Attack and receives a report once a second; it runs
+// until the parent exits.
 import { connect, type Socket } from 'node:net';
 
 /** What the clients do. */
 export interface Attack {
   readonly kind: 'flood /ws' | 'watch' | 'hold bodies' | 'pipeline';
   readonly port: number;
-  /** Connections at a time; one that ends is replaced after a moment. */
+  /** Concurrent connections; one that ends is replaced after a moment. */
   readonly connections: number;
-  /** The request that each begins with. */
+  /** The request that each connection starts with. */
   readonly request: string;
   /** `flood /ws`: bytes of each message. */
   readonly messageBytes?: number;
@@ -16,7 +16,7 @@ export interface Attack {
   readonly message?: string;
 }
 
-/** What a parent is told. */
+/** A report to the parent. */
 export interface AttackReport {
   readonly opened: number;
   readonly closed: number;
@@ -37,7 +37,7 @@ function run({ kind, port, connections, request, messageBytes = 0, message: subs
   let [opened, closed, sentBytes] = [0, 0, 0];
   setInterval(() => process.send!({ opened, closed, sentBytes } satisfies AttackReport, () => undefined), 1000);
   const message = frame(`{"unsubscribe":"telemetry.live","device_id":"${'x'.repeat(messageBytes)}"}`);
-  // Enough to fill a server, and no more: the kernel would take gigabytes, and this machine's time with them.
+  // Bounded, because the kernel would buffer gigabytes and slow down this machine.
   const flood = async (socket: Socket): Promise<void> => {
     for (let sent = 0; sent < 4_000_000 && !socket.destroyed; sent += message.length) {
       sentBytes += message.length;
@@ -55,7 +55,7 @@ function run({ kind, port, connections, request, messageBytes = 0, message: subs
     socket.write(request);
     if (kind === 'flood /ws') {
       socket.once('data', () => {
-        // Nothing further is read.
+        // Nothing more is read.
         socket.pause();
         void flood(socket);
       });
