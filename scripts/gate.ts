@@ -74,7 +74,10 @@ function showPrograms(shown: boolean): void {
  * were built.
  */
 function buildPrograms(names: readonly string[]): Promise<boolean> {
-  const child = spawn('node', ['dev/stack/programs.ts', ...names], { cwd: root, stdio: ['ignore', 'pipe', 'inherit'] });
+  const child = spawn('node', ['dev/stack/programs/main.ts', ...names], {
+    cwd: root,
+    stdio: ['ignore', 'pipe', 'inherit'],
+  });
   try {
     if (child.pid) setPriority(child.pid, 15);
   } catch {

@@ -1,29 +1,35 @@
 // The local stack as a library: runs all of Kellet on this machine, for `make dev`, `make demo` and the e2e tests.
 import { chmod, mkdir, rm } from 'node:fs/promises';
 import { join, resolve } from 'node:path';
-import { serveArtifacts } from './artifacts.ts';
-import { kubectlProgram, natsServerProgram } from './binaries.ts';
-import { choosePorts, readPorts, writePorts } from './choose-ports.ts';
-import { kubernetesFolder, startCluster } from './cluster.ts';
-import { dashboardOrigin, startApiserver, startOperator, startSplitApiserver, startTarget } from './data-plane.ts';
-import type { ApiserverOptions } from './data-plane.ts';
-import { startDevchain } from './devchain.ts';
+import { serveArtifacts } from './services/artifacts.ts';
+import { kubectlProgram, natsServerProgram } from './programs/binaries.ts';
+import { choosePorts, readPorts, writePorts } from './ports/choose-ports.ts';
+import { kubernetesFolder, startCluster } from './cluster/cluster.ts';
+import {
+  dashboardOrigin,
+  startApiserver,
+  startOperator,
+  startSplitApiserver,
+  startTarget,
+} from './services/data-plane.ts';
+import type { ApiserverOptions } from './services/data-plane.ts';
+import { startDevchain } from './services/devchain.ts';
 import type { DevInfo } from './dev-info.ts';
 import { pidsByName, removeDevInfo, writeDevInfo } from './dev-info.ts';
-import { tryLock } from './file-lock.ts';
-import type { Report } from './go-build.ts';
-import { deleteKind } from './kind.ts';
-import { startNats } from './nats.ts';
+import { tryLock } from './processes/file-lock.ts';
+import type { Report } from './programs/go-build.ts';
+import { deleteKind } from './cluster/kind.ts';
+import { startNats } from './services/nats.ts';
 import { defaultStateFolder, removeReachableFolder } from './paths.ts';
-import { findFreePorts, isPortFree } from './ports.ts';
-import { ensureServiceDatabase, startPostgres } from './postgres.ts';
-import { endRecordedProcesses } from './process-table.ts';
-import { openResources, systemNamespace } from './resources.ts';
+import { findFreePorts, isPortFree } from './ports/free-ports.ts';
+import { ensureServiceDatabase, startPostgres } from './services/postgres.ts';
+import { endRecordedProcesses } from './processes/process-table.ts';
+import { openResources, systemNamespace } from './cluster/resources.ts';
 import { ed25519PrivateKey, openSecrets, randomHexKey } from './secrets.ts';
-import { Stopping, startOrStop } from './stopping.ts';
-import { serviceAccountKubeconfig, type ServiceName } from './service-accounts.ts';
-import type { Supervisor } from './supervisor.ts';
-import { createSupervisor } from './supervisor.ts';
+import { Stopping, startOrStop } from './processes/stopping.ts';
+import { serviceAccountKubeconfig, type ServiceName } from './cluster/service-accounts.ts';
+import type { Supervisor } from './processes/supervisor.ts';
+import { createSupervisor } from './processes/supervisor.ts';
 
 /** Options of a stack. */
 export interface StackOptions {

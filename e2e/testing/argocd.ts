@@ -5,7 +5,7 @@ import { rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
 import { promisify } from 'node:util';
-import { argocdProgram } from '../../dev/stack/binaries.ts';
+import { argocdProgram } from '../../dev/stack/programs/binaries.ts';
 
 const execute = promisify(execFile);
 const settings = resolve(import.meta.dirname, '../../charts/kellet/argocd/argocd-cm.yaml');

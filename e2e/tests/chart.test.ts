@@ -7,7 +7,7 @@ import { promisify } from 'node:util';
 import { parseAllDocuments } from 'yaml';
 import { configHelp, readConfig } from '../../apiserver/src/config/config.ts';
 import { Kubectl } from '../../dev/clients/kubectl.ts';
-import { helmProgram, kubectlProgram } from '../../dev/stack/binaries.ts';
+import { helmProgram, kubectlProgram } from '../../dev/stack/programs/binaries.ts';
 import { stack } from '../../dev/stack/testing/test-stack.ts';
 
 const execute = promisify(execFile);

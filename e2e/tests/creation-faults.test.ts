@@ -25,7 +25,7 @@ import { createTestDatabase, type TestDatabase } from '../../apiserver/src/platf
 import { FaultProxy } from '../testing/fault-proxy.ts';
 import { PostgresProxy, type FaultPoint, type StatementFault } from '../testing/postgres-proxy.ts';
 import { assembleServices } from '../testing/services.ts';
-import { openResources } from '../../dev/stack/resources.ts';
+import { openResources } from '../../dev/stack/cluster/resources.ts';
 import { mochaGlobalSetup, mochaGlobalTeardown } from '../../dev/stack/testing/test-services.ts';
 import { stack } from '../../dev/stack/testing/test-stack.ts';
 

@@ -2,7 +2,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { expect } from 'chai';
 import { argocdHealth } from '../testing/argocd.ts';
-import { argocdProgram } from '../../dev/stack/binaries.ts';
+import { argocdProgram } from '../../dev/stack/programs/binaries.ts';
 import { admin, kubectl, makeArtifact, makeFleet, makeProfile, unique, type Rollout } from '../testing/fixtures.ts';
 import type { Kubectl } from '../../dev/clients/kubectl.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';

@@ -7,7 +7,7 @@ import { expect } from 'chai';
 import type { DevInfo } from '../../dev/stack/dev-info.ts';
 import { checkout } from '../../dev/stack/paths.ts';
 import { removeReachableFolder } from '../../dev/stack/paths.ts';
-import { processIdentity } from '../../dev/stack/process-table.ts';
+import { processIdentity } from '../../dev/stack/processes/process-table.ts';
 import type { ProcessName } from '../../dev/stack/stack.ts';
 import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';

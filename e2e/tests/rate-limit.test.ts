@@ -4,7 +4,7 @@ import { expect } from 'chai';
 import { anonymous, unique } from '../testing/fixtures.ts';
 import type { RestResponse } from '../../dev/clients/rest.ts';
 import { Rest } from '../../dev/clients/rest.ts';
-import { openResources } from '../../dev/stack/resources.ts';
+import { openResources } from '../../dev/stack/cluster/resources.ts';
 import { stack } from '../../dev/stack/testing/test-stack.ts';
 
 const limit = 8;

@@ -47,7 +47,7 @@ import { startOtlpReceiver } from '../../apiserver/src/platform/testing/test-otl
 import { Paging } from '../../apiserver/src/platform/paging.ts';
 import { internalContext, publicCaller, ServiceRegistry, type CallContext } from '../../apiserver/src/platform/rpc.ts';
 import { createTestDatabase, type TestDatabase } from '../../apiserver/src/platform/testing/test-database.ts';
-import { openResources } from '../../dev/stack/resources.ts';
+import { openResources } from '../../dev/stack/cluster/resources.ts';
 import { mochaGlobalSetup, mochaGlobalTeardown } from '../../dev/stack/testing/test-services.ts';
 import { stack } from '../../dev/stack/testing/test-stack.ts';
 

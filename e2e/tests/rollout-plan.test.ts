@@ -13,7 +13,7 @@ import { createLogger } from '../../apiserver/src/platform/observability/logger.
 import { internalContext, publicCaller, type ServiceRegistry } from '../../apiserver/src/platform/rpc.ts';
 import { createTestDatabase, type TestDatabase } from '../../apiserver/src/platform/testing/test-database.ts';
 import { assembleServices } from '../testing/services.ts';
-import { openResources } from '../../dev/stack/resources.ts';
+import { openResources } from '../../dev/stack/cluster/resources.ts';
 import { mochaGlobalSetup, mochaGlobalTeardown } from '../../dev/stack/testing/test-services.ts';
 import { stack } from '../../dev/stack/testing/test-stack.ts';
 

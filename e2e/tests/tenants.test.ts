@@ -67,7 +67,7 @@ describe('tenants through REST', () => {
       async () => (await kube.run(['get', 'namespace', `kellet-${id}`, '--ignore-not-found'])).trim() === '',
       { what: 'the end of the namespace', timeoutMilliseconds: 60_000 },
     );
-    expect(await codeOf(platform.post('/api/v1/tenants', request(id)))).to.match(/never given out again/);
+    expect(await codeOf(platform.post('/api/v1/tenants', request(id)))).to.match(/cannot be reused/);
   });
 
   it('are rejected with a clear message, leaving nothing behind', async () => {

@@ -20,7 +20,7 @@ const password = 'correct horse battery';
 interface Answer {
   readonly status: number;
   readonly headers: Headers;
-  // The tests know what they asked for.
+  // Each test checks the fields of its own request.
   readonly body: Record<string, unknown>;
 }
 
@@ -93,13 +93,13 @@ describe('auth and devices over REST', () => {
     return { ...user, token: body['access_token'] as string, refreshToken: body['refresh_token'] as string, body };
   };
 
-  it('answers sign-in in the form of the contract', async () => {
+  it('returns the documented response to a sign-in', async () => {
     const { body } = await signIn();
     expect(body).to.include({ token_type: 'Bearer', expires_in: 900, mfa_required: false });
     expect(body['access_token']).to.match(/^eyJ/);
   });
 
-  it('says 401 with the way to a new token when one has expired, and takes the new one', async () => {
+  it('returns 401 naming the refresh endpoint for an expired token, and accepts the new one', async () => {
     const { token, refreshToken } = await signIn();
     expect((await ask('GET', 'tenant', undefined, token)).status).to.equal(200);
     clock.advance(15 * 60_000);
@@ -112,7 +112,7 @@ describe('auth and devices over REST', () => {
     expect(again.body).to.include({ tenant_id: 'acme', rate_limit_per_minute: 1000 });
   });
 
-  it('says of a credential what the contract names, and nothing of how it is guarded', async () => {
+  it('returns the documented facts of a credential, and not its limits', async () => {
     const { token, userId } = await signIn('viewer');
     const key = await ask('POST', 'auth/api-keys', { name: 'k', scopes: ['devices:read'] }, (await signIn()).token);
     const validate = (credential: string) => ask('POST', 'auth/validate', { token: credential }, token);
@@ -138,7 +138,7 @@ describe('auth and devices over REST', () => {
     });
   });
 
-  it('says 429 with Retry-After when sign-ins fail too often', async () => {
+  it('returns 429 with Retry-After when sign-ins fail too often', async () => {
     const { email } = await signIn();
     for (let index = 0; index < 5; index += 1) {
       const { status, body } = await ask('POST', 'auth/login', { email, password: 'wrong' });
@@ -148,7 +148,7 @@ describe('auth and devices over REST', () => {
     expect([blocked.status, blocked.headers.get('retry-after')]).to.deep.equal([429, '1']);
   });
 
-  it('lets nobody through on a credential within a second of its end', async () => {
+  it('rejects a credential within a second of its revocation', async () => {
     const admin = await signIn();
     const ended = (credential: string) =>
       eventually(async () => (await ask('GET', 'devices', undefined, credential)).status === 401, 1000);
@@ -184,13 +184,13 @@ describe('auth and devices over REST', () => {
     ['tenant_admin', 'GET', 'tenants', undefined, 403],
     ['tenant_admin', 'GET', 'auth/groups', undefined, 501],
   ] as const) {
-    it(`answers ${status} to ${method} ${path} of a ${role}`, async () => {
+    it(`returns ${status} to ${method} ${path} of a ${role}`, async () => {
       const { token } = await signIn(role);
       expect((await ask(method, path, body, token)).status).to.equal(status);
     });
   }
 
-  it('makes a device, changes what the body names, and lists it by its tags', async () => {
+  it('creates a device, changes the fields of the body, and lists it by its tags', async () => {
     const { token } = await signIn();
     const request = { name: 'pump', hardware_id: newId(), tags: { line: newId() }, metadata: { a: [1] } };
     const made = await ask('POST', 'devices', request, token);

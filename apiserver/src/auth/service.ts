@@ -31,10 +31,10 @@ import { userHandlers } from './users/users.ts';
 
 const sweepMilliseconds = 3600_000;
 
-/** The part of the Kubernetes API that auth uses. */
+/** The parts of the Kubernetes API that auth uses. */
 export type AuthKubernetes = Pick<KubernetesApi, 'review' | 'signingKeys'>;
 
-/** The auth service as the rest of the process sees it. */
+/** The auth service as used by the rest of the process. */
 export interface AuthModule extends ServiceModule {
   /**
    * Resolves a credential presented from an address, querying the database each time. Throws UNAUTHENTICATED when it is
@@ -98,7 +98,7 @@ export function createAuth(platform: AuthPlatform, kubernetes: AuthKubernetes): 
     const passwordHash = await hashPassword(password);
     const user = { userId: newId(), tenantId: null, email, name: '', role: 'platform_admin', passwordHash } as const;
     const made = await database.system((tx) => insertUser(tx, { ...user, disabled: false }));
-    if (made) logger.info({ user: made.user_id }, 'the platform administrator was made');
+    if (made) logger.info({ user: made.user_id }, 'created the platform administrator');
   };
 
   /** Deletes expired sessions with their tokens, and sign-in failures that no longer block anyone. */
@@ -114,7 +114,9 @@ export function createAuth(platform: AuthPlatform, kubernetes: AuthKubernetes): 
       await makePlatformAdmin();
       lastUsed.start();
       sweeper = setInterval(() => {
-        sweep().catch((error: unknown) => logger.warn({ err: error }, 'ended sessions are not removed yet'));
+        sweep().catch((error: unknown) =>
+          logger.warn({ err: error }, 'expired sessions could not be deleted; retrying'),
+        );
       }, sweepMilliseconds);
       sweeper.unref();
     },

@@ -12,14 +12,14 @@ const read = (environment: Record<string, string>, flags: string[] = []) =>
   readConfig({ ...required, ...environment }, flags);
 
 describe('configuration', () => {
-  it('names everything that is missing', () => {
+  it('reports all missing settings', () => {
     expect(() => readConfig({}, []))
       .to.throw(/KELLET_DATABASE_URL is required/)
       .with.property('message')
       .contain('KELLET_CALLBACK_HMAC_SECRET is required');
   });
 
-  it('refuses a control secret that could be guessed', () => {
+  it('rejects a control secret that could be guessed', () => {
     const read31 = () => read({ KELLET_CONTROL_SECRET: 'x'.repeat(31) });
     expect(read31).to.throw('KELLET_CONTROL_SECRET must have at least 32 characters');
     expect(() => read({ KELLET_CONTROL_SECRET: 'x'.repeat(32) })).not.to.throw();
@@ -47,9 +47,9 @@ describe('configuration', () => {
     ['any origin', { KELLET_DASHBOARD_ORIGIN: '*' }, 'must be an origin'],
     ['the origin null', { KELLET_DASHBOARD_ORIGIN: 'null' }, 'must be an origin'],
     ['an origin with a password', { KELLET_DASHBOARD_ORIGIN: 'https://a:b@dashboard.test' }, 'must be an origin'],
-    ['a proxy that is no address', { KELLET_TRUSTED_PROXIES: '10.0.0.0/8, proxy.test' }, '"proxy.test"'],
+    ['a proxy that is not an address', { KELLET_TRUSTED_PROXIES: '10.0.0.0/8, proxy.test' }, '"proxy.test"'],
     ['a proxy range too long', { KELLET_TRUSTED_PROXIES: '10.0.0.0/33' }, '"10.0.0.0/33"'],
-    ['a port that is none', { KELLET_REST_PORT: 'x' }, 'KELLET_REST_PORT must be a whole number'],
+    ['a malformed port', { KELLET_REST_PORT: 'x' }, 'KELLET_REST_PORT must be a whole number'],
     [
       'unsigned callbacks on the main network',
       { KELLET_CALLBACK_SKIP_VALIDATION: 'true', KELLET_ENVIRONMENT: 'development' },
@@ -73,12 +73,12 @@ describe('configuration', () => {
       'KELLET_ARTIFACT_HOSTS: "0.0.0.0/0"',
     ],
     ['artifacts of more than 4 GiB', { KELLET_ARTIFACT_MAX_BYTES: '4294967296' }, 'from 1 to 4294967295'],
-    ['no artifact at a time', { KELLET_ARTIFACT_TRANSFERS: '0' }, 'KELLET_ARTIFACT_TRANSFERS must be from 1'],
+    ['no concurrent artifact', { KELLET_ARTIFACT_TRANSFERS: '0' }, 'KELLET_ARTIFACT_TRANSFERS must be from 1'],
   ] as const) {
-    it(`refuses ${what}`, () => expect(() => read(environment)).to.throw(message));
+    it(`rejects ${what}`, () => expect(() => read(environment)).to.throw(message));
   }
 
-  it('takes hosts of artifacts, in production too', () => {
+  it('accepts hosts of artifacts, in production too', () => {
     const artifactHosts = 'artifacts.internal, *.build.internal:8443,10.1.0.0/16,[fd00::1]:80';
     expect(read({ KELLET_ARTIFACT_HOSTS: artifactHosts })).to.include({
       artifactHosts,
@@ -86,7 +86,7 @@ describe('configuration', () => {
     });
   });
 
-  it('lets callbacks go unsigned on the local network, when told to', () => {
+  it('accepts unsigned callbacks on the local network if configured', () => {
     expect(read(local).callbackSkipValidation).to.equal(false);
     expect(read({ ...local, KELLET_CALLBACK_SKIP_VALIDATION: 'true' }).callbackSkipValidation).to.equal(true);
   });

@@ -1,23 +1,23 @@
-// The configuration of kellet-apiserver: one table from which environment, flags and help are read.
+// Settings of kellet-apiserver: one table for environment variables, flags and help.
 import { readFileSync } from 'node:fs';
 import { isRange } from '../platform/address-ranges.ts';
 import { parseOutboundHosts } from '../platform/outbound/outbound-addresses.ts';
 import { allTargets, parseAddresses, parseTargets, remoteTargets, type Target } from './targets.ts';
 
-/** Who answers calls that page or signs tokens; the gateway alone holds no key of its own. */
+/** Targets that sign page tokens or access tokens: all but the gateway, which holds no key. */
 const services = allTargets.filter((target) => target !== 'gateway' && target !== 'dashboard-bff');
 
 interface Setting {
   readonly type: 'string' | 'integer' | 'boolean' | 'origin' | 'ranges' | 'hosts' | 'tenants' | readonly string[];
-  /** Bounds of an integer. */
+  /** Smallest and greatest value of an integer. */
   readonly minimum?: number;
   readonly maximum?: number;
   readonly fallback?: string;
-  /** Never shown; may be given as a file by the name with _FILE. */
+  /** Omitted from output; may be given as a file by the name with _FILE. */
   readonly secret?: boolean;
-  /** Least length, in characters. */
+  /** Minimum length in characters. */
   readonly shortest?: number;
-  /** Needed by every target, or by these. */
+  /** Required by every target, or by these. */
   readonly required?: boolean | readonly Target[];
   readonly help: string;
 }
@@ -32,7 +32,7 @@ const settings = {
   environment: {
     type: ['development', 'production'],
     fallback: 'production',
-    help: 'production refuses unsafe settings',
+    help: 'production rejects unsafe settings',
   },
   listenHost: { type: 'string', fallback: '0.0.0.0', help: 'address to listen on' },
   restPort: { type: 'integer', fallback: '8080', help: 'REST and /ws; 0: any free port' },
@@ -43,12 +43,12 @@ const settings = {
   logLevel: {
     type: ['trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent'],
     fallback: 'info',
-    help: 'least level that is logged',
+    help: 'minimum level that is logged',
   },
   accessLog: {
     type: ['off', 'errors', 'requests', 'all'],
     fallback: 'requests',
-    help: 'what is logged on standard output: nothing, failures, every request but health probes, everything',
+    help: 'what is logged on standard output: nothing, failures, all requests except health probes, everything',
   },
   databaseUrl: { type: 'string', secret: true, required: true, help: 'PostgreSQL connection URL' },
   slowStatementMilliseconds: {
@@ -67,7 +67,7 @@ const settings = {
     type: 'string',
     secret: true,
     required: true,
-    // 32 hexadecimal digits are 128 bits: nothing that somebody could try out.
+    // 32 hexadecimal digits have 128 bits.
     shortest: 32,
     help: 'shared secret of the internal port, at least 32 characters',
   },
@@ -77,56 +77,56 @@ const settings = {
     required: services,
     help: 'Ed25519 key that signs access tokens, PKCS#8 PEM',
   },
-  platformAdminEmail: { type: 'string', fallback: '', help: 'account made at start when it is missing' },
-  platformAdminPassword: { type: 'string', secret: true, fallback: '', help: 'its first password' },
-  dashboardOrigin: { type: 'origin', fallback: '', help: 'the only origin that gets cross-origin access' },
+  platformAdminEmail: { type: 'string', fallback: '', help: 'account created at start if it is missing' },
+  platformAdminPassword: { type: 'string', secret: true, fallback: '', help: 'initial password of that account' },
+  dashboardOrigin: { type: 'origin', fallback: '', help: 'the only origin with cross-origin access' },
   trustedProxies: {
     type: 'ranges',
     fallback: '',
-    help: 'addresses or CIDR ranges, separated by commas, whose X-Forwarded-For or Forwarded is believed',
+    help: 'addresses or CIDR ranges, separated by commas, whose X-Forwarded-For or Forwarded is trusted',
   },
   publicUrl: {
     type: 'string',
     fallback: '',
-    help: 'base URL of the REST API for the reference page; empty: the REST port of the host that was asked',
+    help: 'base URL of the REST API for the reference page; empty: the REST port of the requested host',
   },
   maximumConnections: {
     type: 'integer',
     fallback: '10000',
-    help: 'connections of the REST port at a time, and of the gRPC port',
+    help: 'maximum concurrent connections, each of the REST port and the gRPC port',
   },
   drainDelaySeconds: {
     type: 'integer',
     fallback: '0',
-    help: 'seconds between being told to stop and no longer listening; not ready meanwhile',
+    help: 'seconds between SIGTERM and closing the ports; not ready meanwhile',
   },
   drainSeconds: {
     type: 'integer',
     fallback: '20',
-    help: 'seconds in which running requests may finish after that; what has not is cut off',
+    help: 'seconds that running requests may take to finish after that',
   },
   commandRetentionDays: {
     type: 'integer',
     fallback: '30',
-    help: 'days for which commands to devices are kept after they have ended',
+    help: 'days that commands to devices are kept after they end',
   },
   batchPoints: { type: 'integer', fallback: '1000', help: 'points after which an anchor batch is sealed' },
   batchSeconds: { type: 'integer', fallback: '30', help: 'seconds after which an anchor batch is sealed' },
   publishPoints: {
     type: 'tenants',
     fallback: '',
-    help: 'tenants whose points are published on NATS, separated by commas; *: all; publish-points changes it for a tenant',
+    help: 'tenants whose points are published on NATS, separated by commas; *: all; the command publish-points overrides it for a tenant',
   },
   network: { type: ['main', 'test', 'local'], fallback: 'main', help: 'chain network' },
   arcUrl: { type: 'string', fallback: '', help: "base URL of the transaction processor's API" },
-  arcToken: { type: 'string', secret: true, fallback: '', help: 'its bearer token' },
+  arcToken: { type: 'string', secret: true, fallback: '', help: 'bearer token of the transaction processor' },
   headersUrl: { type: 'string', fallback: '', help: 'base URL of a ChainTracks v2 header source' },
   deepestReorganisation: {
     type: 'integer',
     fallback: '0',
-    help: 'the most headers that a branch may replace; 0: 20 on main, 100 on test, no bound on local',
+    help: 'maximum number of headers that a branch may replace; 0: 20 on main, 100 on test, unlimited on local',
   },
-  fundingUrl: { type: 'string', fallback: '', help: 'pays the wallet by itself; local network only' },
+  fundingUrl: { type: 'string', fallback: '', help: 'URL that funds the wallet on request; local network only' },
   walletKey: { type: 'string', secret: true, fallback: '', help: 'private key that pays for anchors, 64 hex digits' },
   callbackUrl: { type: 'string', fallback: '', help: 'URL at which the processor reaches /api/v1/callbacks/arc' },
   callbackHmacSecret: { type: 'string', secret: true, required: ['gateway'], help: 'key of X-ARC-Signature' },
@@ -134,26 +134,26 @@ const settings = {
   artifactHosts: {
     type: 'hosts',
     fallback: '',
-    help: 'internal servers of artifacts, separated by commas: host, *.suffix, address, each with :port or without, or CIDR',
+    help: 'internal servers of artifacts, separated by commas: host, *.suffix, address (each with optional :port) or CIDR',
   },
   artifactMaxBytes: {
     type: 'integer',
     fallback: '4294967295',
     minimum: 1,
     maximum: 4_294_967_295,
-    help: 'greatest size of an artifact',
+    help: 'maximum size of an artifact',
   },
   artifactTransfers: {
     type: 'integer',
     fallback: '32',
     minimum: 1,
-    help: 'artifacts that a process fetches at a time, and as many uploads; others wait for their turn',
+    help: 'maximum concurrent downloads of artifacts per process, and the same number of uploads; others wait',
   },
   artifactTransfersPerTenant: {
     type: 'integer',
     fallback: '4',
     minimum: 1,
-    help: "how many of them may be one tenant's",
+    help: 'maximum of these per tenant',
   },
 } as const satisfies Record<string, Setting>;
 
@@ -165,11 +165,11 @@ type Value<S extends Setting> = S['type'] extends 'integer'
       ? Choice
       : string;
 
-/** The configuration, every value checked. */
+/** The configuration with checked values. */
 export type Config = { readonly [K in keyof typeof settings]: Value<(typeof settings)[K]> } & {
-  /** What `target` says. */
+  /** The parsed value of `target`. */
   readonly targets: ReadonlySet<Target>;
-  /** Where the targets are that this process calls and does not run. */
+  /** Addresses of the targets that this process calls but does not run. */
   readonly addresses: ReadonlyMap<Target, string>;
 };
 
@@ -179,8 +179,8 @@ const environmentName = (key: string): string =>
 const flagName = (key: string): string => `--${key.replace(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`)}`;
 
 /**
- * Reads the configuration: a flag wins over the environment, the environment over the default; a secret may be given as a
- * file (KELLET_X_FILE). Throws one Error that names every setting that is missing or wrong.
+ * Reads the configuration: a flag takes precedence over the environment, the environment over the default; a secret may
+ * be given as a file (KELLET_X_FILE). Throws one Error listing all missing or invalid settings.
  */
 export function readConfig(environment: Record<string, string | undefined>, flags: readonly string[]): Config {
   const problems: string[] = [];
@@ -227,7 +227,7 @@ export function readConfig(environment: Record<string, string | undefined>, flag
   return config;
 }
 
-/** The help text of the settings, a line each. */
+/** Returns the help text of the settings, one per line. */
 export function configHelp(): string {
   return Object.entries<Setting>(settings)
     .map(([key, setting]) => {
@@ -277,7 +277,7 @@ function parse(name: string, setting: Setting, text: string, problems: string[])
   if (setting.type === 'ranges') {
     const ranges = text.split(',').map((range) => range.trim());
     const wrong = ranges.find((range) => range !== '' && !isRange(range));
-    if (wrong !== undefined) problems.push(`${name}: ${JSON.stringify(wrong)} is no address or CIDR range`);
+    if (wrong !== undefined) problems.push(`${name}: ${JSON.stringify(wrong)} is not an address or CIDR range`);
   }
   if (setting.type === 'hosts') {
     try {
@@ -289,7 +289,7 @@ function parse(name: string, setting: Setting, text: string, problems: string[])
   if (setting.type === 'tenants') {
     const tenants = text.split(',').map((tenantId) => tenantId.trim());
     const wrong = tenants.find((tenantId) => !/^(\*|[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)?$/.test(tenantId));
-    if (wrong !== undefined) problems.push(`${name}: ${JSON.stringify(wrong)} is no tenant id`);
+    if (wrong !== undefined) problems.push(`${name}: ${JSON.stringify(wrong)} is not a tenant id`);
   }
   if (setting.shortest !== undefined && text.length < setting.shortest) {
     problems.push(`${name} must have at least ${setting.shortest} characters`);
@@ -300,7 +300,7 @@ function parse(name: string, setting: Setting, text: string, problems: string[])
   return text;
 }
 
-/** An origin as browsers write it: lower case, no path, no default port. */
+/** Parses an origin in the form of browsers: lower case, no path, no default port. */
 function parseOrigin(name: string, text: string, problems: string[]): string {
   if (text === '') return text;
   const url = URL.parse(text);
@@ -309,7 +309,7 @@ function parseOrigin(name: string, text: string, problems: string[]): string {
   return text;
 }
 
-/** What may be loosened on a local network must not be loosened by accident elsewhere (SPEC, callback, development mode). */
+/** Settings that weaken security are allowed only on a local network outside production. */
 function refuseUnsafe(config: Config): void {
   const unsafe: string[] = [];
   if (config.callbackSkipValidation && (config.network !== 'local' || config.environment === 'production')) {

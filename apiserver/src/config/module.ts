@@ -1,4 +1,4 @@
-// What every service folder is given, and what it gives back to main.ts.
+// The interfaces between main.ts and the services.
 import type { Config } from './config.ts';
 import type { Broker } from '../platform/events/broker.ts';
 import type { Clock } from '../platform/clock.ts';
@@ -9,7 +9,7 @@ import type { OutboxRelay } from '../platform/events/outbox.ts';
 import type { Paging } from '../platform/paging.ts';
 import type { ServiceRegistry } from '../platform/rpc.ts';
 
-/** The ground a service stands on. */
+/** Shared infrastructure of the services. */
 export interface Platform {
   readonly config: Config;
   readonly clock: Clock;
@@ -21,14 +21,14 @@ export interface Platform {
   readonly paging: Paging;
 }
 
-/** A service as main.ts sees it: started in order, stopped in the opposite order. */
+/** A service as used by main.ts: started in order, stopped in reverse order. */
 export interface ServiceModule {
-  /** Puts the service's handlers into the registry. */
+  /** Registers the service's handlers. */
   register(registry: ServiceRegistry): void;
-  /** Starts its loops; resolves when it can serve. */
+  /** Starts background work; resolves when it can serve. */
   start?(): Promise<void>;
-  /** Throws, with the reason, while the service cannot use the database although the database answers. */
+  /** Throws with the reason when the service cannot use an otherwise healthy database. */
   check?(): void;
-  /** Ends its loops; everything acknowledged is durable before it resolves. */
+  /** Stops background work; resolves when everything acknowledged is durable. */
   stop?(): Promise<void>;
 }

@@ -11,14 +11,14 @@ describe('targets', () => {
     ['control', ['control', 'device-link']],
     ['telemetry,all', allTargets],
   ] as const) {
-    it(`reads ${text}`, () => expect([...parseTargets(text)]).to.have.members(wanted));
+    it(`parses ${text}`, () => expect([...parseTargets(text)]).to.have.members(wanted));
   }
 
   for (const text of ['', 'gatway', 'auth,,verifier', 'toString', 'Gateway']) {
-    it(`refuses ${JSON.stringify(text)}`, () => expect(() => parseTargets(text)).to.throw('there is no target'));
+    it(`rejects ${JSON.stringify(text)}`, () => expect(() => parseTargets(text)).to.throw('there is no target'));
   }
 
-  it('lets the gateway alone call others', () => {
+  it('lists other targets for the gateway alone', () => {
     expect(remoteTargets(parseTargets('all'))).to.deep.equal([]);
     expect(remoteTargets(parseTargets('telemetry'))).to.deep.equal([]);
     expect(remoteTargets(parseTargets('gateway,auth,control'))).to.deep.equal([
@@ -38,7 +38,7 @@ describe('addresses of targets', () => {
     ['auth=[::1]:9091,telemetry=dns:///t.kellet:9091,', { auth: '[::1]:9091', telemetry: 'dns:///t.kellet:9091' }],
     ['auth=a:1,telemetry=t:1,verifier=v:1', { auth: 'a:1', telemetry: 't:1' }],
   ] as const) {
-    it(`reads ${text}`, () => expect(Object.fromEntries(parseAddresses(text, asked))).to.deep.equal(wanted));
+    it(`parses ${text}`, () => expect(Object.fromEntries(parseAddresses(text, asked))).to.deep.equal(wanted));
   }
 
   for (const [text, message] of [
@@ -49,8 +49,8 @@ describe('addresses of targets', () => {
     ['auth=a,*=b:1', 'does not end with host:port'],
     ['auth=a:1,auth=b:1', 'auth has two addresses'],
   ] as const) {
-    it(`refuses ${JSON.stringify(text)}`, () => expect(() => parseAddresses(text, asked)).to.throw(message));
+    it(`rejects ${JSON.stringify(text)}`, () => expect(() => parseAddresses(text, asked)).to.throw(message));
   }
 
-  it('need not be given to who calls nobody', () => expect(parseAddresses('', []).size).to.equal(0));
+  it('are optional for a process that calls no other', () => expect(parseAddresses('', []).size).to.equal(0));
 });

@@ -1,4 +1,4 @@
-// Which of the spec's services a process runs (KELLET_TARGET), and where those are that it does not run.
+// The targets (services) that a process runs (KELLET_TARGET), and the addresses of the others.
 import type { DescService } from '@bufbuild/protobuf';
 import { AnchorService } from '@kellet/proto/es/kellet/v1/anchor_pb';
 import { AuthService } from '@kellet/proto/es/kellet/v1/auth_pb';
@@ -10,7 +10,7 @@ import { ProvisioningService } from '@kellet/proto/es/kellet/v1/provisioning_pb'
 import { TelemetryService } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { VerifierService } from '@kellet/proto/es/kellet/v1/verifier_pb';
 
-/** What each target answers when another process calls it; the gateway and its live feed are called by clients alone. */
+/** The gRPC services of each target; the gateway and its live feed are called by clients alone. */
 export const servicesOf = {
   gateway: [],
   auth: [AuthService],
@@ -23,15 +23,15 @@ export const servicesOf = {
   control: [],
 } as const satisfies Record<string, readonly DescService[]>;
 
-/** A service of the spec by its name there, or `control`. */
+/** The name of a service, or `control`. */
 export type Target = keyof typeof servicesOf;
 
 /** Every target. */
 export const allTargets = Object.keys(servicesOf) as readonly Target[];
 
 /**
- * Targets that share a process (docs/decisions/0015): /ws is a path of the gateway's port, and what REST makes of the four
- * resources is applied by control in the same call.
+ * Targets that share a process (docs/decisions/0015): /ws is a path of the gateway's port, and control applies the four
+ * resources written through REST in the same call.
  */
 const companions: Partial<Record<Target, Target>> = {
   gateway: 'dashboard-bff',
@@ -40,7 +40,10 @@ const companions: Partial<Record<Target, Target>> = {
   control: 'device-link',
 };
 
-/** The targets of `all` or of a list with commas, with those that share their process. Throws an Error that names what is wrong. */
+/**
+ * Parses `all` or a comma-separated list, and adds targets that share a process. Throws an Error naming unknown
+ * targets.
+ */
 export function parseTargets(text: string): ReadonlySet<Target> {
   const names = text.split(',').map((name) => name.trim());
   const unknown = names.filter((name) => name !== 'all' && !isTarget(name));
@@ -52,15 +55,17 @@ export function parseTargets(text: string): ReadonlySet<Target> {
   return new Set(named.flatMap((target) => [target, companions[target] ?? target]));
 }
 
-/** The targets that a process calls and does not run: the gateway calls every service, nobody else calls any. */
+/**
+ * Returns the targets that a process calls but does not run: the gateway calls all services, other targets call none.
+ */
 export function remoteTargets(targets: ReadonlySet<Target>): Target[] {
   if (!targets.has('gateway')) return [];
   return allTargets.filter((target) => servicesOf[target].length > 0 && !targets.has(target));
 }
 
 /**
- * Addresses of targets from `telemetry=host:9091,*=host:9091`, for the targets that are asked for; `*` is every other one.
- * Throws an Error that names what is wrong or missing.
+ * Parses `telemetry=host:9091,*=host:9091` to the addresses of the requested targets; `*` is every other one. Throws an
+ * Error naming an invalid or missing address.
  */
 export function parseAddresses(text: string, asked: readonly Target[]): ReadonlyMap<Target, string> {
   const given = new Map<string, string>();

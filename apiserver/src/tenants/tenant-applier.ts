@@ -1,4 +1,4 @@
-// The Tenant manifest's working copy: the tenant's row and its first administrator.
+// Applies Tenant manifests: the tenant's row and its first administrator.
 import { isDeepStrictEqual } from 'node:util';
 import { create } from '@bufbuild/protobuf';
 import type { ObjectMeta, TenantSpec } from '@kellet/proto/es/kellet/control/v1/control_pb';
@@ -48,7 +48,9 @@ export class TenantApplier implements Applier<TenantSpec, Observed> {
     this.database = platform.database;
   }
 
-  /** Writes the tenant and makes its administrator when the account is missing; an account that exists keeps its password. */
+  /**
+   * Writes the tenant, and creates its administrator if the account is missing; an existing account keeps its password.
+   */
   async apply(meta: ObjectMeta, spec: TenantSpec, last?: LastStep): Promise<Applied<Observed>> {
     const id = meta.tenantId;
     try {
@@ -71,8 +73,8 @@ export class TenantApplier implements Applier<TenantSpec, Observed> {
   }
 
   /**
-   * Marks the tenant deleted and ends every credential of it. Its data stays until it is exported, and its id is never given
-   * out again.
+   * Marks the tenant deleted and revokes all its credentials. Its data stays until it is exported, and its id is never
+   * reused.
    */
   async remove(meta: ObjectMeta, _detach: boolean): Promise<Refusal | undefined> {
     const id = meta.tenantId;
@@ -84,13 +86,13 @@ export class TenantApplier implements Applier<TenantSpec, Observed> {
       if (rowCount === 0) return;
       await tx.query('UPDATE api_keys SET revoked_at = now() WHERE tenant_id = $1 AND revoked_at IS NULL', [id]);
       await tx.query('UPDATE sessions SET revoked_at = now() WHERE tenant_id = $1 AND revoked_at IS NULL', [id]);
-      // Every gateway forgets the tenant's callers, and judges its open streams again.
+      // Every gateway evicts the tenant's callers and checks its open streams again.
       await notifyTenantChanged(tx, id);
     });
     return undefined;
   }
 
-  /** Hashes the administrator's password outside the transaction, and only when there is an account to make. */
+  /** Hashes the administrator's password outside the transaction, and only if the account must be created. */
   private async administratorHash({ tenantId, intentId }: ObjectMeta, spec: TenantSpec): Promise<string | undefined> {
     if (spec.adminEmail === '') return undefined;
     textField('adminEmail', spec.adminEmail, { maximum: 254 });
@@ -100,18 +102,18 @@ export class TenantApplier implements Applier<TenantSpec, Observed> {
     const existing = await this.database.system((tx) => findAdministrator(tx, tenantId, spec.adminEmail));
     if (existing !== undefined) return undefined;
     if (spec.adminPassword === '' && intentId !== '') {
-      // It came with a request, which applies the resource itself.
-      throw new RefusalError('ReferenceNotReady', 'waits for the request that makes the tenant');
+      // Created by a request, which applies the resource itself.
+      throw new RefusalError('ReferenceNotReady', 'waiting for the request that creates the tenant');
     }
     if (spec.adminPassword === '') {
-      throw new RefusalError('InvalidSpec', 'adminPasswordSecretRef is required to make the account of adminEmail');
+      throw new RefusalError('InvalidSpec', 'adminPasswordSecretRef is required to create the account of adminEmail');
     }
     checkNewPassword(spec.adminPassword);
     return hashPassword(spec.adminPassword);
   }
 }
 
-/** The settings of a manifest, checked. Throws INVALID_ARGUMENT or a RefusalError. */
+/** Returns the checked settings of a manifest. Throws INVALID_ARGUMENT or a RefusalError. */
 function settingsOf(meta: ObjectMeta, spec: TenantSpec): TenantSettings {
   const quotas = create(QuotasSchema, {
     devices: spec.quotas?.devices,
@@ -156,7 +158,7 @@ async function writeTenant(tx: Transaction, tenantId: string, namespace: string,
   );
   const before = rows[0]!;
   if (before.deleted) {
-    throw new RefusalError('Terminated', `the tenant ${tenantId} was deleted; its id is never given out again`);
+    throw new RefusalError('Terminated', `the tenant ${tenantId} was deleted; its id cannot be reused`);
   }
   const changed = changedSettings(before.applied, settings);
   if (Object.keys(changed).length > 0) await updateTenant(tx, tenantId, changed);
@@ -169,7 +171,7 @@ async function writeTenant(tx: Transaction, tenantId: string, namespace: string,
   }
 }
 
-/** The settings of a manifest that differ from those it stated when it was applied last. */
+/** Returns the settings of a manifest that differ from those of the manifest applied last. */
 export function changedSettings(
   applied: Readonly<Record<string, unknown>>,
   settings: TenantSettings,

@@ -1,9 +1,9 @@
-// A tenant that a request describes, in the form of its custom resource. The password is not part of it.
+// Converts a request for a tenant to its custom resource, without the password.
 import type { TenantSpec as Manifest } from '@kellet/crds';
 import type { CreateTenantRequest, TenantDefaults } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { anchoringManifest, otaManifest, telemetryManifest } from '../policies/policy-manifests.ts';
 
-/** The custom resource's spec of a tenant whose fields have been checked. What is unset is left out. */
+/** Returns the custom resource's spec of a tenant whose fields have been checked. Unset fields are omitted. */
 export function tenantManifest(request: CreateTenantRequest): Manifest {
   const { quotas, defaults } = request;
   return {

@@ -1,4 +1,4 @@
-// Tenants made and removed through the API: the Tenant resource first, then its working copy, both or neither.
+// Tenants created and deleted through the API: the Tenant resource and its row, both or neither.
 import { create } from '@bufbuild/protobuf';
 import type { Kind, TenantSpec as Manifest } from '@kellet/crds';
 import { ObjectMetaSchema, TenantSpecSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
@@ -21,7 +21,7 @@ import { tenantManifest } from './tenant-manifest.ts';
 const kind: Kind = 'Tenant';
 type TenantObject = KubernetesObject<Manifest>;
 
-/** What the writer of Tenant resources works with. */
+/** Dependencies of TenantResources. */
 export interface TenantResourcesOptions extends CreationsOptions {
   readonly applier: TenantApplier;
 }
@@ -37,8 +37,8 @@ export class TenantResources {
   }
 
   /**
-   * Makes the Tenant resource and has the tenant taken up, with its first administrator, both or neither (Creations.make); the
-   * operator makes the namespace. Returns what `read` finds of the tenant. Throws ALREADY_EXISTS when the name is or was taken.
+   * Creates the Tenant resource and applies it with its first administrator, both or neither (Creations.make); the
+   * operator creates the namespace. Returns the result of `read`. Throws ALREADY_EXISTS when the name is or was taken.
    */
   async create<T>(
     request: CreateTenantRequest,
@@ -55,7 +55,7 @@ export class TenantResources {
         const spec = create(TenantSpecSchema, { ...tenantSpec(object.spec), adminPassword });
         return this.options.applier.apply(create(ObjectMetaSchema, metaOf(tenantId, object)), spec, async (tx) => {
           await last(tx);
-          // The operator may have found the resource before there was a password, and waits.
+          // The operator may have seen the resource before the password existed, and waits.
           await notifyChanged(tx, kind, tenantId, '', tenantId);
         });
       },
@@ -63,7 +63,7 @@ export class TenantResources {
     });
   }
 
-  /** Deletes the resource and ends the tenant. Throws FAILED_PRECONDITION when another manager owns the resource. */
+  /** Deletes the resource and the tenant. Throws FAILED_PRECONDITION when another manager owns the resource. */
   async remove(tenantId: string, signal: AbortSignal): Promise<void> {
     const { kubernetes } = this.options;
     const object = await kubernetes.get<Manifest>(kind, '', tenantId, signal);
@@ -82,7 +82,7 @@ export class TenantResources {
         tenantId,
       ]),
     );
-    if (rows[0]?.deleted) throw alreadyExists(`the tenant ${tenantId} was deleted; its id is never given out again`);
+    if (rows[0]?.deleted) throw alreadyExists(`the tenant ${tenantId} was deleted; its id cannot be reused`);
     if (rows[0]) throw alreadyExists(`the tenant ${tenantId} already exists`);
   }
 

@@ -13,7 +13,7 @@ const pem = (type: 'ed25519' | 'x25519', half: 'publicKey' | 'privateKey') => {
 };
 
 describe('tenant settings', () => {
-  it('takes Ed25519 public keys', () => {
+  it('accepts Ed25519 public keys', () => {
     checkSigningKeys([pem('ed25519', 'publicKey'), `\n${pem('ed25519', 'publicKey')}`]);
   });
   for (const [name, key] of [
@@ -23,18 +23,18 @@ describe('tenant settings', () => {
     ['a cut key', pem('ed25519', 'publicKey').replace(/.{20}\n-----END/, '\n-----END')],
     ['nothing', ''],
   ] as const) {
-    it(`refuses ${name} as a signing key`, () => {
+    it(`rejects ${name} as a signing key`, () => {
       expect(() => checkSigningKeys([pem('ed25519', 'publicKey'), key])).to.throw('trusted_signing_keys[1]');
     });
   }
 
   for (const value of [-1, NaN, Infinity]) {
-    it(`refuses ${value} points per day`, () => {
+    it(`rejects ${value} points per day`, () => {
       expect(() => checkQuotas(create(QuotasSchema, { pointsPerDay: value }))).to.throw('quotas.points_per_day');
     });
   }
 
-  it('looks into every part of the defaults', () => {
+  it('checks every part of the defaults', () => {
     const refused = (init: Parameters<typeof create<typeof TenantDefaultsSchema>>[1], field: string) =>
       expect(() => checkDefaults(create(TenantDefaultsSchema, init))).to.throw(field);
     checkDefaults(create(TenantDefaultsSchema, { tags: { a: 'b' }, offlineAfterSeconds: 60 }));

@@ -1,14 +1,14 @@
-// What a tenant's settings may be. Pure; the same for a manifest and for a request.
+// Limits of a tenant's settings, the same for a manifest and for a request.
 import { createPublicKey } from 'node:crypto';
 import type { Quotas, TenantDefaults } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { checkAnchoringMode, checkOfflineAfter, checkOtaPolicy, checkTelemetrySchema } from '../policies/policies.ts';
 import { failedPrecondition, invalidArgument } from '../platform/errors.ts';
 import { textMapField } from '../platform/fields.ts';
 
-/** Requests per minute of a tenant that states none (SPEC, Limits). */
+/** Default of rate_limit_per_minute. */
 export const defaultRateLimitPerMinute = 1000;
 
-/** A tenant id: a DNS label of at most 56 characters, as it stands in keys, subjects and namespaces. */
+/** A tenant id: a DNS label of at most 56 characters, so that it fits in keys, subjects and namespaces. */
 export const tenantIdForm = /^[a-z0-9]([-a-z0-9]{0,54}[a-z0-9])?$/;
 
 /** Checks the defaults that devices inherit. Throws INVALID_ARGUMENT naming the field. */
@@ -35,7 +35,7 @@ export function checkRateLimit(perMinute: number): void {
   if (perMinute > 10_000_000) throw invalidArgument('rate_limit_per_minute must be at most 10000000');
 }
 
-/** Checks the keys that sign artifacts: Ed25519 public keys in PEM. Throws INVALID_ARGUMENT naming the field. */
+/** Checks public keys for signatures of artifacts: Ed25519 in PEM. Throws INVALID_ARGUMENT naming the field. */
 export function checkSigningKeys(keys: readonly string[]): void {
   if (keys.length > 100) throw invalidArgument('trusted_signing_keys must have at most 100 entries');
   keys.forEach((pem, index) => {
@@ -46,7 +46,7 @@ export function checkSigningKeys(keys: readonly string[]): void {
 }
 
 function isEd25519PublicKey(pem: string): boolean {
-  // createPublicKey would take a private key too, and keeping one here would be a leak.
+  // createPublicKey also accepts a private key, which must not be stored here.
   if (!pem.trimStart().startsWith('-----BEGIN PUBLIC KEY-----')) return false;
   try {
     return createPublicKey(pem).asymmetricKeyType === 'ed25519';
@@ -55,7 +55,7 @@ function isEd25519PublicKey(pem: string): boolean {
   }
 }
 
-/** Refuses multi-factor sign-in: it cannot be required until it exists. Throws FAILED_PRECONDITION. */
+/** Rejects mfa_required with FAILED_PRECONDITION until multi-factor sign-in exists. */
 export function refuseUnenforceable(mfaRequired: boolean): void {
   if (mfaRequired) throw failedPrecondition('mfa_required: multi-factor sign-in is not available');
 }

@@ -1,4 +1,4 @@
-// The SQL of tenants: read and written as whole settings.
+// SQL of tenants.
 import { fromJson, toJson, type JsonValue, type MessageInitShape } from '@bufbuild/protobuf';
 import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import {
@@ -11,7 +11,7 @@ import {
 import type { Transaction } from '../platform/database/database.ts';
 import { tenantChannel } from '../platform/database/channels.ts';
 
-/** A tenant as its row holds it. */
+/** A row of the table tenants. */
 export interface TenantRow {
   tenant_id: string;
   name: string;
@@ -29,7 +29,7 @@ export interface TenantRow {
 export const tenantColumns = `tenant_id, name, rate_limit_per_minute, quotas, defaults, ip_allowlist, mfa_required,
   trusted_signing_keys, created_at, updated_at`;
 
-/** The columns that can be set, with the JSON of the public messages for the compound ones. */
+/** The columns that can be set; compound ones as JSON of the public messages. */
 export interface TenantSettings {
   readonly name: string;
   readonly rate_limit_per_minute: number;
@@ -40,17 +40,17 @@ export interface TenantSettings {
   readonly trusted_signing_keys: readonly string[];
 }
 
-/** The name of a setting, in the table and in the API. */
+/** The name of a setting in the table and in the API. */
 export type TenantField = keyof TenantSettings;
 
-/** The form of quotas in the table. */
+/** Returns quotas in the form stored in the table. */
 export const quotasJson = (quotas: Quotas): JsonValue => toJson(QuotasSchema, quotas, { useProtoFieldName: true });
 
-/** The form of defaults in the table. */
+/** Returns defaults in the form stored in the table. */
 export const defaultsJson = (defaults: TenantDefaults): JsonValue =>
   toJson(TenantDefaultsSchema, defaults, { useProtoFieldName: true });
 
-/** A living tenant; undefined when there is none. */
+/** Returns a tenant that is not deleted, or undefined. */
 export async function findTenant(tx: Transaction, tenantId: string): Promise<TenantRow | undefined> {
   const { rows } = await tx.query<TenantRow>(
     `SELECT ${tenantColumns} FROM tenants WHERE tenant_id = $1 AND deleted_at IS NULL`,
@@ -59,7 +59,7 @@ export async function findTenant(tx: Transaction, tenantId: string): Promise<Ten
   return rows[0];
 }
 
-/** Sets some fields of a living tenant and tells everyone who holds them; undefined when there is none. */
+/** Sets fields of a tenant that is not deleted and evicts it from caches. Returns undefined when there is none. */
 export async function updateTenant(
   tx: Transaction,
   tenantId: string,
@@ -76,7 +76,7 @@ export async function updateTenant(
   return rows[0];
 }
 
-/** Has every cache of tenant settings evict the tenant once the transaction has committed. */
+/** Evicts the tenant from all caches of tenant settings once the transaction has committed. */
 export async function notifyTenantChanged(tx: Transaction, tenantId: string): Promise<void> {
   await tx.query('SELECT pg_notify($1, $2)', [tenantChannel, tenantId]);
 }
@@ -85,7 +85,7 @@ function columnValue(field: string, value: unknown): unknown {
   return field === 'quotas' || field === 'defaults' ? JSON.stringify(value) : value;
 }
 
-/** A tenant as the API shows it. */
+/** Converts a row to the public message. */
 export function toTenant(row: TenantRow): MessageInitShape<typeof TenantSchema> {
   return {
     tenantId: row.tenant_id,

@@ -25,7 +25,7 @@ describe('tenants', () => {
   let auth: AuthModule;
   let applier: TenantApplier;
   const registry = new ServiceRegistry();
-  const heard: string[] = [];
+  const notified: string[] = [];
 
   before(async () => {
     test = await createTestDatabase();
@@ -37,7 +37,7 @@ describe('tenants', () => {
     let listening = false;
     test.database.listen(
       [revocationChannel, tenantChannel],
-      (channel, payload) => heard.push(`${channel} ${payload}`),
+      (channel, payload) => notified.push(`${channel} ${payload}`),
       (lost) => (listening = !lost),
     );
     await eventually(() => listening);
@@ -70,7 +70,7 @@ describe('tenants', () => {
   const publicKey = generateKeyPairSync('ed25519').publicKey.export({ format: 'pem', type: 'spki' }).toString();
 
   describe('by manifest', () => {
-    it('are made with their administrator, and applying again changes nothing', async () => {
+    it('are created with their administrator, and applying again changes nothing', async () => {
       const spec = {
         name: 'Acme Ltd',
         rateLimitPerMinute: 60,
@@ -94,12 +94,12 @@ describe('tenants', () => {
       expect(await codeOf(login('acme', 'another good password'))).to.equal('UNAUTHENTICATED');
     });
 
-    it('are the same for several appliers at once', async () => {
+    it('are the same with several concurrent appliers', async () => {
       const results = await Promise.all(Array.from({ length: 5 }, () => apply('crowd')));
       for (const result of results) expect(result).to.deep.equal(results[0]);
     });
 
-    it('keep what the API has changed until the manifest changes that field', async () => {
+    it('keep changes of the API until the manifest changes that field', async () => {
       await apply('mixed', { name: 'Mixed', rateLimitPerMinute: 60 });
       await call(method.updateTenant, { tenantId: 'mixed', name: 'Renamed', updateMask: { paths: ['name'] } });
       await apply('mixed', { name: 'Mixed', rateLimitPerMinute: 90 });
@@ -109,22 +109,22 @@ describe('tenants', () => {
       });
       await apply('mixed', { name: 'Mixed again', rateLimitPerMinute: 90 });
       expect((await call(method.getTenant, { tenantId: 'mixed' })).name).to.equal('Mixed again');
-      await eventually(() => heard.includes('kellet_tenants mixed'));
+      await eventually(() => notified.includes('kellet_tenants mixed'));
     });
 
     for (const [name, tenantId, spec, message] of [
-      ['a name that is no label', 'Acme_1', {}, 'DNS label'],
-      ['a signing key that is none', 'bad', { trustedSigningKeys: ['x'] }, 'spec.trustedSigningKeys[0]'],
-      ['an allowlist of nonsense', 'bad', { ipAllowlist: ['x'] }, 'ipAllowlist'],
+      ['a name that is not a label', 'Acme_1', {}, 'DNS label'],
+      ['a malformed signing key', 'bad', { trustedSigningKeys: ['x'] }, 'spec.trustedSigningKeys[0]'],
+      ['a malformed allowlist', 'bad', { ipAllowlist: ['x'] }, 'ipAllowlist'],
       ['an unknown anchoring mode', 'bad', { defaults: { anchoringMode: 'none' } }, 'anchoringPolicy.mode'],
       ['a negative quota', 'bad', { quotas: { pointsPerDay: -1 } }, 'spec.quotas.pointsPerDay'],
       ['a short password', 'bad', { adminPassword: 'short' }, 'password'],
       ['no password for a new administrator', 'bad', { adminPassword: '' }, 'adminPasswordSecretRef'],
-      ['an address that is none', 'bad', { adminEmail: 'root' }, 'adminEmail'],
+      ['a malformed e-mail address', 'bad', { adminEmail: 'root' }, 'adminEmail'],
       ['a namespace of another tenant', 'bad', { namespace: 'kellet-taken' }, 'namespace'],
-      ['a second factor that nothing enforces', 'bad', { mfaRequired: true }, 'spec.mfaRequired'],
+      ['a second factor that is not enforced', 'bad', { mfaRequired: true }, 'spec.mfaRequired'],
     ] as const) {
-      it(`are refused with ${name}, and nothing is left of them`, async () => {
+      it(`are rejected with ${name}, leaving nothing behind`, async () => {
         await apply('taken');
         const { refusal } = await apply(tenantId, spec as MessageInitShape<typeof TenantSpecSchema>);
         expect(refusal).to.include({ reason: 'InvalidSpec' });
@@ -133,13 +133,13 @@ describe('tenants', () => {
       });
     }
 
-    it('end with every credential, and their id is never given out again', async () => {
+    it('revoke every credential when deleted, and their id is never reused', async () => {
       await apply('ending');
       const pair = await login('ending');
       const key = await test.database.tenant('ending', (tx) =>
         mintDeviceKey(tx, 'ending', '0190a000-0000-7000-8000-000000000000'),
       );
-      heard.length = 0;
+      notified.length = 0;
       expect(await remove('ending')).to.equal(undefined);
       expect(await remove('ending')).to.equal(undefined);
       for (const token of [pair.accessToken, key]) {
@@ -147,9 +147,9 @@ describe('tenants', () => {
       }
       expect(await codeOf(login('ending'))).to.equal('UNAUTHENTICATED');
       expect(await codeOf(call(method.refresh, { refreshToken: pair.refreshToken }))).to.equal('UNAUTHENTICATED');
-      await eventually(() => heard.includes('kellet_tenants ending'));
-      // Credentials of other tenants are not meant.
-      expect(heard).not.to.include(`${revocationChannel} *`);
+      await eventually(() => notified.includes('kellet_tenants ending'));
+      // Credentials of other tenants are unaffected.
+      expect(notified).not.to.include(`${revocationChannel} *`);
       expect((await apply('ending')).refusal).to.include({ reason: 'Terminated' });
       expect(await codeOf(call(method.getTenant, { tenantId: 'ending' }))).to.equal('NOT_FOUND');
     });
@@ -158,7 +158,7 @@ describe('tenants', () => {
   describe('through the API', () => {
     before(() => apply('own'));
 
-    it('change what is theirs, and not their limits', async () => {
+    it('change their settings, but not their limits', async () => {
       const changed = await call(
         method.updateOwnTenant,
         { name: 'Ours', defaults: { offlineAfterSeconds: 60 }, updateMask: { paths: ['name', 'defaults'] } },
@@ -173,7 +173,7 @@ describe('tenants', () => {
       expect((await call(method.getOwnTenant, {}, 'own')).rateLimitPerMinute).to.equal(1000);
     });
 
-    it('are walled off in the database too', async () => {
+    it('are isolated in the database too', async () => {
       await apply('neighbour');
       await test.database.tenant('own', async (tx) => {
         const read = await tx.query(`SELECT 1 FROM tenants WHERE tenant_id <> 'own'`);
@@ -189,11 +189,11 @@ describe('tenants', () => {
 
     for (const [name, request] of [
       ['an empty name', { name: '', updateMask: { paths: ['name'] } }],
-      ['a key that is none', { trustedSigningKeys: ['x'], updateMask: { paths: ['trusted_signing_keys'] } }],
+      ['a malformed key', { trustedSigningKeys: ['x'], updateMask: { paths: ['trusted_signing_keys'] } }],
       ['an unknown path', { updateMask: { paths: ['tenant_id'] } }],
       ['no mask', { name: 'x' }],
     ] as const) {
-      it(`refuse ${name}`, async () => {
+      it(`reject ${name}`, async () => {
         const update = call(
           method.updateOwnTenant,
           request as MessageInitShape<typeof method.updateOwnTenant.input>,
@@ -216,7 +216,7 @@ describe('tenants', () => {
     });
   });
 
-  it('takes only what a manifest has changed since it was applied', () => {
+  it('applies only fields that the manifest has changed since it was applied', () => {
     const settings: TenantSettings = {
       name: 'a',
       rate_limit_per_minute: 1,

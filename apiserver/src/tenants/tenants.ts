@@ -47,7 +47,7 @@ const updatable = [
   'trusted_signing_keys',
 ] as const satisfies readonly TenantField[];
 
-/** The handlers of `tenant` and `tenants`. Tenants are made and removed as Tenant resources. */
+/** The handlers of `tenant` and `tenants`. Tenants are created and deleted as Tenant resources. */
 export function tenantHandlers(platform: AuthPlatform, resources: TenantResources): Implementation<typeof AuthService> {
   const { database, paging } = platform;
   return {
@@ -105,7 +105,7 @@ export function tenantHandlers(platform: AuthPlatform, resources: TenantResource
   };
 }
 
-/** Checks everything before anything is written. Throws INVALID_ARGUMENT naming the field. */
+/** Checks a new tenant before anything is written. Throws INVALID_ARGUMENT naming the field. */
 function checkNewTenant(request: CreateTenantRequest): void {
   if (!tenantIdForm.test(request.tenantId)) {
     throw invalidArgument('tenant_id must be a DNS label of at most 56 characters');
@@ -130,7 +130,7 @@ function found(row: TenantRow | undefined): TenantRow {
   return row;
 }
 
-/** The settings that a request names, checked. Throws INVALID_ARGUMENT naming the field. */
+/** Returns the checked settings of a request. Throws INVALID_ARGUMENT naming the field. */
 function settingsOf(
   request: UpdateTenantRequest | UpdateOwnTenantRequest,
   fields: ReadonlySet<TenantField>,

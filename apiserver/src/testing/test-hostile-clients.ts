@@ -7,7 +7,7 @@ import { connect, type Socket } from 'node:net';
 export interface Attack {
   readonly kind: 'flood /ws' | 'watch' | 'hold bodies' | 'pipeline' | 'grpc';
   readonly port: number;
-  /** Connections at a time; one that ends is replaced after a moment. */
+  /** Concurrent connections; one that ends is replaced after a moment. */
   readonly connections: number;
   /** The request that each begins with; for `grpc`, the path of the method. */
   readonly request: string;
@@ -70,7 +70,7 @@ function run({ kind, port, connections, request, messageBytes = 0, message: subs
   let [opened, closed, sentBytes] = [0, 0, 0];
   setInterval(() => process.send!({ opened, closed, sentBytes } satisfies AttackReport, () => undefined), 1000);
   const message = frame(`{"unsubscribe":"telemetry.live","device_id":"${'x'.repeat(messageBytes)}"}`);
-  // Enough to fill a server, and no more: the kernel would take gigabytes, and this machine's time with them.
+  // Bounded, because the kernel would buffer gigabytes and slow down this machine.
   const flood = async (socket: Socket): Promise<void> => {
     for (let sent = 0; sent < 4_000_000 && !socket.destroyed; sent += message.length) {
       sentBytes += message.length;
@@ -88,7 +88,7 @@ function run({ kind, port, connections, request, messageBytes = 0, message: subs
     socket.write(request);
     if (kind === 'flood /ws') {
       socket.once('data', () => {
-        // Nothing further is read.
+        // Nothing more is read.
         socket.pause();
         void flood(socket);
       });

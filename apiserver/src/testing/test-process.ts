@@ -1,4 +1,4 @@
-// For tests: kellet-apiserver as a process of its own, on the test services, without a Kubernetes API.
+// For tests: kellet-apiserver as a separate process, on the test services, without a Kubernetes API.
 import { spawn, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
@@ -17,7 +17,7 @@ export interface TestProcess {
   readonly ended: Promise<{ end: number | string; at: number }>;
 }
 
-/** Starts processes on one database, and ends them. */
+/** Starts processes on one database, and stops them. */
 export class TestProcesses {
   private readonly started: Pick<TestProcess, 'child' | 'ended'>[] = [];
   private readonly databaseUrl: string;
@@ -34,7 +34,7 @@ export class TestProcesses {
     return new TestProcesses(databaseUrl, folder);
   }
 
-  /** Starts one on free ports and resolves when it serves. */
+  /** Starts a process on free ports; resolves when it serves. */
   async start(settings: Record<string, string>): Promise<TestProcess> {
     const child = spawn(process.execPath, [path.join(import.meta.dirname, '../main.ts')], {
       stdio: ['ignore', 'ignore', 'pipe'],
@@ -72,7 +72,7 @@ export class TestProcesses {
     return { ...parts, ports: JSON.parse(line()!) as TestProcess['ports'] };
   }
 
-  /** Ends those that still run. */
+  /** Kills the processes that still run. */
   async kill(): Promise<void> {
     for (const { child, ended } of this.started.splice(0)) {
       child.kill('SIGKILL');
@@ -80,7 +80,7 @@ export class TestProcesses {
     }
   }
 
-  /** Removes what they needed. */
+  /** Deletes their files. */
   async remove(): Promise<void> {
     await rm(this.folder, { recursive: true, force: true });
   }

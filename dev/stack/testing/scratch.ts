@@ -2,7 +2,7 @@
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { processIdentity } from '../process-table.ts';
+import { processIdentity } from '../processes/process-table.ts';
 import { waitUntil } from '../wait.ts';
 
 /** Runs `use` with a new folder, which is removed afterwards. */

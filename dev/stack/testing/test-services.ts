@@ -7,14 +7,14 @@
 import { chmod, mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { natsServerProgram } from '../binaries.ts';
-import { startNats } from '../nats.ts';
-import { findFreePorts } from '../ports.ts';
-import { redisServerProgram } from '../redis-server.ts';
-import { startPostgres } from '../postgres.ts';
+import { natsServerProgram } from '../programs/binaries.ts';
+import { startNats } from '../services/nats.ts';
+import { findFreePorts } from '../ports/free-ports.ts';
+import { redisServerProgram } from '../services/redis-server.ts';
+import { startPostgres } from '../services/postgres.ts';
 import { randomPassword } from '../secrets.ts';
-import type { Supervisor } from '../supervisor.ts';
-import { createSupervisor } from '../supervisor.ts';
+import type { Supervisor } from '../processes/supervisor.ts';
+import { createSupervisor } from '../processes/supervisor.ts';
 
 let supervisor: Supervisor | undefined;
 let folder: string | undefined;

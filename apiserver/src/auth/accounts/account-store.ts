@@ -23,12 +23,12 @@ export interface AccountRow extends UserRow {
   password_hash: string;
 }
 
-/** Most accounts that one sign-in is checked against. */
-export const mostAccounts = 10;
+/** The maximum number of accounts that one sign-in is checked against. */
+export const maxAccounts = 10;
 
 /**
  * Returns the enabled accounts that an e-mail address may refer to: the given tenant's; without a tenant, the platform
- * administrator's alone, or those of tenants that are not deleted, at most {@link mostAccounts}. The oldest come first, so that
+ * administrator's alone, or those of tenants that are not deleted, at most {@link maxAccounts}. The oldest come first, so that
  * a tenant that later creates a user of the same address cannot displace another's. Needs a system transaction, because the
  * tenant is not known yet.
  */
@@ -37,7 +37,7 @@ export async function findAccounts(tx: Transaction, email: string, tenantId: str
     `SELECT ${userColumns}, password_hash FROM users u
      WHERE lower(email) = lower($1) AND ($2 = '' OR tenant_id = $2) AND NOT disabled
        AND (tenant_id IS NULL OR EXISTS (SELECT FROM tenants t WHERE t.tenant_id = u.tenant_id AND deleted_at IS NULL))
-     ORDER BY tenant_id IS NOT NULL, created_at, user_id LIMIT ${mostAccounts}`,
+     ORDER BY tenant_id IS NOT NULL, created_at, user_id LIMIT ${maxAccounts}`,
     [email, tenantId],
   );
   // A tenant's user with the platform administrator's address must not lock the administrator out.

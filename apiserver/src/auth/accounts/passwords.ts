@@ -1,4 +1,5 @@
-// Passwords: argon2id with OWASP's parameters (19 MiB, two passes), hashed outside the main thread, few at a time.
+// Passwords: argon2id with OWASP's parameters (19 MiB, two passes), hashed outside the main thread with bounded
+// concurrency.
 import { hash, verify } from '@node-rs/argon2';
 import { textField } from '../../platform/fields.ts';
 import { WorkQueue } from './work-queue.ts';
@@ -9,8 +10,8 @@ const parameters = { memoryCost: 19_456, timeCost: 2, parallelism: 1 };
 /** Half of Node's four worker threads, which files and name look-ups need too, and 38 MiB. */
 const queue = new WorkQueue({ running: 2, waiting: 128, waitingOfOwner: 16 });
 
-/** What is verified when there is no account, so that a sign-in does work whether or not the account exists. */
-let nobodysHash: Promise<string> | undefined;
+/** Verified when there is no account, so that a sign-in takes as long whether or not the account exists. */
+let dummyHash: Promise<string> | undefined;
 
 /** Checks a new password: 12 to 1024 characters. Throws INVALID_ARGUMENT naming the field. */
 export function checkNewPassword(password: string, field = 'password'): void {
@@ -18,22 +19,22 @@ export function checkNewPassword(password: string, field = 'password'): void {
 }
 
 /**
- * Hashes a password; the answer holds salt and parameters. Costs about 15 ms of a worker thread. `owner` is whose work it is: a
- * tenant, an address. Throws UNAVAILABLE when too many wait.
+ * Hashes a password; the result contains salt and parameters. Takes about 15 ms of a worker thread. `owner` is the
+ * tenant or address that the queue's limit applies to. Throws UNAVAILABLE when too many wait.
  */
 export function hashPassword(password: string, owner = ''): Promise<string> {
   return queue.run(owner, () => hash(password, parameters));
 }
 
 /**
- * Those of the hashes that the password belongs to, by index. Without a hash it does the work of one. One place in the queue is
- * taken for all of them. Throws UNAVAILABLE when too many wait.
+ * Returns the indexes of the hashes that match the password. Without any hash it does the work of one. One place in the
+ * queue is taken for all of them. Throws UNAVAILABLE when too many wait.
  */
 export async function verifyPassword(hashes: readonly string[], password: string, owner: string): Promise<number[]> {
-  const nobodys = await (nobodysHash ??= hash('the password of nobody', parameters));
+  const dummy = await (dummyHash ??= hash('no account has this password', parameters));
   return queue.run(owner, async () => {
     const matching: number[] = [];
-    if (hashes.length === 0) await verify(nobodys, password);
+    if (hashes.length === 0) await verify(dummy, password);
     for (const [index, one] of hashes.entries()) if (await verify(one, password)) matching.push(index);
     return matching;
   });

@@ -2,7 +2,7 @@ import { expect } from 'chai';
 import { WorkQueue } from './work-queue.ts';
 
 describe('a work queue', () => {
-  it('runs few at a time, in order, and refuses what would wait too long', async () => {
+  it('runs a bounded number in order, and rejects work beyond the limits', async () => {
     const queue = new WorkQueue({ running: 2, waiting: 3, waitingOfOwner: 2 });
     let running = 0;
     let most = 0;
@@ -26,7 +26,7 @@ describe('a work queue', () => {
     const reasons = outcomes.map((one) =>
       one.status === 'fulfilled' ? 'ran' : (one.reason as { code?: string }).code,
     );
-    // The fifth of one owner waits for too many of its own, the last for too many of all.
+    // The fifth item of owner a exceeds the limit per owner, the last one the limit in all.
     expect(reasons).to.deep.equal(['ran', undefined, 'ran', 'ran', 'UNAVAILABLE', 'ran', 'UNAVAILABLE']);
     expect(await work('c', 'c2')).to.equal('c2');
   });

@@ -1,7 +1,7 @@
-// Costly work, a bounded amount of it at a time, and a bounded number that waits for it, of each owner and in all.
+// A queue for costly work: limits how much runs at once, and how much waits, per owner and in all.
 import { unavailable } from '../../platform/errors.ts';
 
-/** How much may run and wait. */
+/** Limits of a queue. */
 export interface WorkLimits {
   readonly running: number;
   readonly waiting: number;
@@ -39,7 +39,7 @@ export class WorkQueue {
     return new Promise((begin) => this.waiting.push({ owner, begin }));
   }
 
-  /** Hands the place of what has ended to what waits longest. */
+  /** Gives a free place to the work that has waited longest. */
   private next(): void {
     const first = this.waiting.shift();
     if (!first) {

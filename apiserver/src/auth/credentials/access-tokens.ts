@@ -1,16 +1,16 @@
-// Access tokens: JWTs signed with Ed25519 that live for fifteen minutes and are bound to a session.
+// Access tokens: JWTs signed with Ed25519, valid for fifteen minutes and bound to a session.
 import { createPrivateKey, createPublicKey, hkdfSync, type KeyObject } from 'node:crypto';
 import { calculateJwkThumbprint, errors, exportJWK, jwtVerify, SignJWT } from 'jose';
 import type { Clock } from '../../platform/clock.ts';
 import { newId } from '../../platform/ids.ts';
 import type { Role } from './roles.ts';
 
-/** Seconds that an access token lives. */
+/** Lifetime of an access token in seconds. */
 export const accessTokenSeconds = 15 * 60;
 
 const issuer = 'kellet';
 
-/** Whom a token was issued to. What the holder may do is read from the database, so that a changed role counts at once. */
+/** The holder of a token. Permissions are read from the database, so that a changed role takes effect at once. */
 export interface AccessTokenSubject {
   /** Empty for a platform administrator. */
   readonly tenantId: string;
@@ -20,7 +20,7 @@ export interface AccessTokenSubject {
   readonly scopes: Iterable<string>;
 }
 
-/** A token whose signature holds. */
+/** A token whose signature is valid. */
 export interface VerifiedAccessToken {
   readonly tenantId: string;
   readonly userId: string;
@@ -44,7 +44,10 @@ export class AccessTokens {
     this.clock = clock;
   }
 
-  /** Signs a token that ends after fifteen minutes, or with its session (`notAfter`, milliseconds) when that is sooner. */
+  /**
+   * Signs a token that expires after fifteen minutes, or with its session (`notAfter`, milliseconds) when that is
+   * sooner.
+   */
   async issue(subject: AccessTokenSubject, notAfter: number): Promise<{ token: string; expiresInSeconds: number }> {
     const now = Math.floor(this.clock.now() / 1000);
     const expires = Math.min(now + accessTokenSeconds, Math.floor(notAfter / 1000));
@@ -66,7 +69,7 @@ export class AccessTokens {
     return { token, expiresInSeconds: expires - now };
   }
 
-  /** Verifies signature, issuer and time. `expired` is said only of tokens that were ours. */
+  /** Verifies signature, issuer and time. Returns `expired` only for tokens that this installation issued. */
   async verify(token: string): Promise<VerifiedAccessToken | 'expired' | 'unrecognized'> {
     try {
       const kid = await this.kid();

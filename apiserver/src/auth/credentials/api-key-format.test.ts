@@ -16,7 +16,7 @@ describe('API key format', () => {
     expect(decoded).to.equal(crc32(key.slice(0, -6)));
   });
 
-  it('is a function of the random bytes, and skips the bytes that would be unfair', () => {
+  it('is a function of the random bytes, and skips bytes that would bias it', () => {
     const fixed = (bytes: number) => Buffer.from(Array.from({ length: bytes }, (_, index) => (index * 37) % 256));
     expect(mintKey(fixed).key).to.equal(mintKey(fixed).key);
     let calls = 0;
@@ -24,7 +24,7 @@ describe('API key format', () => {
     expect(mintKey(unfairFirst).key).to.match(/^sk_live_1{32}/);
   });
 
-  it('gives every character about as often', () => {
+  it('uses every character about equally often', () => {
     const counts = new Map<string, number>();
     for (let index = 0; index < 2000; index += 1) {
       for (const character of mintKey().key.slice(8, 40)) counts.set(character, (counts.get(character) ?? 0) + 1);
@@ -46,10 +46,10 @@ describe('API key format', () => {
     ['white space around it', ` ${key}`],
     ['a very long text', key + 'a'.repeat(500)],
   ] as const) {
-    it(`refuses ${what}`, () => expect(isWellFormedKey(text)).to.equal(false));
+    it(`rejects ${what}`, () => expect(isWellFormedKey(text)).to.equal(false));
   }
 
-  it('tells a broken key from another kind of credential', () => {
+  it('distinguishes a malformed key from another kind of credential', () => {
     expect(looksLikeApiKey(changed)).to.equal(true);
     expect(looksLikeApiKey('eyJhbGciOiJFZERTQSJ9.e30.x')).to.equal(false);
   });

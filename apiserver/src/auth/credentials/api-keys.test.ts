@@ -19,7 +19,7 @@ describe('API keys', () => {
   const make = (caller: Caller, fields: MessageInitShape<typeof method.createApiKey.input>) =>
     at.call(method.createApiKey, { name: 'integration', scopes: ['devices:read'], ...fields }, caller, context);
 
-  it('are shown once, work at once and end with their revocation', async () => {
+  it('are returned once, work at once and end with their revocation', async () => {
     const { caller } = await at.signedIn();
     const made = await make(caller, { scopes: ['devices:read', 'telemetry:write'], ipAllowlist: ['10.0.0.0/8'] });
     expect(made.apiKey).to.match(/^sk_live_[0-9A-Za-z]{36,}$/);
@@ -36,7 +36,7 @@ describe('API keys', () => {
     await at.call(method.deleteApiKey, { keyId: made.keyId }, caller, context);
     expect(await at.validate(made.apiKey!)).to.include({ valid: false, reason: Reason.revoked });
     expect(await codeOf(at.call(method.deleteApiKey, { keyId: made.keyId }, caller, context))).to.equal('NOT_FOUND');
-    await eventually(() => at.heard.includes(holder.credentialHash));
+    await eventually(() => at.notified.includes(holder.credentialHash));
   });
 
   it('expire', async () => {
@@ -49,7 +49,7 @@ describe('API keys', () => {
     expect(message).to.equal('the API key has expired');
   });
 
-  it('cannot hold more than their maker does', async () => {
+  it('cannot hold more scopes than their creator', async () => {
     const { caller } = await at.signedIn();
     const key = await make(caller, { scopes: ['keys:write', 'devices:read'] });
     const service = await at.auth.authenticate(key.apiKey!, '127.0.0.1');
@@ -57,7 +57,7 @@ describe('API keys', () => {
     await make(service, { scopes: ['devices:read'] });
   });
 
-  it('hand their limits on to what they make', async () => {
+  it('pass their limits on to the keys they create', async () => {
     const { caller } = await at.signedIn();
     const limited = await make(caller, {
       scopes: [...scopesOfRole('viewer'), 'keys:write', 'users:write'],
@@ -83,13 +83,13 @@ describe('API keys', () => {
     ['no name', { name: '' }],
     ['an allowlist of nonsense', { ipAllowlist: ['everywhere'] }],
   ] as const) {
-    it(`are refused with ${name}`, async () => {
+    it(`are rejected with ${name}`, async () => {
       const { caller } = await at.signedIn();
       expect(await codeOf(make(caller, fields as Parameters<typeof make>[1]))).to.equal('INVALID_ARGUMENT');
     });
   }
 
-  it("stay out of another tenant's reach, and devices' keys out of the list", async () => {
+  it('are invisible to other tenants, and device keys are not listed', async () => {
     const { caller } = await at.signedIn();
     const theirs = await at.signedIn('tenant_admin', 'other');
     const made = await make(caller, {});

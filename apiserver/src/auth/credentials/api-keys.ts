@@ -1,4 +1,4 @@
-// API keys of service accounts: made within their maker's scopes and limits, listed without their secret, revoked for good.
+// API keys of service accounts: limited to their creator's scopes, listed without their secret, revoked permanently.
 import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import type { MessageInitShape } from '@bufbuild/protobuf';
 import type { ApiKeySchema, AuthService } from '@kellet/proto/es/kellet/v1/auth_pb';
@@ -28,7 +28,10 @@ interface KeyRow {
 
 const keyColumns = 'key_id, name, prefix, last4, scopes, ip_allowlist, created_at, expires_at, last_used_at';
 
-/** Checks the scopes of a new key. Throws INVALID_ARGUMENT for unknown ones, PERMISSION_DENIED for more than the maker holds. */
+/**
+ * Checks the scopes of a new key. Throws INVALID_ARGUMENT for unknown ones, PERMISSION_DENIED for any that the creator
+ * lacks.
+ */
 export function checkGrantedScopes(asked: readonly string[], held: ReadonlySet<string>): void {
   if (asked.length === 0) throw invalidArgument('scopes must name at least one scope');
   const unknown = unknownScopes(asked);

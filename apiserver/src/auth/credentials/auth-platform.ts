@@ -1,5 +1,7 @@
-// What the auth service uses of the platform.
+// The parts of the platform that the auth service uses.
 import type { Platform } from '../../config/module.ts';
 
-/** The part of the platform that auth stands on: no broker, so that nobody is locked out while it is away. */
+/**
+ * The parts of the platform that auth uses: without the broker, so that sign-in works while the broker is unavailable.
+ */
 export type AuthPlatform = Pick<Platform, 'config' | 'database' | 'clock' | 'logger' | 'metrics' | 'paging'>;

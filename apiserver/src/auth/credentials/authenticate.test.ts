@@ -18,23 +18,23 @@ import { clusterAway, newSigningKey, testPlatform } from '../testing/test-platfo
 describe('validate', () => {
   const at = TestAuth.define();
 
-  it('says whom a token stands for', async () => {
+  it('returns the user, tenant, scopes and expiry of an access token', async () => {
     const { tokens, user, caller } = await at.signedIn('viewer');
-    const answer = await at.validate(tokens.accessToken);
-    expect(answer).to.deep.include({
+    const response = await at.validate(tokens.accessToken);
+    expect(response).to.deep.include({
       valid: true,
       tenantId: 'acme',
       userId: user.user_id,
       deviceId: '',
       kind: Kind.user,
     });
-    expect(answer.scopes).to.have.members([...scopesOfRole('viewer')]);
-    expect(Number(answer.expiresAt!.seconds)).to.equal(decodeJwt(tokens.accessToken).exp);
-    expect(answer).to.include({ rateLimitPerMinute: 1000, sessionId: caller.sessionId });
+    expect(response.scopes).to.have.members([...scopesOfRole('viewer')]);
+    expect(Number(response.expiresAt!.seconds)).to.equal(decodeJwt(tokens.accessToken).exp);
+    expect(response).to.include({ rateLimitPerMinute: 1000, sessionId: caller.sessionId });
     expect(caller).to.include({ kind: 'user', tenantId: 'acme', name: user.email });
   });
 
-  it('tells an expired token from others, and names the way to a new one', async () => {
+  it('distinguishes an expired token, and names the refresh endpoint', async () => {
     const { tokens } = await at.signedIn();
     at.clock.advance(15 * 60_000);
     expect(await at.validate(tokens.accessToken)).to.include({ valid: false, reason: Reason.expired });
@@ -43,7 +43,7 @@ describe('validate', () => {
     expect(message).to.contain('POST /api/v1/auth/refresh');
   });
 
-  it('refuses tokens that are not ours', async () => {
+  it('rejects tokens that this installation did not issue', async () => {
     const { tokens } = await at.signedIn();
     const [header, payload, signature] = tokens.accessToken.split('.') as [string, string, string];
     const claims = decodeJwt(tokens.accessToken);
@@ -72,7 +72,7 @@ describe('validate', () => {
     expect(await at.validate(await sign(newSigningKey(), { exp: 1 }))).to.include({ reason: Reason.unrecognized });
   });
 
-  it('follows the user: logout, a changed role, disabled, deleted', async () => {
+  it('reflects logout, a changed role, a disabled and a deleted user', async () => {
     const { tokens, user, caller } = await at.signedIn('operator');
     const admin = await at.signedIn();
     const update = (fields: object, paths: string[]) =>
@@ -81,7 +81,7 @@ describe('validate', () => {
       });
     await update({ role: User_Role.viewer }, ['role']);
     expect((await at.validate(tokens.accessToken)).scopes).not.to.include('devices:write');
-    await eventually(() => at.heard.includes(`session:${caller.sessionId}`));
+    await eventually(() => at.notified.includes(`session:${caller.sessionId}`));
     await update({ disabled: true }, ['disabled']);
     expect(await at.validate(tokens.accessToken)).to.include({ valid: false, reason: Reason.disabled });
     await update({ disabled: false }, ['disabled']);
@@ -96,18 +96,18 @@ describe('validate', () => {
     );
   });
 
-  it('says what a device key stands for, until it is revoked', async () => {
+  it('returns the device of a device key until it is revoked', async () => {
     const deviceId = newId();
     const key = await at.test.database.tenant('acme', (tx) => mintDeviceKey(tx, 'acme', deviceId));
-    const answer = await at.validate(key);
-    expect(answer).to.include({ valid: true, tenantId: 'acme', deviceId, userId: '', kind: Kind.device });
-    expect(answer.scopes).to.have.members([...deviceScopes]);
-    expect(answer.expiresAt).to.equal(undefined);
+    const response = await at.validate(key);
+    expect(response).to.include({ valid: true, tenantId: 'acme', deviceId, userId: '', kind: Kind.device });
+    expect(response.scopes).to.have.members([...deviceScopes]);
+    expect(response.expiresAt).to.equal(undefined);
     await at.test.database.tenant('acme', (tx) => revokeDeviceKeys(tx, 'acme', deviceId));
     expect(await at.validate(key)).to.include({ valid: false, reason: Reason.revoked });
   });
 
-  it('cannot tell of a Kubernetes token while the Kubernetes API is away, and of every other credential as ever', async () => {
+  it('is unavailable for Kubernetes tokens alone while the Kubernetes API is unavailable', async () => {
     const part = (value: object) => Buffer.from(JSON.stringify(value)).toString('base64url');
     const claims = { aud: ['kellet'], exp: at.clock.now() / 1000 + 600, 'kubernetes.io': { namespace: 'kellet-acme' } };
     const token = (more: object) => `${part({ alg: 'RS256' })}.${part({ ...claims, ...more })}.c2ln`;
@@ -117,7 +117,7 @@ describe('validate', () => {
     expect(await at.validate((await at.signedIn()).tokens.accessToken)).to.include({ valid: true });
   });
 
-  it('asks the database nothing about keys whose checksum is wrong', async () => {
+  it('rejects keys with a wrong checksum without a query', async () => {
     const { key } = mintKey();
     const broken = key.slice(0, -1) + (key.endsWith('0') ? '1' : '0');
     const away = createAuth(testPlatform(await closedDatabase(), at.clock), clusterAway);
@@ -134,7 +134,7 @@ describe('validate', () => {
 describe('platform administrator', () => {
   const at = TestAuth.define();
 
-  it('is made at start, once, and belongs to no tenant', async () => {
+  it('is created once, at start, and belongs to no tenant', async () => {
     const pair = await at.login('root@platform.test');
     const caller = await at.auth.authenticate(pair.accessToken, '127.0.0.1');
     expect(caller).to.include({ kind: 'platform', tenantId: '' });
@@ -148,7 +148,7 @@ describe('platform administrator', () => {
     expect((await at.call(method.listSessions, {}, caller)).sessions).to.have.length(1);
   });
 
-  it("cannot be locked out by a tenant's user of the same address", async () => {
+  it("is not locked out by a tenant's user with the same address", async () => {
     await at.makeUser('viewer', 'acme', 'root@platform.test');
     const caller = await at.auth.authenticate((await at.login('root@platform.test')).accessToken, '127.0.0.1');
     expect(caller.kind).to.equal('platform');

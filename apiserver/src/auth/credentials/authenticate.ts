@@ -1,4 +1,4 @@
-// Resolves credentials to callers. Every token and key is judged here and nowhere else.
+// Resolves credentials to callers. The only place that decides whether a token or key is valid.
 import { timingSafeEqual } from 'node:crypto';
 import type { Clock } from '../../platform/clock.ts';
 import type { Database } from '../../platform/database/database.ts';
@@ -14,7 +14,7 @@ import type { LastUsed } from './last-used.ts';
 import { deviceScopes, scopesOfRole } from './roles.ts';
 import { keyState, sessionState, type KeyState, type SessionState } from './credential-store.ts';
 
-/** Judges credentials against the database on every call. Callers cache the result and listen for revocations. */
+/** Checks credentials against the database on every call. Callers cache the result and evict it on revocation. */
 export class Authenticator {
   private readonly database: Database;
   private readonly clock: Clock;

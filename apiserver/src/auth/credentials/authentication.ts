@@ -1,4 +1,4 @@
-// The result of judging a credential.
+// The result of checking a credential.
 import type { Caller } from '../../platform/rpc.ts';
 
 /** Reason why a credential is refused (kellet.v1.ValidateTokenResponse.Reason). */

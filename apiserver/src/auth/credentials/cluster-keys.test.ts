@@ -5,7 +5,7 @@ import { createLogger } from '../../platform/observability/logger.ts';
 import { ClusterKeys } from './cluster-keys.ts';
 import { MovableClock } from '../testing/test-platform.ts';
 
-describe('the keys of the cluster', () => {
+describe('ClusterKeys', () => {
   const clock = new MovableClock();
   let reads: number;
   let published: JSONWebKeySet | undefined;
@@ -33,7 +33,7 @@ describe('the keys of the cluster', () => {
     return { sign, jwk };
   }
 
-  it('tell what they have signed from what they have not', async () => {
+  it('distinguishes tokens signed by the cluster from others', async () => {
     const [cluster, forger] = [await signer('a'), await signer('a')];
     published = { keys: [cluster.jwk] };
     expect(await keys.judge(await cluster.sign())).to.equal('signed');
@@ -44,7 +44,7 @@ describe('the keys of the cluster', () => {
     expect(reads).to.equal(1);
   });
 
-  it('tell forgeries that name no key, also when there are several keys', async () => {
+  it('rejects forgeries without a key id, also when there are several keys', async () => {
     const [first, second, unnamed, forger] = [await signer('a'), await signer('b'), await signer(), await signer()];
     published = { keys: [first.jwk, second.jwk] };
     expect(await keys.judge(await forger.sign())).to.equal('forged');
@@ -55,7 +55,7 @@ describe('the keys of the cluster', () => {
     expect(await keys.judge(await unnamed.sign(-1))).to.equal('expired');
   });
 
-  it('are read again for a new key, but not for every forgery', async () => {
+  it('reads the keys again for a new key, but not for every forgery', async () => {
     const [before, after, forger] = [await signer('a'), await signer('b'), await signer('c')];
     published = { keys: [before.jwk] };
     expect(await keys.judge(await before.sign())).to.equal('signed');
@@ -66,7 +66,7 @@ describe('the keys of the cluster', () => {
     expect(reads).to.equal(2);
   });
 
-  it('leave it to the cluster while they cannot be read', async () => {
+  it('returns unknown while the keys cannot be read', async () => {
     const cluster = await signer('a');
     const token = await cluster.sign();
     expect(await keys.judge(token)).to.equal('unknown');

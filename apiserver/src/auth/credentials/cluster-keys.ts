@@ -1,4 +1,4 @@
-// The cluster's own keys: a token that they did not sign is refused here, without a question to the cluster.
+// The cluster's signing keys: tokens that they did not sign are rejected without a request to the cluster.
 import { createLocalJWKSet, errors, jwtVerify, type JSONWebKeySet } from 'jose';
 import type { Clock } from '../../platform/clock.ts';
 import type { KubernetesApi } from '../../platform/kubernetes/kubernetes.ts';
@@ -20,7 +20,7 @@ function judgementOf(error: unknown): 'forged' | 'expired' | 'no such key' {
   throw error;
 }
 
-/** Reads and keeps the keys. */
+/** Reads and caches the keys. */
 export class ClusterKeys {
   private readonly api: Pick<KubernetesApi, 'signingKeys'>;
   private readonly clock: Clock;
@@ -40,7 +40,7 @@ export class ClusterKeys {
     await this.read(this.keys ? refreshMilliseconds : rereadMilliseconds);
     const judgement = await this.verify(token);
     if (judgement !== 'no such key') return judgement;
-    // The cluster may have begun to sign with a new one.
+    // The cluster may have started to sign with a new key.
     await this.read(rereadMilliseconds);
     const again = await this.verify(token);
     return again === 'no such key' ? 'forged' : again;
@@ -58,7 +58,8 @@ export class ClusterKeys {
       return 'signed';
     } catch (error) {
       if (!(error instanceof errors.JWKSMultipleMatchingKeys)) return judgementOf(error);
-      // The token has no key id. The cluster sets one on its own tokens, but any caller may leave it out: try each matching key.
+      // The token has no key id. The cluster sets one on its own tokens, but any caller may omit it: try each matching
+      // key.
       for await (const key of error) {
         const judgement = await jwtVerify(token, key, options).then(() => 'signed' as const, judgementOf);
         if (judgement !== 'forged') return judgement;
@@ -67,7 +68,7 @@ export class ClusterKeys {
     }
   }
 
-  /** Reads the keys when they are older than that; those that are known stay when it fails. */
+  /** Reads the keys if they are older than the given time. If that fails, the known keys stay. */
   private async read(olderThan: number): Promise<void> {
     if (this.clock.now() - this.readAt < olderThan) return this.keys ? undefined : this.reading;
     this.readAt = this.clock.now();

@@ -1,12 +1,12 @@
-// The keys of devices: minted when a device is made or claimed, revoked with it, replaced by rotation.
+// API keys of devices: created with the device or by its claim, revoked with the device, replaced by rotation.
 import type { Transaction } from '../../platform/database/database.ts';
 import { newId } from '../../platform/ids.ts';
 import { mintKey } from './api-key-format.ts';
 import { notifyRevoked } from './revocations.ts';
 
 /**
- * Mints a key for a device. Answers the raw key, which is stored nowhere (SPEC, Authentication, rule 6): the caller returns it
- * once. Works in a tenant's transaction and in a system one.
+ * Creates a key for a device. Returns the raw key, which is not stored: the caller returns it once. Works in tenant and
+ * system transactions.
  */
 export async function mintDeviceKey(tx: Transaction, tenantId: string, deviceId: string): Promise<string> {
   const { key, hash, prefix, last4 } = mintKey();
@@ -17,7 +17,7 @@ export async function mintDeviceKey(tx: Transaction, tenantId: string, deviceId:
   return key;
 }
 
-/** Revokes every key of a device, at once; open streams of the keys are closed by the notification. */
+/** Revokes all keys of a device at once; the notification closes open streams that use them. */
 export async function revokeDeviceKeys(tx: Transaction, tenantId: string, deviceId: string): Promise<void> {
   const { rows } = await tx.query<{ hash: string }>(
     `UPDATE api_keys SET revoked_at = now()
@@ -31,8 +31,8 @@ export async function revokeDeviceKeys(tx: Transaction, tenantId: string, device
 }
 
 /**
- * Replaces the keys of a device: answers the new one. The old ones end after `graceSeconds`; 0 revokes them at once. A key
- * that ends sooner keeps its end.
+ * Creates a key for a device and returns it. The old keys expire after `graceSeconds`; 0 revokes them at once. A key
+ * that expires sooner keeps its expiry.
  */
 export async function rotateDeviceKey(
   tx: Transaction,
@@ -47,7 +47,7 @@ export async function rotateDeviceKey(
        WHERE tenant_id = $1 AND device_id = $2 AND revoked_at IS NULL RETURNING encode(key_hash, 'hex') AS hash`,
       [tenantId, deviceId, graceSeconds],
     );
-    // Whoever holds an old key in memory, or serves a stream on it, learns when it ends.
+    // Caches and streams that use an old key learn when it expires.
     await notifyRevoked(
       tx,
       rows.map((row) => row.hash),

@@ -8,34 +8,28 @@ const bound: KeyLimits = { ipAllowlist: ['10.0.0.0/8', '2001:db8::/32'], expires
 
 describe('the limits of a new key', () => {
   const cases: [string, Partial<AskedKey>, KeyLimits, readonly string[], KeyLimits | string][] = [
-    ['asking for none of an unlimited maker', {}, free, [], free],
-    ['asking for none of a limited maker', {}, bound, [], bound],
+    ['no request, unlimited creator', {}, free, [], free],
+    ['no request, limited creator', {}, bound, [], bound],
     [
-      'asking for less',
+      'narrower limits',
       { ipAllowlist: ['10.1.0.0/16'], expiresInSeconds: 10 },
       bound,
       [],
       { ipAllowlist: ['10.1.0.0/16'], expiresAt: now + 10_000 },
     ],
     [
-      'asking for the same',
+      'the same limits',
       { ipAllowlist: ['2001:db8::/32'], expiresInSeconds: 60 },
       bound,
       [],
       { ipAllowlist: ['2001:db8::/32'], expiresAt: now + 60_000 },
     ],
-    ['asking for other addresses', { ipAllowlist: ['10.1.0.0/16', '192.0.2.1'] }, bound, [], 'PERMISSION_DENIED'],
-    ['asking for more addresses', { ipAllowlist: ['0.0.0.0/0'] }, bound, [], 'PERMISSION_DENIED'],
-    ['asking for longer', { expiresInSeconds: 61 }, bound, [], 'PERMISSION_DENIED'],
+    ['other addresses', { ipAllowlist: ['10.1.0.0/16', '192.0.2.1'] }, bound, [], 'PERMISSION_DENIED'],
+    ['more addresses', { ipAllowlist: ['0.0.0.0/0'] }, bound, [], 'PERMISSION_DENIED'],
+    ['a later expiry', { expiresInSeconds: 61 }, bound, [], 'PERMISSION_DENIED'],
+    ["addresses outside the tenant's", { ipAllowlist: ['192.0.2.1'] }, free, ['10.0.0.0/8'], 'INVALID_ARGUMENT'],
     [
-      "asking for addresses outside the tenant's",
-      { ipAllowlist: ['192.0.2.1'] },
-      free,
-      ['10.0.0.0/8'],
-      'INVALID_ARGUMENT',
-    ],
-    [
-      "asking for addresses of the tenant's",
+      "addresses of the tenant's",
       { ipAllowlist: ['10.0.0.1'] },
       free,
       ['10.0.0.0/8'],

@@ -1,20 +1,23 @@
-// What a key's own limits mean for what it makes: nothing that it makes may be used from elsewhere, or longer, than itself.
+// Limits that a key passes on: a key that it creates is usable from no more addresses, and no longer, than itself.
 import type { Transaction } from '../../platform/database/database.ts';
 import { invalidArgument, permissionDenied, unauthenticated } from '../../platform/errors.ts';
 import type { Caller } from '../../platform/rpc.ts';
 import { rangesBeyond } from '../../platform/address-ranges.ts';
 
-/** The limits of the key that calls; of a session there are none. */
+/** The limits of the calling key; a session has none. */
 export interface KeyLimits {
-  /** Empty: every address that its tenant allows. */
+  /** Empty: every address that the tenant allows. */
   readonly ipAllowlist: readonly string[];
-  /** Milliseconds since 1970; undefined: it never expires. */
+  /** Milliseconds since 1970; undefined if it does not expire. */
   readonly expiresAt: number | undefined;
 }
 
 const none: KeyLimits = { ipAllowlist: [], expiresAt: undefined };
 
-/** Reads the limits, and keeps the key from being revoked until the transaction ends. Throws UNAUTHENTICATED when it is revoked. */
+/**
+ * Reads the limits and locks the key against revocation until the transaction ends. Throws UNAUTHENTICATED when it is
+ * revoked.
+ */
 export async function limitsOf(tx: Transaction, caller: Caller): Promise<KeyLimits> {
   if (caller.kind !== 'service') return none;
   const { rows } = await tx.query<{ ip_allowlist: string[]; expires_at: Date | null }>(
@@ -26,16 +29,17 @@ export async function limitsOf(tx: Transaction, caller: Caller): Promise<KeyLimi
   return { ipAllowlist: key.ip_allowlist, expiresAt: key.expires_at?.getTime() };
 }
 
-/** What somebody asks of a new key. */
+/** The limits requested for a new key. */
 export interface AskedKey {
   readonly ipAllowlist: readonly string[];
-  /** 0: as long as possible. */
+  /** 0: the longest that the creator's expiry allows. */
   readonly expiresInSeconds: number;
 }
 
 /**
- * What a new key gets: what it does not ask for it has of its maker. `callerRanges` are the addresses from which the maker
- * itself may call. Throws PERMISSION_DENIED for more than the maker's own limits, INVALID_ARGUMENT for addresses of no use.
+ * Returns the limits of a new key: those requested, else the creator's. `callerRanges` are the addresses from which the
+ * creator itself may call. Throws PERMISSION_DENIED for a request beyond the creator's limits, INVALID_ARGUMENT for
+ * addresses outside the tenant's.
  */
 export function limitsOfNewKey(
   asked: AskedKey,
@@ -59,7 +63,10 @@ export function limitsOfNewKey(
   return { ipAllowlist, expiresAt };
 }
 
-/** Refuses a limited key to make, or take over, a user: who signs in is bound by neither limit. Throws PERMISSION_DENIED. */
+/**
+ * Throws PERMISSION_DENIED if the caller is a limited key: it must not create or take over a user, whose sessions would
+ * have neither limit.
+ */
 export async function refuseLimitedKey(tx: Transaction, caller: Caller): Promise<void> {
   const { ipAllowlist, expiresAt } = await limitsOf(tx, caller);
   if (ipAllowlist.length > 0 || expiresAt !== undefined) {

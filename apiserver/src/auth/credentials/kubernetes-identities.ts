@@ -1,5 +1,5 @@
-// Kubernetes identities: the cluster says whose a token is (TokenReview) and what that user may do in the tenant's namespace
-// (SubjectAccessReview). Nothing is decided here that RBAC can decide.
+// Kubernetes identities: the cluster resolves tokens (TokenReview) and decides what their users may do in the tenant's
+// namespace (SubjectAccessReview), so that RBAC alone grants permissions.
 import { group, version } from '@kellet/crds';
 import { addressBlock } from '../../platform/address-block.ts';
 import type { Clock } from '../../platform/clock.ts';
@@ -20,7 +20,7 @@ import {
 import { tenantOfNamespace } from './credential-store.ts';
 import { Turns } from '../../platform/turns.ts';
 
-/** Where a token is used and what for; both may be empty. */
+/** Namespace and permission for which a token is used; both may be empty. */
 export interface KubernetesUse {
   /** Empty: the namespace of the token's service account. */
   readonly namespace: string;
@@ -28,7 +28,7 @@ export interface KubernetesUse {
   readonly permission: string;
 }
 
-/** A user as TokenReview answers it and SubjectAccessReview takes it. */
+/** A user as TokenReview returns it and SubjectAccessReview takes it. */
 interface KubernetesUser {
   readonly username?: string;
   readonly uid?: string;
@@ -48,18 +48,20 @@ interface SubjectAccessReviewStatus {
   readonly evaluationError?: string;
 }
 
-/** Reviews under way at once, and waiting for each: tokens that nobody issued must not fill the way to the API server. */
+/**
+ * Maximum concurrent reviews, and waiting for each: invalid tokens must not exhaust the connections to the API server.
+ */
 const lanes = 4;
 const waitingPerLane = 32;
-/** Tokens of one address (IPv6: /64) that are judged at once: fewer than the lanes hold. */
-const mostOfAddress = 32;
+/** Maximum concurrent tokens of one address (IPv6: /64): fewer than the lanes hold. */
+const maxPerAddress = 32;
 
-/** An address inside the pod: what came through the API server's port-forward, whose caller RBAC let in. */
+/** Addresses inside the pod: requests through the API server's port-forward, which RBAC has authorised. */
 const loopback = ['127.0.0.0/8', '::1/128'];
 
 const credentialIdExtra = 'authentication.kubernetes.io/credential-id';
 
-/** Judges tokens that {@link readKubernetesToken} recognised, asking the cluster each time: callers cache. */
+/** Resolves tokens recognised by {@link readKubernetesToken}, asking the cluster each time: callers cache. */
 export class KubernetesIdentities {
   private readonly database: Database;
   private readonly clock: Clock;
@@ -79,10 +81,10 @@ export class KubernetesIdentities {
   }
 
   /**
-   * The identity, inside the tenant of the namespace when it holds the permission there, and in no tenant when it does not:
-   * nobody learns of a tenant, or uses up its request window, without a right in it. Throws UNAVAILABLE when the Kubernetes
-   * API or the database cannot be asked, RESOURCE_EXHAUSTED when too many tokens wait for their review, in all or of the
-   * address. The cluster is asked about no token that its own keys, once they are known here, did not sign.
+   * Resolves a token to a caller: in the tenant of the namespace if the user holds the permission there, otherwise
+   * without a tenant, so that the result reveals no tenant and counts against no tenant's rate limit. Tokens that the
+   * cluster's known keys did not sign are rejected without a review. Throws UNAVAILABLE when the Kubernetes API or the
+   * database is unavailable, RESOURCE_EXHAUSTED when too many tokens wait for review, in all or of the address.
    */
   async authenticate(
     token: string,
@@ -92,7 +94,7 @@ export class KubernetesIdentities {
   ): Promise<Authentication> {
     const block = addressBlock(address);
     const asking = this.asking.get(block) ?? 0;
-    if (asking >= mostOfAddress) throw resourceExhausted('too many tokens of this address wait for their review', 1);
+    if (asking >= maxPerAddress) throw resourceExhausted('too many tokens of this address wait for their review', 1);
     this.asking.set(block, asking + 1);
     try {
       return await this.judge(token, claimed, use);
@@ -142,13 +144,16 @@ export class KubernetesIdentities {
     };
   }
 
-  /** Whose token it is; undefined when the cluster did not issue it, has taken it back, or issued it for somebody else. */
+  /**
+   * Returns the user of a token, or undefined if the cluster did not issue it, has revoked it, or issued it for another
+   * audience.
+   */
   private async userOf(token: string): Promise<KubernetesUser | undefined> {
     const status = await this.review<TokenReviewStatus>('authentication.k8s.io/v1', 'TokenReview', {
       token,
       audiences: [kubernetesAudience],
     });
-    // An API server that does not know audiences answers none; its yes is about itself.
+    // An API server without support for audiences returns none; its result is then for its own audience.
     const isMeantForUs = status.authenticated === true && (status.audiences ?? []).includes(kubernetesAudience);
     return isMeantForUs ? status.user : undefined;
   }

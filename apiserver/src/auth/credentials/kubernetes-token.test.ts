@@ -5,18 +5,18 @@ const part = (value: unknown) => Buffer.from(JSON.stringify(value)).toString('ba
 const token = (claims: unknown, header: unknown = { alg: 'RS256', kid: 'k' }) => `${part(header)}.${part(claims)}.c2ln`;
 const claims = { iss: 'https://kubernetes', aud: ['kellet'], exp: 1000, 'kubernetes.io': { namespace: 'a' } };
 
-describe("a token that is the cluster's to judge", () => {
+describe('readKubernetesToken', () => {
   for (const [what, credential, want] of [
-    ["a service account's, for us", token(claims), 1000],
-    ['for us among others', token({ ...claims, aud: ['https://kubernetes', 'kellet'] }), 1000],
+    ["a service account's, for Kellet", token(claims), 1000],
+    ['for Kellet among others', token({ ...claims, aud: ['https://kubernetes', 'kellet'] }), 1000],
     ['with one audience as text', token({ ...claims, aud: 'kellet' }), 1000],
     ['for the Kubernetes API', token({ ...claims, aud: ['https://kubernetes'] }), undefined],
     ['for nobody', token({ ...claims, aud: undefined }), undefined],
     ['without end', token({ ...claims, exp: undefined }), undefined],
-    ['an access token of ours', token({ iss: 'kellet', aud: 'kellet', exp: 1000 }), undefined],
+    ['an access token of Kellet', token({ iss: 'kellet', aud: 'kellet', exp: 1000 }), undefined],
     ['no claims', token(null), undefined],
     ['claims that are a list', token([]), undefined],
-    ['claims that are no JSON', `${part({})}.bm8.c2ln`, undefined],
+    ['claims that are not JSON', `${part({})}.bm8.c2ln`, undefined],
     ['two parts', token(claims).replace(/\.[^.]*$/, ''), undefined],
     ['four parts', `${token(claims)}.x`, undefined],
     ['an API key', 'sk_live_0123456789', undefined],
@@ -27,7 +27,7 @@ describe("a token that is the cluster's to judge", () => {
   }
 });
 
-describe('a permission', () => {
+describe('parsePermission', () => {
   for (const [text, want] of [
     ['list devices', { verb: 'list', resource: 'devices', subresource: '' }],
     ['create otarollouts/pause', { verb: 'create', resource: 'otarollouts', subresource: 'pause' }],
@@ -42,7 +42,7 @@ describe('a permission', () => {
   }
 });
 
-describe('the namespace of a service account', () => {
+describe('namespaceOfServiceAccount', () => {
   for (const [name, want] of [
     ['system:serviceaccount:kellet-acme:kellet-cli', 'kellet-acme'],
     ['system:serviceaccount:a:b.c', 'a'],

@@ -1,9 +1,9 @@
-// Which credentials are meant for the cluster to judge: decided by a look at their claims, without any key and without asking.
+// Recognises credentials that the cluster must check, by their claims alone, without a key or a request.
 
-/** The audience that a token must be issued for: a token for the Kubernetes API itself is nobody else's to see. */
+/** The audience that a token must be issued for, so that tokens for the Kubernetes API itself are never sent on. */
 export const kubernetesAudience = 'kellet';
 
-/** A permission as Access.kubernetes_permission writes it. */
+/** A permission in the form of Access.kubernetes_permission. */
 export interface KubernetesPermission {
   readonly verb: string;
   readonly resource: string;
@@ -11,24 +11,24 @@ export interface KubernetesPermission {
   readonly subresource: string;
 }
 
-/** Reads `create otarollouts/pause`; undefined when it is no permission. */
+/** Parses `create otarollouts/pause`; returns undefined if the text is not a permission. */
 export function parsePermission(text: string): KubernetesPermission | undefined {
   const parts = /^([a-z]+) ([a-z]+)(?:\/([a-z]+))?$/.exec(text);
   return parts ? { verb: parts[1]!, resource: parts[2]!, subresource: parts[3] ?? '' } : undefined;
 }
 
-/** What a token says of itself, unproven. */
+/** Claims of a token, not verified. */
 export interface ClaimedKubernetesToken {
   /** Seconds since 1970. */
   readonly expiresAt: number;
 }
 
 /**
- * Reads a service account's token that was issued for {@link kubernetesAudience}; undefined for every other credential. Only
- * what this reads is ever sent to the cluster, so that other credentials stay ours and no random text costs it a review.
+ * Reads a service account's token that was issued for {@link kubernetesAudience}; returns undefined for every other
+ * credential. Only tokens recognised here are sent to the cluster.
  */
 export function readKubernetesToken(credential: string): ClaimedKubernetesToken | undefined {
-  // `{"` in base64url: what every JWT starts with.
+  // `{"` in base64url, the start of every JWT.
   if (!credential.startsWith('eyJ')) return undefined;
   const parts = credential.split('.');
   if (parts.length !== 3) return undefined;
@@ -46,7 +46,7 @@ export function readKubernetesToken(credential: string): ClaimedKubernetesToken 
   return typeof exp === 'number' ? { expiresAt: Math.floor(exp) } : undefined;
 }
 
-/** The namespace of a service account by its user name; empty when it is no service account's. */
+/** Returns the namespace of a service account from its user name, or '' if it is not a service account's. */
 export function namespaceOfServiceAccount(username: string): string {
   return /^system:serviceaccount:([a-z0-9-]+):[a-z0-9.-]+$/.exec(username)?.[1] ?? '';
 }

@@ -1,4 +1,5 @@
-// When sessions and service keys were last used: gathered in memory, written every few seconds, at most once a minute each.
+// Times of last use of sessions and service keys: collected in memory, written every few seconds, at most once a minute
+// each.
 import type { Clock } from '../../platform/clock.ts';
 import type { Database } from '../../platform/database/database.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
@@ -9,7 +10,7 @@ const idColumn: Readonly<Record<Table, string>> = { sessions: 'session_id', api_
 const writeEveryMilliseconds = 2000;
 const worthWritingMilliseconds = 60_000;
 
-/** Gathers uses of credentials. What a crash loses is at most two seconds of times. */
+/** Collects uses of credentials. A crash loses at most two seconds of them. */
 export class LastUsed {
   private readonly database: Database;
   private readonly clock: Clock;
@@ -25,7 +26,9 @@ export class LastUsed {
 
   start(): void {
     this.timer = setInterval(() => {
-      this.write().catch((error: unknown) => this.logger.debug({ err: error }, 'times of use are not written yet'));
+      this.write().catch((error: unknown) =>
+        this.logger.debug({ err: error }, 'times of last use could not be written; retrying'),
+      );
     }, writeEveryMilliseconds);
     this.timer.unref();
   }
@@ -35,13 +38,13 @@ export class LastUsed {
     await this.write().catch(() => undefined);
   }
 
-  /** Notes a use now, unless what is stored is fresh enough. */
+  /** Records a use now, unless the stored time is recent enough. */
   note(table: Table, id: string, stored: Date | null): void {
     const now = this.clock.now();
     if (stored === null || now - stored.getTime() > worthWritingMilliseconds) this.pending[table].set(id, now);
   }
 
-  /** Writes what was noted; lists call it first so that they show it. */
+  /** Writes the recorded uses; lists call it first to show them. */
   async write(): Promise<void> {
     for (const table of ['sessions', 'api_keys'] as const) {
       const uses = [...this.pending[table]];
@@ -56,7 +59,7 @@ export class LastUsed {
           ),
         );
       } catch (error) {
-        // A later use counts more than one that could not be written.
+        // Keep a later use over one that could not be written.
         this.pending[table] = new Map([...uses, ...this.pending[table]]);
         throw error;
       }

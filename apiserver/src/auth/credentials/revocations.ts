@@ -1,4 +1,4 @@
-// Announces revoked credentials to everyone that caches them or serves a stream on them.
+// Announces revoked credentials to all processes that cache them or serve streams on them.
 import type { Transaction } from '../../platform/database/database.ts';
 import { revocationChannel } from '../../platform/database/channels.ts';
 

@@ -30,20 +30,20 @@ describe('roles', () => {
     });
   }
 
-  it('grows from viewer to operator to tenant administrator', () => {
+  it('extend from viewer to operator to tenant administrator', () => {
     expect(scopesBeyond(scopesOfRole('viewer'), scopesOfRole('operator'))).to.deep.equal([]);
     expect(scopesBeyond(scopesOfRole('operator'), scopesOfRole('tenant_admin'))).to.deep.equal([]);
     expect(scopesOfRole('tenant_admin').size).to.equal(allScopes.length);
     expect(allScopes).to.have.length(30);
   });
 
-  it('keeps a device away from everything that is not its own affair', () => {
+  it('restricts a device to its own data', () => {
     for (const scope of ['devices:read', 'devices:write', 'telemetry:read', 'ota:write', 'keys:read', 'tenant:read']) {
       expect(deviceScopes.has(scope), scope).to.equal(false);
     }
   });
 
-  it('names what does not exist and what is beyond the grantor', () => {
+  it('lists unknown scopes and scopes that the grantor lacks', () => {
     expect(unknownScopes(['devices:read', 'devices:own', ''])).to.deep.equal(['devices:own', '']);
     expect(scopesBeyond(['devices:read', 'ota:write'], scopesOfRole('operator'))).to.deep.equal(['ota:write']);
   });

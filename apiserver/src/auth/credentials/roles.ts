@@ -1,6 +1,6 @@
-// Scopes, and the roles that are sets of them (API.md, Callers). Pure: what a role may do is decided here and nowhere else.
+// Scopes, and the roles that are sets of them. The only place that decides what a role may do.
 
-/** What scopes are over. `entities` covers customers, assets and entity views. */
+/** The areas of scopes. `entities` covers customers, assets and entity views. */
 export const scopeAreas = [
   'devices',
   'profiles',
@@ -25,13 +25,15 @@ export const allScopes: readonly string[] = scopeAreas.flatMap((area) => [`${are
 /** A role as it is stored and named in the API. */
 export type Role = 'platform_admin' | 'tenant_admin' | 'operator' | 'viewer';
 
-/** The roles that a tenant can give. */
+/** The roles that a tenant can assign. */
 export const tenantRoles = ['tenant_admin', 'operator', 'viewer'] as const satisfies readonly Role[];
 
 const reading = allScopes.filter((scope) => scope.endsWith(':read'));
 const operated = ['devices:write', 'rpc:write', 'rules:write', 'alarms:write', 'entities:write'];
 
-/** Role → scopes. The platform administrator works on tenants by its kind of caller and holds no scope inside any. */
+/**
+ * Scopes of each role. The platform administrator works on tenants by its kind of caller and holds no scope inside any.
+ */
 const scopesByRole: Readonly<Record<Role, ReadonlySet<string>>> = {
   platform_admin: new Set(),
   tenant_admin: new Set(allScopes),
@@ -43,8 +45,8 @@ const scopesByRole: Readonly<Record<Role, ReadonlySet<string>>> = {
 export const scopesOfRole = (role: Role): ReadonlySet<string> => scopesByRole[role];
 
 /**
- * The scopes of a device key. It may use them for its own device only (and, for a gateway, its children's): which methods
- * a device may call at all, and on which device, the contract's method option says.
+ * The scopes of a device key, valid only for its own device and, for a gateway, its children. Which methods a device
+ * may call, and on which device, is declared by the method option in proto/kellet/v1/options.proto.
  */
 export const deviceScopes: ReadonlySet<string> = new Set([
   'telemetry:write',
@@ -56,12 +58,12 @@ export const deviceScopes: ReadonlySet<string> = new Set([
   'verify:read',
 ]);
 
-/** The scopes asked for that do not exist. */
+/** Returns the requested scopes that do not exist. */
 export function unknownScopes(asked: Iterable<string>): string[] {
   return [...asked].filter((scope) => !allScopes.includes(scope));
 }
 
-/** The scopes asked for that the grantor does not hold: nobody can grant more than they hold. */
+/** Returns the requested scopes that the grantor lacks; only scopes that one holds can be granted. */
 export function scopesBeyond(asked: Iterable<string>, held: ReadonlySet<string>): string[] {
   return [...asked].filter((scope) => !held.has(scope));
 }

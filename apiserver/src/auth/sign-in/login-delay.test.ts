@@ -1,7 +1,7 @@
 import { expect } from 'chai';
 import { addressRule, delayAfter, pairRule } from './login-delay.ts';
 
-describe('login delay', () => {
+describe('delayAfter', () => {
   for (const [failures, pair, address] of [
     [0, 0, 0],
     [1, 0, 0],
@@ -16,7 +16,7 @@ describe('login delay', () => {
     [310, 900, 900],
     [1_000_000, 900, 900],
   ] as const) {
-    it(`after ${failures} failures is ${pair} s for the pair and ${address} s for the address`, () => {
+    it(`returns ${pair} s for the pair and ${address} s for the address after ${failures} failures`, () => {
       expect(delayAfter(failures, pairRule)).to.equal(pair);
       expect(delayAfter(failures, addressRule)).to.equal(address);
     });

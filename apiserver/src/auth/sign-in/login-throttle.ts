@@ -1,4 +1,4 @@
-// Failed sign-ins, counted in the database so that replicas share them and a restart forgives nothing.
+// Failed sign-ins, counted in the database so that replicas share the counts and restarts keep them.
 import { createHash } from 'node:crypto';
 import { addressBlock } from '../../platform/address-block.ts';
 import type { Clock } from '../../platform/clock.ts';
@@ -7,7 +7,7 @@ import { resourceExhausted } from '../../platform/errors.ts';
 import { addressRule, delayAfter, pairRule, type DelayRule } from './login-delay.ts';
 import { Turns } from '../../platform/turns.ts';
 
-/** Holds failed sign-ins against further ones: per pair of account and address, and per address (IPv6: /64). */
+/** Delays sign-ins after failures: per pair of account and address, and per address (IPv6: /64). */
 export class LoginThrottle {
   private readonly database: Database;
   private readonly clock: Clock;
@@ -19,9 +19,9 @@ export class LoginThrottle {
   }
 
   /**
-   * Runs one attempt. The work answers undefined when the sign-in failed, which is counted. Throws RESOURCE_EXHAUSTED with the
-   * time to wait, without running it, while earlier failures of the pair or the address are held against it. Attempts of the
-   * same pair run one after another: guesses made at once are counted like guesses made in a row.
+   * Runs one attempt. The work returns undefined when the sign-in failed, which is counted. Throws RESOURCE_EXHAUSTED
+   * with the time to wait, without running it, while earlier failures of the pair or the address block it. Attempts of
+   * the same pair run one after another, so that concurrent guesses are counted like successive ones.
    */
   attempt<T>(account: string, address: string, work: () => Promise<T | undefined>): Promise<T | undefined> {
     const block = addressBlock(address);
@@ -32,7 +32,7 @@ export class LoginThrottle {
       const result = await work();
       await this.database.system(async (tx) => {
         if (result !== undefined) {
-          // The address's count stays: signing in to one account must not forgive guesses at others.
+          // The count of the address stays: signing in to one account must not reset it for guesses at others.
           await tx.query('DELETE FROM login_failures WHERE subject = $1', [pair]);
           return;
         }
@@ -71,7 +71,7 @@ export class LoginThrottle {
     await tx.query('UPDATE login_failures SET blocked_until = $2 WHERE subject = $1', [counted, until]);
   }
 
-  /** Removes counts that are held against nobody any more. */
+  /** Deletes counts that no longer block anyone. */
   async sweep(): Promise<void> {
     const before = new Date(this.clock.now() - pairRule.forgetSeconds * 1000);
     await this.database.system((tx) => tx.query('DELETE FROM login_failures WHERE last_failure_at < $1', [before]));

@@ -12,7 +12,7 @@ const fresh: RefreshState = {
   holderRefused: false,
 };
 
-describe('refresh decision', () => {
+describe('decideRefresh', () => {
   const cases: [string, Partial<RefreshState>, RefreshDecision][] = [
     ['an unused token', {}, 'rotate'],
     ['an unused token in its last millisecond', { expiresAt: fresh.now + 1 }, 'rotate'],
@@ -28,10 +28,10 @@ describe('refresh decision', () => {
     ['a disabled user or a deleted tenant', { holderRefused: true }, 'refuse'],
   ];
   for (const [name, state, want] of cases) {
-    it(`is ${want} for ${name}`, () => expect(decideRefresh({ ...fresh, ...state })).to.equal(want));
+    it(`returns ${want} for ${name}`, () => expect(decideRefresh({ ...fresh, ...state })).to.equal(want));
   }
 
-  it('lets a token live thirty days, but not longer than its family', () => {
+  it('keeps a token valid for thirty days, but not longer than its family', () => {
     expect(refreshExpiry(fresh.now, fresh.familyExpiresAt)).to.equal(fresh.now + 30 * day);
     expect(refreshExpiry(fresh.now, fresh.now + day)).to.equal(fresh.now + day);
   });

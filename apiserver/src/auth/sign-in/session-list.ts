@@ -1,4 +1,4 @@
-// A person's own sessions: listed and ended.
+// Lists and ends the caller's own sessions.
 import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import type { AuthService } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { notFound } from '../../platform/errors.ts';
@@ -18,8 +18,8 @@ interface SessionRow {
 }
 
 /**
- * The handlers of `auth/sessions`. A platform administrator has sessions too and no tenant, so these run in system
- * transactions; every query names the user.
+ * The handlers of `auth/sessions`. They use system transactions, because a platform administrator has sessions but no
+ * tenant; every query names the user.
  */
 export function sessionHandlers(platform: AuthPlatform, lastUsed: LastUsed): Implementation<typeof AuthService> {
   const { database, paging, clock } = platform;

@@ -9,7 +9,7 @@ describe('refresh', () => {
 
   const refresh = (refreshToken: string) => at.call(method.refresh, { refreshToken });
 
-  it('gives a new pair for each token, and stores no token in clear', async () => {
+  it('returns a new pair for each token, and stores no token in clear text', async () => {
     const { tokens, user } = await at.signedIn();
     const second = await refresh(tokens.refreshToken);
     const third = await refresh(second.refreshToken);
@@ -23,7 +23,7 @@ describe('refresh', () => {
     }
   });
 
-  it('answers the same successor to exchanges at once, and to a repeat within ten seconds', async () => {
+  it('returns the same successor to concurrent exchanges, and to a repeat within ten seconds', async () => {
     const { tokens } = await at.signedIn();
     const pairs = await Promise.all(Array.from({ length: 6 }, () => refresh(tokens.refreshToken)));
     expect(new Set(pairs.map((pair: TokenResponse) => pair.refreshToken)).size).to.equal(1);
@@ -32,7 +32,7 @@ describe('refresh', () => {
     await refresh(pairs[0]!.refreshToken);
   });
 
-  it('ends the family and its access tokens when a token is used again too late', async () => {
+  it('ends the family and its access tokens when a used token is presented too late', async () => {
     const { tokens } = await at.signedIn();
     const second = await refresh(tokens.refreshToken);
     const sessionId = decodeJwt(second.accessToken)['session'] as string;
@@ -40,10 +40,10 @@ describe('refresh', () => {
     expect(await codeOf(refresh(tokens.refreshToken))).to.equal('UNAUTHENTICATED');
     expect(await codeOf(refresh(second.refreshToken))).to.equal('UNAUTHENTICATED');
     expect(await at.validate(second.accessToken)).to.include({ valid: false, reason: Reason.revoked });
-    await eventually(() => at.heard.includes(`session:${sessionId}`));
+    await eventually(() => at.notified.includes(`session:${sessionId}`));
   });
 
-  it('ends the family when a token is used again after its successor was', async () => {
+  it('ends the family when a token is presented after its successor was used', async () => {
     const { tokens } = await at.signedIn();
     const second = await refresh(tokens.refreshToken);
     const third = await refresh(second.refreshToken);
@@ -51,7 +51,7 @@ describe('refresh', () => {
     expect(await codeOf(refresh(third.refreshToken))).to.equal('UNAUTHENTICATED');
   });
 
-  it('slides for thirty days at a time, ninety in all', async () => {
+  it('extends a session by thirty days at a time, ninety in all', async () => {
     const { tokens } = await at.signedIn();
     const day = 86_400_000;
     let pair: TokenResponse = tokens;
@@ -69,14 +69,14 @@ describe('refresh', () => {
     expect(await codeOf(refresh(other.tokens.refreshToken))).to.equal('UNAUTHENTICATED');
   });
 
-  it('refuses text that is no token, with the same answer', async () => {
+  it('rejects malformed tokens with the same error', async () => {
     for (const text of ['', 'nonsense', 'A'.repeat(43), "'; DROP TABLE users; --"]) {
       const { code, message } = await refusal(refresh(text));
       expect([code, message]).to.deep.equal(['UNAUTHENTICATED', 'the refresh token is not valid: sign in again']);
     }
   });
 
-  it('refuses the holder who was disabled meanwhile', async () => {
+  it('rejects the token of a user disabled since', async () => {
     const { tokens, user } = await at.signedIn();
     await at.disable(user.user_id);
     expect(await codeOf(refresh(tokens.refreshToken))).to.equal('UNAUTHENTICATED');
@@ -86,7 +86,7 @@ describe('refresh', () => {
 describe('sessions', () => {
   const at = TestAuth.define();
 
-  it('are listed newest first with the one that asks, and ended one by one', async () => {
+  it('are listed newest first with the current one marked, and ended one by one', async () => {
     const { user, caller, tokens } = await at.signedIn();
     const other = await at.login(user.email);
     const list = await at.call(method.listSessions, {}, caller);
@@ -98,7 +98,7 @@ describe('sessions', () => {
     expect((await at.call(method.listSessions, {}, caller)).sessions).to.have.length(1);
   });
 
-  it("are nobody else's to end", async () => {
+  it('cannot be ended by other users', async () => {
     const [mine, theirs] = [await at.signedIn(), await at.signedIn()];
     const sessionId = theirs.caller.sessionId;
     expect(await codeOf(at.call(method.deleteSession, { sessionId }, mine.caller))).to.equal('NOT_FOUND');

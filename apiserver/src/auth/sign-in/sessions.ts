@@ -1,4 +1,4 @@
-// Sessions: opened by a sign-in, kept alive by refresh tokens that work once, ended by logout, reuse or revocation.
+// Sessions: opened by a sign-in, extended by refresh tokens that work once, ended by logout, reuse or revocation.
 import { createHmac, randomBytes } from 'node:crypto';
 import type { Clock } from '../../platform/clock.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
@@ -13,7 +13,7 @@ import { scopesOfRole, type Role } from '../credentials/roles.ts';
 import type { UserRow } from '../accounts/account-store.ts';
 import { sessionState, type SessionState } from '../credentials/credential-store.ts';
 
-/** The pair that a sign-in or a refresh answers. */
+/** The tokens that a sign-in or a refresh returns. */
 export interface TokenPair {
   readonly accessToken: string;
   readonly expiresInSeconds: number;
@@ -26,7 +26,7 @@ export interface SessionOrigin {
   readonly address: string;
 }
 
-/** Who holds a session. */
+/** The holder of a session. */
 interface Holder {
   readonly tenantId: string | null;
   readonly userId: string;
@@ -62,7 +62,7 @@ export class Sessions {
     this.successorKey = tokens.deriveKey('refresh successor');
   }
 
-  /** Opens a session for a user who has proven who they are. */
+  /** Opens a session for an authenticated user. */
   async open(user: UserRow, origin: SessionOrigin): Promise<TokenPair> {
     const now = this.clock.now();
     const sessionId = newId();
@@ -89,11 +89,11 @@ export class Sessions {
   }
 
   /**
-   * Exchanges a refresh token. Of several exchanges at once one rotates and the others get the same successor. Throws
-   * UNAUTHENTICATED, the same for every cause; a reused token also ends the session.
+   * Exchanges a refresh token. Of several concurrent exchanges one rotates and the others get the same successor.
+   * Throws UNAUTHENTICATED, the same for every cause; a reused token also ends the session.
    */
   async refresh(refreshToken: string): Promise<TokenPair> {
-    // The outcome leaves the transaction before anything is thrown: the end of a family must not be rolled back.
+    // Return the outcome from the transaction before throwing: ending a family must not be rolled back.
     const outcome = await this.database.system((tx) => this.exchange(tx, refreshToken));
     if (outcome.kind === 'reused') {
       const { session_id: session, tenant_id: tenant, user_id: user } = outcome.session;
@@ -114,8 +114,8 @@ export class Sessions {
     );
     const sessionId = family.rows[0]?.session_id;
     if (sessionId === undefined) return { kind: 'refused' };
-    // The session's row is the lock of the family. The token is read after it was taken: a statement that waits for a lock
-    // would see the token as it was before.
+    // The session's row is the lock of the family. Read the token after locking it: a statement that waits for a lock
+    // would return the token's earlier state.
     const session = await sessionState(tx, sessionId, 'FOR UPDATE OF s');
     if (!session) return { kind: 'refused' };
     const { rows } = await tx.query<{
@@ -147,7 +147,7 @@ export class Sessions {
         await revokeSessions(tx, [sessionId]);
         return { kind: 'reused', session };
       case 'repeat':
-        // After a change of the server's key the old successor cannot be derived any more; the holder signs in again.
+        // After a change of the server's key the old successor cannot be derived again; the holder must sign in.
         return token.successor_hash?.equals(credentialHash(successor))
           ? { kind: 'pair', session, refreshToken: successor }
           : { kind: 'refused' };
@@ -163,7 +163,7 @@ export class Sessions {
     }
   }
 
-  /** The token that follows a token: only the holder of the token and of the server's key can tell it. */
+  /** Derives the successor of a token, which requires the token and the server's key. */
   private successorOf(refreshToken: string): string {
     return createHmac('sha256', this.successorKey).update(refreshToken).digest('base64url');
   }
@@ -194,7 +194,7 @@ export async function revokeSessions(tx: Transaction, sessionIds: readonly strin
   await notifyRevoked(tx, sessionIds.map(sessionPayload));
 }
 
-/** Ends every session of a user but one (empty: every one). */
+/** Ends every session of a user except one (empty: every one). */
 export async function revokeSessionsOfUser(tx: Transaction, userId: string, exceptSessionId: string): Promise<void> {
   const { rows } = await tx.query<{ session_id: string }>(
     `SELECT session_id FROM sessions WHERE user_id = $1 AND revoked_at IS NULL AND session_id::text <> $2`,
@@ -206,7 +206,7 @@ export async function revokeSessionsOfUser(tx: Transaction, userId: string, exce
   );
 }
 
-/** Has everyone who holds a session of the user in memory ask again what it may do. */
+/** Evicts every session of the user from caches, so that its permissions are read again. */
 export async function announceSessionsOfUser(tx: Transaction, userId: string): Promise<void> {
   const { rows } = await tx.query<{ session_id: string }>(
     'SELECT session_id FROM sessions WHERE user_id = $1 AND revoked_at IS NULL',

@@ -10,7 +10,7 @@ import { insertTenant } from '../testing/test-fixtures.ts';
 describe('login', () => {
   const at = TestAuth.define();
 
-  it('answers a pair; the access token is an EdDSA JWT with the documented claims and lives 15 minutes', async () => {
+  it('returns a pair; the access token is an EdDSA JWT with the documented claims, valid for 15 minutes', async () => {
     const user = await at.makeUser('operator');
     const pair = await at.login(user.email.toUpperCase());
     expect(pair).to.include({ tokenType: 'Bearer', expiresIn: 900, mfaRequired: false });
@@ -21,11 +21,11 @@ describe('login', () => {
     expect(claims.exp! - claims.iat!).to.equal(900);
   });
 
-  it('gives one answer for every cause', async () => {
+  it('returns the same error for every cause', async () => {
     const [user, disabled] = [await at.makeUser(), await at.makeUser()];
     await at.disable(disabled.user_id);
     const shared = `${newId()}@test`;
-    // The password fits both: who is meant cannot be told.
+    // The password fits both, so the account is ambiguous.
     for (const tenant of ['acme', 'other']) await at.makeUser('viewer', tenant, shared);
     await insertTenant(at.test.database, 'closed');
     const gone = await at.makeUser('viewer', 'closed');
@@ -57,7 +57,7 @@ describe('login', () => {
     expect(decodeJwt(signedIn.accessToken)).to.include({ tenant: 'acme', user: user.user_id });
     const theirs = await at.login(user.email, { password: 'another password of mine' });
     expect(decodeJwt(theirs.accessToken)).to.include({ tenant: 'other' });
-    // Those who come later take nobody's place among those that are tried.
+    // Later users do not displace the earlier ones that are tried.
     for (let index = 0; index < 12; index += 1) {
       await insertTenant(at.test.database, `squatter-${index}`);
       await squat(`squatter-${index}`);
@@ -94,13 +94,13 @@ describe('login', () => {
     await at.login(user.email, { address: '2001:db8:7:8::1' });
   });
 
-  it('refuses requests that are none', async () => {
+  it('rejects malformed requests', async () => {
     expect(await codeOf(at.login(''))).to.equal('INVALID_ARGUMENT');
     expect(await codeOf(at.login('a@test', { password: '' }))).to.equal('INVALID_ARGUMENT');
     expect(await codeOf(at.login('a\0@test'))).to.equal('INVALID_ARGUMENT');
   });
 
-  it('holds failures against the pair of account and address, and forgives on success', async () => {
+  it('counts failures per pair of account and address, and resets them on success', async () => {
     const user = await at.makeUser();
     const address = '192.0.2.1';
     for (let index = 0; index < 5; index += 1) {
@@ -108,7 +108,7 @@ describe('login', () => {
     }
     const blocked = await refusal(at.login(user.email, { address }));
     expect(blocked).to.include({ code: 'RESOURCE_EXHAUSTED', retryAfterSeconds: 1 });
-    // Elsewhere, and for another account from here, nothing has happened.
+    // Other addresses, and other accounts from this address, are unaffected.
     await at.login(user.email, { address: '192.0.2.2' });
     await at.login((await at.makeUser()).email, { address });
     at.clock.advance(1000);
@@ -120,7 +120,7 @@ describe('login', () => {
     await at.login(user.email, { address });
   });
 
-  it('counts guesses made at once like guesses made in a row', async () => {
+  it('counts concurrent guesses like successive ones', async () => {
     const user = await at.makeUser();
     const results = await Promise.all(
       Array.from({ length: 12 }, () => codeOf(at.login(user.email, { password: 'wrong', address: '192.0.2.3' }))),
@@ -129,7 +129,7 @@ describe('login', () => {
     expect(results.filter((code) => code === 'RESOURCE_EXHAUSTED')).to.have.length(7);
   });
 
-  it('treats an account that does not exist like one that does, also under attack', async () => {
+  it('treats accounts that do not exist like existing ones, also under attack', async () => {
     const email = `${newId()}@test`;
     for (let index = 0; index < 5; index += 1) await codeOf(at.login(email, { address: '192.0.2.4' }));
     expect(await codeOf(at.login(email, { address: '192.0.2.4' }))).to.equal('RESOURCE_EXHAUSTED');

@@ -1,4 +1,4 @@
-// Sign-in with e-mail and password: one answer, after the same time, for every cause of failure.
+// Sign-in with e-mail and password: every failure has the same error after the same time.
 import { addressBlock } from '../../platform/address-block.ts';
 import { sleep } from '../../platform/clock.ts';
 import type { Database } from '../../platform/database/database.ts';
@@ -9,7 +9,7 @@ import { verifyPassword } from '../accounts/passwords.ts';
 import type { SessionOrigin, Sessions, TokenPair } from './sessions.ts';
 import { findAccounts } from '../accounts/account-store.ts';
 
-/** What a person gives to sign in. */
+/** Input of a sign-in. */
 export interface Credentials {
   readonly email: string;
   readonly password: string;
@@ -17,7 +17,7 @@ export interface Credentials {
   readonly tenantId: string;
 }
 
-/** What a failed sign-in takes at least: longer than to try a password on as many accounts as an address may name. */
+/** Minimum duration of a failed sign-in: longer than checking a password against the maximum number of accounts. */
 const failureMilliseconds = 300;
 
 /** Signs people in. */
@@ -33,22 +33,23 @@ export class SignIn {
   }
 
   /**
-   * Opens a session for the one account of that e-mail that has that password. Throws UNAUTHENTICATED, the same for a wrong
-   * password, an unknown or disabled account, a deleted tenant and a password that fits several accounts; RESOURCE_EXHAUSTED
-   * with the time to wait after too many failures; UNAVAILABLE when too many passwords wait to be checked.
+   * Opens a session for the one account with that e-mail and password. Throws UNAUTHENTICATED, the same for a wrong
+   * password, an unknown or disabled account, a deleted tenant and a password that fits several accounts;
+   * RESOURCE_EXHAUSTED with the time to wait after too many failures; UNAVAILABLE when too many passwords wait to be
+   * checked.
    */
   async login(credentials: Credentials, origin: SessionOrigin): Promise<TokenPair> {
     const email = textField('email', credentials.email.trim(), { minimum: 1, maximum: 254 });
     const password = textField('password', credentials.password, { minimum: 1, maximum: 1024 });
     const tenantId = textField('tenant_id', credentials.tenantId, { maximum: 63 });
-    // The tenant is left out of what is counted: naming tenants at will must not give more attempts.
+    // The tenant is not part of the key: naming different tenants must not allow more attempts.
     const account = await this.throttle.attempt(email.toLowerCase(), origin.address, async () => {
       const floor = sleep(failureMilliseconds);
       const found = await this.database.systemRead((tx) => findAccounts(tx, email, tenantId));
       const hashes = found.map((one) => one.password_hash);
       const matching = await verifyPassword(hashes, password, addressBlock(origin.address));
       if (matching.length === 1) return found[matching[0]!];
-      // How many accounts an e-mail has must not show.
+      // The duration must not reveal how many accounts an e-mail has.
       await floor;
       return undefined;
     });

@@ -22,17 +22,17 @@ export const platformAdministrator = 'root@platform.test';
 export const { method } = AuthService;
 type Method = (typeof method)[keyof typeof method];
 
-/** The code of what a call is refused with; fails when it is not refused. */
+/** Returns the error that a call is rejected with; fails if it succeeds. */
 export async function refusal(promise: Promise<unknown>): Promise<KelletError> {
   const thrown = await promise.then(
-    () => new Error('nothing was refused'),
+    () => new Error('the call succeeded'),
     (error: unknown) => error,
   );
   if (!(thrown instanceof KelletError)) throw thrown;
   return thrown;
 }
 
-/** The code of a refusal. */
+/** Returns the code of a rejected call. */
 export const codeOf = async (promise: Promise<unknown>): Promise<ErrorCode> => (await refusal(promise)).code;
 
 /** The service with the tenants `acme` and `other`, started before the suite's tests and dropped after them. */
@@ -40,7 +40,7 @@ export class TestAuth {
   readonly clock = new MovableClock();
   readonly signingKey = newSigningKey();
   /** Payloads of the revocation channel. */
-  readonly heard: string[] = [];
+  readonly notified: string[] = [];
   readonly registry = new ServiceRegistry();
   test!: TestDatabase;
   auth!: AuthModule;
@@ -60,7 +60,7 @@ export class TestAuth {
   }
 
   private async start(): Promise<void> {
-    // Suites are defined long before they run, and the database's clock runs.
+    // Suites are defined long before they run, while the database's clock advances.
     this.clock.advance(Date.now() - this.clock.now());
     this.test = await createTestDatabase();
     const { database } = this.test;
@@ -82,7 +82,7 @@ export class TestAuth {
     let listening = false;
     database.listen(
       [revocationChannel],
-      (_, payload) => this.heard.push(payload),
+      (_, payload) => this.notified.push(payload),
       (lost) => (listening = !lost),
     );
     await eventually(() => listening);
@@ -105,7 +105,7 @@ export class TestAuth {
     return (await this.test.database.system((tx) => insertUser(tx, user)))!;
   }
 
-  /** Signs in, from an address of its own unless the test is about addresses. */
+  /** Signs in, from a separate address unless the test is about addresses. */
   login(email: string, given: { password?: string; tenantId?: string; address?: string } = {}) {
     const byte = () => Math.floor(Math.random() * 250);
     const request = { email, password: given.password ?? password, tenantId: given.tenantId ?? '' };
@@ -119,13 +119,13 @@ export class TestAuth {
     return { user, tokens, caller: await this.auth.authenticate(tokens.accessToken, '127.0.0.1') };
   }
 
-  /** What ValidateToken says to the gateway. */
+  /** Calls ValidateToken as the gateway does. */
   async validate(token: string) {
     const { grant, ...shown } = await this.call(method.validateToken, { token });
     return { ...shown, ...grant };
   }
 
-  /** Disables a user behind the service's back. */
+  /** Disables a user without the service. */
   async disable(userId: string): Promise<void> {
     await this.test.database.system((tx) => tx.query('UPDATE users SET disabled = true WHERE user_id = $1', [userId]));
   }

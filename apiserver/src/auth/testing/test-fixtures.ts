@@ -21,11 +21,14 @@ export async function insertTenant(
   );
 }
 
-/** Waits until the condition holds; fails after `milliseconds`. For effects of notifications, whose time nobody promises. */
+/**
+ * Waits until the condition holds; fails after `milliseconds`. For effects of notifications, which have no guaranteed
+ * time.
+ */
 export async function eventually(condition: () => Promise<boolean> | boolean, milliseconds = 5000): Promise<void> {
   const deadline = Date.now() + milliseconds;
   while (!(await condition())) {
-    if (Date.now() > deadline) throw new Error('the condition did not come true in time');
+    if (Date.now() > deadline) throw new Error('the condition did not become true in time');
     await new Promise((resolve) => setTimeout(resolve, 10));
   }
 }

@@ -10,7 +10,7 @@ import type { AuthPlatform } from '../credentials/auth-platform.ts';
 import type { AuthKubernetes } from '../service.ts';
 import type { CreationsOptions } from '../../resources/creations.ts';
 
-/** A clock that stands still until the test moves it, so that a slow machine changes nothing. */
+/** A clock that only the test advances, so that the speed of the machine does not matter. */
 export class MovableClock {
   private milliseconds = Date.now();
 
@@ -18,7 +18,7 @@ export class MovableClock {
     return this.milliseconds;
   }
 
-  /** Puts the clock forward. */
+  /** Advances the clock. */
   advance(milliseconds: number): void {
     this.milliseconds += milliseconds;
   }
@@ -28,7 +28,7 @@ export class MovableClock {
 export const newSigningKey = (): string =>
   generateKeyPairSync('ed25519').privateKey.export({ format: 'pem', type: 'pkcs8' }).toString();
 
-/** The platform of the auth service. `environment` adds to the settings, by their environment names. */
+/** The platform of the auth service. `environment` adds settings by their environment names. */
 export function testPlatform(
   database: Database,
   clock: MovableClock,
@@ -50,7 +50,7 @@ export function testPlatform(
 }
 
 const away = () => Promise.reject(unavailable('the Kubernetes API is unavailable'));
-/** A cluster that is away. */
+/** A Kubernetes API that is unavailable. */
 export const clusterAway: AuthKubernetes & CreationsOptions['kubernetes'] = {
   review: away,
   signingKeys: away,

@@ -19,7 +19,7 @@ describe('users', () => {
       context,
     );
 
-  it('are made, read, listed page by page, changed and removed', async () => {
+  it('are created, read, listed page by page, changed and deleted', async () => {
     const { caller } = await at.signedIn();
     const made = await make(caller, { name: 'Ada', email: 'Ada@Test.example' });
     expect(made).to.include({ name: 'Ada', email: 'Ada@Test.example', role: User_Role.viewer, disabled: false });
@@ -43,7 +43,7 @@ describe('users', () => {
     expect(await codeOf(at.call(method.getUser, { userId: made.userId }, caller, context))).to.equal('NOT_FOUND');
   });
 
-  it('have an address of their own in the tenant, however it is written', async () => {
+  it('have a unique address in the tenant, regardless of case', async () => {
     const { caller } = await at.signedIn();
     const email = `${newId()}@test`;
     await make(caller, { email });
@@ -64,7 +64,7 @@ describe('users', () => {
     await at.login(user.email, { password: 'another good password' });
   });
 
-  it('cannot be raised, changed or removed by those who hold less', async () => {
+  it('cannot be promoted, changed or deleted by callers with fewer scopes', async () => {
     const { caller, user } = await at.signedIn();
     const request = { name: 'hr', scopes: ['users:write', 'users:read'] };
     const key = await at.call(method.createApiKey, request, caller, context);
@@ -107,7 +107,7 @@ describe('users', () => {
     ['no address', { email: 'ada' }, 'INVALID_ARGUMENT'],
     ['an unknown group', { groupIds: ['0190a000-0000-7000-8000-000000000000'] }, 'NOT_FOUND'],
   ] as const) {
-    it(`are refused with ${name}`, async () => {
+    it(`are rejected with ${name}`, async () => {
       const { caller } = await at.signedIn();
       expect(await codeOf(make(caller, fields as Parameters<typeof make>[1]))).to.equal(code);
     });

@@ -1,4 +1,4 @@
-// Users of a tenant: made, changed and removed by those who hold at least what they give.
+// Users of a tenant: created, changed and deleted by callers who hold at least the same scopes.
 import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import type { MessageInitShape } from '@bufbuild/protobuf';
 import { User_Role, type AuthService, type UserSchema } from '@kellet/proto/es/kellet/v1/auth_pb';
@@ -90,7 +90,7 @@ export function userHandlers(platform: AuthPlatform): Implementation<typeof Auth
         // A new password ends the sessions opened with the old one, except the one that changes it.
         if (passwordHash !== null) await revokeSessionsOfUser(tx, userId, caller.sessionId);
         if (updated.disabled) await revokeSessionsOfUser(tx, userId, '');
-        // Whoever holds the old role in memory forgets it; the sessions go on under the new one.
+        // Caches drop the old role; the sessions continue under the new one.
         else if (updated.role !== before.role) await announceSessionsOfUser(tx, userId);
         return updated;
       });
@@ -145,7 +145,7 @@ async function findUser(tx: Transaction, tenantId: string, userId: string): Prom
   return rows[0];
 }
 
-/** The enabled administrators, locked so that two of them cannot remove each other at once. */
+/** Returns the enabled administrators, locked so that two of them cannot delete each other concurrently. */
 async function lockAdministrators(tx: Transaction, tenantId: string): Promise<string[]> {
   const { rows } = await tx.query<{ user_id: string }>(
     `SELECT user_id FROM users WHERE tenant_id = $1 AND role = 'tenant_admin' AND NOT disabled
@@ -161,7 +161,7 @@ function keepAnAdministrator(administrators: readonly string[], leaving: string)
   }
 }
 
-/** Nobody makes, changes or removes an account that holds more than they hold themselves. */
+/** Throws PERMISSION_DENIED if the role holds scopes that the caller lacks. */
 export function checkMayManage(caller: Caller, role: Role): void {
   if (scopesBeyond(scopesOfRole(role), caller.scopes).length > 0) {
     throw permissionDenied(`the role ${role} holds more than you do`);
@@ -181,7 +181,7 @@ function roleField(role: User_Role | undefined): Role {
   return known;
 }
 
-/** Groups of users are made by a service that this data plane does not have yet, so no id can name one. */
+/** Groups of users need a service that does not exist yet, so every id is unknown. */
 function refuseGroups(groupIds: readonly string[]): void {
   if (groupIds.length > 0) throw notFound(`group_ids: ${groupIds[0]}`);
 }

@@ -163,6 +163,6 @@ describe('publishing points on NATS', function () {
         [],
       ).publishPoints;
     for (const good of ['', '*', 'acme', 'acme, other-1']) expect(read(good)).to.equal(good);
-    expect(() => read('acme;other')).to.throw('KELLET_PUBLISH_POINTS: "acme;other" is no tenant id');
+    expect(() => read('acme;other')).to.throw('KELLET_PUBLISH_POINTS: "acme;other" is not a tenant id');
   });
 });

@@ -6,8 +6,8 @@ import { join, dirname } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { promisify } from 'node:util';
 import pg from 'pg';
-import { isSearchableByOthers, reachableFolder } from './paths.ts';
-import type { Supervisor } from './supervisor.ts';
+import { isSearchableByOthers, reachableFolder } from '../paths.ts';
+import type { Supervisor } from '../processes/supervisor.ts';
 
 const execute = promisify(execFile);
 

@@ -1,11 +1,11 @@
 // The Kubernetes API of the local stack: the user's own cluster, kind, or a control plane of ordinary processes.
 import { join } from 'node:path';
-import { announceBuilds, controlPlanePrograms, findOnPath } from './binaries.ts';
+import { announceBuilds, controlPlanePrograms, findOnPath } from '../programs/binaries.ts';
 import type { ControlPlaneOptions } from './control-plane.ts';
 import { startControlPlane } from './control-plane.ts';
-import type { Report } from './go-build.ts';
+import type { Report } from '../programs/go-build.ts';
 import { findContainerEngine, startKind } from './kind.ts';
-import type { Supervisor } from './supervisor.ts';
+import type { Supervisor } from '../processes/supervisor.ts';
 
 /** What is known of the machine when a kind of cluster is chosen. */
 export interface ClusterFacts {

@@ -2,7 +2,7 @@ import { spawn } from 'node:child_process';
 import { join } from 'node:path';
 import { expect } from 'chai';
 import { lock, tryLock } from './file-lock.ts';
-import { script, waitGone, withFolder } from './testing/scratch.ts';
+import { script, waitGone, withFolder } from '../testing/scratch.ts';
 
 /** Takes the lock in another process, says so, and keeps it. */
 const holder = (path: string) => `

@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { expect } from 'chai';
 import type { ArtifactServer } from './artifacts.ts';
 import { serveArtifacts } from './artifacts.ts';
-import { withFolder } from './testing/scratch.ts';
+import { withFolder } from '../testing/scratch.ts';
 
 async function withServer(use: (server: ArtifactServer, folder: string) => Promise<void>): Promise<void> {
   await withFolder(async (outer) => {

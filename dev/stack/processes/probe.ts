@@ -1,7 +1,7 @@
 // Asks a process over HTTP or HTTPS whether it is well.
 import { readFile } from 'node:fs/promises';
 import { request } from 'node:https';
-import type { CertificateFiles } from './certificates.ts';
+import type { CertificateFiles } from '../cluster/certificates.ts';
 
 /** The status of a GET of `url` under a private authority, with a client certificate when one is given. */
 export async function httpsStatus(url: string, authority: string, client?: CertificateFiles): Promise<number> {

@@ -4,7 +4,7 @@ import { createHash } from 'node:crypto';
 import { mkdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { promisify } from 'node:util';
-import type { Report } from './go-build.ts';
+import type { Report } from '../programs/go-build.ts';
 
 const execute = promisify(execFile);
 

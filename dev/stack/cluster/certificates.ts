@@ -4,8 +4,8 @@ import * as x509 from '@peculiar/x509';
 import { generateKeyPairSync, randomBytes, webcrypto } from 'node:crypto';
 import { readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { fileExists } from './go-build.ts';
-import { makePrivateFolder } from './paths.ts';
+import { fileExists } from '../programs/go-build.ts';
+import { makePrivateFolder } from '../paths.ts';
 
 const algorithm = { name: 'ECDSA', namedCurve: 'P-256', hash: 'SHA-256' };
 const usages: webcrypto.KeyUsage[] = ['sign', 'verify'];

@@ -1,9 +1,9 @@
 import { expect } from 'chai';
-import type { KubernetesResource } from './kubernetes-client.ts';
-import { openKubernetes } from './kubernetes-client.ts';
-import { startKubernetes } from './stack.ts';
-import { isAlive, withFolder } from './testing/scratch.ts';
-import { waitUntil } from './wait.ts';
+import type { KubernetesResource } from '../kubernetes-client.ts';
+import { openKubernetes } from '../kubernetes-client.ts';
+import { startKubernetes } from '../stack.ts';
+import { isAlive, withFolder } from '../testing/scratch.ts';
+import { waitUntil } from '../wait.ts';
 
 const tenant = (name: string, spec: object): KubernetesResource => {
   return { apiVersion: 'kellet.dev/v1alpha1', kind: 'Tenant', metadata: { name }, spec };

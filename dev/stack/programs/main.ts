@@ -1,4 +1,4 @@
-// Builds programs in advance: node programs.ts [NAME]...
+// Builds programs in advance: node dev/stack/programs/main.ts [NAME]...
 // Names: nats-server, control plane, kubectl, redis, helm, argocd; default: all.
 import {
   announceBuilds,
@@ -10,7 +10,7 @@ import {
   type ProgramName,
 } from './binaries.ts';
 import type { Report } from './go-build.ts';
-import { redisServerProgram } from './redis-server.ts';
+import { redisServerProgram } from '../services/redis-server.ts';
 
 const report: Report = (line) => console.log(`    ${line}`);
 

@@ -4,7 +4,7 @@ import { expect } from 'chai';
 import type { ClusterFacts } from './cluster.ts';
 import { chooseCluster } from './cluster.ts';
 import { findContainerEngine } from './kind.ts';
-import { withFolder } from './testing/scratch.ts';
+import { withFolder } from '../testing/scratch.ts';
 
 describe('stack: choice of cluster', () => {
   const nothing: ClusterFacts = { useCluster: undefined, kubeconfig: undefined, engine: undefined, hasKind: false };

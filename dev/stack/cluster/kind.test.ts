@@ -2,7 +2,7 @@ import { chmod, mkdir, readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { expect } from 'chai';
 import { deleteKind, startKind } from './kind.ts';
-import { withFolder } from './testing/scratch.ts';
+import { withFolder } from '../testing/scratch.ts';
 
 // There is no container engine where these tests must run: the commands are replaced by scripts that write down how
 // they were called. What is held here is which calls are made, and in which order.

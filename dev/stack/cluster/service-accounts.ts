@@ -3,8 +3,8 @@
 import { readFile, rename, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { parse, parseAllDocuments, stringify } from 'yaml';
-import { openKubernetes, type KubernetesResource } from './kubernetes-client.ts';
-import { checkout } from './paths.ts';
+import { openKubernetes, type KubernetesResource } from '../kubernetes-client.ts';
+import { checkout } from '../paths.ts';
 import { systemNamespace } from './resources.ts';
 
 /** The role that the operator itself binds in tenants' namespaces. */

@@ -4,7 +4,7 @@ import { delimiter, join } from 'node:path';
 import { promisify } from 'node:util';
 import type { GoProgram, Report } from './go-build.ts';
 import { buildPrograms, cachedProgram, expectedSeconds, fileExists, roughly } from './go-build.ts';
-import { cacheFolder } from './paths.ts';
+import { cacheFolder } from '../paths.ts';
 
 const execute = promisify(execFile);
 

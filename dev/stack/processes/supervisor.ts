@@ -5,7 +5,7 @@ import { closeSync, mkdirSync, openSync, readFileSync, renameSync } from 'node:f
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { forgetProcess, ownerOf, processIdentity, recordProcess, signalProcess } from './process-table.ts';
-import { waitUntil } from './wait.ts';
+import { waitUntil } from '../wait.ts';
 
 /** A process to keep running. */
 export interface ProcessSpecification {

@@ -1,7 +1,7 @@
 // NATS with JetStream for the local stack: `$NATS_URL`, or a server of our own.
 import { connect } from 'node:net';
 import { mkdir } from 'node:fs/promises';
-import type { Supervisor } from './supervisor.ts';
+import type { Supervisor } from '../processes/supervisor.ts';
 
 export interface NatsOptions {
   supervisor: Supervisor;

@@ -5,8 +5,8 @@ import { expect } from 'chai';
 import { findOnPath, isAtLeast, stagingReplacements, statedReplacements } from './binaries.ts';
 import type { GoProgram } from './go-build.ts';
 import { buildPrograms, cachedProgram, expectedSeconds, fileExists, roughly } from './go-build.ts';
-import { script, waitGone, withFolder } from './testing/scratch.ts';
-import { waitUntil } from './wait.ts';
+import { script, waitGone, withFolder } from '../testing/scratch.ts';
+import { waitUntil } from '../wait.ts';
 
 describe('stack: programs', () => {
   it('replaces only the staging modules of Kubernetes with the published ones', () => {

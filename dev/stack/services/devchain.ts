@@ -1,9 +1,9 @@
 // The local chain as a process of the stack.
 import { join } from 'node:path';
-import { checkout } from './paths.ts';
-import { httpStatus } from './probe.ts';
-import type { Secret } from './secrets.ts';
-import type { Supervisor } from './supervisor.ts';
+import { checkout } from '../paths.ts';
+import { httpStatus } from '../processes/probe.ts';
+import type { Secret } from '../secrets.ts';
+import type { Supervisor } from '../processes/supervisor.ts';
 
 export interface DevchainOptions {
   supervisor: Supervisor;

@@ -4,10 +4,10 @@ import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { crdManifests, endpointAnnotation } from '@kellet/crds';
 import { parse, parseAllDocuments } from 'yaml';
-import type { KubernetesResource } from './kubernetes-client.ts';
-import { openKubernetes } from './kubernetes-client.ts';
-import { checkout } from './paths.ts';
-import { waitUntil } from './wait.ts';
+import type { KubernetesResource } from '../kubernetes-client.ts';
+import { openKubernetes } from '../kubernetes-client.ts';
+import { checkout } from '../paths.ts';
+import { waitUntil } from '../wait.ts';
 
 /** Namespace of the installation, for the operator's lease and initial passwords. */
 export const systemNamespace = 'kellet-system';

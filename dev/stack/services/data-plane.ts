@@ -1,10 +1,10 @@
 // Kellet's own two processes as parts of the stack: apiserver and operator, run from their sources.
 import { join } from 'node:path';
-import { checkout } from './paths.ts';
-import { httpStatus } from './probe.ts';
-import { systemNamespace } from './resources.ts';
-import type { Secret } from './secrets.ts';
-import type { Supervisor } from './supervisor.ts';
+import { checkout } from '../paths.ts';
+import { httpStatus } from '../processes/probe.ts';
+import { systemNamespace } from '../cluster/resources.ts';
+import type { Secret } from '../secrets.ts';
+import type { Supervisor } from '../processes/supervisor.ts';
 
 /** What the data plane runs on. Secrets are given by file. */
 export interface ApiserverOptions {

@@ -5,7 +5,7 @@ import { availableParallelism, getPriority, setPriority } from 'node:os';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { promisify } from 'node:util';
-import { lock, type Release } from './file-lock.ts';
+import { lock, type Release } from '../processes/file-lock.ts';
 
 const execute = promisify(execFile);
 
