@@ -86,8 +86,9 @@ export async function getPackage(
   tenantId: string,
   packageId: string,
   field = 'package_id',
+  lock: '' | 'FOR SHARE' = '',
 ): Promise<PackageRow> {
-  const row = await findPackage(tx, tenantId, packageId);
+  const row = await findPackage(tx, tenantId, packageId, lock);
   if (!row) throw notFound(field);
   return row;
 }
@@ -305,12 +306,17 @@ export async function setStagingKey(
   ]);
 }
 
-/** Name of a rollout that is not completed and uses the package, as its update or as its way back. */
-export async function rolloutUsing(tx: Transaction, tenantId: string, packageId: string): Promise<string | undefined> {
-  const { rows } = await tx.query<{ display_name: string }>(
-    `SELECT display_name FROM ota_rollouts
-     WHERE tenant_id = $1 AND phase <> 'completed' AND (package_id = $2 OR rollback_package_id = $2) LIMIT 1`,
+/** Returns what uses a package, or undefined if nothing does: a rollout that has not completed, or devices' own assignments. */
+export async function packageUse(tx: Transaction, tenantId: string, packageId: string): Promise<string | undefined> {
+  const { rows } = await tx.query<{ rollout: string | null; devices: number }>(
+    `SELECT (SELECT display_name FROM ota_rollouts
+         WHERE tenant_id = $1 AND phase <> 'completed' AND (package_id = $2 OR rollback_package_id = $2) LIMIT 1) AS rollout,
+       (SELECT count(*)::int4 FROM ota_assignments
+         WHERE tenant_id = $1 AND package_id = $2 AND slot = 'override') AS devices`,
     [tenantId, packageId],
   );
-  return rows[0]?.display_name;
+  const { rollout, devices } = rows[0]!;
+  if (rollout !== null) return `rollout ${rollout} uses the package`;
+  if (devices === 0) return undefined;
+  return `${devices} ${devices === 1 ? 'device has' : 'devices have'} the package as ${devices === 1 ? 'its' : 'their'} own assignment`;
 }

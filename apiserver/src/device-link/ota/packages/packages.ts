@@ -48,7 +48,7 @@ import {
   lockPackage,
   markPackageDeleted,
   noteFetchFailure,
-  rolloutUsing,
+  packageUse,
   setPackageSize,
   setPackageStatus,
   upsertPackage,
@@ -186,18 +186,19 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
     return toPackage(await this.uploads.receive(requests, context));
   }
 
-  /** Deletes the resource; FAILED_PRECONDITION while a rollout uses the package. */
+  /** Deletes the resource. Throws FAILED_PRECONDITION while a rollout or a device's own assignment uses the package. */
   async delete(packageId: string, context: CallContext): Promise<void> {
-    const row = await this.database.tenant(context.tenantId, async (tx) => {
-      const found = await getPackage(tx, context.tenantId, packageId);
-      const user = await rolloutUsing(tx, context.tenantId, packageId);
-      if (user) throw failedPrecondition(`rollout ${user} uses the package`);
+    const { tenantId } = context;
+    const row = await this.database.read(tenantId, async (tx) => {
+      const found = await getPackage(tx, tenantId, packageId);
+      const use = await packageUse(tx, tenantId, found.package_id);
+      if (use !== undefined) throw failedPrecondition(use);
       return found;
     });
-    // Without a resource (it went with its namespace) the row is all there is.
-    if (!(await this.writer.remove(context, 'OtaPackage', row.name))) {
-      await this.markDeleted(context.tenantId, row.package_id);
-    }
+    if (await this.writer.remove(context, 'OtaPackage', row.name)) return;
+    // Without a resource, which went with its namespace, only the row is left.
+    const use = await this.removeRow(tenantId, row.package_id, false);
+    if (use !== undefined) throw failedPrecondition(use);
   }
 
   async apply(meta: ObjectMeta, spec: OtaPackageSpec, last?: LastStep): Promise<Applied<Observed>> {
@@ -266,17 +267,23 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
   }
 
   async remove(meta: ObjectMeta, detach: boolean): Promise<Refusal | undefined> {
-    const packageId = namedId(meta.tenantId, 'package', meta.name);
-    const outcome = await this.database.tenant(meta.tenantId, async (tx) => {
-      // A rollout that is being created holds the package: it is waited for, and seen.
-      await lockPackage(tx, meta.tenantId, packageId);
-      const user = await rolloutUsing(tx, meta.tenantId, packageId);
-      if (user !== undefined && !detach) return { user };
-      return { sha256: await markPackageDeleted(tx, meta.tenantId, packageId) };
+    const use = await this.removeRow(meta.tenantId, namedId(meta.tenantId, 'package', meta.name), detach);
+    return use === undefined ? undefined : { reason: 'InUse', message: use };
+  }
+
+  /**
+   * Marks a package deleted, and removes its artifact unless another package has it too. Returns what uses the package, which
+   * then stays; with `detach` it is deleted all the same.
+   */
+  private async removeRow(tenantId: string, packageId: string, detach: boolean): Promise<string | undefined> {
+    const { use, sha256 } = await this.database.tenant(tenantId, async (tx) => {
+      // Waits for a rollout or an assignment that is being created, because it holds the package.
+      await lockPackage(tx, tenantId, packageId);
+      const use = detach ? undefined : await packageUse(tx, tenantId, packageId);
+      return { use, sha256: use === undefined ? await markPackageDeleted(tx, tenantId, packageId) : undefined };
     });
-    if (outcome.user !== undefined) return { reason: 'InUse', message: `rollout ${outcome.user} uses the package` };
-    if (outcome.sha256) this.intake.removeUnused(meta.tenantId, outcome.sha256);
-    return undefined;
+    if (sha256) this.intake.removeUnused(tenantId, sha256);
+    return use;
   }
 
   /** Begins to sweep artifacts that no package refers to. */
@@ -348,12 +355,6 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
     } else if (declared.sizeBytes !== 0 && known !== declared.sizeBytes) {
       throw new ArtifactError(`the artifact has ${known} bytes, size_bytes says ${declared.sizeBytes}`, true);
     }
-  }
-
-  /** Marks a package deleted, and removes its artifact unless another package has it too. */
-  private async markDeleted(tenantId: string, packageId: string): Promise<void> {
-    const sha256 = await this.database.tenant(tenantId, (tx) => markPackageDeleted(tx, tenantId, packageId));
-    if (sha256) this.intake.removeUnused(tenantId, sha256);
   }
 
   /** Fetches a manifest's artifact in the background, once at a time, and tells the operator what it came to. */

@@ -7,7 +7,7 @@ import type { Clock } from '../../../platform/clock.ts';
 import type { Transaction } from '../../../platform/database/database.ts';
 import { profileRolloutsLock } from '../../../platform/database/advisory-locks.ts';
 import { finishRolloutCommands } from '../../commands/commands.ts';
-import { dropAssignments, listOverrideTypes, unassign } from '../assignments/assignments.ts';
+import { dropAssignments, listOverrideTypes, unassign, unassignFormerProfiles } from '../assignments/assignments.ts';
 import { isCovered, rank } from './cohort.ts';
 import {
   departure,
@@ -65,6 +65,10 @@ export class RolloutMembership implements MembershipListener {
     await this.apply(tx, tenantId, found, standings);
     // Below the locks of the rollouts: a rollback, which has its rollout locked, writes assignments too.
     if (deleted.length > 0) await dropAssignments(tx, tenantId, deleted);
+    const moved = real.flatMap(({ before, after }) =>
+      before && after && before.profileId !== after.profileId ? [after] : [],
+    );
+    if (moved.length > 0) await unassignFormerProfiles(tx, tenantId, moved);
   }
 
   /** Takes note that a device has got or lost an assignment of its own. Its row is locked by the transaction. */
