@@ -11,7 +11,8 @@ import { retryConflicts } from '../../../platform/database/retry-conflicts.ts';
 import { assign, deleteOverride, listAssignments, type AssignmentRow } from '../assignments/assignments.ts';
 import type { RolloutMembership } from '../rollouts/membership.ts';
 import { getPackage } from '../packages/package-store.ts';
-import { deviceRequiresSignature, lacksSignature } from '../packages/signature-policy.ts';
+import { lacksSignature } from '../packages/signature.ts';
+import { deviceRequiresSignature } from '../packages/signature-store.ts';
 
 /**
  * Sets and removes them. A device that gets one leaves a running rollout of the same type as a deleted device does: it is no

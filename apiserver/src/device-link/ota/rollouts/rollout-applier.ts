@@ -44,7 +44,7 @@ import {
   updateIdentity,
 } from './rollout-store.ts';
 import { readCohort, scheduleDevices, type Cohort } from './scheduling.ts';
-import { lacksSignature } from '../packages/signature-policy.ts';
+import { lacksSignature } from '../packages/signature.ts';
 import { fleetProblem } from './rollout-validation.ts';
 
 type Observed = MessageInitShape<typeof OtaRolloutObservedSchema>;
