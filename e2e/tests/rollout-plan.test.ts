@@ -165,6 +165,11 @@ describe('a plan and a creation', function () {
       /^FAILED_PRECONDITION package_id: the package is uploading/,
     ],
     [
+      'a deprecated package',
+      { packageId: id('package', 'old') },
+      /^FAILED_PRECONDITION package_id: the package is deprecated/,
+    ],
+    [
       'a rejected package',
       { packageId: id('package', 'rejected') },
       /^INVALID_ARGUMENT package_id: the package was rejected/,
@@ -240,7 +245,7 @@ describe('a plan and a creation', function () {
 
   const allowed: readonly [what: string, change: Body][] = [
     ['the canary and its steps', { steps: [{ percent: 60 }, { percent: 100 }] }],
-    ['a deprecated package', { packageId: id('package', 'old') }],
+    ['a deprecated rollback package', { rollbackPackageId: id('package', 'old') }],
     ['a profile without devices', { targetProfileId: id('profile', 'empty') }],
     ['a fleet that must be updated to something else first', { packageId: id('package', 'later-version') }],
   ];

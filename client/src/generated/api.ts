@@ -1706,7 +1706,7 @@ export interface paths {
         post?: never;
         /**
          * Delete package
-         * @description `DeletePackage` deletes a package. Fails while a rollout uses it.
+         * @description `DeletePackage` deletes a package. Fails with FAILED_PRECONDITION while a rollout uses it or devices have it as their own assignment. The storage of its artifact is freed within minutes.
          *
          *     Callers: user, service. Scope: `ota:write`.
          */
@@ -4035,7 +4035,7 @@ export interface components {
          * @description - `uploading`: Waiting for its artifact.
          *     - `available`: Verified, and ready for rollouts and assignments.
          *     - `rejected`: Checksum or signature is wrong; never assigned.
-         *     - `deprecated`: Superseded: no longer assigned to single devices; rollouts that deliver it continue.
+         *     - `deprecated`: Superseded: refused for new rollouts and assignments. Existing ones continue, and rollouts may roll back to it.
          * @enum {string}
          */
         OtaPackageStatus: "uploading" | "available" | "rejected" | "deprecated";

@@ -16,6 +16,7 @@ import { RolloutApplier } from './rollouts/rollout-applier.ts';
 import { RolloutDriver } from './rollouts/rollout-driver.ts';
 import { recountRollouts } from './rollouts/rollout-store.ts';
 import { Rollouts } from './rollouts/rollouts.ts';
+import { SigningKeys } from './signing-keys.ts';
 
 /** The OTA room of device-link. */
 export interface OtaModule extends ServiceModule {
@@ -45,6 +46,7 @@ export function createOta(
   const rolloutApplier = new RolloutApplier(database, profiles, clock);
   const rolloutDriver = new RolloutDriver(database, profiles, rolloutApplier, clock);
   const rollouts = new Rollouts({ database, profiles, writer, applier: rolloutApplier, paging, clock });
+  const signingKeys = new SigningKeys({ database, packages, membership, logger });
   const reports = new Reports(database, membership, clock);
   const overrides = new Overrides(database, membership);
 
@@ -93,8 +95,14 @@ export function createOta(
     });
   return {
     register,
-    start: () => packages.start(),
-    stop: () => packages.stop(),
+    start: async () => {
+      signingKeys.start();
+      await packages.start();
+    },
+    stop: async () => {
+      await signingKeys.stop();
+      await packages.stop();
+    },
     packages,
     rolloutApplier,
     rolloutDriver,

@@ -83,6 +83,23 @@ export async function unassign(
   ]);
 }
 
+/**
+ * Takes back what completed rollouts assigned to devices that no longer have their profile. A rollback stays assigned: it takes
+ * the device off the update, whatever its profile.
+ */
+export async function unassignFormerProfiles(
+  tx: Transaction,
+  tenantId: string,
+  devices: readonly { readonly deviceId: string; readonly profileId: string | null }[],
+): Promise<void> {
+  await tx.query(
+    `DELETE FROM ota_assignments a USING ota_rollouts r, unnest($2::uuid[], $3::uuid[]) AS d (device_id, profile_id)
+     WHERE a.tenant_id = $1 AND a.device_id = d.device_id AND r.tenant_id = $1 AND r.rollout_id = a.rollout_id
+       AND r.phase = 'completed' AND r.outcome <> 'rolled_back' AND r.profile_id IS DISTINCT FROM d.profile_id`,
+    [tenantId, devices.map(({ deviceId }) => deviceId), devices.map(({ profileId }) => profileId)],
+  );
+}
+
 /** Takes back what a rollout assigned to devices that its command has not reached; the way back stays. */
 export async function unassignUndelivered(tx: Transaction, tenantId: string, rolloutId: string): Promise<void> {
   await tx.query(

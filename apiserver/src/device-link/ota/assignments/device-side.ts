@@ -17,14 +17,15 @@ import {
 import { chunkBytes, readArtifact } from '../packages/artifact-store.ts';
 import { effective, type AssignmentRow } from './assignments.ts';
 import type { PackageRow } from '../packages/package-store.ts';
-import { lacksSignature, signaturePolicy } from '../packages/signature-policy.ts';
+import { lacksSignature } from '../packages/signature.ts';
+import { signaturePolicy } from '../packages/signature-store.ts';
 
 type Assigned = PackageRow & Pick<AssignmentRow, 'slot' | 'rollout_id'> & { readonly signature_required: boolean };
 
 /** The packages that count for the device, its own first. */
 async function effectivePackages(tx: Transaction, tenantId: string, deviceId: string): Promise<Assigned[]> {
   const { rows } = await tx.query<Assigned & Record<string, unknown>>(
-    `SELECT p.*, a.slot, a.rollout_id, ${signaturePolicy.column}
+    `SELECT p.*, t.trusted_signing_keys, a.slot, a.rollout_id, ${signaturePolicy.column}
      FROM ota_assignments a JOIN ota_packages p USING (tenant_id, package_id)
      JOIN devices d ON d.tenant_id = a.tenant_id AND d.device_id = a.device_id ${signaturePolicy.joins}
      WHERE a.tenant_id = $1 AND a.device_id = $2 ORDER BY a.slot <> 'override', a.created_at DESC`,

@@ -11,11 +11,12 @@ import { retryConflicts } from '../../../platform/database/retry-conflicts.ts';
 import { assign, deleteOverride, listAssignments, type AssignmentRow } from '../assignments/assignments.ts';
 import type { RolloutMembership } from '../rollouts/membership.ts';
 import { getPackage } from '../packages/package-store.ts';
-import { deviceRequiresSignature, lacksSignature } from '../packages/signature-policy.ts';
+import { lacksSignature } from '../packages/signature.ts';
+import { deviceRequiresSignature } from '../packages/signature-store.ts';
 
 /**
- * Sets and removes them. A device that gets one leaves a running rollout of the same type as a deleted device does: it is in
- * no count any more, and what it was downloading is denied. Once it is removed the device is eligible again.
+ * Sets and removes them. A device that gets one leaves a running rollout of the same type as a deleted device does: it is no
+ * longer counted, and may no longer download the rollout's package. Once the assignment is removed the device is eligible again.
  */
 export class Overrides {
   private readonly database: Database;
@@ -27,12 +28,14 @@ export class Overrides {
   }
 
   /**
-   * Assigns a package to a device. NOT_FOUND for either; FAILED_PRECONDITION when the package cannot be used, or lacks the
-   * signature that the device's profile requires.
+   * Assigns a package to a device. Throws NOT_FOUND if either does not exist, FAILED_PRECONDITION if the package cannot be used
+   * or lacks the signature that the device's profile requires.
    */
   set(tenantId: string, deviceId: string, packageId: string): Promise<MessageInitShape<typeof AssignmentSchema>> {
-    return this.change(tenantId, deviceId, async (tx, device, before) => {
-      const package_ = await getPackage(tx, tenantId, packageId);
+    return this.transaction(tenantId, async (tx) => {
+      // Packages are locked before devices (device-registry/membership.ts).
+      const package_ = await getPackage(tx, tenantId, packageId, 'package_id', 'FOR SHARE');
+      const { device, before } = await lockDevice(tx, tenantId, deviceId);
       if (package_.status !== 'available') throw failedPrecondition(`the package is ${package_.status}`);
       if (lacksSignature(await deviceRequiresSignature(tx, tenantId, device.deviceId), package_)) {
         throw failedPrecondition('package_id: the device takes packages with a verified signature alone');
@@ -44,28 +47,30 @@ export class Overrides {
     });
   }
 
-  /** Removes a device's assignment; NOT_FOUND when it has none. */
+  /** Removes a device's assignment. Throws NOT_FOUND if it has none. */
   remove(tenantId: string, deviceId: string): Promise<void> {
-    return this.change(tenantId, deviceId, async (tx, device, before) => {
+    return this.transaction(tenantId, async (tx) => {
+      const { device, before } = await lockDevice(tx, tenantId, deviceId);
       if (!before) throw notFound('assignment');
       await deleteOverride(tx, tenantId, device.deviceId);
       await this.membership.overrideChanged(tx, tenantId, device, before.type, undefined);
     });
   }
 
-  /** Works on a device whose row is locked, with the assignment that it has now. */
-  private change<T>(
-    tenantId: string,
-    deviceId: string,
-    work: (tx: Transaction, device: FleetFacts, before: AssignmentRow | undefined) => Promise<T>,
-  ): Promise<T> {
-    const id = idField('device_id', deviceId);
-    const transaction = async (tx: Transaction): Promise<T> => {
-      const device = await findDevice(tx, tenantId, id, 'FOR NO KEY UPDATE');
-      if (!device) throw notFound('device_id');
-      const before = (await listAssignments(tx, tenantId, id)).find(({ slot }) => slot === 'override');
-      return work(tx, fleetFacts(device), before);
-    };
-    return retryConflicts(() => this.database.tenant(tenantId, transaction));
+  private transaction<T>(tenantId: string, work: (tx: Transaction) => Promise<T>): Promise<T> {
+    return retryConflicts(() => this.database.tenant(tenantId, work));
   }
+}
+
+/** Locks a device and returns it with its own assignment, if any. Throws NOT_FOUND. */
+async function lockDevice(
+  tx: Transaction,
+  tenantId: string,
+  deviceId: string,
+): Promise<{ device: FleetFacts; before: AssignmentRow | undefined }> {
+  const id = idField('device_id', deviceId);
+  const device = await findDevice(tx, tenantId, id, 'FOR NO KEY UPDATE');
+  if (!device) throw notFound('device_id');
+  const before = (await listAssignments(tx, tenantId, id)).find(({ slot }) => slot === 'override');
+  return { device: fleetFacts(device), before };
 }

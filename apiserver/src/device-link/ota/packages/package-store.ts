@@ -1,4 +1,5 @@
 // Rows of packages.
+import { notifyChanged } from '../../../control/changes.ts';
 import type { Transaction } from '../../../platform/database/database.ts';
 import { notFound } from '../../../platform/errors.ts';
 import { isId } from '../../../platform/ids.ts';
@@ -31,7 +32,11 @@ export interface PackageRow {
   readonly release_notes: string;
   readonly status: PackageStatus;
   readonly checksum_verified: boolean;
+  /** As of the last judgement; isSigned (signature.ts) decides by the keys that are trusted now. */
   readonly signature_verified: boolean;
+  /** Keys that the tenant trusts, in PEM. */
+  readonly trusted_signing_keys: readonly string[];
+  readonly rejection: Rejection;
   readonly message: string;
   readonly fetch_attempts: number;
   readonly fetch_failed_at: Date | null;
@@ -45,7 +50,11 @@ export interface PackageRow {
 
 type Row = PackageRow & Record<string, unknown>;
 
-const columns = `*, coalesce((SELECT received_bytes FROM artifacts
+/** Why a package was rejected, as a reason of a condition. */
+export type Rejection = '' | 'ChecksumMismatch' | 'SignatureInvalid';
+
+const columns = `*, (SELECT trusted_signing_keys FROM tenants WHERE tenants.tenant_id = ota_packages.tenant_id),
+  coalesce((SELECT received_bytes FROM artifacts
   WHERE artifacts.tenant_id = ota_packages.tenant_id AND artifacts.sha256 = ota_packages.staging_key), 0) AS received_bytes`;
 
 /** Whether the package waits for its artifact. A deprecated one does when it was deleted and made again. */
@@ -86,8 +95,9 @@ export async function getPackage(
   tenantId: string,
   packageId: string,
   field = 'package_id',
+  lock: '' | 'FOR SHARE' = '',
 ): Promise<PackageRow> {
-  const row = await findPackage(tx, tenantId, packageId);
+  const row = await findPackage(tx, tenantId, packageId, lock);
   if (!row) throw notFound(field);
   return row;
 }
@@ -206,7 +216,7 @@ export async function beginAnew(
 ): Promise<void> {
   await tx.query(
     `UPDATE ota_packages SET status = CASE status WHEN 'deprecated' THEN status ELSE 'uploading' END,
-       checksum_verified = false, signature_verified = false, message = '',
+       checksum_verified = false, signature_verified = false, rejection = '', message = '',
        size_bytes = $3, fetch_attempts = 0, fetch_failed_at = NULL
      WHERE tenant_id = $1 AND package_id = $2`,
     [tenantId, packageId, sizeBytes],
@@ -227,20 +237,49 @@ export async function setPackageSize(
   ]);
 }
 
-/** Writes what checking the artifact came to. */
+/** The result of checking an artifact; what is left out is false or empty. */
+export interface PackageVerdict {
+  readonly status: PackageStatus;
+  readonly checksumVerified?: boolean;
+  readonly signatureVerified?: boolean;
+  readonly rejection?: Rejection;
+  readonly message?: string;
+}
+
+/** Writes the result of checking the artifact. Reports whether it differs from the one before. */
 export async function setPackageStatus(
   tx: Transaction,
   tenantId: string,
   packageId: string,
-  result: { status: PackageStatus; checksumVerified: boolean; signatureVerified: boolean; message: string },
-): Promise<void> {
-  await tx.query(
-    `UPDATE ota_packages SET status = $3, checksum_verified = $4, signature_verified = $5, message = $6,
+  verdict: PackageVerdict,
+): Promise<boolean> {
+  const { checksumVerified = false, signatureVerified = false, rejection = '', message = '' } = verdict;
+  const { rowCount } = await tx.query(
+    `UPDATE ota_packages SET status = $3, checksum_verified = $4, signature_verified = $5, rejection = $6, message = $7,
        fetch_attempts = 0, fetch_failed_at = NULL, updated_at = now()
      WHERE tenant_id = $1 AND package_id = $2
-       AND (status, checksum_verified, signature_verified, message) IS DISTINCT FROM ($3, $4, $5, $6)`,
-    [tenantId, packageId, result.status, result.checksumVerified, result.signatureVerified, result.message],
+       AND (status, checksum_verified, signature_verified, rejection, message) IS DISTINCT FROM ($3, $4, $5, $6, $7)`,
+    [tenantId, packageId, verdict.status, checksumVerified, signatureVerified, rejection, message],
   );
+  return rowCount === 1;
+}
+
+/** Returns the ids of the packages whose artifact is verified and that state a signature. */
+export async function listSignedPackages(tx: Transaction, tenantId: string): Promise<string[]> {
+  const { rows } = await tx.query<{ package_id: string }>(
+    `SELECT package_id FROM ota_packages
+     WHERE tenant_id = $1 AND signature <> '' AND checksum_verified AND deleted_at IS NULL`,
+    [tenantId],
+  );
+  return rows.map((row) => row.package_id);
+}
+
+/** Tells the operator that a package changed. */
+export async function announcePackage(tx: Transaction, row: PackageRow): Promise<void> {
+  const { rows } = await tx.query<{ namespace: string }>(`SELECT namespace FROM tenants WHERE tenant_id = $1`, [
+    row.tenant_id,
+  ]);
+  if (rows[0]) await notifyChanged(tx, 'OtaPackage', row.tenant_id, rows[0].namespace, row.name);
 }
 
 /** Deprecates a usable package, or takes that back. */
@@ -305,12 +344,17 @@ export async function setStagingKey(
   ]);
 }
 
-/** Name of a rollout that is not completed and uses the package, as its update or as its way back. */
-export async function rolloutUsing(tx: Transaction, tenantId: string, packageId: string): Promise<string | undefined> {
-  const { rows } = await tx.query<{ display_name: string }>(
-    `SELECT display_name FROM ota_rollouts
-     WHERE tenant_id = $1 AND phase <> 'completed' AND (package_id = $2 OR rollback_package_id = $2) LIMIT 1`,
+/** Returns what uses a package, or undefined if nothing does: a rollout that has not completed, or devices' own assignments. */
+export async function packageUse(tx: Transaction, tenantId: string, packageId: string): Promise<string | undefined> {
+  const { rows } = await tx.query<{ rollout: string | null; devices: number }>(
+    `SELECT (SELECT display_name FROM ota_rollouts
+         WHERE tenant_id = $1 AND phase <> 'completed' AND (package_id = $2 OR rollback_package_id = $2) LIMIT 1) AS rollout,
+       (SELECT count(*)::int4 FROM ota_assignments
+         WHERE tenant_id = $1 AND package_id = $2 AND slot = 'override') AS devices`,
     [tenantId, packageId],
   );
-  return rows[0]?.display_name;
+  const { rollout, devices } = rows[0]!;
+  if (rollout !== null) return `rollout ${rollout} uses the package`;
+  if (devices === 0) return undefined;
+  return `${devices} ${devices === 1 ? 'device has' : 'devices have'} the package as ${devices === 1 ? 'its' : 'their'} own assignment`;
 }

@@ -37,25 +37,28 @@ import type { Paging } from '../../../platform/paging.ts';
 import type { CallContext } from '../../../platform/rpc.ts';
 import { ArtifactError, uploadUri } from './artifact-fetch.ts';
 import { ArtifactIntake, type IntakeSettings } from './artifact-intake.ts';
-import { lockArtifact, touchArtifact } from './artifact-store.ts';
+import { touchArtifact } from './artifact-store.ts';
 import {
+  announcePackage,
   awaitsArtifact,
   beginAnew,
   findNamesake,
   findPackage,
   getPackage,
   listPackages,
+  listSignedPackages,
   lockPackage,
   markPackageDeleted,
   noteFetchFailure,
-  rolloutUsing,
-  setPackageSize,
+  packageUse,
   setPackageStatus,
   upsertPackage,
   type PackageRow,
 } from './package-store.ts';
+import { judgePackage } from './package-judgement.ts';
 import { manifestCompatibility, updatePackage } from './package-update.ts';
-import { verifySignature } from './signature.ts';
+import { isSigned, signatureState } from './signature.ts';
+import { trustedSigningKeys } from './signature-store.ts';
 import { Uploads } from './uploads.ts';
 import { packageProblem } from './package-validation.ts';
 
@@ -96,9 +99,7 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
     this.logger = parts.logger;
     this.compatibilityChanged = parts.compatibilityChanged;
     this.intake = new ArtifactIntake(parts.database, parts.logger, parts.artifacts, parts.metrics);
-    this.uploads = new Uploads(parts.database, this.intake, (tx, tenantId, packageId) =>
-      this.judge(tx, tenantId, packageId),
-    );
+    this.uploads = new Uploads(parts.database, this.intake);
   }
 
   /**
@@ -120,10 +121,8 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
       if (await findNamesake(tx, context.tenantId, resourceName(displayName), displayName)) {
         throw alreadyExists(`a package named ${displayName} exists`);
       }
-      if (
-        request.signature !== '' &&
-        (await this.signatureState(tx, context.tenantId, request.signature, sha256)) === 'wrong'
-      ) {
+      const trusted = await trustedSigningKeys(tx, context.tenantId);
+      if (signatureState(request.signature, sha256, trusted) === 'wrong') {
         throw invalidArgument('signature is not one of the artifact by any of the tenant’s trusted signing keys');
       }
     });
@@ -186,18 +185,19 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
     return toPackage(await this.uploads.receive(requests, context));
   }
 
-  /** Deletes the resource; FAILED_PRECONDITION while a rollout uses the package. */
+  /** Deletes the resource. Throws FAILED_PRECONDITION while a rollout or a device's own assignment uses the package. */
   async delete(packageId: string, context: CallContext): Promise<void> {
-    const row = await this.database.tenant(context.tenantId, async (tx) => {
-      const found = await getPackage(tx, context.tenantId, packageId);
-      const user = await rolloutUsing(tx, context.tenantId, packageId);
-      if (user) throw failedPrecondition(`rollout ${user} uses the package`);
+    const { tenantId } = context;
+    const row = await this.database.read(tenantId, async (tx) => {
+      const found = await getPackage(tx, tenantId, packageId);
+      const use = await packageUse(tx, tenantId, found.package_id);
+      if (use !== undefined) throw failedPrecondition(use);
       return found;
     });
-    // Without a resource (it went with its namespace) the row is all there is.
-    if (!(await this.writer.remove(context, 'OtaPackage', row.name))) {
-      await this.markDeleted(context.tenantId, row.package_id);
-    }
+    if (await this.writer.remove(context, 'OtaPackage', row.name)) return;
+    // Without a resource, which went with its namespace, only the row is left.
+    const use = await this.removeRow(tenantId, row.package_id, false);
+    if (use !== undefined) throw failedPrecondition(use);
   }
 
   async apply(meta: ObjectMeta, spec: OtaPackageSpec, last?: LastStep): Promise<Applied<Observed>> {
@@ -253,7 +253,7 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
       if (before && !isDeepStrictEqual(before.compatibility, compatibility))
         await this.compatibilityChanged(tx, tenantId, packageId);
       if (before?.deleted_at) await beginAnew(tx, tenantId, packageId, spec.sizeBytes);
-      await this.judge(tx, tenantId, packageId);
+      await judgePackage(tx, tenantId, packageId);
       const judged = await getPackage(tx, tenantId, packageId);
       // A manifest keeps the row, with what is wrong in it; a request that is refused leaves nothing.
       const refusal = isCreation ? refusalOf(judged) : undefined;
@@ -266,17 +266,35 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
   }
 
   async remove(meta: ObjectMeta, detach: boolean): Promise<Refusal | undefined> {
-    const packageId = namedId(meta.tenantId, 'package', meta.name);
-    const outcome = await this.database.tenant(meta.tenantId, async (tx) => {
-      // A rollout that is being created holds the package: it is waited for, and seen.
-      await lockPackage(tx, meta.tenantId, packageId);
-      const user = await rolloutUsing(tx, meta.tenantId, packageId);
-      if (user !== undefined && !detach) return { user };
-      return { sha256: await markPackageDeleted(tx, meta.tenantId, packageId) };
+    const use = await this.removeRow(meta.tenantId, namedId(meta.tenantId, 'package', meta.name), detach);
+    return use === undefined ? undefined : { reason: 'InUse', message: use };
+  }
+
+  /**
+   * Marks a package deleted, and removes its artifact unless another package has it too. Returns what uses the package, which
+   * then stays; with `detach` it is deleted all the same.
+   */
+  private async removeRow(tenantId: string, packageId: string, detach: boolean): Promise<string | undefined> {
+    const { use, sha256 } = await this.database.tenant(tenantId, async (tx) => {
+      // Waits for a rollout or an assignment that is being created, because it holds the package.
+      await lockPackage(tx, tenantId, packageId);
+      const use = detach ? undefined : await packageUse(tx, tenantId, packageId);
+      return { use, sha256: use === undefined ? await markPackageDeleted(tx, tenantId, packageId) : undefined };
     });
-    if (outcome.user !== undefined) return { reason: 'InUse', message: `rollout ${outcome.user} uses the package` };
-    if (outcome.sha256) this.intake.removeUnused(meta.tenantId, outcome.sha256);
-    return undefined;
+    if (sha256) this.intake.removeUnused(tenantId, sha256);
+    return use;
+  }
+
+  /** Judges the signed packages of a tenant anew, whose trusted keys may have changed. */
+  async judgeSignatures(tenantId: string): Promise<void> {
+    const packageIds = await this.database.read(tenantId, (tx) => listSignedPackages(tx, tenantId));
+    for (const packageId of packageIds) {
+      await this.database.tenant(tenantId, async (tx) => {
+        const row = await lockPackage(tx, tenantId, packageId);
+        if (!row || row.deleted_at) return;
+        if (await judgePackage(tx, tenantId, packageId)) await announcePackage(tx, row);
+      });
+    }
   }
 
   /** Begins to sweep artifacts that no package refers to. */
@@ -289,50 +307,6 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
     this.closing.abort();
     await Promise.all(this.fetches.values());
     await this.intake.stop();
-  }
-
-  /** With the artifact in the store, decides whether the package may be used. */
-  private async judge(tx: Transaction, tenantId: string, packageId: string): Promise<void> {
-    const row = await getPackage(tx, tenantId, packageId);
-    const size = await lockArtifact(tx, tenantId, row.sha256);
-    if (size === undefined) {
-      // The store has lost it: it is fetched, or waited for, once more.
-      const lost = { checksumVerified: false, signatureVerified: false, message: '' };
-      if (row.status === 'available') await setPackageStatus(tx, tenantId, packageId, { ...lost, status: 'uploading' });
-      else if (row.status === 'deprecated' && row.checksum_verified) {
-        await setPackageStatus(tx, tenantId, packageId, { ...lost, status: 'deprecated' });
-      }
-      return;
-    }
-    const result = (status: 'available' | 'rejected' | 'deprecated', signatureVerified: boolean, message: string) =>
-      setPackageStatus(tx, tenantId, packageId, { status, checksumVerified: true, signatureVerified, message });
-    if (row.size_bytes === 0n) await setPackageSize(tx, tenantId, packageId, size);
-    else if (BigInt(size) !== row.size_bytes) {
-      return result('rejected', false, `the artifact has ${size} bytes, size_bytes says ${row.size_bytes.toString()}`);
-    }
-    const signature =
-      row.signature === '' ? 'none' : await this.signatureState(tx, tenantId, row.signature, row.sha256);
-    if (signature === 'wrong') {
-      return result('rejected', false, 'the signature is not one by any of the tenant’s trusted signing keys');
-    }
-    if (row.status !== 'deprecated') await result('available', signature === 'good', '');
-    else if (!row.checksum_verified) await result('deprecated', signature === 'good', '');
-  }
-
-  /** `none` also where the tenant trusts no key yet: nothing can be said of the signature. */
-  private async signatureState(
-    tx: Transaction,
-    tenantId: string,
-    signature: string,
-    sha256: Buffer,
-  ): Promise<'none' | 'good' | 'wrong'> {
-    const { rows } = await tx.query<{ trusted_signing_keys: string[] }>(
-      `SELECT trusted_signing_keys FROM tenants WHERE tenant_id = $1`,
-      [tenantId],
-    );
-    const keys = rows[0]?.trusted_signing_keys ?? [];
-    if (keys.length === 0) return 'none';
-    return verifySignature(signature, sha256, keys) ? 'good' : 'wrong';
   }
 
   /** Fetches an artifact into the content store, unless it is there. */
@@ -348,12 +322,6 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
     } else if (declared.sizeBytes !== 0 && known !== declared.sizeBytes) {
       throw new ArtifactError(`the artifact has ${known} bytes, size_bytes says ${declared.sizeBytes}`, true);
     }
-  }
-
-  /** Marks a package deleted, and removes its artifact unless another package has it too. */
-  private async markDeleted(tenantId: string, packageId: string): Promise<void> {
-    const sha256 = await this.database.tenant(tenantId, (tx) => markPackageDeleted(tx, tenantId, packageId));
-    if (sha256) this.intake.removeUnused(tenantId, sha256);
   }
 
   /** Fetches a manifest's artifact in the background, once at a time, and tells the operator what it came to. */
@@ -381,8 +349,7 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
       if (failure instanceof ArtifactError && failure.permanent) {
         await setPackageStatus(tx, tenantId, row.package_id, {
           status: 'rejected',
-          checksumVerified: false,
-          signatureVerified: false,
+          rejection: 'ChecksumMismatch',
           message: failure.message,
         });
       } else if (failure !== undefined) {
@@ -390,7 +357,7 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
         if (!isForPeople) this.logger.warn({ err: failure, package: row.name }, 'artifact could not be stored');
         await noteFetchFailure(tx, tenantId, row.package_id, isForPeople ? failure.message : 'internal error');
       } else {
-        await this.judge(tx, tenantId, row.package_id);
+        await judgePackage(tx, tenantId, row.package_id);
       }
       await notifyChanged(tx, 'OtaPackage', tenantId, meta.namespace, row.name);
     });
@@ -400,16 +367,13 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
 const observedOf = (row: PackageRow): Observed => ({
   status: row.status,
   checksumVerified: row.checksum_verified,
-  signatureVerified: row.signature_verified,
+  signatureVerified: isSigned(row),
   message: row.message,
 });
 
 /** A rejected package, or one whose last fetch failed, says why in a condition. */
 function refusalOf(row: PackageRow): Refusal | undefined {
-  if (row.status === 'rejected') {
-    const reason = row.checksum_verified && row.message.includes('signature') ? 'SignatureInvalid' : 'ChecksumMismatch';
-    return { reason, message: row.message };
-  }
+  if (row.status === 'rejected') return { reason: row.rejection || 'ChecksumMismatch', message: row.message };
   return row.status === 'uploading' && row.message !== '' ? { reason: 'FetchFailed', message: row.message } : undefined;
 }
 
@@ -433,7 +397,7 @@ export function toPackage(row: PackageRow): OtaPackage {
     releaseNotes: row.release_notes,
     status: OtaPackage_Status[row.status],
     checksumVerified: row.checksum_verified,
-    signatureVerified: row.signature_verified,
+    signatureVerified: isSigned(row),
     uploadedBytes: Number(row.checksum_verified ? row.size_bytes : row.received_bytes),
     createdAt: timestampFromDate(row.created_at),
     updatedAt: timestampFromDate(row.updated_at),

@@ -1,6 +1,15 @@
 // What a profile that requires signatures keeps from its devices, whichever way an unsigned package would come.
+import { generateKeyPairSync } from 'node:crypto';
+import { OtaPackage_Status } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { expect } from 'chai';
 import pg from 'pg';
+import { eventually } from '../../../auth/testing/test-fixtures.ts';
+import { createLogger } from '../../../platform/observability/logger.ts';
+import { Paging } from '../../../platform/paging.ts';
+import { recountRollouts } from '../rollouts/rollout-store.ts';
+import { SigningKeys } from '../signing-keys.ts';
+import { testIntake } from '../testing/test-artifacts.ts';
+import { Packages } from './packages.ts';
 import { newId } from '../../../platform/ids.ts';
 import { profileRolloutsLock } from '../../../platform/database/advisory-locks.ts';
 import { openGround, refusal, tenant, type Ground } from '../testing/test-ground.ts';
@@ -155,6 +164,74 @@ describe('a required signature', () => {
     await ground.make(open, 4);
     await ground.schedule(id);
     expect(await ground.row(id)).to.include({ phase: 'paused', scheduled: 2, eligible: 8 });
+  });
+
+  describe('with keys that change', () => {
+    let packages: Packages;
+    let signingKeys: SigningKeys;
+    const later = generateKeyPairSync('ed25519');
+    beforeEach(() => {
+      const { database } = ground.test;
+      const logger = createLogger('silent');
+      packages = new Packages({
+        ...{ database, logger, writer: undefined as never, paging: new Paging(Buffer.alloc(32)) },
+        ...{ artifacts: testIntake(), compatibilityChanged: recountRollouts },
+      });
+      signingKeys = new SigningKeys({ database, packages, membership: ground.membership, logger });
+    });
+    afterEach(async () => {
+      await signingKeys.stop();
+      await packages.stop();
+    });
+
+    it('accepts a package that was made before its key was trusted', async () => {
+      const [device] = (await ground.make(guarded, 1)) as [string];
+      const early = await ground.package('early', '4.0.0', { signed: later.privateKey });
+      const assign = () => refusal(ground.overrides.set(tenant, device, early));
+      const show = async () => (await packages.get(tenant, early)).signatureVerified;
+      expect([await assign(), await show()]).to.deep.equal(['FAILED_PRECONDITION', false]);
+      await ground.trust(later.publicKey);
+      expect([await assign(), await show()]).to.deep.equal(['nothing', true]);
+      expect(await refusal(ground.chunk(device, early))).to.equal('nothing');
+      expect(
+        await refusal(ground.start({ profileName: 'guarded', packageName: 'early', rollbackPackageName: '' })),
+      ).to.equal('nothing');
+    });
+
+    it('denies a package whose key is no longer trusted', async () => {
+      const [device] = (await ground.make(guarded, 1)) as [string];
+      await ground.overrides.set(tenant, device, signed);
+      await ground.trust();
+      expect(await refusal(ground.chunk(device, signed))).to.equal('FAILED_PRECONDITION');
+      expect((await packages.get(tenant, signed)).signatureVerified).to.equal(false);
+    });
+
+    it('pauses rollouts, judges packages anew, and tells the operator', async () => {
+      await ground.make(guarded, 2);
+      const id = await ground.start({ profileName: 'guarded', packageName: 'signed', rollbackPackageName: '' });
+      const early = await ground.package('early', '4.0.0', { signed: later.privateKey });
+      await ground.rows(
+        `UPDATE ota_packages SET status = 'rejected', rejection = 'SignatureInvalid' WHERE package_id = $1`,
+        early,
+      );
+      const listener = new pg.Client({ connectionString: ground.test.url });
+      await listener.connect();
+      const told = new Set<string>();
+      listener.on('notification', ({ payload }) => told.add((JSON.parse(payload!) as { name: string }).name));
+      await listener.query('LISTEN kellet_control');
+      signingKeys.start();
+      await eventually(async () => {
+        await ground.trust(later.publicKey);
+        return (await packages.get(tenant, early)).status === OtaPackage_Status.available;
+      });
+      await eventually(async () => (await packages.get(tenant, signed)).status === OtaPackage_Status.rejected);
+      expect(await ground.row(id)).to.include({ phase: 'paused' });
+      await listener.query('SELECT 1');
+      expect([...told])
+        .to.include.members(['early', 'signed', 'signed-older'])
+        .and.not.to.include('unsigned');
+      await listener.end();
+    });
   });
 
   it('leaves a signed package alone, and says nothing of one that is not assigned', async () => {

@@ -1,9 +1,31 @@
-// Signatures of artifacts: Ed25519 over the SHA-256 digest, by one of the tenant's trusted keys (API.md, OTA packages).
+// Signatures of artifacts: Ed25519 over the SHA-256 digest, by one of the tenant's trusted keys.
 import { createPublicKey, verify } from 'node:crypto';
+import type { PackageRow } from './package-store.ts';
 
-/** Whether the base64 text is a signature of the digest by any of the keys (PEM). Text that is no base64 is no signature. */
+/** The parts of a package that decide whether it is signed. */
+export type SignedRow = Pick<PackageRow, 'signature' | 'sha256' | 'checksum_verified' | 'trusted_signing_keys'>;
+
+/** Reports whether the base64 text is a signature of the digest by any of the keys (PEM). Malformed base64 is no signature. */
 export function verifySignature(signature: string, sha256: Buffer, trustedKeys: readonly string[]): boolean {
   const bytes = Buffer.from(signature, 'base64');
   if (bytes.length !== 64) return false;
   return trustedKeys.some((pem) => verify(null, sha256, createPublicKey(pem), bytes));
 }
+
+/** Judges a signature. Without a signature, or while the tenant trusts no key, there is nothing to verify: `none`. */
+export function signatureState(
+  signature: string,
+  sha256: Buffer,
+  trustedKeys: readonly string[],
+): 'none' | 'good' | 'wrong' {
+  if (signature === '' || trustedKeys.length === 0) return 'none';
+  return verifySignature(signature, sha256, trustedKeys) ? 'good' : 'wrong';
+}
+
+/** Reports whether the artifact is verified and signed by a key that the tenant trusts now, whatever it trusted before. */
+export const isSigned = (row: SignedRow): boolean =>
+  row.checksum_verified && signatureState(row.signature, row.sha256, row.trusted_signing_keys) === 'good';
+
+/** Reports whether a policy forbids delivering the package. */
+export const lacksSignature = (required: boolean | undefined, row: SignedRow): boolean =>
+  required === true && !isSigned(row);

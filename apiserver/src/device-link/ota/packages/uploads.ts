@@ -2,8 +2,7 @@
 // the package can be used. What is held of an upload is committed half a megabyte at a time, so that a lost connection costs no more.
 import { createHash } from 'node:crypto';
 import type { UploadArtifactRequest } from '@kellet/proto/es/kellet/v1/ota_pb';
-import { notifyChanged } from '../../../control/changes.ts';
-import type { Database, Transaction } from '../../../platform/database/database.ts';
+import type { Database } from '../../../platform/database/database.ts';
 import { failedPrecondition, invalidArgument, KelletError } from '../../../platform/errors.ts';
 import { pace, TooSlowError, type Pace } from '../../../platform/outbound/pace.ts';
 import type { CallContext } from '../../../platform/rpc.ts';
@@ -11,6 +10,7 @@ import { uploadUri } from './artifact-fetch.ts';
 import type { ArtifactIntake } from './artifact-intake.ts';
 import { digestOfStaged, publishArtifact, receivedBytes, removeArtifact, stageArtifact } from './artifact-store.ts';
 import {
+  announcePackage,
   awaitsArtifact,
   getPackage,
   lockPackage,
@@ -18,6 +18,7 @@ import {
   setStagingKey,
   type PackageRow,
 } from './package-store.ts';
+import { judgePackage } from './package-judgement.ts';
 import { uploadRange, type UploadRange } from './upload-range.ts';
 
 /** What does not end within two hours goes on in another request. */
@@ -31,19 +32,14 @@ const uploadPace: Pace = {
 const aborted = (): KelletError =>
   new KelletError('ABORTED', 'another upload of this artifact is under way: ask how far it is and go on from there');
 
-/** Decides whether a package whose artifact is in the content store may be used. */
-export type Judge = (tx: Transaction, tenantId: string, packageId: string) => Promise<void>;
-
 /** Receives artifacts. */
 export class Uploads {
   private readonly database: Database;
   private readonly intake: ArtifactIntake;
-  private readonly judge: Judge;
 
-  constructor(database: Database, intake: ArtifactIntake, judge: Judge) {
+  constructor(database: Database, intake: ArtifactIntake) {
     this.database = database;
     this.intake = intake;
-    this.judge = judge;
   }
 
   /**
@@ -107,9 +103,8 @@ export class Uploads {
       const held = row.staging_key ? await receivedBytes(tx, tenantId, row.staging_key) : undefined;
       if ((range.start ?? 0) > (held ?? 0)) throw failedPrecondition(`the next part begins at byte ${held ?? 0}`);
       if (row.status === 'rejected') {
-        const again = { status: 'uploading', checksumVerified: false, signatureVerified: false, message: '' } as const;
-        await setPackageStatus(tx, tenantId, package_id, again);
-        await announce(tx, row);
+        await setPackageStatus(tx, tenantId, package_id, { status: 'uploading' });
+        await announcePackage(tx, row);
       }
       if (range.start === undefined || held === undefined) {
         if (row.staging_key) await removeArtifact(tx, tenantId, row.staging_key);
@@ -170,17 +165,16 @@ export class Uploads {
       await setStagingKey(tx, tenantId, packageId, undefined);
       if (digest.equals(sha256)) {
         await publishArtifact(tx, tenantId, key!, sha256, size);
-        await this.judge(tx, tenantId, packageId);
+        await judgePackage(tx, tenantId, packageId);
       } else {
         await removeArtifact(tx, tenantId, key!);
         await setPackageStatus(tx, tenantId, packageId, {
           status: 'rejected',
-          checksumVerified: false,
-          signatureVerified: false,
+          rejection: 'ChecksumMismatch',
           message: `checksum mismatch: the artifact's SHA-256 is ${digest.toString('hex')}`,
         });
       }
-      await announce(tx, locked);
+      await announcePackage(tx, locked);
       return getPackage(tx, tenantId, packageId);
     });
     if (row.status === 'rejected') throw invalidArgument(row.message);
@@ -225,12 +219,4 @@ async function compare(row: PackageRow, range: UploadRange, content: AsyncIterab
   if (range.start === undefined && !hash.digest().equals(row.sha256)) {
     throw invalidArgument('checksum mismatch: the package has another artifact already');
   }
-}
-
-/** Tells the operator that the package changed. */
-async function announce(tx: Transaction, row: PackageRow): Promise<void> {
-  const { rows } = await tx.query<{ namespace: string }>(`SELECT namespace FROM tenants WHERE tenant_id = $1`, [
-    row.tenant_id,
-  ]);
-  if (rows[0]) await notifyChanged(tx, 'OtaPackage', row.tenant_id, rows[0].namespace, row.name);
 }

@@ -9,7 +9,7 @@ import { Packages } from '../packages/packages.ts';
 import { testIntake } from '../testing/test-artifacts.ts';
 import { namedId } from '../../../platform/ids.ts';
 import { Delivery } from '../../rpc/delivery.ts';
-import { findPackage } from '../packages/package-store.ts';
+import { findPackage, setPackageAvailability } from '../packages/package-store.ts';
 import { isSchedulingDue } from './rollout-state.ts';
 import { getRollout, recountRollouts } from './rollout-store.ts';
 import { coveredDevices, readCohort, stageOf } from './scheduling.ts';
@@ -430,6 +430,45 @@ describe('membership of a rollout', () => {
   });
 });
 
+describe('what a completed rollout assigned', () => {
+  let ground: Ground;
+  let other: string;
+  beforeEach(async () => {
+    ground = await openGround();
+    other = await ground.profile('other', { type: 'pump' });
+  });
+  afterEach(() => ground.close());
+
+  it('is denied once the device has another profile', async () => {
+    const [mover, loner, stayer] = (await ground.make(sensor, 3)) as [string, string, string];
+    const id = await ground.start({ canaryPercent: 100 });
+    for (const device of [mover, loner, stayer]) await ground.report(device, id, '2.0.0');
+    expect(await ground.advance(id, { case: 'complete', value: {} })).to.equal(true);
+    expect(await refusal(ground.chunk(mover, two))).to.equal('nothing');
+    await ground.move(mover, other);
+    await ground.move(loner, '');
+    for (const device of [mover, loner]) {
+      expect(await refusal(ground.chunk(device, two))).to.equal('PERMISSION_DENIED');
+      expect(await refusal(ground.metadata(device))).to.equal('NOT_FOUND');
+    }
+    expect(await refusal(ground.chunk(stayer, two))).to.equal('nothing');
+  });
+
+  it('stays if it is the device’s own assignment, or the way back', async () => {
+    const [own, back] = (await ground.make(sensor, 2)) as [string, string];
+    await ground.overrides.set(tenant, own, one);
+    const id = await ground.start({ canaryPercent: 100 });
+    await ground.report(back, id, '2.0.0');
+    await ground.rollouts.rollback(ground.context, id);
+    await ground.report(back, id, '1.0.0');
+    expect(await ground.advance(id, { case: 'finishRollback', value: {} })).to.equal(true);
+    for (const device of [own, back]) {
+      await ground.move(device, other);
+      expect(await refusal(ground.chunk(device, one))).to.equal('nothing');
+    }
+  });
+});
+
 describe('a package', () => {
   let ground: Ground;
   let rival: pg.Client;
@@ -477,6 +516,64 @@ describe('a package', () => {
     await creation;
     expect((await removal)?.reason).to.equal('InUse');
   });
+
+  it('is not deleted while it is a device’s own assignment', async () => {
+    await rival.query('COMMIT');
+    const [first, second] = (await ground.make(sensor, 2)) as [string, string];
+    const meta = create(ObjectMetaSchema, { tenantId: tenant, namespace: 'kellet-acme', name: 'one' });
+    for (const device of [first, second]) await ground.overrides.set(tenant, device, one);
+    const blocked = (message: string) => ({ reason: 'InUse', message });
+    expect(await packages.remove(meta, false)).to.deep.equal(
+      blocked('2 devices have the package as their own assignment'),
+    );
+    expect(await refusal(packages.delete(one, ground.context))).to.equal('FAILED_PRECONDITION');
+    expect(await refusal(ground.chunk(first, one))).to.equal('nothing');
+    await ground.overrides.remove(tenant, first);
+    expect(await packages.remove(meta, false)).to.deep.equal(blocked('1 device has the package as its own assignment'));
+    await ground.remove(second);
+    expect(await packages.remove(meta, false)).to.equal(undefined);
+  });
+
+  it('is deleted with its namespace although devices have it', async () => {
+    await rival.query('COMMIT');
+    const [device] = (await ground.make(sensor, 1)) as [string];
+    await ground.overrides.set(tenant, device, one);
+    const meta = create(ObjectMetaSchema, { tenantId: tenant, namespace: 'kellet-acme', name: 'one' });
+    expect(await packages.remove(meta, true)).to.equal(undefined);
+    expect(await refusal(ground.metadata(device))).to.equal('NOT_FOUND');
+  });
+
+  it('is not deleted while it is being assigned', async () => {
+    const [device] = (await ground.make(sensor, 1)) as [string];
+    // The assignment waits for the device.
+    await rival.query('SELECT FROM devices FOR UPDATE');
+    const assignment = ground.overrides.set(tenant, device, one);
+    await moment();
+    const meta = create(ObjectMetaSchema, { tenantId: tenant, namespace: 'kellet-acme', name: 'one' });
+    const removal = packages.remove(meta, false);
+    await moment();
+    await rival.query('COMMIT');
+    await assignment;
+    expect((await removal)?.reason).to.equal('InUse');
+  });
+
+  it('that is deprecated gets no new rollout or assignment, goes on where it runs, and can be gone back to', async () => {
+    await rival.query('COMMIT');
+    const other = await ground.profile('other');
+    const [device] = (await ground.make(sensor, 1)) as [string];
+    const [unassigned] = (await ground.make(other, 1)) as [string];
+    const id = await ground.start({ canaryPercent: 100 });
+    const setAvailability = (status: 'available' | 'deprecated') =>
+      ground.test.database.tenant(tenant, (tx) => setPackageAvailability(tx, tenant, two, status));
+    await setAvailability('deprecated');
+    expect(await refusal(ground.start({ profileName: 'other' }))).to.equal('ReferenceNotReady');
+    expect(await refusal(ground.overrides.set(tenant, unassigned, two))).to.equal('FAILED_PRECONDITION');
+    expect(await refusal(ground.chunk(device, two))).to.equal('nothing');
+    await ground.apply(id, { failureThresholdPercent: 20 });
+    await ground.package('three', '3.0.0');
+    const back = { profileName: 'other', packageName: 'three', rollbackPackageName: 'two' };
+    expect(await refusal(ground.start(back))).to.equal('nothing');
+  });
 });
 
 describe('reports', () => {
@@ -515,9 +612,32 @@ describe('reports', () => {
     expect((await settled).map(({ status }) => status)).to.deep.equal(['fulfilled', 'fulfilled', 'fulfilled']);
   });
 
+  it('keep the counts of the next rollout exact when theirs completes while they wait', async () => {
+    const profile = await ground.profile('shift');
+    const fleet = await ground.make(profile, 3);
+    const id = await ground.start({ profileName: 'shift', canaryPercent: 1 });
+    const [first] = await ground.members(id);
+    await ground.apply(id, { canaryPercent: 100 });
+    await ground.schedule(id);
+    const device = fleet.find((each) => each !== first!.device_id)!;
+    const other = await rival();
+    await other.query('SELECT FROM devices WHERE device_id = $1 FOR NO KEY UPDATE', [device]);
+    const report = ground.report(device, id, '2.0.0');
+    await new Promise((resolve) => setTimeout(resolve, 300));
+    await ground.rollouts.cancel(ground.context, id);
+    const next = await ground.start({ profileName: 'shift', canaryPercent: 1 });
+    expect(await ground.row(next)).to.include({ eligible: 3, scheduled: 1 });
+    await other.query('COMMIT');
+    await other.end();
+    await report;
+    expect(await ground.row(next)).to.include({ eligible: 2, scheduled: 1 });
+  });
+
   it('are taken again after a deadlock', async () => {
     const [device] = (await ground.make(sensor, 1)) as [string];
-    const [row] = await ground.rows<{ rollout_id: string }>(`SELECT rollout_id FROM ota_rollouts LIMIT 1`);
+    const [row] = await ground.rows<{ rollout_id: string }>(
+      `SELECT rollout_id FROM ota_rollouts ORDER BY created_at LIMIT 1`,
+    );
     const id = row!.rollout_id;
     await ground.schedule(id);
     // Another transaction locks against the order: the rollout first, then the device.

@@ -7,7 +7,7 @@ import type { Clock } from '../../../platform/clock.ts';
 import type { Transaction } from '../../../platform/database/database.ts';
 import { profileRolloutsLock } from '../../../platform/database/advisory-locks.ts';
 import { finishRolloutCommands } from '../../commands/commands.ts';
-import { dropAssignments, listOverrideTypes, unassign } from '../assignments/assignments.ts';
+import { dropAssignments, listOverrideTypes, unassign, unassignFormerProfiles } from '../assignments/assignments.ts';
 import { isCovered, rank } from './cohort.ts';
 import {
   departure,
@@ -23,7 +23,7 @@ import { markLeft, removeRolloutDevices, type RolloutDeviceRow } from './rollout
 import { countRemoval, holdForSignature, isRunning, pauseIfExceeded, type RolloutState } from './rollout-state.ts';
 import { lockRollouts, saveRollout } from './rollout-store.ts';
 import { enroll, placeOf, targetOf, type Departed } from './scheduling.ts';
-import { lacksSignature } from '../packages/signature-policy.ts';
+import { isSigned, lacksSignature, type SignedRow } from '../packages/signature.ts';
 
 /** A rollout that a change may concern, with the key under which the operator knows it. */
 interface FoundRollout extends Membership {
@@ -65,6 +65,10 @@ export class RolloutMembership implements MembershipListener {
     await this.apply(tx, tenantId, found, standings);
     // Below the locks of the rollouts: a rollback, which has its rollout locked, writes assignments too.
     if (deleted.length > 0) await dropAssignments(tx, tenantId, deleted);
+    const moved = real.flatMap(({ before, after }) =>
+      before && after && before.profileId !== after.profileId ? [after] : [],
+    );
+    if (moved.length > 0) await unassignFormerProfiles(tx, tenantId, moved);
   }
 
   /** Takes note that a device has got or lost an assignment of its own. Its row is locked by the transaction. */
@@ -88,8 +92,9 @@ export class RolloutMembership implements MembershipListener {
     policy: { readonly requireSignature: boolean },
   ): Promise<void> {
     await shareProfiles(tx, tenantId, [profileId]);
-    const { rows } = await tx.query<{ rollout_id: string; signature_verified: boolean }>(
-      `SELECT r.rollout_id, p.signature_verified FROM ota_rollouts r JOIN ota_packages p USING (tenant_id, package_id)
+    const { rows } = await tx.query<SignedRow & { rollout_id: string }>(
+      `SELECT r.rollout_id, p.signature, p.sha256, p.checksum_verified, t.trusted_signing_keys
+       FROM ota_rollouts r JOIN ota_packages p USING (tenant_id, package_id) JOIN tenants t USING (tenant_id)
        WHERE r.tenant_id = $1 AND r.profile_id = $2 AND r.phase <> 'completed'`,
       [tenantId, profileId],
     );
@@ -102,6 +107,23 @@ export class RolloutMembership implements MembershipListener {
         lacksSignature(policy.requireSignature, packages.get(state.rolloutId)!) &&
         holdForSignature(state, new Date(this.clock.now()));
       await saveRollout(tx, state, this.clock, held ? 'paused' : undefined);
+    }
+  }
+
+  /** Pauses active rollouts whose package is no longer signed by a trusted key although their profile requires it. */
+  async signingKeysChanged(tx: Transaction, tenantId: string): Promise<void> {
+    const { rows } = await tx.query<SignedRow & { rollout_id: string }>(
+      `SELECT r.rollout_id, p.signature, p.sha256, p.checksum_verified, t.trusted_signing_keys
+       FROM ota_rollouts r JOIN ota_packages p USING (tenant_id, package_id) JOIN tenants t USING (tenant_id)
+         JOIN profiles f ON f.tenant_id = r.tenant_id AND f.profile_id = r.profile_id
+       WHERE r.tenant_id = $1 AND r.phase = 'active'
+         AND (f.document->'ota_policy'->>'require_signature')::boolean`,
+      [tenantId],
+    );
+    const unsigned = rows.filter((row) => !isSigned(row)).map((row) => row.rollout_id);
+    if (unsigned.length === 0) return;
+    for (const state of await lockRollouts(tx, tenantId, unsigned)) {
+      if (holdForSignature(state, new Date(this.clock.now()))) await saveRollout(tx, state, this.clock, 'paused');
     }
   }
 

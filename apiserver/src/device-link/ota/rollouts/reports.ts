@@ -105,6 +105,7 @@ export class Reports {
       );
       await this.membership.devicesChanged(tx, tenantId, elsewhere);
       const state = await lockRollout(tx, tenantId, rolloutId);
+      if (state.phase === 'completed' && phase !== 'completed') throw new CompletedMeanwhile();
       // The rollback package may have changed before the lock was taken.
       const wayBack =
         state.rollbackPackageId && state.rollbackPackageId !== rollbackPackageId
@@ -207,6 +208,14 @@ export class Reports {
     };
     return retryConflicts(() => this.database.tenant(tenantId, work));
   }
+}
+
+/**
+ * The rollout has completed since it was read, so that another one may run to its members, which must be told of their new
+ * versions before this rollout is locked. The code has retryConflicts run the transaction again.
+ */
+class CompletedMeanwhile extends Error {
+  readonly code = '40001';
 }
 
 /** Returns the versions that devices of the rollout report. The last report of a device wins. */

@@ -44,7 +44,7 @@ import {
   updateIdentity,
 } from './rollout-store.ts';
 import { readCohort, scheduleDevices, type Cohort } from './scheduling.ts';
-import { lacksSignature } from '../packages/signature-policy.ts';
+import { lacksSignature } from '../packages/signature.ts';
 import { fleetProblem } from './rollout-validation.ts';
 
 type Observed = MessageInitShape<typeof OtaRolloutObservedSchema>;
@@ -163,6 +163,10 @@ export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
     const package_ = await findPackage(tx, tenantId, namedId(tenantId, 'package', spec.packageName), 'FOR SHARE');
     if (!package_) throw new RefusalError('ReferenceNotFound', `packageRef: OtaPackage ${spec.packageName} not found`);
     requireAvailable('packageRef', package_);
+    // The way back may be superseded, the update may not.
+    if (package_.status === 'deprecated') {
+      throw new RefusalError('ReferenceNotReady', 'packageRef: the package is deprecated, not available');
+    }
     const rollback = spec.rollbackPackageName
       ? await resolveRollback(tx, tenantId, spec.rollbackPackageName, package_, profile)
       : undefined;

@@ -13,12 +13,13 @@ import {
 } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { GetChunkRequestSchema, OtaReport_Status, OtaReportSchema } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { ClaimDeviceRequestSchema } from '@kellet/proto/es/kellet/v1/provisioning_pb';
-import { createHash } from 'node:crypto';
+import { createHash, generateKeyPairSync, sign, type KeyObject } from 'node:crypto';
 import { insertTenant } from '../../../auth/testing/test-fixtures.ts';
 import { MovableClock } from '../../../auth/testing/test-platform.ts';
 import { RefusalError } from '../../../control/applier.ts';
 import type { ChangeCoalescer } from '../../../control/changes.ts';
 import { deviceHandlers } from '../../../device-registry/device-handlers.ts';
+import { updateTenant } from '../../../tenants/tenant-store.ts';
 import { DeviceDirectory } from '../../../device-registry/directory.ts';
 import { Liveness } from '../../../device-registry/liveness.ts';
 import { KelletError } from '../../../platform/errors.ts';
@@ -59,16 +60,19 @@ export interface Ground {
   readonly rollouts: Rollouts;
   readonly overrides: Overrides;
   readonly reports: Reports;
+  readonly membership: RolloutMembership;
   readonly profiles: ReturnType<typeof createProfileReader>;
   readonly context: ReturnType<typeof internalContext>;
   /** Applies a profile, by default of type `sensor`, and returns its id. */
   profile(name: string, options?: { type?: string; requireSignature?: boolean }): Promise<string>;
-  /** Creates an available package and returns its id. */
+  /** Creates an available package, signed by the key that the tenant trusts or by another one, and returns its id. */
   package(
     name: string,
     version: string,
-    options?: { type?: 'fw' | 'sw'; signed?: boolean; minVersion?: string },
+    options?: { type?: 'fw' | 'sw'; signed?: boolean | KeyObject; minVersion?: string },
   ): Promise<string>;
+  /** Has the tenant trust these public keys alone. */
+  trust(...keys: KeyObject[]): Promise<void>;
   /** Creates devices through the registry and returns their ids. */
   make(profileId: string, count: number): Promise<string[]>;
   /** Returns a function that claims one device of the profile and returns its id. */
@@ -115,6 +119,12 @@ export async function openGround(): Promise<Ground> {
   const clock = new MovableClock();
   const logger = createLogger('silent');
   await insertTenant(database, tenant);
+  const trusted = generateKeyPairSync('ed25519');
+  const trust = async (...keys: KeyObject[]) => {
+    const pems = keys.map((key) => key.export({ type: 'spki', format: 'pem' }).toString());
+    await database.system((tx) => updateTenant(tx, tenant, { trusted_signing_keys: pems }));
+  };
+  await trust(trusted.publicKey);
   const profiles = createProfileReader(database);
   const membership = new RolloutMembership(clock);
   const liveness = new Liveness(database, new DeviceDirectory(database, profiles), clock, logger);
@@ -155,7 +165,7 @@ export async function openGround(): Promise<Ground> {
     return driver.advance(create(AdvanceRolloutRequestSchema, request));
   };
   const ground: Ground = {
-    ...{ test, clock, liveness, rollouts, reports, profiles, context, rows, row },
+    ...{ test, clock, liveness, rollouts, reports, profiles, membership, context, rows, row, trust },
     overrides: new Overrides(database, membership),
     profile: async (name, { type = 'sensor', requireSignature = false } = {}) => {
       const spec = { type, otaPolicy: { requireSignature } };
@@ -163,11 +173,13 @@ export async function openGround(): Promise<Ground> {
     },
     package: async (name, version, { type = 'fw', signed = false, minVersion = '' } = {}) => {
       const packageId = namedId(tenant, 'package', name);
+      const key = signed === true ? trusted.privateKey : signed;
+      const signature = key ? sign(null, sha256, key).toString('base64') : '';
       await rows(
         `INSERT INTO ota_packages (tenant_id, package_id, name, display_name, type, version, artifact_uri, sha256, signature,
-           size_bytes, compatibility, status, checksum_verified, signature_verified)
-         VALUES ($1, $2, $3, $3, $4, $5, 'https://x', $6, '', $7, $8, 'available', true, $9)`,
-        ...[tenant, packageId, name, type, version, sha256, artifact.length, { min_version: minVersion }, signed],
+           size_bytes, compatibility, status, checksum_verified)
+         VALUES ($1, $2, $3, $3, $4, $5, 'https://x', $6, $7, $8, $9, 'available', true)`,
+        ...[tenant, packageId, name, type, version, sha256, signature, artifact.length, { min_version: minVersion }],
       );
       return packageId;
     },

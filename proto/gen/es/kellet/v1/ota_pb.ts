@@ -244,7 +244,7 @@ export const OtaPackage_Status = {
   rejected: 3,
 
   /**
-   * Superseded: no longer assigned to single devices; rollouts that deliver it continue.
+   * Superseded: refused for new rollouts and assignments. Existing ones continue, and rollouts may roll back to it.
    *
    * @generated from enum value: deprecated = 4;
    */
@@ -1980,7 +1980,8 @@ export const OtaService: GenService<{
     output: typeof OtaPackageSchema;
   },
   /**
-   * DeletePackage deletes a package. Fails while a rollout uses it.
+   * DeletePackage deletes a package. Fails with FAILED_PRECONDITION while a rollout uses it or devices have it as their own
+   * assignment. The storage of its artifact is freed within minutes.
    *
    * @generated from rpc kellet.v1.OtaService.DeletePackage
    */

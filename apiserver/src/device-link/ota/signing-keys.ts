@@ -1,0 +1,48 @@
+// Follows changes of the tenants' trusted signing keys. Whether a package is signed is verified wherever it matters; this brings
+// the packages' status up to date and pauses rollouts that have lost a required signature.
+import { tenantChannel } from '../../platform/database/channels.ts';
+import type { Database } from '../../platform/database/database.ts';
+import { retryConflicts } from '../../platform/database/retry-conflicts.ts';
+import type { Logger } from '../../platform/observability/logger.ts';
+import type { Packages } from './packages/packages.ts';
+import type { RolloutMembership } from './rollouts/membership.ts';
+
+/** Judges packages and rollouts of a tenant anew when its settings change. */
+export class SigningKeys {
+  private readonly parts: { database: Database; packages: Packages; membership: RolloutMembership; logger: Logger };
+  private readonly waiting = new Set<string>();
+  private running: Promise<void> = Promise.resolve();
+
+  constructor(parts: SigningKeys['parts']) {
+    this.parts = parts;
+  }
+
+  /** Begins to follow changes. One that is missed is seen when the operator, which then misses it too, applies its resources. */
+  start(): void {
+    const { database, logger } = this.parts;
+    const receive = (_channel: string, tenantId: string): void => {
+      if (this.waiting.has(tenantId)) return;
+      this.waiting.add(tenantId);
+      this.running = this.running
+        .then(() => {
+          this.waiting.delete(tenantId);
+          return this.judge(tenantId);
+        })
+        .catch((error: unknown) =>
+          logger.warn({ err: error, tenant_id: tenantId }, 'signatures could not be judged anew'),
+        );
+    };
+    database.listen([tenantChannel], receive, () => undefined);
+  }
+
+  /** Waits for what is under way. */
+  stop(): Promise<void> {
+    return this.running;
+  }
+
+  private async judge(tenantId: string): Promise<void> {
+    const { database, packages, membership } = this.parts;
+    await retryConflicts(() => database.tenant(tenantId, (tx) => membership.signingKeysChanged(tx, tenantId)));
+    await packages.judgeSignatures(tenantId);
+  }
+}
