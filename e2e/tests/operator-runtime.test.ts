@@ -4,14 +4,18 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect } from 'chai';
+import {
+  KubernetesClient,
+  KubernetesError,
+  type KubernetesObject,
+  type Resource,
+  loadKubeConfig,
+} from '@kellet/kubernetes';
 import { systemClock } from '../../operator/src/runtime/clock.ts';
-import { KubernetesClient, loadKubeConfig } from '../../operator/src/runtime/kubernetes-client.ts';
-import { KubernetesError } from '../../operator/src/runtime/kubernetes-error.ts';
 import { LeaderElection, leases } from '../../operator/src/runtime/leader-election.ts';
 import { createLogger } from '../../operator/src/runtime/logger.ts';
 import { createMetrics } from '../../operator/src/runtime/metrics.ts';
 import { Reflector } from '../../operator/src/runtime/reflector.ts';
-import type { KubernetesObject, Resource } from '../../operator/src/runtime/resource.ts';
 import { FaultProxy } from '../testing/fault-proxy.ts';
 import { Kubectl } from '../../dev/clients/kubectl.ts';
 import { stack } from '../../dev/stack/testing/test-stack.ts';

@@ -1,8 +1,8 @@
 // Status writes of a rollout under many reports: rate-limited, timely, and none without changes.
 import { type OtaRollout } from '@kellet/crds';
 import { expect } from 'chai';
+import { KubernetesClient, loadKubeConfig } from '@kellet/kubernetes';
 import { systemClock } from '../../operator/src/runtime/clock.ts';
-import { KubernetesClient, loadKubeConfig } from '../../operator/src/runtime/kubernetes-client.ts';
 import { createLogger } from '../../operator/src/runtime/logger.ts';
 import { createMetrics } from '../../operator/src/runtime/metrics.ts';
 import { Reflector } from '../../operator/src/runtime/reflector.ts';

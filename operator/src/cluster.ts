@@ -1,5 +1,6 @@
 // The operator's cache of the cluster: watched copies of its kinds and of namespaces, indexed for the controllers.
 import { plurals, tenantLabel, type Kind } from '@kellet/crds';
+import { type KubernetesClient, type ObjectKey, keyText } from '@kellet/kubernetes';
 import {
   customResources,
   isBeingDeleted,
@@ -9,11 +10,9 @@ import {
   type ObjectOf,
 } from './resources.ts';
 import type { Clock } from './runtime/clock.ts';
-import type { KubernetesClient } from './runtime/kubernetes-client.ts';
 import type { Logger } from './runtime/logger.ts';
 import type { Metrics } from './runtime/metrics.ts';
 import { Reflector, type Change } from './runtime/reflector.ts';
-import { keyText, type ObjectKey } from './runtime/resource.ts';
 import { chooseNamespace, decideTenancy, type Tenancy } from './tenancy.ts';
 
 /** Every kind of custom resource. */

@@ -1,15 +1,13 @@
 // Repairs drift: re-applies what differs or is missing in the data plane, and removes what no longer has a resource.
+import { type KubernetesClient, isNotFound, parseKey } from '@kellet/kubernetes';
 import type { WorkingCopy } from '@kellet/proto/ts/kellet/control/v1/control';
 import type { Cluster } from './cluster.ts';
 import type { DataPlane } from './data-plane.ts';
 import { toRemoveRequest, type DriftCheck, type Orphan } from './drift.ts';
 import { customResources } from './resources.ts';
 import { sleep, type Clock } from './runtime/clock.ts';
-import type { KubernetesClient } from './runtime/kubernetes-client.ts';
-import { isNotFound } from './runtime/kubernetes-error.ts';
 import type { Logger } from './runtime/logger.ts';
 import type { Metrics } from './runtime/metrics.ts';
-import { parseKey } from './runtime/resource.ts';
 import type { Target } from './triggers.ts';
 
 /** Options of the repair loop. */

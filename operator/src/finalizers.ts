@@ -1,8 +1,7 @@
 // The operator's finalizer, which keeps a resource until it has been removed from the data plane.
 import { finalizer } from '@kellet/crds';
+import { type KubernetesClient, isNotFound } from '@kellet/kubernetes';
 import { customResources, type CustomResource } from './resources.ts';
-import type { KubernetesClient } from './runtime/kubernetes-client.ts';
-import { isNotFound } from './runtime/kubernetes-error.ts';
 
 type Client = Pick<KubernetesClient, 'mergePatch'>;
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env node
 // Entry point of kellet-operator: configuration → caches → leadership → controllers → shutdown. Start reading here.
 import { randomUUID } from 'node:crypto';
+import { KubernetesClient, loadKubeConfig } from '@kellet/kubernetes';
 import { readConfig, type Config } from './config.ts';
 import { ControlClient } from './data-plane.ts';
 import { Operator } from './operator.ts';
 import { systemClock } from './runtime/clock.ts';
 import { serveHealth } from './runtime/health-server.ts';
-import { KubernetesClient, loadKubeConfig } from './runtime/kubernetes-client.ts';
 import { LeaderElection } from './runtime/leader-election.ts';
 import { createLogger, type Logger } from './runtime/logger.ts';
 import { createMetrics } from './runtime/metrics.ts';

@@ -4,6 +4,7 @@
 // RBAC: kellet.dev deviceprofiles, provisioningtemplates, otapackages, otarollouts: get, list, watch, patch
 // (finalizers), delete (a cancelled creation through REST); their /status: get, patch. namespaces: get, list, watch.
 // events: create, patch.
+import { type KubernetesClient, type ObjectKey, isNotFound } from '@kellet/kubernetes';
 import type { ApplyResponse } from '@kellet/proto/ts/kellet/control/v1/control';
 import type { Cluster } from './cluster.ts';
 import { fails, findCondition, holds, toConditions, unknown, withReady, type Finding } from './conditions.ts';
@@ -22,9 +23,6 @@ import {
 import type { Clock } from './runtime/clock.ts';
 import type { Outcome, ReconcileContext } from './runtime/controller.ts';
 import type { EventRecorder, Happening } from './runtime/events.ts';
-import type { KubernetesClient } from './runtime/kubernetes-client.ts';
-import { isNotFound } from './runtime/kubernetes-error.ts';
-import type { ObjectKey } from './runtime/resource.ts';
 import type { SecretAccess } from './secret-access.ts';
 import type { StatusWriter } from './status-writer.ts';
 

@@ -11,8 +11,8 @@ import {
   type ProvisioningTemplate,
   type Tenant,
 } from '@kellet/crds';
+import type { KubernetesObject, Resource } from '@kellet/kubernetes';
 import { Kind as ControlKind } from '@kellet/proto/ts/kellet/control/v1/control';
-import type { KubernetesObject, Resource } from './runtime/resource.ts';
 
 /** Object type of each kind. */
 export interface ObjectOf {

@@ -4,11 +4,9 @@
 // RBAC: rolebindings with the ClusterRole's name: create, patch; the ClusterRole itself: bind. Every authenticated
 // caller may create SelfSubjectReviews and SelfSubjectAccessReviews.
 import { apiVersion, createdByLabel, operatorFieldManager, type Tenant } from '@kellet/crds';
+import { type KubernetesClient, type KubernetesObject, type Resource, isForbidden } from '@kellet/kubernetes';
 import type { Namespace } from './resources.ts';
 import { sleep, type Clock } from './runtime/clock.ts';
-import type { KubernetesClient } from './runtime/kubernetes-client.ts';
-import { isForbidden } from './runtime/kubernetes-error.ts';
-import type { KubernetesObject, Resource } from './runtime/resource.ts';
 
 const roleBindings: Resource = {
   group: 'rbac.authorization.k8s.io',

@@ -1,7 +1,6 @@
 // Reads Secrets.
+import { type KubernetesClient, isNotFound } from '@kellet/kubernetes';
 import { secretResource, type Secret } from './resources.ts';
-import type { KubernetesClient } from './runtime/kubernetes-client.ts';
-import { isNotFound } from './runtime/kubernetes-error.ts';
 
 /** Returns a Secret, or undefined if it does not exist. */
 export async function findSecret(

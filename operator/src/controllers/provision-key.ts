@@ -13,9 +13,9 @@ import {
   sealedKeyAnnotation,
   type ProvisioningTemplate,
 } from '@kellet/crds';
+import type { KubernetesClient } from '@kellet/kubernetes';
 import { fails, holds, type Finding } from '../conditions.ts';
 import { secretResource, type Secret } from '../resources.ts';
-import type { KubernetesClient } from '../runtime/kubernetes-client.ts';
 import { findSecret } from '../secrets.ts';
 
 /** Hash and binding of a key and the Secret that contains it; or the problem, with the delay until the next attempt. */

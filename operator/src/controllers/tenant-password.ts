@@ -2,10 +2,9 @@
 //
 // RBAC: secrets: get, create, in the tenant's namespace (secret-access.ts); get in the operator's own.
 import { apiVersion, createdByApi, createdByLabel, type Tenant } from '@kellet/crds';
+import { type KubernetesClient, isAlreadyExists } from '@kellet/kubernetes';
 import { fails, holds, isTrue, type Finding } from '../conditions.ts';
 import { secretResource, type Secret } from '../resources.ts';
-import type { KubernetesClient } from '../runtime/kubernetes-client.ts';
-import { isAlreadyExists } from '../runtime/kubernetes-error.ts';
 import { findSecret } from '../secrets.ts';
 
 /** A password (empty if the account keeps its own or there is no account), or the problem. */

@@ -6,6 +6,7 @@
 // patch.
 import { randomBytes } from 'node:crypto';
 import { apiVersion, createdByLabel, tenantLabel, type Tenant, type TenantSpec } from '@kellet/crds';
+import { type ObjectKey, isAlreadyExists, isNotFound } from '@kellet/kubernetes';
 import type { ApplyResponse, TenantSpec as TenantMessage } from '@kellet/proto/ts/kellet/control/v1/control';
 import { fails, findCondition, holds, toConditions, unknown, withReady, type Finding } from '../conditions.ts';
 import { isOvertaken, overtakenRetryMs } from '../data-plane.ts';
@@ -15,8 +16,6 @@ import { earliest, mergeFindings, readyHappenings, type Environment } from '../r
 import { meaningOf, refusalFindings } from '../refusals.ts';
 import { controlKinds, customResources, isBeingDeleted, namespaceResource, type Namespace } from '../resources.ts';
 import type { Outcome, ReconcileContext } from '../runtime/controller.ts';
-import { isAlreadyExists, isNotFound } from '../runtime/kubernetes-error.ts';
-import type { ObjectKey } from '../runtime/resource.ts';
 import { belongsTo, namespaceNameOf, namespaceSeal, namespaceSealAnnotation } from '../tenancy.ts';
 import { resolveAdminPassword } from './tenant-password.ts';
 

@@ -1,10 +1,9 @@
 // Reconciles keys from a queue concurrently, and handles results and failures.
 import { randomUUID } from 'node:crypto';
+import { type ObjectKey, isConflict, parseKey } from '@kellet/kubernetes';
 import type { Clock } from './clock.ts';
-import { isConflict } from './kubernetes-error.ts';
 import type { Logger } from './logger.ts';
 import type { Metrics, ReconcileResult } from './metrics.ts';
-import { parseKey, type ObjectKey } from './resource.ts';
 import { WorkQueue } from './work-queue.ts';
 
 /** Result of a reconcile. */

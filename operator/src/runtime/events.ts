@@ -1,11 +1,9 @@
 // Writes Kubernetes Events in the background. Repeated events increment a count; floods are rate-limited.
 import { createHash } from 'node:crypto';
+import { type KubernetesClient, type KubernetesObject, type Resource, isNotFound } from '@kellet/kubernetes';
 import { sleep, type Clock } from './clock.ts';
-import type { KubernetesClient } from './kubernetes-client.ts';
-import { isNotFound } from './kubernetes-error.ts';
 import type { Logger } from './logger.ts';
 import type { Metrics } from './metrics.ts';
-import type { KubernetesObject, Resource } from './resource.ts';
 
 /** API resource of Events. */
 export const events: Resource = { group: '', version: 'v1', plural: 'events', kind: 'Event', namespaced: true };

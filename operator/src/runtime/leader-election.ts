@@ -1,11 +1,16 @@
 // Leader election with a Lease. Each candidate trusts only its own monotonic clock: a lease is expired if it has not
 // been observed to change for its duration, whatever timestamps it contains and however clocks are set.
+import {
+  type KubernetesClient,
+  type KubernetesObject,
+  type Resource,
+  isAlreadyExists,
+  isConflict,
+  isNotFound,
+} from '@kellet/kubernetes';
 import { sleep, type Clock } from './clock.ts';
-import type { KubernetesClient } from './kubernetes-client.ts';
-import { isAlreadyExists, isConflict, isNotFound } from './kubernetes-error.ts';
 import type { Logger } from './logger.ts';
 import type { Metrics } from './metrics.ts';
-import type { KubernetesObject, Resource } from './resource.ts';
 
 /** API resource of Leases. */
 export const leases: Resource = {

@@ -4,12 +4,11 @@ import { readFileSync, writeFileSync, mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect } from 'chai';
+import { KubernetesClient, type KubernetesObject, type Resource } from '@kellet/kubernetes';
 import { systemClock, type Clock } from './clock.ts';
-import { KubernetesClient } from './kubernetes-client.ts';
 import { createLogger } from './logger.ts';
 import { createMetrics } from './metrics.ts';
 import { Reflector } from './reflector.ts';
-import type { KubernetesObject, Resource } from './resource.ts';
 import { ReplayServer, type Answer } from './testing/replay-server.ts';
 
 interface Recorded {

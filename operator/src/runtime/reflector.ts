@@ -3,14 +3,22 @@
 // Guarantees: the resourceVersion of a cached object never decreases; each change is reported once; an object that was
 // deleted and recreated with the same name is reported as deleted and added; changes missed while not watching are
 // reported after the next list. It lists again only if the server no longer has its position (410).
+import {
+  type KubernetesClient,
+  KubernetesError,
+  type KubernetesObject,
+  type Resource,
+  type Status,
+  isExpired,
+  isOlder,
+  jsonLines,
+  keyOf,
+  keyText,
+} from '@kellet/kubernetes';
 import { Backoff, type BackoffBounds } from './backoff.ts';
 import { sleep, type Clock } from './clock.ts';
-import { jsonLines } from './json-lines.ts';
-import type { KubernetesClient } from './kubernetes-client.ts';
-import { isExpired, KubernetesError, type Status } from './kubernetes-error.ts';
 import type { Logger } from './logger.ts';
 import type { Metrics } from './metrics.ts';
-import { isOlder, keyOf, keyText, type KubernetesObject, type Resource } from './resource.ts';
 
 /** A change of a cached object. `previous` is the previous state. */
 export type Change<T> =

@@ -6,8 +6,8 @@ import type { RequestOptions } from 'node:https';
 import { isDeepStrictEqual } from 'node:util';
 import { KubeConfig } from '@kubernetes/client-node';
 import { Agent, ProxyAgent, request, type Dispatcher } from 'undici';
-import { KubernetesError, type Status } from './kubernetes-error.ts';
-import type { Metrics } from './metrics.ts';
+import { KubernetesError, type Status } from './errors.ts';
+
 import { pathOf, type KubernetesObject, type Resource } from './resource.ts';
 
 /** A page of objects. */
@@ -27,12 +27,17 @@ interface Call {
   signal?: AbortSignal | undefined;
 }
 
+/** Where requests are counted. */
+interface ClientMetrics {
+  clientRequests: { inc(labels: { code: string; method: string; host: string }): void };
+}
+
 /** Options of a client. */
 export interface KubernetesClientOptions {
   config: KubeConfig;
   /** User agent, as shown in audit logs. */
   userAgent: string;
-  metrics?: Pick<Metrics, 'clientRequests'>;
+  metrics?: ClientMetrics;
   /** Timeout of a response in milliseconds (default 30 s). */
   timeoutMs?: number;
 }
@@ -62,7 +67,7 @@ export class KubernetesClient {
   private readonly config: KubeConfig;
   private readonly server: string;
   private readonly userAgent: string;
-  private readonly metrics: Pick<Metrics, 'clientRequests'> | undefined;
+  private readonly metrics: ClientMetrics | undefined;
   private readonly timeoutMs: number;
   private credentials: Credentials | undefined;
   private connection: { options: object; dispatcher: Dispatcher } | undefined;
