@@ -1,14 +1,11 @@
-// A small client of the Kubernetes API. Configuration and credentials come from @kubernetes/client-node; requests are
-// implemented here, because that library's watch does not support bookmarks and it opens a TLS connection for each
-// request.
-import { readFile } from 'node:fs/promises';
-import type { RequestOptions } from 'node:https';
-import { isDeepStrictEqual } from 'node:util';
-import { KubeConfig } from '@kubernetes/client-node';
-import { Agent, ProxyAgent, request, type Dispatcher } from 'undici';
-import { KubernetesError, type Status } from './errors.ts';
-
-import { pathOf, type KubernetesObject, type Resource } from './resource.ts';
+// A small client of the Kubernetes API. Objects are sent and returned as they are: no field is dropped because a type does
+// not know it. Nothing is retried except after a 401.
+import type { KubeConfig } from '@kubernetes/client-node';
+import { request as send, type Dispatcher } from 'undici';
+import { Connection } from './connection.ts';
+import { KubernetesError, responseError, transportError, type Status } from './errors.ts';
+import { jsonLines } from './json-lines.ts';
+import { locate, serviceAccounts, type KubernetesObject, type Location, type Resource } from './resource.ts';
 
 /** A page of objects. */
 export interface ObjectList<T> {
@@ -16,20 +13,40 @@ export interface ObjectList<T> {
   items: T[];
 }
 
-type Query = Record<string, string | number | boolean | undefined>;
+/** An event of a watch. */
+export type WatchEvent<T> =
+  { type: 'ADDED' | 'MODIFIED' | 'DELETED'; object: T } | { type: 'BOOKMARK'; object: KubernetesObject };
 
-interface Call {
+/** Query parameters. */
+export type Query = Record<string, string | number | boolean | undefined>;
+
+/** A request. */
+export interface KubernetesRequest extends Location {
   method: 'GET' | 'POST' | 'PATCH' | 'DELETE';
-  path: string;
   query?: Query;
   body?: unknown;
   contentType?: string;
+  accept?: string;
   signal?: AbortSignal | undefined;
 }
 
-/** Where requests are counted. */
-interface ClientMetrics {
-  clientRequests: { inc(labels: { code: string; method: string; host: string }): void };
+/** Options of a write. */
+export interface WriteOptions {
+  fieldManager?: string;
+  signal?: AbortSignal | undefined;
+}
+
+/** The parts of a request that metrics and traces contain. */
+export interface SentRequest {
+  method: string;
+  url: URL;
+  /** Its path with placeholders in braces. */
+  template: string;
+}
+
+interface Response extends Pick<Dispatcher.ResponseData, 'statusCode' | 'headers' | 'body'> {
+  /** The body; empty for a watch that has begun. */
+  text: string;
 }
 
 /** Options of a client. */
@@ -37,54 +54,63 @@ export interface KubernetesClientOptions {
   config: KubeConfig;
   /** User agent, as shown in audit logs. */
   userAgent: string;
-  metrics?: ClientMetrics;
-  /** Timeout of a response in milliseconds (default 30 s). */
+  /**
+   * Timeout in milliseconds of a request from the connection to the last byte, and of the beginning of a watch (default
+   * 30 s). It excludes obtaining the credential, for which an exec plugin may ask the user.
+   */
   timeoutMs?: number;
+  /** Maximum number of connections; further requests wait (default unlimited). */
+  maxConnections?: number;
+  /** Sends a request, with these headers added, and returns the result of `exchange`: for metrics and traces. */
+  around?: <R extends { readonly statusCode: number }>(
+    request: SentRequest,
+    exchange: (headers?: Record<string, string>) => Promise<R>,
+  ) => Promise<R>;
 }
 
-/** Lifetime of cached credentials, because token files and exec plugins rotate them. */
-const credentialLifetimeMs = 10_000;
+/** Milliseconds without data after which a watch is dead; bookmarks arrive every minute. */
+const defaultIdleMs = 150_000;
 
-interface Credentials {
-  headers: Record<string, string>;
-  dispatcher: Dispatcher;
-  readAt: number;
-}
-
-/** Loads a kubeconfig. Without a path, uses the pod's own configuration, else kubectl's default. */
-export function loadKubeConfig(kubeconfig: string | undefined): KubeConfig {
-  const config = new KubeConfig();
-  if (kubeconfig) config.loadFromFile(kubeconfig);
-  else if (process.env['KUBERNETES_SERVICE_HOST']) config.loadFromCluster();
-  else config.loadFromDefault();
-  return config;
-}
-
-/**
- * Typed requests to the Kubernetes API over keep-alive connections. Methods throw KubernetesError, or transport errors.
- */
+/** Typed requests over keep-alive connections. Every method throws KubernetesError. */
 export class KubernetesClient {
-  private readonly config: KubeConfig;
-  private readonly server: string;
-  private readonly userAgent: string;
-  private readonly metrics: ClientMetrics | undefined;
+  private readonly options: KubernetesClientOptions;
   private readonly timeoutMs: number;
-  private credentials: Credentials | undefined;
-  private connection: { options: object; dispatcher: Dispatcher } | undefined;
+  private readonly connection: Connection;
 
   constructor(options: KubernetesClientOptions) {
-    const cluster = options.config.getCurrentCluster();
-    if (!cluster) throw new Error('the kubeconfig has no current cluster');
-    this.config = options.config;
-    this.server = cluster.server.replace(/\/$/, '');
-    this.userAgent = options.userAgent;
-    this.metrics = options.metrics;
+    this.options = options;
     this.timeoutMs = options.timeoutMs ?? 30_000;
+    this.connection = new Connection(options.config, options.maxConnections);
+  }
+
+  /** Base URL of the API server. */
+  get server(): string {
+    return this.connection.server;
   }
 
   /** Reads one object. */
-  get<T extends KubernetesObject>(resource: Resource, namespace: string, name: string): Promise<T> {
-    return this.call({ method: 'GET', path: pathOf(resource, namespace, name) });
+  get<T extends KubernetesObject>(
+    resource: Resource,
+    namespace: string,
+    name: string,
+    signal?: AbortSignal,
+  ): Promise<T> {
+    return this.request({ method: 'GET', ...locate(resource, namespace, name), signal });
+  }
+
+  /** Reads one object. Returns undefined if it does not exist. */
+  async find<T extends KubernetesObject>(
+    resource: Resource,
+    namespace: string,
+    name: string,
+    signal?: AbortSignal,
+  ): Promise<T | undefined> {
+    try {
+      return await this.get<T>(resource, namespace, name, signal);
+    } catch (error) {
+      if (error instanceof KubernetesError && error.failure === 'notFound') return undefined;
+      throw error;
+    }
   }
 
   /** Reads a page of a collection. The namespace '' means all. */
@@ -94,13 +120,18 @@ export class KubernetesClient {
     query: Query = {},
     signal?: AbortSignal,
   ): Promise<ObjectList<T>> {
-    return this.call({ method: 'GET', path: pathOf(resource, namespace), query, signal });
+    return this.request({ method: 'GET', ...locate(resource, namespace), query, signal });
   }
 
-  /** Creates an object. */
-  create<T extends KubernetesObject>(resource: Resource, object: T): Promise<T> {
-    const path = pathOf(resource, object.metadata.namespace ?? '');
-    return this.call({ method: 'POST', path, body: object });
+  /** Creates an object. With `dryRun` it is validated but not stored. */
+  create<T extends KubernetesObject>(
+    resource: Resource,
+    object: T,
+    { fieldManager, dryRun = false, signal }: WriteOptions & { dryRun?: boolean } = {},
+  ): Promise<T> {
+    const location = locate(resource, object.metadata.namespace ?? '');
+    const query = { fieldManager, dryRun: dryRun ? 'All' : undefined };
+    return this.request({ method: 'POST', ...location, query, body: object, signal });
   }
 
   /**
@@ -111,148 +142,141 @@ export class KubernetesClient {
     namespace: string,
     name: string,
     patch: object,
+    { fieldManager, signal }: WriteOptions = {},
   ): Promise<T> {
-    const path = pathOf(resource, namespace, name);
-    return this.call({ method: 'PATCH', path, body: patch, contentType: 'application/merge-patch+json' });
+    const contentType = 'application/merge-patch+json';
+    const location = locate(resource, namespace, name);
+    return this.request({ method: 'PATCH', ...location, query: { fieldManager }, body: patch, contentType, signal });
   }
 
   /**
    * Applies an object or its status (server-side apply). Fields that the manager applied before and omits now are
-   * removed.
+   * removed. Without `force`, a field that another manager owns with another value is a conflict.
    */
   apply<T extends KubernetesObject>(
     resource: Resource,
     object: T,
-    options: { fieldManager: string; force: boolean; subresource?: 'status' },
+    options: WriteOptions & { fieldManager: string; force: boolean; subresource?: 'status' },
   ): Promise<T> {
-    const path = pathOf(resource, object.metadata.namespace ?? '', object.metadata.name);
-    return this.call({
+    const { fieldManager, force, subresource, signal } = options;
+    const location = locate(resource, object.metadata.namespace ?? '', object.metadata.name, subresource);
+    const contentType = 'application/apply-patch+yaml';
+    return this.request({
       method: 'PATCH',
-      path: options.subresource ? `${path}/${options.subresource}` : path,
-      query: { fieldManager: options.fieldManager, force: options.force },
+      ...location,
+      query: { fieldManager, force },
       body: object,
-      contentType: 'application/apply-patch+yaml',
+      contentType,
+      signal,
     });
   }
 
   /** Deletes an object if it still has this uid. */
-  async delete(resource: Resource, namespace: string, name: string, uid: string): Promise<void> {
-    await this.call({ method: 'DELETE', path: pathOf(resource, namespace, name), body: { preconditions: { uid } } });
+  async delete(resource: Resource, namespace: string, name: string, uid: string, signal?: AbortSignal): Promise<void> {
+    const body = { preconditions: { uid } };
+    await this.request({ method: 'DELETE', ...locate(resource, namespace, name), body, signal });
   }
 
-  /** Opens a watch and returns its raw bytes: one JSON object per line. The caller limits idle time with the signal. */
-  async watch(
+  /** Creates a token of a service account. */
+  async createToken(
+    namespace: string,
+    serviceAccount: string,
+    spec: { audiences?: readonly string[]; expirationSeconds: number },
+  ): Promise<string> {
+    const body = { apiVersion: 'authentication.k8s.io/v1', kind: 'TokenRequest', spec };
+    const location = locate(serviceAccounts, namespace, serviceAccount, 'token');
+    const { status } = await this.request<{ status: { token: string } }>({ method: 'POST', ...location, body });
+    return status.token;
+  }
+
+  /**
+   * Watches a collection, from query.resourceVersion on, until the server ends the watch. Throws if it ends otherwise, if
+   * no data arrives for `idleMs`, and when the signal aborts.
+   */
+  async *watch<T extends KubernetesObject>(
     resource: Resource,
     namespace: string,
     query: Query,
     signal: AbortSignal,
-  ): Promise<AsyncIterable<Buffer>> {
-    const call: Call = { method: 'GET', path: pathOf(resource, namespace), query: { ...query, watch: true }, signal };
-    const response = await this.send(call, 0);
-    return response.body;
-  }
-
-  /** Throws if the API server does not respond. */
-  async ping(signal: AbortSignal): Promise<void> {
-    await this.call({ method: 'GET', path: '/version', signal });
-  }
-
-  /** Closes the keep-alive connections. */
-  async close(): Promise<void> {
-    await this.connection?.dispatcher.close();
-  }
-
-  private async call<T>(call: Call): Promise<T> {
-    const response = await this.send(call, this.timeoutMs);
-    return (await response.body.json()) as T;
-  }
-
-  private async send(call: Call, bodyTimeout: number): Promise<Dispatcher.ResponseData> {
-    const response = await this.sendOnce(call, bodyTimeout);
-    if (response.statusCode < 300) return response;
-    const text = await response.body.text();
-    // The token may have just been rotated: reread it once.
-    if (response.statusCode === 401 && this.credentials) {
-      this.credentials = undefined;
-      const second = await this.sendOnce(call, bodyTimeout);
-      if (second.statusCode < 300) return second;
-      throw toError(second, await second.body.text());
+    idleMs = defaultIdleMs,
+  ): AsyncGenerator<WatchEvent<T>> {
+    const parameters = { ...query, watch: true, allowWatchBookmarks: true };
+    const request = { method: 'GET', ...locate(resource, namespace), query: parameters, signal } as const;
+    const { body } = await this.exchange(request, idleMs);
+    try {
+      for await (const event of jsonLines<WatchEvent<T> | { type: 'ERROR'; object: Status }>(body)) {
+        if (event.type === 'ERROR') throw new KubernetesError(event.object.code ?? 500, event.object);
+        yield event;
+      }
+    } catch (error) {
+      throw transportError(error);
     }
-    throw toError(response, text);
   }
 
-  private async sendOnce(call: Call, bodyTimeout: number): Promise<Dispatcher.ResponseData> {
-    const { headers, dispatcher } = await this.authenticate();
-    const url = new URL(this.server + call.path);
-    for (const [name, value] of Object.entries(call.query ?? {})) {
+  /** Sends any request. Returns the parsed response. */
+  async request<T>(request: KubernetesRequest): Promise<T> {
+    const { text } = await this.exchange(request);
+    try {
+      return JSON.parse(text) as T;
+    } catch (error) {
+      throw transportError(error);
+    }
+  }
+
+  /** Closes the connections. */
+  close(): Promise<void> {
+    return this.connection.close();
+  }
+
+  /** Returns the response of a request that succeeded; `idleMs` marks a watch. */
+  private async exchange(request: KubernetesRequest, idleMs?: number): Promise<Response> {
+    let response = await this.exchangeOnce(request, idleMs);
+    if (response.statusCode === 401) {
+      // The token may have just been rotated.
+      this.connection.forgetCredentials();
+      response = await this.exchangeOnce(request, idleMs);
+    }
+    const { statusCode, headers, text } = response;
+    if (statusCode < 300) return response;
+    const retryAfter = headers['retry-after'];
+    throw responseError(statusCode, text, Array.isArray(retryAfter) ? retryAfter[0] : retryAfter);
+  }
+
+  private async exchangeOnce(request: KubernetesRequest, idleMs: number | undefined): Promise<Response> {
+    const { method, path, template = path, query = {}, contentType = 'application/json' } = request;
+    const { headers, dispatcher } = await this.connection.authenticate();
+    const url = new URL(this.server + path);
+    for (const [name, value] of Object.entries(query)) {
       if (value !== undefined) url.searchParams.set(name, String(value));
     }
-    const body = call.body === undefined ? null : JSON.stringify(call.body);
-    const count = (code: string): void => {
-      this.metrics?.clientRequests.inc({ code, method: call.method, host: url.host });
+    const body = request.body === undefined ? null : JSON.stringify(request.body);
+    const exchange = async (more: Record<string, string> = {}): Promise<Response> => {
+      const signals = request.signal ? [request.signal] : [];
+      if (idleMs === undefined) signals.push(AbortSignal.timeout(this.timeoutMs));
+      try {
+        const response = await send(url, {
+          method,
+          headers: {
+            ...headers,
+            accept: request.accept ?? 'application/json',
+            'user-agent': this.options.userAgent,
+            ...more,
+            ...(body === null ? {} : { 'content-type': contentType }),
+          },
+          body,
+          dispatcher,
+          signal: AbortSignal.any(signals),
+          headersTimeout: this.timeoutMs,
+          bodyTimeout: idleMs ?? 0,
+        });
+        const isWatch = idleMs !== undefined && response.statusCode < 300;
+        const { statusCode, headers: received } = response;
+        return { statusCode, headers: received, body: response.body, text: isWatch ? '' : await response.body.text() };
+      } catch (error) {
+        throw transportError(error);
+      }
     };
-    try {
-      const response = await request(url, {
-        method: call.method,
-        headers: {
-          ...headers,
-          accept: 'application/json',
-          'user-agent': this.userAgent,
-          ...(body === null ? {} : { 'content-type': call.contentType ?? 'application/json' }),
-        },
-        body,
-        dispatcher,
-        signal: call.signal ?? null,
-        headersTimeout: this.timeoutMs,
-        bodyTimeout,
-      });
-      count(String(response.statusCode));
-      return response;
-    } catch (error) {
-      count('<error>');
-      throw error;
-    }
+    const { around } = this.options;
+    return around ? around({ method, url, template }, exchange) : exchange();
   }
-
-  private async authenticate(): Promise<Credentials> {
-    const known = this.credentials;
-    if (known && Date.now() - known.readAt < credentialLifetimeMs) return known;
-    const options: RequestOptions = {};
-    await this.config.applyToHTTPSOptions(options);
-    const { ca, cert, key, pfx, passphrase, rejectUnauthorized, servername } = options;
-    const connect = { ca, cert, key, pfx, passphrase, rejectUnauthorized, servername };
-    const present = Object.fromEntries(
-      Object.entries(connect).filter(([, value]) => value !== undefined && value !== null),
-    );
-    // Running requests keep the connection with the old certificate until they end.
-    if (!this.connection || !isDeepStrictEqual(this.connection.options, present)) {
-      this.connection = { options: present, dispatcher: this.connect(present) };
-    }
-    const headers: Record<string, string> = {};
-    for (const [name, value] of Object.entries(options.headers ?? {})) headers[name.toLowerCase()] = String(value);
-    // The library caches token files for up to a minute, which is too long after a 401.
-    const provider = this.config.getCurrentUser()?.authProvider as { config?: { tokenFile?: string } } | undefined;
-    const tokenFile = provider?.config?.tokenFile;
-    if (tokenFile) headers['authorization'] = `Bearer ${(await readFile(tokenFile, 'utf8')).trim()}`;
-    if (options.auth) headers['authorization'] = `Basic ${Buffer.from(options.auth).toString('base64')}`;
-    this.credentials = { headers, dispatcher: this.connection.dispatcher, readAt: Date.now() };
-    return this.credentials;
-  }
-
-  private connect(tls: object): Dispatcher {
-    const proxy = this.config.getCurrentCluster()?.proxyUrl;
-    if (proxy) return new ProxyAgent({ uri: proxy, requestTls: tls });
-    return new Agent({ connect: { ...tls, timeout: 10_000, keepAlive: true, keepAliveInitialDelay: 15_000 } });
-  }
-}
-
-function toError(response: Dispatcher.ResponseData, text: string): KubernetesError {
-  const retryAfter = response.headers['retry-after'];
-  let status: Status;
-  try {
-    status = JSON.parse(text) as Status;
-  } catch {
-    status = { message: text.slice(0, 200) || `the Kubernetes API returned ${response.statusCode}` };
-  }
-  return new KubernetesError(response.statusCode, status, Array.isArray(retryAfter) ? retryAfter[0] : retryAfter);
 }

@@ -1,21 +1,23 @@
 import { expect } from 'chai';
-import { isOlder, keyText, parseKey, pathOf, type Resource } from './resource.ts';
-
-const secret: Resource = { group: '', version: 'v1', plural: 'secrets', kind: 'Secret', namespaced: true };
-const tenant: Resource = {
-  group: 'kellet.dev',
-  version: 'v1alpha1',
-  plural: 'tenants',
-  kind: 'Tenant',
-  namespaced: false,
-};
+import { customResources, isOlder, keyText, locate, parseKey, resourceFor, secrets } from './resource.ts';
 
 describe('resource', () => {
   it('builds API paths', () => {
-    expect(pathOf(secret, 'ns', 'a')).to.equal('/api/v1/namespaces/ns/secrets/a');
-    expect(pathOf(secret, '')).to.equal('/api/v1/secrets');
-    expect(pathOf(tenant, '', 'acme')).to.equal('/apis/kellet.dev/v1alpha1/tenants/acme');
-    expect(pathOf(secret, 'ns', '../x')).to.equal('/api/v1/namespaces/ns/secrets/..%2Fx');
+    expect(locate(secrets, 'ns', 'a').path).to.equal('/api/v1/namespaces/ns/secrets/a');
+    expect(locate(secrets, '').path).to.equal('/api/v1/secrets');
+    expect(locate(customResources.Tenant, '', 'acme').path).to.equal('/apis/kellet.dev/v1alpha1/tenants/acme');
+    expect(locate(secrets, 'ns', '../x')).to.deep.equal({
+      path: '/api/v1/namespaces/ns/secrets/..%2Fx',
+      template: '/api/v1/namespaces/{namespace}/secrets/{name}',
+    });
+    expect(locate(customResources.OtaRollout, 'ns', 'a', 'status').template).to.equal(
+      '/apis/kellet.dev/v1alpha1/namespaces/{namespace}/otarollouts/{name}/status',
+    );
+  });
+
+  it('forms the plurals of Kubernetes', () => {
+    const plurals = ['ClusterRole', 'ValidatingAdmissionPolicy'].map((kind) => resourceFor('v1', kind).plural);
+    expect(plurals).to.deep.equal(['clusterroles', 'validatingadmissionpolicies']);
   });
 
   it('parses the keys that it formats', () => {

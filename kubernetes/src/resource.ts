@@ -1,5 +1,5 @@
 // Names, keys and paths of Kubernetes objects.
-import type { ObjectMeta } from '@kellet/crds';
+import { apiVersion, plurals, type Kind, type ObjectMeta } from '@kellet/crds';
 
 /** Any Kubernetes object. */
 export interface KubernetesObject {
@@ -10,13 +10,29 @@ export interface KubernetesObject {
 
 /** An API resource. */
 export interface Resource {
-  /** Empty for the core group. */
-  group: string;
-  version: string;
-  plural: string;
+  /** `<group>/<version>`, or the version alone for the core group. */
+  apiVersion: string;
   kind: string;
+  plural: string;
   namespaced: boolean;
 }
+
+/** Returns the resource of a kind whose plural is formed like those of Kubernetes' own kinds. */
+export function resourceFor(apiVersion: string, kind: string, namespaced = true): Resource {
+  const plural = `${kind}s`.toLowerCase().replace(/ys$/, 'ies');
+  return { apiVersion, kind, plural, namespaced };
+}
+
+export const namespaces = resourceFor('v1', 'Namespace', false);
+export const pods = resourceFor('v1', 'Pod');
+export const secrets = resourceFor('v1', 'Secret');
+export const serviceAccounts = resourceFor('v1', 'ServiceAccount');
+export const services = resourceFor('v1', 'Service');
+
+/** Resources of Kellet's kinds. */
+export const customResources = Object.fromEntries(
+  Object.entries(plurals).map(([kind, plural]) => [kind, { apiVersion, kind, plural, namespaced: kind !== 'Tenant' }]),
+) as { readonly [K in Kind]: Resource };
 
 /** Key of an object. */
 export interface ObjectKey {
@@ -41,17 +57,26 @@ export function keyOf(object: KubernetesObject): ObjectKey {
   return { namespace: object.metadata.namespace ?? '', name: object.metadata.name };
 }
 
-/** Returns the `apiVersion` of a kind. */
-export function apiVersionOf(resource: Resource): string {
-  return resource.group === '' ? resource.version : `${resource.group}/${resource.version}`;
+/** Path of a request. */
+export interface Location {
+  path: string;
+  /** The path with placeholders for namespace and name; the path itself if absent. */
+  template?: string;
 }
 
-/** Returns the API path of a collection, or of an object if a name is given. The namespace '' means all. */
-export function pathOf(resource: Resource, namespace: string, name?: string): string {
-  const root = resource.group === '' ? `/api/${resource.version}` : `/apis/${apiVersionOf(resource)}`;
-  const scope = resource.namespaced && namespace !== '' ? `/namespaces/${encodeURIComponent(namespace)}` : '';
-  const item = name === undefined ? '' : `/${encodeURIComponent(name)}`;
-  return `${root}${scope}/${resource.plural}${item}`;
+/** Returns the location of a collection, or of an object if a name is given. The namespace '' means all. */
+export function locate(resource: Resource, namespace: string, name?: string, subresource?: string): Location {
+  const root = `${resource.apiVersion.includes('/') ? '/apis' : '/api'}/${resource.apiVersion}`;
+  const pathOf = (scope: string, item: string): string =>
+    root +
+    (resource.namespaced && namespace !== '' ? `/namespaces/${scope}` : '') +
+    `/${resource.plural}` +
+    (name === undefined ? '' : `/${item}`) +
+    (subresource === undefined ? '' : `/${subresource}`);
+  return {
+    path: pathOf(encodeURIComponent(namespace), encodeURIComponent(name ?? '')),
+    template: pathOf('{namespace}', '{name}'),
+  };
 }
 
 /**

@@ -1,14 +1,7 @@
 // The operator's cache of the cluster: watched copies of its kinds and of namespaces, indexed for the controllers.
 import { plurals, tenantLabel, type Kind } from '@kellet/crds';
-import { type KubernetesClient, type ObjectKey, keyText } from '@kellet/kubernetes';
-import {
-  customResources,
-  isBeingDeleted,
-  namespaceResource,
-  type CustomResource,
-  type Namespace,
-  type ObjectOf,
-} from './resources.ts';
+import { customResources, keyText, type KubernetesClient, namespaces, type ObjectKey } from '@kellet/kubernetes';
+import { type CustomResource, isBeingDeleted, type Namespace, type ObjectOf } from './resources.ts';
 import type { Clock } from './runtime/clock.ts';
 import type { Logger } from './runtime/logger.ts';
 import type { Metrics } from './runtime/metrics.ts';
@@ -58,7 +51,7 @@ export class Cluster {
     }
     this.namespaces = new Reflector<Namespace>({
       ...options,
-      resource: namespaceResource,
+      resource: namespaces,
       onChange: (change) => {
         this.indexNamespace(change);
         this.listener?.onNamespace(change);

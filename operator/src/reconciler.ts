@@ -4,7 +4,7 @@
 // RBAC: kellet.dev deviceprofiles, provisioningtemplates, otapackages, otarollouts: get, list, watch, patch
 // (finalizers), delete (a cancelled creation through REST); their /status: get, patch. namespaces: get, list, watch.
 // events: create, patch.
-import { type KubernetesClient, type ObjectKey, isNotFound } from '@kellet/kubernetes';
+import { customResources, failureOf, type KubernetesClient, type ObjectKey } from '@kellet/kubernetes';
 import type { ApplyResponse } from '@kellet/proto/ts/kellet/control/v1/control';
 import type { Cluster } from './cluster.ts';
 import { fails, findCondition, holds, toConditions, unknown, withReady, type Finding } from './conditions.ts';
@@ -12,14 +12,7 @@ import { isOvertaken, overtakenRetryMs, type DataPlane } from './data-plane.ts';
 import { hold, isHeld, release } from './finalizers.ts';
 import { toMeta, type SpecMessage } from './messages.ts';
 import { meaningOf, refusalFindings } from './refusals.ts';
-import {
-  controlKinds,
-  customResources,
-  isBeingDeleted,
-  type CustomResource,
-  type NamespacedKind,
-  type ObjectOf,
-} from './resources.ts';
+import { controlKinds, type CustomResource, isBeingDeleted, type NamespacedKind, type ObjectOf } from './resources.ts';
 import type { Clock } from './runtime/clock.ts';
 import type { Outcome, ReconcileContext } from './runtime/controller.ts';
 import type { EventRecorder, Happening } from './runtime/events.ts';
@@ -127,7 +120,7 @@ export class Reconciler<K extends NamespacedKind> {
       await this.environment.client
         .delete(customResources[object.kind], namespace, name, uid)
         .catch((error: unknown) => {
-          if (!isNotFound(error)) throw error;
+          if (failureOf(error) !== 'notFound') throw error;
         });
       return {};
     }

@@ -2,8 +2,8 @@
 // write.
 import { isDeepStrictEqual } from 'node:util';
 import { apiVersion, operatorFieldManager, type Kind } from '@kellet/crds';
-import { type KubernetesClient, type KubernetesObject, isOlder } from '@kellet/kubernetes';
-import { customResources, type CustomResource } from './resources.ts';
+import { customResources, isOlder, type KubernetesClient, type KubernetesObject } from '@kellet/kubernetes';
+import type { CustomResource } from './resources.ts';
 import type { Clock } from './runtime/clock.ts';
 
 /** Minimum time between two writes of an object's status, in milliseconds. */

@@ -4,7 +4,7 @@ import { readFileSync, writeFileSync, mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect } from 'chai';
-import { KubernetesClient, type KubernetesObject, type Resource } from '@kellet/kubernetes';
+import { KubernetesClient, type KubernetesObject, resourceFor } from '@kellet/kubernetes';
 import { systemClock, type Clock } from './clock.ts';
 import { createLogger } from './logger.ts';
 import { createMetrics } from './metrics.ts';
@@ -32,7 +32,7 @@ interface Event {
   object: ConfigMap;
 }
 
-const configMaps: Resource = { group: '', version: 'v1', plural: 'configmaps', kind: 'ConfigMap', namespaced: true };
+const configMaps = resourceFor('v1', 'ConfigMap');
 
 const eventsOf = ({ body }: Recorded): Event[] =>
   body
