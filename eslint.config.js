@@ -9,14 +9,15 @@ import { plugin } from './scripts/floors.ts';
 const mayImport = {
   proto: [],
   crds: [],
+  kubernetes: ['crds'],
   verify: [],
   client: [],
-  apiserver: ['proto', 'crds', 'verify'],
-  operator: ['proto', 'crds'],
-  kubectl: ['proto', 'crds'],
-  dev: ['crds', 'verify', 'client'],
-  e2e: ['proto', 'crds', 'verify', 'client', 'apiserver', 'operator', 'kubectl', 'dev'],
-  bench: ['proto', 'crds', 'verify', 'apiserver', 'operator', 'dev'],
+  apiserver: ['proto', 'crds', 'kubernetes', 'verify'],
+  operator: ['proto', 'crds', 'kubernetes'],
+  kubectl: ['proto', 'crds', 'kubernetes'],
+  dev: ['crds', 'kubernetes', 'verify', 'client'],
+  e2e: ['proto', 'crds', 'kubernetes', 'verify', 'client', 'apiserver', 'operator', 'kubectl', 'dev'],
+  bench: ['proto', 'crds', 'kubernetes', 'verify', 'apiserver', 'operator', 'dev'],
 };
 const folders = Object.keys(mayImport);
 

@@ -163,6 +163,7 @@ const steps: Step[] = [
     'verify/**/*.test.ts',
     'client/**/*.test.ts',
     'crds/**/*.test.ts',
+    'kubernetes/**/*.test.ts',
     'proto/**/*.test.ts',
     'apiserver/**/*.test.ts',
     'operator/**/*.test.ts',

@@ -1,5 +1,6 @@
 // Wires the services of a process: the one place that knows them all. Only the gateway calls services of other processes; facts
 // of devices and profiles are read from the database wherever they are needed.
+import { loadKubeConfig } from '@kellet/kubernetes';
 import { createAuth } from './auth/service.ts';
 import { createChainAnchor } from './chain-anchor/service.ts';
 import { createControl } from './control/service.ts';
@@ -13,7 +14,7 @@ import { countDevicesOfProfile } from './device-registry/devices.ts';
 import type { DeviceDirectory } from './device-registry/directory.ts';
 import { createDeviceRegistry } from './device-registry/service.ts';
 import type { InternalServer } from './internal/server.ts';
-import { KubernetesApi, loadKubeConfig } from './platform/kubernetes/kubernetes.ts';
+import { KubernetesApi } from './platform/kubernetes/kubernetes.ts';
 import type { Platform, ServiceModule } from './config/module.ts';
 import { ServiceRegistry } from './platform/rpc.ts';
 import type { Target } from './config/targets.ts';

@@ -4,6 +4,7 @@
 import { randomUUID } from 'node:crypto';
 import { create, type DescMessage, type DescMethodUnary, type MessageInitShape } from '@bufbuild/protobuf';
 import { apiVersion, intentAnnotation, type Kind } from '@kellet/crds';
+import { loadKubeConfig } from '@kellet/kubernetes';
 import { AuthService } from '@kellet/proto/es/kellet/v1/auth_pb.ts';
 import { OtaService } from '@kellet/proto/es/kellet/v1/ota_pb.ts';
 import { ProfileService } from '@kellet/proto/es/kellet/v1/profile_pb.ts';
@@ -18,7 +19,7 @@ import { sleep } from '../../apiserver/src/platform/clock.ts';
 import { Database } from '../../apiserver/src/platform/database/database.ts';
 import { KelletError } from '../../apiserver/src/platform/errors.ts';
 import { namedId, newId } from '../../apiserver/src/platform/ids.ts';
-import { KubernetesApi, loadKubeConfig } from '../../apiserver/src/platform/kubernetes/kubernetes.ts';
+import { KubernetesApi } from '../../apiserver/src/platform/kubernetes/kubernetes.ts';
 import { createLogger } from '../../apiserver/src/platform/observability/logger.ts';
 import { internalContext, publicCaller, type ServiceRegistry } from '../../apiserver/src/platform/rpc.ts';
 import { createTestDatabase, type TestDatabase } from '../../apiserver/src/platform/testing/test-database.ts';
@@ -271,8 +272,8 @@ describe('an interrupted creation', function () {
   });
 
   after(async () => {
-    proxied.kubernetes.close();
-    direct.close();
+    await proxied.kubernetes.close();
+    await direct.close();
     await database.close();
     await cluster.stop();
     await proxied.database.close().catch(() => undefined);

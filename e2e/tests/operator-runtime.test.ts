@@ -4,19 +4,24 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect } from 'chai';
+import {
+  KubernetesClient,
+  KubernetesError,
+  type KubernetesObject,
+  loadKubeConfig,
+  namespaces,
+  resourceFor,
+} from '@kellet/kubernetes';
 import { systemClock } from '../../operator/src/runtime/clock.ts';
-import { KubernetesClient, loadKubeConfig } from '../../operator/src/runtime/kubernetes-client.ts';
-import { KubernetesError } from '../../operator/src/runtime/kubernetes-error.ts';
 import { LeaderElection, leases } from '../../operator/src/runtime/leader-election.ts';
 import { createLogger } from '../../operator/src/runtime/logger.ts';
 import { createMetrics } from '../../operator/src/runtime/metrics.ts';
 import { Reflector } from '../../operator/src/runtime/reflector.ts';
-import type { KubernetesObject, Resource } from '../../operator/src/runtime/resource.ts';
 import { FaultProxy } from '../testing/fault-proxy.ts';
 import { Kubectl } from '../../dev/clients/kubectl.ts';
 import { stack } from '../../dev/stack/testing/test-stack.ts';
 
-const configMaps: Resource = { group: '', version: 'v1', plural: 'configmaps', kind: 'ConfigMap', namespaced: true };
+const configMaps = resourceFor('v1', 'ConfigMap');
 
 interface ConfigMap extends KubernetesObject {
   data?: Record<string, string>;
@@ -165,14 +170,13 @@ describe('operator runtime', () => {
       const user = { name: 'token', authProvider: { name: 'tokenFile', config: { tokenFile } } };
       config.loadFromClusterAndUser(cluster, user);
       const own = new KubernetesClient({ config, userAgent: 'kellet-test' });
-      const namespaces = { ...configMaps, plural: 'namespaces', kind: 'Namespace', namespaced: false };
       await own.get(namespaces, '', 'default');
       await writeFile(tokenFile, 'no token at all');
       // Credentials are cached for a while.
       await own.get(namespaces, '', 'default');
       const stale = new KubernetesClient({ config, userAgent: 'kellet-test' });
       const refused = await stale.get(namespaces, '', 'default').catch((error: unknown) => error);
-      expect((refused as KubernetesError).code).to.equal(401);
+      expect((refused as KubernetesError).status).to.equal(401);
       await writeFile(tokenFile, token);
       await stale.get(namespaces, '', 'default');
       await Promise.all([own.close(), stale.close()]);

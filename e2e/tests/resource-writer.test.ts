@@ -18,6 +18,7 @@ import {
   type ProvisioningTemplateSpec,
 } from '@kellet/crds';
 import { FieldMaskSchema } from '@bufbuild/protobuf/wkt';
+import { loadKubeConfig } from '@kellet/kubernetes';
 import { ProfileService } from '@kellet/proto/es/kellet/v1/profile_pb.ts';
 import { ProvisioningService } from '@kellet/proto/es/kellet/v1/provisioning_pb.ts';
 import { expect } from 'chai';
@@ -37,11 +38,7 @@ import { createDevice } from '../../apiserver/src/device-registry/devices.ts';
 import { systemClock } from '../../apiserver/src/platform/clock.ts';
 import { KelletError } from '../../apiserver/src/platform/errors.ts';
 import { namedId, newId } from '../../apiserver/src/platform/ids.ts';
-import {
-  KubernetesApi,
-  loadKubeConfig,
-  type KubernetesObject,
-} from '../../apiserver/src/platform/kubernetes/kubernetes.ts';
+import { KubernetesApi, type KubernetesObject } from '../../apiserver/src/platform/kubernetes/kubernetes.ts';
 import { createLogger } from '../../apiserver/src/platform/observability/logger.ts';
 import { startOtlpReceiver } from '../../apiserver/src/platform/testing/test-otlp.ts';
 import { Paging } from '../../apiserver/src/platform/paging.ts';
@@ -106,7 +103,7 @@ describe('custom resources written for REST callers', function () {
   });
 
   after(async () => {
-    kubernetes.close();
+    await kubernetes.close();
     await test.drop();
     if (ownServices) await mochaGlobalTeardown();
   });

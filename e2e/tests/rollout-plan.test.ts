@@ -2,13 +2,14 @@
 import { randomUUID } from 'node:crypto';
 import { create, type MessageInitShape } from '@bufbuild/protobuf';
 import { apiVersion } from '@kellet/crds';
+import { loadKubeConfig } from '@kellet/kubernetes';
 import { CreateRolloutRequestSchema, OtaService } from '@kellet/proto/es/kellet/v1/ota_pb.ts';
 import { expect } from 'chai';
 import { insertTenant } from '../../apiserver/src/auth/testing/test-fixtures.ts';
 import { createDevice } from '../../apiserver/src/device-registry/devices.ts';
 import { KelletError } from '../../apiserver/src/platform/errors.ts';
 import { namedId, newId, rolloutId } from '../../apiserver/src/platform/ids.ts';
-import { KubernetesApi, loadKubeConfig } from '../../apiserver/src/platform/kubernetes/kubernetes.ts';
+import { KubernetesApi } from '../../apiserver/src/platform/kubernetes/kubernetes.ts';
 import { createLogger } from '../../apiserver/src/platform/observability/logger.ts';
 import { internalContext, publicCaller, type ServiceRegistry } from '../../apiserver/src/platform/rpc.ts';
 import { createTestDatabase, type TestDatabase } from '../../apiserver/src/platform/testing/test-database.ts';
@@ -96,7 +97,7 @@ describe('a plan and a creation', function () {
   });
 
   after(async () => {
-    kubernetes.close();
+    await kubernetes.close();
     await test.drop();
     if (ownServices) await mochaGlobalTeardown();
   });

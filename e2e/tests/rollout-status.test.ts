@@ -1,12 +1,11 @@
 // Status writes of a rollout under many reports: rate-limited, timely, and none without changes.
 import { type OtaRollout } from '@kellet/crds';
 import { expect } from 'chai';
+import { customResources, KubernetesClient, loadKubeConfig } from '@kellet/kubernetes';
 import { systemClock } from '../../operator/src/runtime/clock.ts';
-import { KubernetesClient, loadKubeConfig } from '../../operator/src/runtime/kubernetes-client.ts';
 import { createLogger } from '../../operator/src/runtime/logger.ts';
 import { createMetrics } from '../../operator/src/runtime/metrics.ts';
 import { Reflector } from '../../operator/src/runtime/reflector.ts';
-import { customResources } from '../../operator/src/resources.ts';
 import type { SimulatedDevice } from '../../dev/devices/device.ts';
 import { admin, makeFleet, makePackage, makeProfile, unique, type Rollout } from '../testing/fixtures.ts';
 import { Rest } from '../../dev/clients/rest.ts';

@@ -1,19 +1,11 @@
 // The operator's cache of the cluster: watched copies of its kinds and of namespaces, indexed for the controllers.
 import { plurals, tenantLabel, type Kind } from '@kellet/crds';
-import {
-  customResources,
-  isBeingDeleted,
-  namespaceResource,
-  type CustomResource,
-  type Namespace,
-  type ObjectOf,
-} from './resources.ts';
+import { customResources, keyText, type KubernetesClient, namespaces, type ObjectKey } from '@kellet/kubernetes';
+import { type CustomResource, isBeingDeleted, type Namespace, type ObjectOf } from './resources.ts';
 import type { Clock } from './runtime/clock.ts';
-import type { KubernetesClient } from './runtime/kubernetes-client.ts';
 import type { Logger } from './runtime/logger.ts';
 import type { Metrics } from './runtime/metrics.ts';
 import { Reflector, type Change } from './runtime/reflector.ts';
-import { keyText, type ObjectKey } from './runtime/resource.ts';
 import { chooseNamespace, decideTenancy, type Tenancy } from './tenancy.ts';
 
 /** Every kind of custom resource. */
@@ -59,7 +51,7 @@ export class Cluster {
     }
     this.namespaces = new Reflector<Namespace>({
       ...options,
-      resource: namespaceResource,
+      resource: namespaces,
       onChange: (change) => {
         this.indexNamespace(change);
         this.listener?.onNamespace(change);

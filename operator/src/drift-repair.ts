@@ -1,20 +1,17 @@
 // Repairs drift: re-applies what differs or is missing in the data plane, and removes what no longer has a resource.
+import { customResources, type KubernetesClient, parseKey } from '@kellet/kubernetes';
 import type { WorkingCopy } from '@kellet/proto/ts/kellet/control/v1/control';
 import type { Cluster } from './cluster.ts';
 import type { DataPlane } from './data-plane.ts';
 import { toRemoveRequest, type DriftCheck, type Orphan } from './drift.ts';
-import { customResources } from './resources.ts';
 import { sleep, type Clock } from './runtime/clock.ts';
-import type { KubernetesClient } from './runtime/kubernetes-client.ts';
-import { isNotFound } from './runtime/kubernetes-error.ts';
 import type { Logger } from './runtime/logger.ts';
 import type { Metrics } from './runtime/metrics.ts';
-import { parseKey } from './runtime/resource.ts';
 import type { Target } from './triggers.ts';
 
 /** Options of the repair loop. */
 export interface DriftRepairOptions {
-  client: Pick<KubernetesClient, 'get'>;
+  client: Pick<KubernetesClient, 'find'>;
   cluster: Pick<Cluster, 'get' | 'namespace' | 'tenancyOf'>;
   dataPlane: Pick<DataPlane, 'remove'> & { listWorkingCopies(): Promise<WorkingCopy[]> };
   check: DriftCheck;
@@ -69,11 +66,7 @@ async function removeOrphan(options: DriftRepairOptions, orphan: Orphan): Promis
   if (!('tenantId' in tenancy) || tenancy.tenantId !== tenantId) return;
   const made = Date.parse(cluster.namespace(namespace)?.metadata.creationTimestamp ?? '');
   if (!(clock.now() - made > settledIntervals * intervalMs)) return;
-  const live = await client.get(customResources[kind], namespace, name).catch((error: unknown) => {
-    if (isNotFound(error)) return undefined;
-    throw error;
-  });
-  if (live) return;
+  if (await client.find(customResources[kind], namespace, name)) return;
   metrics.drift.inc({ kind, found: 'orphan' });
   const { refusal } = await dataPlane.remove(toRemoveRequest(orphan));
   logger.info({ ...orphan, refusal: refusal?.message }, 'removed a working copy without a resource');

@@ -4,6 +4,7 @@
 // The data plane returns a digest with each Apply, and the digests of all working copies in one cheap call. Applying
 // again updates the expected digest, so a difference that cannot be repaired is tried only once.
 import type { Kind } from '@kellet/crds';
+import { keyText } from '@kellet/kubernetes';
 import {
   ObjectMeta,
   type ApplyRequest,
@@ -13,7 +14,6 @@ import {
 } from '@kellet/proto/ts/kellet/control/v1/control';
 import type { DataPlane } from './data-plane.ts';
 import { controlKinds, kindOf } from './resources.ts';
-import { keyText } from './runtime/resource.ts';
 import type { Target } from './triggers.ts';
 
 /** A working copy without a resource. */

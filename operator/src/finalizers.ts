@@ -1,8 +1,7 @@
 // The operator's finalizer, which keeps a resource until it has been removed from the data plane.
 import { finalizer } from '@kellet/crds';
-import { customResources, type CustomResource } from './resources.ts';
-import type { KubernetesClient } from './runtime/kubernetes-client.ts';
-import { isNotFound } from './runtime/kubernetes-error.ts';
+import { customResources, failureOf, type KubernetesClient } from '@kellet/kubernetes';
+import type { CustomResource } from './resources.ts';
 
 type Client = Pick<KubernetesClient, 'mergePatch'>;
 
@@ -23,7 +22,7 @@ export async function release(client: Client, object: CustomResource): Promise<v
   try {
     await patchFinalizers(client, object, others);
   } catch (error) {
-    if (!isNotFound(error)) throw error;
+    if (failureOf(error) !== 'notFound') throw error;
   }
 }
 

@@ -1,15 +1,15 @@
 #!/usr/bin/env node
 // Entry point of kellet-operator: configuration → caches → leadership → controllers → shutdown. Start reading here.
 import { randomUUID } from 'node:crypto';
+import { KubernetesClient, loadKubeConfig } from '@kellet/kubernetes';
 import { readConfig, type Config } from './config.ts';
 import { ControlClient } from './data-plane.ts';
 import { Operator } from './operator.ts';
 import { systemClock } from './runtime/clock.ts';
 import { serveHealth } from './runtime/health-server.ts';
-import { KubernetesClient, loadKubeConfig } from './runtime/kubernetes-client.ts';
 import { LeaderElection } from './runtime/leader-election.ts';
 import { createLogger, type Logger } from './runtime/logger.ts';
-import { createMetrics } from './runtime/metrics.ts';
+import { countRequests, createMetrics } from './runtime/metrics.ts';
 
 /** Time for running work to finish at shutdown, in milliseconds. */
 const drainMs = 30_000;
@@ -39,7 +39,7 @@ async function run(config: Config, logger: Logger, signal: AbortSignal): Promise
   const client = new KubernetesClient({
     config: loadKubeConfig(config.kubeconfig),
     userAgent: 'kellet-operator',
-    metrics,
+    around: countRequests(metrics),
   });
   const dataPlane = new ControlClient({ address: config.controlAddress, secret: config.controlSecret, clock, logger });
   const { identity, controlSecret, driftCheckMs, tenantRole, leaseNamespace: ownNamespace } = config;

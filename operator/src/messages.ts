@@ -7,6 +7,7 @@ import {
   type TelemetrySchema,
   type UpdateWindow,
 } from '@kellet/crds';
+import type { KubernetesObject } from '@kellet/kubernetes';
 import type {
   OtaPolicy as OtaPolicyMessage,
   TelemetrySchema as TelemetrySchemaMessage,
@@ -16,7 +17,6 @@ import {
   type ApplyRequest,
   type ObjectMeta as ObjectMetaMessage,
 } from '@kellet/proto/ts/kellet/control/v1/control';
-import type { KubernetesObject } from './runtime/resource.ts';
 
 /** The part of an ApplyRequest that a kind fills in. */
 export type SpecMessage = Omit<ApplyRequest, 'meta'>;

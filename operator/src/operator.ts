@@ -1,6 +1,7 @@
 // The operator: caches, controllers, the data plane's stream of changes, and the triggers of each controller.
 import type { Kind } from '@kellet/crds';
 import { tenantLabel } from '@kellet/crds';
+import { type KubernetesClient, keyText } from '@kellet/kubernetes';
 import type { WatchResponse } from '@kellet/proto/ts/kellet/control/v1/control';
 import { Cluster, kinds } from './cluster.ts';
 import { findCondition } from './conditions.ts';
@@ -17,11 +18,9 @@ import { isBeingDeleted, kindOf, type CustomResource, type Namespace } from './r
 import { systemClock, sleep, type Clock } from './runtime/clock.ts';
 import { Controller, type Reconcile } from './runtime/controller.ts';
 import { EventRecorder } from './runtime/events.ts';
-import type { KubernetesClient } from './runtime/kubernetes-client.ts';
 import type { Logger } from './runtime/logger.ts';
 import type { Metrics } from './runtime/metrics.ts';
 import type { Change } from './runtime/reflector.ts';
-import { keyText } from './runtime/resource.ts';
 import { SecretAccess } from './secret-access.ts';
 import { StatusWriter } from './status-writer.ts';
 import { concernsItself, dependentsOf } from './triggers.ts';

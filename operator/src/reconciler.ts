@@ -4,6 +4,7 @@
 // RBAC: kellet.dev deviceprofiles, provisioningtemplates, otapackages, otarollouts: get, list, watch, patch
 // (finalizers), delete (a cancelled creation through REST); their /status: get, patch. namespaces: get, list, watch.
 // events: create, patch.
+import { customResources, failureOf, type KubernetesClient, type ObjectKey } from '@kellet/kubernetes';
 import type { ApplyResponse } from '@kellet/proto/ts/kellet/control/v1/control';
 import type { Cluster } from './cluster.ts';
 import { fails, findCondition, holds, toConditions, unknown, withReady, type Finding } from './conditions.ts';
@@ -11,20 +12,10 @@ import { isOvertaken, overtakenRetryMs, type DataPlane } from './data-plane.ts';
 import { hold, isHeld, release } from './finalizers.ts';
 import { toMeta, type SpecMessage } from './messages.ts';
 import { meaningOf, refusalFindings } from './refusals.ts';
-import {
-  controlKinds,
-  customResources,
-  isBeingDeleted,
-  type CustomResource,
-  type NamespacedKind,
-  type ObjectOf,
-} from './resources.ts';
+import { controlKinds, type CustomResource, isBeingDeleted, type NamespacedKind, type ObjectOf } from './resources.ts';
 import type { Clock } from './runtime/clock.ts';
 import type { Outcome, ReconcileContext } from './runtime/controller.ts';
 import type { EventRecorder, Happening } from './runtime/events.ts';
-import type { KubernetesClient } from './runtime/kubernetes-client.ts';
-import { isNotFound } from './runtime/kubernetes-error.ts';
-import type { ObjectKey } from './runtime/resource.ts';
 import type { SecretAccess } from './secret-access.ts';
 import type { StatusWriter } from './status-writer.ts';
 
@@ -129,7 +120,7 @@ export class Reconciler<K extends NamespacedKind> {
       await this.environment.client
         .delete(customResources[object.kind], namespace, name, uid)
         .catch((error: unknown) => {
-          if (!isNotFound(error)) throw error;
+          if (failureOf(error) !== 'notFound') throw error;
         });
       return {};
     }

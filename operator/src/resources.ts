@@ -1,8 +1,5 @@
 // The kinds of objects that the operator reads and writes.
 import {
-  group,
-  plurals,
-  version,
   type DeviceProfile,
   type Kind,
   type ObjectMeta,
@@ -11,8 +8,8 @@ import {
   type ProvisioningTemplate,
   type Tenant,
 } from '@kellet/crds';
+import type { KubernetesObject } from '@kellet/kubernetes';
 import { Kind as ControlKind } from '@kellet/proto/ts/kellet/control/v1/control';
-import type { KubernetesObject, Resource } from './runtime/resource.ts';
 
 /** Object type of each kind. */
 export interface ObjectOf {
@@ -29,14 +26,6 @@ export type CustomResource = ObjectOf[Kind];
 /** Kinds in a tenant's namespace. */
 export type NamespacedKind = Exclude<Kind, 'Tenant'>;
 
-/** API resource of each kind. */
-export const customResources: { readonly [K in Kind]: Resource } = Object.fromEntries(
-  Object.entries(plurals).map(([kind, plural]) => [
-    kind,
-    { group, version, plural, kind, namespaced: kind !== 'Tenant' },
-  ]),
-) as { [K in Kind]: Resource };
-
 /** Enum value of each kind in the control protocol. */
 export const controlKinds: { readonly [K in Kind]: ControlKind } = {
   Tenant: ControlKind.KIND_TENANT,
@@ -50,24 +39,6 @@ export const controlKinds: { readonly [K in Kind]: ControlKind } = {
 export function kindOf(controlKind: ControlKind): Kind | undefined {
   return (Object.keys(controlKinds) as Kind[]).find((kind) => controlKinds[kind] === controlKind);
 }
-
-/** API resource of namespaces. */
-export const namespaceResource: Resource = {
-  group: '',
-  version: 'v1',
-  plural: 'namespaces',
-  kind: 'Namespace',
-  namespaced: false,
-};
-
-/** API resource of Secrets. */
-export const secretResource: Resource = {
-  group: '',
-  version: 'v1',
-  plural: 'secrets',
-  kind: 'Secret',
-  namespaced: true,
-};
 
 /** A namespace. */
 export interface Namespace extends KubernetesObject {

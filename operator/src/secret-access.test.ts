@@ -1,8 +1,7 @@
 import { apiVersion, type Tenant } from '@kellet/crds';
 import { expect } from 'chai';
+import { KubernetesError, type KubernetesObject, type Resource } from '@kellet/kubernetes';
 import type { Namespace } from './resources.ts';
-import { KubernetesError } from './runtime/kubernetes-error.ts';
-import type { KubernetesObject, Resource } from './runtime/resource.ts';
 import { TestClock } from './runtime/testing/test-clock.ts';
 import { SecretAccess, toSubject } from './secret-access.ts';
 

@@ -4,33 +4,13 @@
 // RBAC: rolebindings with the ClusterRole's name: create, patch; the ClusterRole itself: bind. Every authenticated
 // caller may create SelfSubjectReviews and SelfSubjectAccessReviews.
 import { apiVersion, createdByLabel, operatorFieldManager, type Tenant } from '@kellet/crds';
+import { failureOf, type KubernetesClient, type KubernetesObject, resourceFor } from '@kellet/kubernetes';
 import type { Namespace } from './resources.ts';
 import { sleep, type Clock } from './runtime/clock.ts';
-import type { KubernetesClient } from './runtime/kubernetes-client.ts';
-import { isForbidden } from './runtime/kubernetes-error.ts';
-import type { KubernetesObject, Resource } from './runtime/resource.ts';
 
-const roleBindings: Resource = {
-  group: 'rbac.authorization.k8s.io',
-  version: 'v1',
-  plural: 'rolebindings',
-  kind: 'RoleBinding',
-  namespaced: true,
-};
-const selfReviews: Resource = {
-  group: 'authentication.k8s.io',
-  version: 'v1',
-  plural: 'selfsubjectreviews',
-  kind: 'SelfSubjectReview',
-  namespaced: false,
-};
-const selfAccessReviews: Resource = {
-  group: 'authorization.k8s.io',
-  version: 'v1',
-  plural: 'selfsubjectaccessreviews',
-  kind: 'SelfSubjectAccessReview',
-  namespaced: false,
-};
+const roleBindings = resourceFor('rbac.authorization.k8s.io/v1', 'RoleBinding');
+const selfReviews = resourceFor('authentication.k8s.io/v1', 'SelfSubjectReview', false);
+const selfAccessReviews = resourceFor('authorization.k8s.io/v1', 'SelfSubjectAccessReview', false);
 
 /** How long to wait until a new binding takes effect, and how often to check, in milliseconds. */
 const patienceMs = 5000;
@@ -97,7 +77,7 @@ export class SecretAccess {
       return await work;
     } catch (error) {
       // The binding was removed.
-      if (isForbidden(error)) this.forget(namespace);
+      if (failureOf(error) === 'forbidden') this.forget(namespace);
       throw error;
     }
   }

@@ -2,10 +2,9 @@
 // write.
 import { isDeepStrictEqual } from 'node:util';
 import { apiVersion, operatorFieldManager, type Kind } from '@kellet/crds';
-import { customResources, type CustomResource } from './resources.ts';
+import { customResources, isOlder, type KubernetesClient, type KubernetesObject } from '@kellet/kubernetes';
+import type { CustomResource } from './resources.ts';
 import type { Clock } from './runtime/clock.ts';
-import type { KubernetesClient } from './runtime/kubernetes-client.ts';
-import { isOlder, type KubernetesObject } from './runtime/resource.ts';
 
 /** Minimum time between two writes of an object's status, in milliseconds. */
 export const statusIntervalMs = 1000;

@@ -1,10 +1,10 @@
 // Determines which other resources a change affects: those that refer to the changed one, and those it was blocking.
 import type { Kind, OtaRollout } from '@kellet/crds';
+import { keyOf, keyText } from '@kellet/kubernetes';
 import type { Cluster } from './cluster.ts';
 import { findCondition, isTrue } from './conditions.ts';
 import { isBeingDeleted, type CustomResource } from './resources.ts';
 import type { Change } from './runtime/reflector.ts';
-import { keyOf, keyText } from './runtime/resource.ts';
 
 /** A resource to reconcile. */
 export interface Target {

@@ -8,10 +8,11 @@ import {
   displayNameAnnotation,
   type ObjectMeta,
 } from '@kellet/crds';
+import { KubernetesError } from '@kellet/kubernetes';
 import { sleep } from '../platform/clock.ts';
 import type { Database, Transaction } from '../platform/database/database.ts';
 import { alreadyExists, KelletError, unavailable } from '../platform/errors.ts';
-import { KubernetesError, type KubernetesApi, type KubernetesObject } from '../platform/kubernetes/kubernetes.ts';
+import type { KubernetesApi, KubernetesObject } from '../platform/kubernetes/kubernetes.ts';
 import type { Logger } from '../platform/observability/logger.ts';
 import type { CallContext } from '../platform/rpc.ts';
 import { refusalError, type LastStep } from '../control/applier.ts';
@@ -141,7 +142,7 @@ export class Creations {
       await this.options.kubernetes.create(intent.kind, object, signal, { dryRun: true });
     } catch (error) {
       if (!(error instanceof KubernetesError)) throw error;
-      if (error.reason !== 'AlreadyExists') throw refusedByKubernetes(intent.kind, error);
+      if (error.failure !== 'alreadyExists') throw refusedByKubernetes(intent.kind, error);
       await this.refuseLiving(intent, signal);
     }
   }
@@ -157,7 +158,7 @@ export class Creations {
         return await this.options.kubernetes.create(intent.kind, object, signal);
       } catch (error) {
         if (!(error instanceof KubernetesError)) throw error;
-        if (error.reason !== 'AlreadyExists') throw refusedByKubernetes(intent.kind, error);
+        if (error.failure !== 'alreadyExists') throw refusedByKubernetes(intent.kind, error);
       }
       await this.refuseLiving(intent, signal);
       await sleep(100, signal);

@@ -1,7 +1,8 @@
 // Who owns which top-level field of a resource's spec, read from metadata.managedFields, and what that means for a change
 // through REST: kellet-api never takes a field from another manager (DECISIONS 19).
 import { apiFieldManager, createdByApi, createdByLabel, operatorFieldManager } from '@kellet/crds';
-import type { KubernetesError, KubernetesObject, ManagedFields } from '../platform/kubernetes/kubernetes.ts';
+import type { KubernetesError } from '@kellet/kubernetes';
+import type { KubernetesObject, ManagedFields } from '../platform/kubernetes/kubernetes.ts';
 
 type Object = KubernetesObject<unknown>;
 

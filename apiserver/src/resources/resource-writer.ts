@@ -1,6 +1,7 @@
 // Creation, change and deletion of custom resources on behalf of REST and gRPC callers.
 import { create } from '@bufbuild/protobuf';
 import { displayNameAnnotation, finalizer, type ObjectMeta } from '@kellet/crds';
+import { KubernetesError } from '@kellet/kubernetes';
 import {
   RemoveRequestSchema,
   type ApplyRequest,
@@ -11,12 +12,7 @@ import { sleep } from '../platform/clock.ts';
 import type { Database, Transaction } from '../platform/database/database.ts';
 import { failedPrecondition, KelletError, notFound } from '../platform/errors.ts';
 import { newId } from '../platform/ids.ts';
-import {
-  KubernetesError,
-  resourceOf,
-  type KubernetesApi,
-  type KubernetesObject,
-} from '../platform/kubernetes/kubernetes.ts';
+import { type KubernetesApi, type KubernetesObject, resourceOf } from '../platform/kubernetes/kubernetes.ts';
 import type { Logger } from '../platform/observability/logger.ts';
 import type { CallContext } from '../platform/rpc.ts';
 import { forgetDeleted, isOvertaken } from '../control/applied-versions.ts';
@@ -232,7 +228,8 @@ export class ResourceWriter {
         return { before, after: await this.kubernetes.apply(kind, versioned, signal) };
       } catch (error) {
         if (!(error instanceof KubernetesError)) throw error;
-        if (error.status !== 409 || conflictMessage(error) !== undefined) throw refusedByKubernetes(kind, error);
+        if (error.failure !== 'conflict' || conflictMessage(error) !== undefined)
+          throw refusedByKubernetes(kind, error);
       }
       await sleep(20 * attempt, signal);
     }

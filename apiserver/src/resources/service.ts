@@ -44,7 +44,7 @@ export function createResources(
     async stop() {
       closing.abort();
       await sweeping;
-      kubernetes.close();
+      await kubernetes.close();
     },
   };
 }

@@ -1,9 +1,8 @@
 // A process that only watches the operator's kinds, to measure the cost of receiving the same objects. It notifies its
 // parent when the first lists are complete, and sends its figures on any message.
 import { plurals, type Kind } from '@kellet/crds';
-import { customResources } from '../../../operator/src/resources.ts';
+import { customResources, KubernetesClient, loadKubeConfig } from '@kellet/kubernetes';
 import { systemClock } from '../../../operator/src/runtime/clock.ts';
-import { KubernetesClient, loadKubeConfig } from '../../../operator/src/runtime/kubernetes-client.ts';
 import { createLogger } from '../../../operator/src/runtime/logger.ts';
 import { createMetrics } from '../../../operator/src/runtime/metrics.ts';
 import { Reflector } from '../../../operator/src/runtime/reflector.ts';

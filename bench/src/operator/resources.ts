@@ -3,9 +3,9 @@ import { createHash, randomBytes } from 'node:crypto';
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { apiVersion, provisionKeyBinding, type OtaRolloutSpec } from '@kellet/crds';
+import { customResources, type KubernetesClient } from '@kellet/kubernetes';
 import type { Stack } from '../../../dev/stack/stack.ts';
-import { customResources, type CustomResource, type NamespacedKind } from '../../../operator/src/resources.ts';
-import type { KubernetesClient } from '../../../operator/src/runtime/kubernetes-client.ts';
+import type { CustomResource, NamespacedKind } from '../../../operator/src/resources.ts';
 
 /** The kinds, in the order in which they are made, with their shares of the whole. */
 export const shares: readonly [NamespacedKind, number][] = [

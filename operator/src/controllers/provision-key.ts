@@ -13,10 +13,9 @@ import {
   sealedKeyAnnotation,
   type ProvisioningTemplate,
 } from '@kellet/crds';
+import { type KubernetesClient, secrets } from '@kellet/kubernetes';
 import { fails, holds, type Finding } from '../conditions.ts';
-import { secretResource, type Secret } from '../resources.ts';
-import type { KubernetesClient } from '../runtime/kubernetes-client.ts';
-import { findSecret } from '../secrets.ts';
+import type { Secret } from '../resources.ts';
 
 /** Hash and binding of a key and the Secret that contains it; or the problem, with the delay until the next attempt. */
 export type ProvisionKey =
@@ -77,7 +76,7 @@ export function mintedSecret(template: ProvisioningTemplate, key: string): Secre
  * one that REST sealed for this template.
  */
 export async function resolveProvisionKey(
-  client: Pick<KubernetesClient, 'get' | 'create' | 'mergePatch'>,
+  client: Pick<KubernetesClient, 'find' | 'create' | 'mergePatch'>,
   template: ProvisioningTemplate,
   tenantId: string,
   newKey: () => string,
@@ -90,25 +89,25 @@ export async function resolveProvisionKey(
   }
   const { namespace = '', name } = template.metadata;
   if (keySecretRef) {
-    const secret = await findSecret(client, namespace, keySecretRef.name);
+    const secret = await client.find<Secret>(secrets, namespace, keySecretRef.name);
     return readReferenced(tenantId, secret, keySecretRef.name, keySecretRef.key ?? provisionKeyDataKey);
   }
   const secretName = provisionKeySecretName(name);
-  const found = await findSecret(client, namespace, secretName);
+  const found = await client.find<Secret>(secrets, namespace, secretName);
   const decision = decideMint(template, found);
   if (decision === 'conflict') {
     const message = `Secret ${secretName} exists but is not owned by this template`;
     return { missing: fails('KeyIssued', 'SecretConflict', message), retryMs: missingRetryMs };
   }
   let secret = found;
-  if (decision === 'create') secret = await client.create<Secret>(secretResource, mintedSecret(template, newKey()));
+  if (decision === 'create') secret = await client.create<Secret>(secrets, mintedSecret(template, newKey()));
   if (decision === 'rotate' || decision === 'take') {
     const sealed = template.metadata.annotations?.[sealedKeyAnnotation] ?? '';
     const taken = decision === 'take' ? openSealed(namespace, name, sealed) : undefined;
     const { data, metadata } = mintedSecret(template, taken ?? newKey());
     const { annotations } = metadata;
     const patch = { metadata: { resourceVersion: found!.metadata.resourceVersion, annotations }, data };
-    secret = await client.mergePatch<Secret>(secretResource, namespace, secretName, patch);
+    secret = await client.mergePatch<Secret>(secrets, namespace, secretName, patch);
   }
   const key = decode(secret?.data?.[provisionKeyDataKey]);
   return {

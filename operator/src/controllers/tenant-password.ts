@@ -2,11 +2,9 @@
 //
 // RBAC: secrets: get, create, in the tenant's namespace (secret-access.ts); get in the operator's own.
 import { apiVersion, createdByApi, createdByLabel, type Tenant } from '@kellet/crds';
+import { failureOf, type KubernetesClient, secrets } from '@kellet/kubernetes';
 import { fails, holds, isTrue, type Finding } from '../conditions.ts';
-import { secretResource, type Secret } from '../resources.ts';
-import type { KubernetesClient } from '../runtime/kubernetes-client.ts';
-import { isAlreadyExists } from '../runtime/kubernetes-error.ts';
-import { findSecret } from '../secrets.ts';
+import type { Secret } from '../resources.ts';
 
 /** A password (empty if the account keeps its own or there is no account), or the problem. */
 export type AdminPassword = { password: string; finding: Finding } | { missing: Finding; retryMs: number };
@@ -44,7 +42,7 @@ export interface PasswordNamespaces {
  * `newPassword` generates an unguessable password.
  */
 export async function resolveAdminPassword(
-  client: Pick<KubernetesClient, 'get' | 'create'>,
+  client: Pick<KubernetesClient, 'find' | 'create'>,
   tenant: Tenant,
   namespaces: PasswordNamespaces,
   ensureAccess: () => Promise<void>,
@@ -67,7 +65,7 @@ export async function resolveAdminPassword(
   if (at === namespaces.tenant) await ensureAccess();
   const dataKey = source.from === 'generated' ? generatedDataKey : (reference!.key ?? generatedDataKey);
   const where = `Secret ${at}/${name}`;
-  let secret = await findSecret(client, at, name);
+  let secret = await client.find<Secret>(secrets, at, name);
   if (!secret && isTrue(tenant, 'Synced')) {
     const message = `${where} no longer exists; the administrator's account keeps its password`;
     return { password: '', finding: holds('ReferencesResolved', 'SecretGone', message) };
@@ -90,7 +88,7 @@ function missing(reason: string, message: string): AdminPassword {
 }
 
 async function generate(
-  client: Pick<KubernetesClient, 'get' | 'create'>,
+  client: Pick<KubernetesClient, 'find' | 'create'>,
   tenant: Tenant,
   namespace: string,
   name: string,
@@ -112,9 +110,9 @@ async function generate(
     data: { [generatedDataKey]: Buffer.from(password).toString('base64') },
   };
   try {
-    return await client.create<Secret>(secretResource, secret);
+    return await client.create<Secret>(secrets, secret);
   } catch (error) {
-    if (isAlreadyExists(error)) return findSecret(client, namespace, name);
+    if (failureOf(error) === 'alreadyExists') return client.find<Secret>(secrets, namespace, name);
     throw error;
   }
 }

@@ -6,6 +6,7 @@
 // patch.
 import { randomBytes } from 'node:crypto';
 import { apiVersion, createdByLabel, tenantLabel, type Tenant, type TenantSpec } from '@kellet/crds';
+import { customResources, failureOf, namespaces, type ObjectKey } from '@kellet/kubernetes';
 import type { ApplyResponse, TenantSpec as TenantMessage } from '@kellet/proto/ts/kellet/control/v1/control';
 import { fails, findCondition, holds, toConditions, unknown, withReady, type Finding } from '../conditions.ts';
 import { isOvertaken, overtakenRetryMs } from '../data-plane.ts';
@@ -13,10 +14,8 @@ import { hold, isHeld, release } from '../finalizers.ts';
 import { toLowerCase, toMeta, toOtaPolicy, toTelemetrySchema } from '../messages.ts';
 import { earliest, mergeFindings, readyHappenings, type Environment } from '../reconciler.ts';
 import { meaningOf, refusalFindings } from '../refusals.ts';
-import { controlKinds, customResources, isBeingDeleted, namespaceResource, type Namespace } from '../resources.ts';
+import { controlKinds, isBeingDeleted, type Namespace } from '../resources.ts';
 import type { Outcome, ReconcileContext } from '../runtime/controller.ts';
-import { isAlreadyExists, isNotFound } from '../runtime/kubernetes-error.ts';
-import type { ObjectKey } from '../runtime/resource.ts';
 import { belongsTo, namespaceNameOf, namespaceSeal, namespaceSealAnnotation } from '../tenancy.ts';
 import { resolveAdminPassword } from './tenant-password.ts';
 
@@ -145,11 +144,11 @@ export class TenantReconciler {
     const { client, controlSecret } = this.environment;
     const wanted = toNamespace(tenant, controlSecret);
     try {
-      return await client.create<Namespace>(namespaceResource, wanted);
+      return await client.create<Namespace>(namespaces, wanted);
     } catch (error) {
-      if (!isAlreadyExists(error)) throw error;
+      if (failureOf(error) !== 'alreadyExists') throw error;
     }
-    const existing = await client.get<Namespace>(namespaceResource, '', wanted.metadata.name);
+    const existing = await client.get<Namespace>(namespaces, '', wanted.metadata.name);
     return belongsTo(tenant, existing, controlSecret) ? existing : { conflict: conflictOf(tenant, existing) };
   }
 
@@ -164,7 +163,7 @@ export class TenantReconciler {
       logger.info('deleting a tenant whose creation was cancelled');
       const { name, uid = '' } = tenant.metadata;
       await this.environment.client.delete(customResources.Tenant, '', name, uid).catch((error: unknown) => {
-        if (!isNotFound(error)) throw error;
+        if (failureOf(error) !== 'notFound') throw error;
       });
       return {};
     }

@@ -1,7 +1,7 @@
 import { expect } from 'chai';
 import { pino } from 'pino';
+import { KubernetesError } from '@kellet/kubernetes';
 import { Controller, judge, TerminalError, type Reconcile, type Verdict } from './controller.ts';
-import { KubernetesError } from './kubernetes-error.ts';
 import { createLogger } from './logger.ts';
 import { createMetrics } from './metrics.ts';
 import { settle, TestClock } from './testing/test-clock.ts';

@@ -1,10 +1,9 @@
 // Reconciles keys from a queue concurrently, and handles results and failures.
 import { randomUUID } from 'node:crypto';
+import { failureOf, type ObjectKey, parseKey } from '@kellet/kubernetes';
 import type { Clock } from './clock.ts';
-import { isConflict } from './kubernetes-error.ts';
 import type { Logger } from './logger.ts';
 import type { Metrics, ReconcileResult } from './metrics.ts';
-import { parseKey, type ObjectKey } from './resource.ts';
 import { WorkQueue } from './work-queue.ts';
 
 /** Result of a reconcile. */
@@ -49,7 +48,7 @@ export function judge(ending: { outcome: Outcome } | { error: unknown }): Verdic
     return { result: 'requeue_after', requeue: 'after', milliseconds: requeueAfterMs };
   }
   const { error } = ending;
-  if (isConflict(error)) return { result: 'requeue', requeue: 'rate-limited' };
+  if (failureOf(error) === 'conflict') return { result: 'requeue', requeue: 'rate-limited' };
   if (error instanceof TerminalError) return { result: 'error', requeue: 'never', kind: 'terminal' };
   const panic = error instanceof TypeError || error instanceof RangeError || error instanceof ReferenceError;
   return { result: 'error', requeue: 'rate-limited', kind: panic ? 'panic' : 'failure' };

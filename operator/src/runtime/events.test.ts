@@ -1,9 +1,8 @@
 import { expect } from 'chai';
+import { KubernetesError, type KubernetesObject, type Resource } from '@kellet/kubernetes';
 import { EventRecorder } from './events.ts';
-import { KubernetesError } from './kubernetes-error.ts';
 import { createLogger } from './logger.ts';
 import { createMetrics } from './metrics.ts';
-import type { KubernetesObject, Resource } from './resource.ts';
 import { TestClock } from './testing/test-clock.ts';
 
 function makeRecorder(options: { pending?: number; remembered?: number } = {}) {

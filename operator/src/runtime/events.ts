@@ -1,14 +1,12 @@
 // Writes Kubernetes Events in the background. Repeated events increment a count; floods are rate-limited.
 import { createHash } from 'node:crypto';
+import { failureOf, type KubernetesClient, type KubernetesObject, resourceFor } from '@kellet/kubernetes';
 import { sleep, type Clock } from './clock.ts';
-import type { KubernetesClient } from './kubernetes-client.ts';
-import { isNotFound } from './kubernetes-error.ts';
 import type { Logger } from './logger.ts';
 import type { Metrics } from './metrics.ts';
-import type { KubernetesObject, Resource } from './resource.ts';
 
 /** API resource of Events. */
-export const events: Resource = { group: '', version: 'v1', plural: 'events', kind: 'Event', namespaced: true };
+export const events = resourceFor('v1', 'Event');
 
 /** An Event object of the core group. */
 interface EventObject extends KubernetesObject {
@@ -121,7 +119,7 @@ export class EventRecorder {
         return;
       } catch (error) {
         // The server deletes Events after an hour.
-        if (!isNotFound(error)) throw error;
+        if (failureOf(error) !== 'notFound') throw error;
       }
     }
     const made: Known = {

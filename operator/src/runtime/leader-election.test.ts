@@ -1,9 +1,8 @@
 import { expect } from 'chai';
-import { KubernetesError } from './kubernetes-error.ts';
+import { KubernetesError, type KubernetesObject, type Resource } from '@kellet/kubernetes';
 import { decideLease, LeaderElection, type Lease, type LeaseDecision } from './leader-election.ts';
 import { createLogger } from './logger.ts';
 import { createMetrics } from './metrics.ts';
-import type { KubernetesObject, Resource } from './resource.ts';
 import { TestClock } from './testing/test-clock.ts';
 
 describe('decideLease', () => {

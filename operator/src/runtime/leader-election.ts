@@ -1,20 +1,12 @@
 // Leader election with a Lease. Each candidate trusts only its own monotonic clock: a lease is expired if it has not
 // been observed to change for its duration, whatever timestamps it contains and however clocks are set.
+import { failureOf, type KubernetesClient, type KubernetesObject, resourceFor } from '@kellet/kubernetes';
 import { sleep, type Clock } from './clock.ts';
-import type { KubernetesClient } from './kubernetes-client.ts';
-import { isAlreadyExists, isConflict, isNotFound } from './kubernetes-error.ts';
 import type { Logger } from './logger.ts';
 import type { Metrics } from './metrics.ts';
-import type { KubernetesObject, Resource } from './resource.ts';
 
 /** API resource of Leases. */
-export const leases: Resource = {
-  group: 'coordination.k8s.io',
-  version: 'v1',
-  plural: 'leases',
-  kind: 'Lease',
-  namespaced: true,
-};
+export const leases = resourceFor('coordination.k8s.io/v1', 'Lease');
 
 interface LeaseSpec {
   holderIdentity?: string;
@@ -130,7 +122,7 @@ export class LeaderElection {
       });
       return await Promise.race([attempt, late]).finally(() => done.abort());
     } catch (error) {
-      if (!isConflict(error) && !isAlreadyExists(error)) {
+      if (failureOf(error) !== 'conflict' && failureOf(error) !== 'alreadyExists') {
         logger.warn(
           { lease: name, error: error instanceof Error ? error.message : String(error) },
           'could not acquire the lease',
@@ -148,7 +140,7 @@ export class LeaderElection {
     try {
       lease = await client.get<Lease>(leases, namespace, name);
     } catch (error) {
-      if (!isNotFound(error)) throw error;
+      if (failureOf(error) !== 'notFound') throw error;
       const fresh: Lease = {
         apiVersion: 'coordination.k8s.io/v1',
         kind: 'Lease',

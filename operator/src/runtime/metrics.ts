@@ -1,4 +1,5 @@
 // The operator's metrics. The names follow controller-runtime, so that its dashboards and alerts work.
+import type { KubernetesClientOptions } from '@kellet/kubernetes';
 import { collectDefaultMetrics, Counter, Gauge, Histogram, Registry } from 'prom-client';
 
 /** Result of a reconcile: the label `result`. */
@@ -70,5 +71,19 @@ export function createMetrics(): Metrics {
       'found',
     ]),
     eventsDropped: counter('kellet_operator_events_dropped_total', 'Kubernetes Events that were not written'),
+  };
+}
+
+/** Returns a wrapper of the Kubernetes client's requests that counts them by response. */
+export function countRequests({ clientRequests }: Pick<Metrics, 'clientRequests'>): KubernetesClientOptions['around'] {
+  return async ({ method, url: { host } }, exchange) => {
+    let code = '<error>';
+    try {
+      const response = await exchange();
+      code = String(response.statusCode);
+      return response;
+    } finally {
+      clientRequests.inc({ code, method, host });
+    }
   };
 }

@@ -4,12 +4,11 @@ import { readFileSync, writeFileSync, mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect } from 'chai';
+import { KubernetesClient, type KubernetesObject, resourceFor } from '@kellet/kubernetes';
 import { systemClock, type Clock } from './clock.ts';
-import { KubernetesClient } from './kubernetes-client.ts';
 import { createLogger } from './logger.ts';
 import { createMetrics } from './metrics.ts';
 import { Reflector } from './reflector.ts';
-import type { KubernetesObject, Resource } from './resource.ts';
 import { ReplayServer, type Answer } from './testing/replay-server.ts';
 
 interface Recorded {
@@ -33,7 +32,7 @@ interface Event {
   object: ConfigMap;
 }
 
-const configMaps: Resource = { group: '', version: 'v1', plural: 'configmaps', kind: 'ConfigMap', namespaced: true };
+const configMaps = resourceFor('v1', 'ConfigMap');
 
 const eventsOf = ({ body }: Recorded): Event[] =>
   body

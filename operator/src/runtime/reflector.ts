@@ -3,14 +3,21 @@
 // Guarantees: the resourceVersion of a cached object never decreases; each change is reported once; an object that was
 // deleted and recreated with the same name is reported as deleted and added; changes missed while not watching are
 // reported after the next list. It lists again only if the server no longer has its position (410).
+import {
+  failureOf,
+  isOlder,
+  keyOf,
+  keyText,
+  type KubernetesClient,
+  KubernetesError,
+  type KubernetesObject,
+  type Resource,
+  type WatchEvent,
+} from '@kellet/kubernetes';
 import { Backoff, type BackoffBounds } from './backoff.ts';
 import { sleep, type Clock } from './clock.ts';
-import { jsonLines } from './json-lines.ts';
-import type { KubernetesClient } from './kubernetes-client.ts';
-import { isExpired, KubernetesError, type Status } from './kubernetes-error.ts';
 import type { Logger } from './logger.ts';
 import type { Metrics } from './metrics.ts';
-import { isOlder, keyOf, keyText, type KubernetesObject, type Resource } from './resource.ts';
 
 /** A change of a cached object. `previous` is the previous state. */
 export type Change<T> =
@@ -30,16 +37,11 @@ export interface ReflectorOptions<T> {
   pageSize?: number;
   /** Minimum duration of a watch in seconds; the client requests one to two times as long (default 300). */
   watchSeconds?: number;
-  /** Milliseconds without data after which a connection is dead; bookmarks arrive every minute (default 150 000). */
+  /** Milliseconds without data after which a connection is dead (default: the client's). */
   idleMs?: number;
   /** Delays after failures (default 250 ms, doubling up to 15 s). */
   backoff?: BackoffBounds;
 }
-
-type WatchEvent<T> =
-  | { type: 'ADDED' | 'MODIFIED' | 'DELETED'; object: T }
-  | { type: 'BOOKMARK'; object: KubernetesObject }
-  | { type: 'ERROR'; object: Status };
 
 /** Watched cache of one kind's objects. */
 export class Reflector<T extends KubernetesObject> {
@@ -100,7 +102,7 @@ export class Reflector<T extends KubernetesObject> {
 
   private async recover(error: unknown, signal: AbortSignal): Promise<void> {
     const { logger, metrics, resource, clock } = this.options;
-    if (isExpired(error)) {
+    if (failureOf(error) === 'expired') {
       this.resourceVersion = undefined;
       metrics.watchRestarts.inc({ resource: resource.plural, cause: 'expired' });
       logger.info({ resource: resource.plural }, 'the resource version has expired: listing again');
@@ -127,7 +129,7 @@ export class Reflector<T extends KubernetesObject> {
     do {
       const query = { limit: this.pageSize, continue: page, labelSelector };
       const list = await client.list<T>(resource, '', query, signal).catch((error: unknown) => {
-        if (page !== undefined && isExpired(error)) this.pageSize = undefined;
+        if (page !== undefined && failureOf(error) === 'expired') this.pageSize = undefined;
         throw error;
       });
       for (const object of list.items) seen.set(keyText(keyOf(object)), object);
@@ -142,27 +144,17 @@ export class Reflector<T extends KubernetesObject> {
   }
 
   private async watch(signal: AbortSignal): Promise<void> {
-    const { client, resource, clock, labelSelector, watchSeconds = 300, idleMs = 150_000 } = this.options;
-    const ended = new AbortController();
-    const either = AbortSignal.any([signal, ended.signal]);
+    const { client, resource, clock, labelSelector, watchSeconds = 300, idleMs } = this.options;
     const started = clock.monotonic();
     let events = 0;
-    const idle = new IdleGuard(clock, idleMs, () => ended.abort(new Error(`no data for ${idleMs} ms`)));
-    try {
-      const query = {
-        resourceVersion: this.resourceVersion,
-        allowWatchBookmarks: true,
-        timeoutSeconds: Math.ceil(watchSeconds * (1 + clock.random())),
-        labelSelector,
-      };
-      const chunks = await client.watch(resource, '', query, either);
-      for await (const event of jsonLines<WatchEvent<T>>(idle.through(chunks))) {
-        this.take(event);
-        events += 1;
-      }
-    } finally {
-      idle.stop();
-      ended.abort();
+    const query = {
+      resourceVersion: this.resourceVersion,
+      timeoutSeconds: Math.ceil(watchSeconds * (1 + clock.random())),
+      labelSelector,
+    };
+    for await (const event of client.watch<T>(resource, '', query, signal, idleMs)) {
+      this.take(event);
+      events += 1;
     }
     // Servers end watches after a while, but a watch that ends at once is a failure and needs a backoff.
     if (events === 0 && clock.monotonic() - started < 1000) throw new Error('the server ended the watch immediately');
@@ -170,7 +162,6 @@ export class Reflector<T extends KubernetesObject> {
   }
 
   private take(event: WatchEvent<T>): void {
-    if (event.type === 'ERROR') throw new KubernetesError(event.object.code ?? 500, event.object);
     const key = keyText(keyOf(event.object));
     if (event.type === 'DELETED') this.remove(key, event.object);
     else if (event.type !== 'BOOKMARK') this.put(key, event.object);
@@ -209,33 +200,6 @@ export class Reflector<T extends KubernetesObject> {
       const { resource, logger } = this.options;
       logger.error({ resource: resource.plural, error }, 'a change handler threw');
     }
-  }
-}
-
-/** Calls back when a stream has been idle for too long, because a half-open connection never ends. */
-class IdleGuard {
-  private readonly clock: Clock;
-  private readonly milliseconds: number;
-  private readonly onIdle: () => void;
-  private cancel: () => void;
-
-  constructor(clock: Clock, milliseconds: number, onIdle: () => void) {
-    this.clock = clock;
-    this.milliseconds = milliseconds;
-    this.onIdle = onIdle;
-    this.cancel = clock.schedule(onIdle, milliseconds);
-  }
-
-  async *through(chunks: AsyncIterable<Buffer>): AsyncGenerator<Buffer> {
-    for await (const chunk of chunks) {
-      this.stop();
-      this.cancel = this.clock.schedule(this.onIdle, this.milliseconds);
-      yield chunk;
-    }
-  }
-
-  stop(): void {
-    this.cancel();
   }
 }
 
