@@ -53,6 +53,7 @@ describe('a plan and a creation', function () {
         ['way-back', 'fw', 'available'],
         ['software', 'sw', 'available'],
         ['old', 'fw', 'deprecated'],
+        ['vanishing', 'fw', 'available'],
         ['uploading', 'fw', 'uploading'],
         ['rejected', 'fw', 'rejected'],
         ['other-device-type', 'fw', 'available', { device_type: 'pump' }],
@@ -271,6 +272,27 @@ describe('a plan and a creation', function () {
       );
     });
   }
+
+  it('name a package that is deleted meanwhile as the request does', async () => {
+    for (const [field, body] of [
+      ['package_id', { packageId: id('package', 'vanishing') }],
+      ['rollback_package_id', { rollbackPackageId: id('package', 'vanishing') }],
+    ] as const) {
+      for (const work of [plan, make]) {
+        const setDeleted = (tx: { query(text: string): Promise<unknown> }, value: string) =>
+          tx.query(`UPDATE ota_packages SET deleted_at = ${value} WHERE name = 'vanishing'`);
+        await test.database.system((tx) => setDeleted(tx, 'NULL'));
+        const outcome = await test.database.system(async (tx) => {
+          await setDeleted(tx, 'now()');
+          const refused = refusalOf(work(body));
+          // The request has read the package, and its judgement waits for the row.
+          await new Promise((resolve) => setTimeout(resolve, 1000));
+          return { refused };
+        });
+        expect(await outcome.refused).to.equal(`NOT_FOUND ${field} not found`);
+      }
+    }
+  });
 
   it('agree on a canary that takes several transactions to schedule', async () => {
     const profileId = id('profile', 'large');

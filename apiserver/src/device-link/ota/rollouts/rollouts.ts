@@ -28,7 +28,7 @@ import type { Clock } from '../../../platform/clock.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
 import { retryConflicts } from '../../../platform/database/retry-conflicts.ts';
 import { enumFilter } from '../../../platform/enums.ts';
-import { alreadyExists, failedPrecondition, invalidArgument, notFound } from '../../../platform/errors.ts';
+import { alreadyExists, failedPrecondition, invalidArgument, KelletError, notFound } from '../../../platform/errors.ts';
 import { isId, randomToken, rolloutId } from '../../../platform/ids.ts';
 import type { Paging } from '../../../platform/paging.ts';
 import type { CallContext } from '../../../platform/rpc.ts';
@@ -54,7 +54,7 @@ import {
 } from './rollout-state.ts';
 import { findRollout, getRollout, listRollouts, lockRollout, saveRollout } from './rollout-store.ts';
 import { placeOf } from './scheduling.ts';
-import { lacksSignature } from '../packages/signature-policy.ts';
+import { lacksSignature } from '../packages/signature.ts';
 import { rolloutProblem } from './rollout-validation.ts';
 
 type Rollout = MessageInitShape<typeof RolloutSchema>;
@@ -90,9 +90,17 @@ export class Rollouts {
   /** Creates the custom resource and schedules the canary; see OtaService.CreateRollout. */
   async create(request: CreateRolloutRequest, context: CallContext): Promise<Rollout> {
     const resource = await this.wanted(request, context.tenantId);
-    return this.writer.create(context, resource, async (tx, id) =>
+    const created = this.writer.create(context, resource, async (tx, id) =>
       toRollout(await getRollout(tx, context.tenantId, id)),
     );
+    return created.catch((error: unknown) => this.rethrow(error, request, context.tenantId));
+  }
+
+  /** Throws an error of a creation. What was deleted meanwhile is named as the request names it, not by its resource. */
+  private async rethrow(error: unknown, request: CreateRolloutRequest, tenantId: string): Promise<never> {
+    const refusal = error instanceof RefusalError ? refusalError('OtaRollout', error) : error;
+    if (refusal instanceof KelletError && refusal.code === 'NOT_FOUND') await this.wanted(request, tenantId);
+    throw refusal;
   }
 
   /** The resource that a request asks for. Throws INVALID_ARGUMENT, NOT_FOUND or ALREADY_EXISTS naming the field. */
@@ -163,9 +171,7 @@ export class Rollouts {
       .tenant(tenantId, (tx) =>
         this.applier.judge(tx, tenantId, foreseen.spec.value as OtaRolloutSpec, workingCopyId(foreseen), profile),
       )
-      .catch((error: unknown) => {
-        throw error instanceof RefusalError ? refusalError(resource.kind, error) : error;
-      });
+      .catch((error: unknown) => this.rethrow(error, request, tenantId));
     const eligible = cohort.devices.length;
     let scheduled = 0;
     let seconds = 0;
