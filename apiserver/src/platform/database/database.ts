@@ -1,4 +1,5 @@
 // PostgreSQL: one pool, with reads and transactions scoped to a tenant or to the system, and notifications.
+import { setTimeout as sleep } from 'node:timers/promises';
 import type { Attributes } from '@opentelemetry/api';
 import pg from 'pg';
 import { connectionOptions, cutOff, prepareSession } from './connection.ts';
@@ -49,6 +50,9 @@ const answerMilliseconds = 2000;
 /** Timeout of a ping. */
 const pingMilliseconds = 2000;
 
+/** Default of `outcomeMilliseconds`. */
+const defaultOutcomeMilliseconds = 30_000;
+
 /** Interval and timeout of the heartbeat on a listening connection. */
 const defaultHeartbeatMilliseconds = 3_000;
 
@@ -57,6 +61,11 @@ const defaultHeartbeatMilliseconds = 3_000;
 const begin: Statement = { text: 'BEGIN' };
 const commit: Statement = { text: 'COMMIT' };
 const rollback: Statement = { text: 'ROLLBACK' };
+
+// The id by which the server knows a transaction that has written something, even after its connection is lost.
+const transactionId = named('transaction', 'SELECT pg_current_xact_id_if_assigned()::text AS id');
+const reads = /^\s*(select|show|set)\b/i;
+const mayWrite = ({ text }: Statement): boolean => !reads.test(text);
 
 // Settings hold until the transaction ends, as with SET LOCAL, so they work through a pooler. They travel with the
 // first statements, so they cost no round trip. A statement of this form is parsed only once.
@@ -90,6 +99,8 @@ export interface DatabaseOptions {
   /** Statement timeout of loops. */
   readonly loopMilliseconds?: number;
   readonly heartbeatMilliseconds?: number;
+  /** How long to ask whether a transaction was committed whose COMMIT got no response. */
+  readonly outcomeMilliseconds?: number;
   /** Observes the statements of reads and transactions. */
   readonly slowStatements?: SlowStatements;
 }
@@ -106,6 +117,7 @@ export class Database {
   private readonly systemReadScope: Statement;
   private readonly systemBounds: readonly Statement[];
   private readonly heartbeatMilliseconds: number;
+  private readonly outcomeMilliseconds: number;
   private readonly slowStatements: SlowStatements | undefined;
   // Separate names, so that no plan is made for one role and used by another.
   private readonly tenantNames = new StatementNames('tenant');
@@ -131,6 +143,7 @@ export class Database {
     this.systemReadScope = setting({ ...readSettings, ...bounds });
     this.systemBounds = systemBoundsOf(this.loopMilliseconds);
     this.heartbeatMilliseconds = options.heartbeatMilliseconds ?? defaultHeartbeatMilliseconds;
+    this.outcomeMilliseconds = options.outcomeMilliseconds ?? defaultOutcomeMilliseconds;
     this.slowStatements = options.slowStatements;
     // The pool awaits it, though pg's types do not say so.
     const onConnect = (client: pg.ClientBase): unknown => prepareSession(client, this.statementMilliseconds);
@@ -149,7 +162,8 @@ export class Database {
 
   /**
    * Runs `work` in one transaction as the role `kellet_tenant`: row-level security limits it to the tenant's rows,
-   * whatever its queries omit. Throws UNAVAILABLE if the database cannot be reached.
+   * whatever its queries omit. Throws UNAVAILABLE if the database cannot be reached, in which case nothing was changed,
+   * and DEADLINE_EXCEEDED if it was lost while committing and did not come back to tell the outcome.
    */
   async tenant<T>(tenantId: string, work: (tx: Transaction) => Promise<T>): Promise<T> {
     checkTenantId(tenantId);
@@ -282,25 +296,37 @@ export class Database {
     let isOpen = false;
     let hasFailed = false;
     let broken: Error | undefined;
-    const queue = new StatementQueue(async (statements) => {
+    let id: string | undefined;
+    let lostCommit: Error | undefined;
+    const queue = new StatementQueue(async (requested) => {
       // The failed statement may be the one that opens the transaction: later ones would run outside of it, across
       // tenants.
       if (hasFailed) throw new Error('a statement of the transaction has failed: none can follow');
       const wasOpen = isOpen;
       isOpen = true;
+      const asksId = id === undefined && requested.some(mayWrite);
+      const statements = asksId ? [...requested, transactionId] : requested;
       try {
-        if (wasOpen) return await this.send(client, [], statements, timeout);
-        return await this.open(client, opening, statements, timeout);
+        const results = wasOpen
+          ? await this.send(client, [], statements, timeout)
+          : await this.open(client, opening, statements, timeout);
+        if (asksId) id = (results.pop()!.rows[0]!['id'] as string | null) ?? undefined;
+        return results;
       } catch (error) {
         hasFailed = true;
         throw error;
       }
     });
+    let result: T;
     try {
-      const result = await work(queue);
+      result = await work(queue);
       queue.end();
-      if (isOpen) await this.send(client, [], [hasFailed ? rollback : commit], timeout);
-      return result;
+      if (isOpen) {
+        await this.send(client, [], [hasFailed ? rollback : commit], timeout).catch((error: unknown) => {
+          if (hasFailed || id === undefined || !isConnectionError(error)) throw error;
+          broken = lostCommit = error as Error;
+        });
+      }
     } catch (error) {
       queue.end();
       if (isConnectionError(error)) {
@@ -313,6 +339,40 @@ export class Database {
       throw error;
     } finally {
       client.release(broken);
+    }
+    if (lostCommit) await this.confirm(id!, lostCommit);
+    return result;
+  }
+
+  /**
+   * Returns if a transaction whose COMMIT got no response was committed. Throws UNAVAILABLE if it was not, and
+   * DEADLINE_EXCEEDED if the database does not come back in time to tell.
+   */
+  private async confirm(id: string, lost: Error): Promise<void> {
+    const deadline = performance.now() + this.outcomeMilliseconds;
+    for (let delay = 25; performance.now() < deadline; delay = Math.min(2 * delay, 1000)) {
+      const status = await this.statusOf(id);
+      if (status === 'committed') return;
+      if (status === 'aborted') throw unavailable('the database is unavailable', lost);
+      await sleep(delay, undefined, { ref: false });
+    }
+    const message = 'the database did not confirm the change in time: it may have been made';
+    throw new KelletError('DEADLINE_EXCEEDED', message, { cause: lost });
+  }
+
+  /** Returns whether a transaction was committed; undefined while it is in progress or the database is away. */
+  private async statusOf(id: string): Promise<'committed' | 'aborted' | undefined> {
+    try {
+      const { rows } = await this.systemRead((tx) =>
+        tx.query<{ status: string | null }>('SELECT pg_xact_status($1::text::xid8) AS status', [id]),
+      );
+      const status = rows[0]!.status;
+      return status === 'committed' || status === 'aborted' ? status : undefined;
+    } catch (error) {
+      // A server that was promoted without having received the transaction has not given out its id yet.
+      if (sqlState(error) === '22023') return 'aborted';
+      if (error instanceof KelletError) return undefined;
+      throw error;
     }
   }
 

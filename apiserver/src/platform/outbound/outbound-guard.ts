@@ -3,6 +3,7 @@
 import dns from 'node:dns';
 import { isIP, type LookupFunction } from 'node:net';
 import os from 'node:os';
+import { dnsNames } from './dns-names.ts';
 import type { OutboundHosts, OutboundTarget } from './outbound-addresses.ts';
 
 /** The host of a URL has no address, or one that must not be connected to. Does not reveal which. */
@@ -27,13 +28,19 @@ const interfacesMilliseconds = 10_000;
 export class OutboundGuard {
   private readonly hosts: OutboundHosts;
   private readonly resolve: Resolve;
+  private readonly resolveListed: Resolve;
   private readonly interfaces: () => readonly string[];
   private own: readonly string[] = [];
   private ownUntil = -Infinity;
 
+  /**
+   * `resolve` resolves names; by default, those that tenants choose by DNS queries and those of listed hosts as the
+   * machine does (/etc/hosts, search domains).
+   */
   constructor(hosts: OutboundHosts, options: { resolve?: Resolve; interfaces?: () => readonly string[] } = {}) {
     this.hosts = hosts;
-    this.resolve = options.resolve ?? dns.lookup;
+    this.resolve = options.resolve ?? dnsNames();
+    this.resolveListed = options.resolve ?? dns.lookup;
     this.interfaces = options.interfaces ?? interfaceAddresses;
   }
 
@@ -56,8 +63,9 @@ export class OutboundGuard {
    */
   lookupFor(url: URL): LookupFunction {
     const target = targetOf(url);
+    const resolve = this.hosts.isListed(target) ? this.resolveListed : this.resolve;
     return (name, options, done) => {
-      this.resolve(name, { ...options, all: true }, (error, addresses) => {
+      resolve(name, { ...options, all: true }, (error, addresses) => {
         if (error || addresses.length === 0 || addresses.some(({ address }) => !this.allows(target, address))) {
           return done(new BlockedAddressError(target.host), '', 0);
         }
