@@ -19,12 +19,13 @@ rmSync(folder, { recursive: true, force: true });
 mkdirSync(folder, { recursive: true });
 run('node_modules/.bin/tsc', '--project', 'kubectl/tsconfig.package.json');
 cpSync(join(folder, 'compiled/kubectl/src'), join(folder, 'src'), { recursive: true });
-cpSync(join(folder, 'compiled/crds/src'), join(folder, 'node_modules/@kellet/crds/src'), { recursive: true });
+for (const name of ['crds', 'kubernetes']) {
+  const target = join(folder, 'node_modules/@kellet', name);
+  cpSync(join(folder, 'compiled', name, 'src'), join(target, 'src'), { recursive: true });
+  const described = { name: `@kellet/${name}`, type: 'module', exports: './src/index.js' };
+  writeFileSync(join(target, 'package.json'), JSON.stringify(described));
+}
 rmSync(join(folder, 'compiled'), { recursive: true });
-writeFileSync(
-  join(folder, 'node_modules/@kellet/crds/package.json'),
-  JSON.stringify({ name: '@kellet/crds', type: 'module', exports: './src/index.js' }),
-);
 writeFileSync(join(folder, 'package.json'), JSON.stringify({ ...manifest, private: true }, undefined, 2));
 cpSync(join(root, 'LICENSE'), join(folder, 'LICENSE'));
 writeFileSync(join(folder, 'kubectl-kellet'), "#!/usr/bin/env node\nimport './src/main.js';\n");

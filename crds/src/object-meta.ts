@@ -10,6 +10,15 @@ export interface OwnerReference {
   blockOwnerDeletion?: boolean;
 }
 
+/** An entry of metadata.managedFields: which fields a manager owns, and through which operation. */
+export interface ManagedFields {
+  manager?: string;
+  operation?: 'Apply' | 'Update';
+  subresource?: string;
+  /** A tree of `f:<field>` keys. */
+  fieldsV1?: Record<string, unknown>;
+}
+
 /** Standard object metadata as returned by the API server. */
 export interface ObjectMeta {
   name: string;
@@ -26,4 +35,5 @@ export interface ObjectMeta {
   annotations?: Record<string, string>;
   finalizers?: string[];
   ownerReferences?: OwnerReference[];
+  managedFields?: ManagedFields[];
 }

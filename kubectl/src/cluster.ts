@@ -1,52 +1,39 @@
-// Client of the Kubernetes API with the user's kubeconfig: simple requests and watches.
-import http from 'node:http';
-import https, { type RequestOptions } from 'node:https';
-import { KubeConfig } from '@kubernetes/client-node';
-import { group, plurals, version, type Kind } from '@kellet/crds';
-import { connectionProblem, PluginError } from './errors.ts';
+// The Kubernetes API as the user of the kubeconfig, with errors for users.
+import type { Kind } from '@kellet/crds';
+import {
+  customResources,
+  KubeConfig,
+  KubernetesClient,
+  KubernetesError,
+  type Failure,
+  type KubernetesObject,
+  type ObjectList,
+  type Query,
+  type Resource,
+  type WatchEvent,
+} from '@kellet/kubernetes';
+import { connectionProblem, PluginError, type Outcome } from './errors.ts';
 
-/** Any object of the Kubernetes API. */
-export interface KubernetesObject {
-  readonly apiVersion?: string;
-  readonly kind?: string;
-  readonly metadata: {
-    readonly name: string;
-    readonly namespace?: string;
-    readonly uid?: string;
-    readonly resourceVersion?: string;
-    readonly generation?: number;
-    readonly creationTimestamp?: string;
-    readonly deletionTimestamp?: string;
-    readonly annotations?: Readonly<Record<string, string>>;
-    readonly managedFields?: unknown;
-  };
-}
+const outcomes: Readonly<Partial<Record<Failure, Outcome>>> = {
+  noCredential: 'denied',
+  unauthenticated: 'denied',
+  forbidden: 'denied',
+  notFound: 'notFound',
+  alreadyExists: 'precondition',
+  conflict: 'precondition',
+  unreachable: 'unavailable',
+  unknownOutcome: 'unavailable',
+  throttled: 'unavailable',
+  serverError: 'unavailable',
+};
 
-/** A list as returned by the API server. */
-export interface KubernetesList<T> {
-  readonly metadata: { readonly resourceVersion: string };
-  readonly items: readonly T[];
-}
+/** A failed request to the API server. */
+export class ClusterError extends PluginError {
+  readonly failure: Failure;
 
-/** Watch event. */
-export interface WatchEvent<T> {
-  readonly type: 'ADDED' | 'MODIFIED' | 'DELETED' | 'BOOKMARK' | 'ERROR';
-  readonly object: T;
-}
-
-/** Error response of the API server. */
-export class KubernetesRefusal extends PluginError {
-  /** HTTP status. */
-  readonly status: number;
-
-  constructor(status: number, message: string, hint?: string) {
-    const outcome = { 404: 'notFound', 401: 'denied', 403: 'denied', 409: 'precondition' } as const;
-    super(
-      outcome[status as keyof typeof outcome] ?? (status >= 500 || status === 429 ? 'unavailable' : 'failed'),
-      message,
-      hint,
-    );
-    this.status = status;
+  constructor(failure: Failure, message: string, hint?: string) {
+    super(outcomes[failure] ?? 'failed', message, hint);
+    this.failure = failure;
   }
 }
 
@@ -58,25 +45,21 @@ export interface ClusterOptions {
   readonly timeoutMilliseconds: number;
 }
 
-/** Returns the path of a kind's collection or of an object, in a namespace or, if it is undefined, in all. */
-export function resourcePath(kind: Kind, namespace: string | undefined, name = ''): string {
-  const scope = namespace === undefined ? '' : `/namespaces/${encodeURIComponent(namespace)}`;
-  return `/apis/${group}/${version}${scope}/${plurals[kind]}${name ? `/${encodeURIComponent(name)}` : ''}`;
-}
-
 /** A cluster and namespace, accessed as the user of the kubeconfig. */
 export class Cluster {
   readonly config: KubeConfig;
   readonly namespace: string;
-  readonly server: string;
-  private readonly timeoutMilliseconds: number;
+  private readonly client: KubernetesClient;
 
-  private constructor(config: KubeConfig, server: string, options: ClusterOptions) {
+  private constructor(config: KubeConfig, options: ClusterOptions) {
     this.config = config;
-    this.server = server.replace(/\/+$/, '');
     const context = config.getContextObject(config.getCurrentContext());
     this.namespace = options.namespace ?? context?.namespace ?? 'default';
-    this.timeoutMilliseconds = options.timeoutMilliseconds;
+    this.client = new KubernetesClient({
+      config,
+      userAgent: 'kubectl-kellet',
+      timeoutMs: options.timeoutMilliseconds,
+    });
   }
 
   /** Loads the kubeconfig. Throws PluginError if it cannot be read or lacks the context. */
@@ -103,114 +86,93 @@ export class Cluster {
       }
       config.setCurrentContext(options.context);
     }
-    const cluster = config.getCurrentCluster();
-    if (!cluster) throw new PluginError('failed', 'the kubeconfig has no current context', 'use --context NAME');
-    return new Cluster(config, cluster.server, options);
+    if (!config.getCurrentCluster())
+      throw new PluginError('failed', 'the kubeconfig has no current context', 'use --context NAME');
+    return new Cluster(config, options);
   }
 
-  /** Reads an object or a list. Throws KubernetesRefusal, or PluginError `unavailable`. */
-  get<T>(path: string): Promise<T> {
-    return this.request<T>('GET', path);
+  /** Reads an object. Throws ClusterError, like all methods. */
+  get<T extends KubernetesObject>(resource: Resource, name: string, namespace = this.namespace): Promise<T> {
+    return this.attempt(this.client.get<T>(resource, namespace, name));
   }
 
-  /** Creates an object. Throws like get. */
-  post<T>(path: string, body: object): Promise<T> {
-    return this.request<T>('POST', path, body);
+  /** Reads a resource of the namespace; if it does not exist, the error names it as `what` and contains the hint. */
+  async read<T extends KubernetesObject>(
+    kind: Kind,
+    name: string,
+    hint?: string,
+    what = `${kind} ${name}`,
+  ): Promise<T> {
+    try {
+      return await this.get<T>(customResources[kind], name);
+    } catch (error) {
+      // An error with a hint of its own is not about the resource.
+      if (!(error instanceof ClusterError) || error.failure !== 'notFound' || error.hint) throw error;
+      throw new PluginError('notFound', `${what} not found in namespace ${this.namespace}`, hint);
+    }
+  }
+
+  /** Reads a collection of the namespace. */
+  list<T extends KubernetesObject>(
+    resource: Resource,
+    query: Query = {},
+    namespace = this.namespace,
+  ): Promise<ObjectList<T>> {
+    return this.attempt(this.client.list<T>(resource, namespace, query));
   }
 
   /**
-   * Watches a collection from a version until the server ends the watch or `signal` aborts. Throws KubernetesRefusal
-   * 410 if the version is too old, and PluginError `unavailable` if the connection is lost.
+   * Watches a collection of the namespace from query.resourceVersion until the server ends the watch or `signal` aborts.
+   * Throws ClusterError `expired` if the version is too old.
    */
-  async *watch<T>(path: string, from: string, signal: AbortSignal): AsyncGenerator<WatchEvent<T>> {
-    const query = `${path.includes('?') ? '&' : '?'}watch=true&allowWatchBookmarks=true&resourceVersion=${from}`;
-    const response = await this.open('GET', `${path}${query}`, undefined, signal);
-    if (response.statusCode !== 200) throw refusal(response.statusCode ?? 0, await textOf(response));
-    let rest = '';
+  async *watch<T extends KubernetesObject>(
+    resource: Resource,
+    query: Query,
+    signal: AbortSignal,
+  ): AsyncGenerator<WatchEvent<T>> {
     try {
-      for await (const chunk of response.setEncoding('utf8') as AsyncIterable<string>) {
-        const lines = (rest + chunk).split('\n');
-        rest = lines.pop()!;
-        for (const line of lines) {
-          const event = JSON.parse(line) as WatchEvent<T>;
-          if (event.type === 'ERROR') {
-            const { code = 500, message = '' } = event.object as { code?: number; message?: string };
-            throw new KubernetesRefusal(code, message);
-          }
-          yield event;
-        }
-      }
+      yield* this.client.watch<T>(resource, this.namespace, query, signal);
     } catch (error) {
-      if (signal.aborted) return;
-      throw error instanceof PluginError ? error : this.away(error);
-    } finally {
-      response.destroy();
+      if (!signal.aborted) throw this.explain(error);
     }
   }
 
-  private async request<T>(method: string, path: string, body?: object): Promise<T> {
-    const response = await this.open(method, path, body, AbortSignal.timeout(this.timeoutMilliseconds));
-    const text = await textOf(response).catch((error: unknown) => {
-      throw this.away(error);
-    });
-    const status = response.statusCode ?? 0;
-    if (status < 200 || status > 299) throw refusal(status, text);
-    return JSON.parse(text) as T;
+  /** Creates a token of a service account. */
+  createToken(...parameters: Parameters<KubernetesClient['createToken']>): Promise<string> {
+    return this.attempt(this.client.createToken(...parameters));
   }
 
-  private async open(method: string, path: string, body: object | undefined, signal: AbortSignal) {
-    const options: RequestOptions = { method, signal };
+  /** Returns the version of the API server. */
+  async version(): Promise<string> {
+    const request = this.client.request<{ gitVersion: string }>({ method: 'GET', path: '/version' });
+    return (await this.attempt(request)).gitVersion;
+  }
+
+  private async attempt<T>(request: Promise<T>): Promise<T> {
     try {
-      // Runs credential plugins and refreshes tokens as necessary.
-      await this.config.applyToHTTPSOptions(options);
+      return await request;
     } catch (error) {
-      throw new PluginError('denied', `cannot get the kubeconfig's credential: ${connectionProblem(error)}`);
+      throw this.explain(error);
     }
-    options.headers = {
-      ...(options.headers as Record<string, string> | undefined),
-      accept: 'application/json',
-      'user-agent': 'kubectl-kellet',
-      ...(body === undefined ? {} : { 'content-type': 'application/json' }),
-    };
-    const url = new URL(this.server + path);
-    if (url.protocol === 'http:') delete options.agent;
-    return new Promise<http.IncomingMessage>((resolve, reject) => {
-      const request = (url.protocol === 'http:' ? http : https).request(url, options, resolve);
-      request.once('error', (error) => reject(this.away(error)));
-      request.end(body && JSON.stringify(body));
-    });
   }
 
-  private away(error: unknown): PluginError {
-    return new PluginError(
-      'unavailable',
-      `the cluster at ${this.server} cannot be reached: ${connectionProblem(error)}`,
-      'check it: kubectl cluster-info',
-    );
+  private explain(error: unknown): unknown {
+    if (!(error instanceof KubernetesError)) return error;
+    const { failure, message, cause } = error;
+    if (failure === 'noCredential') {
+      return new ClusterError(failure, `cannot get the kubeconfig's credential: ${connectionProblem(cause)}`);
+    }
+    if (failure === 'unreachable' || failure === 'unknownOutcome') {
+      const text = `the cluster at ${this.client.server} cannot be reached: ${connectionProblem(cause)}`;
+      return new ClusterError(failure, text, 'check it: kubectl cluster-info');
+    }
+    if (failure === 'unauthenticated') {
+      return new ClusterError(failure, 'the cluster does not accept the credential of the kubeconfig', 'sign in again');
+    }
+    if (failure === 'notFound' && /could not find the requested resource|page not found/.test(message)) {
+      const text = 'the cluster does not know the resources of kellet.dev';
+      return new ClusterError(failure, text, 'install the chart charts/kellet');
+    }
+    return new ClusterError(failure, message);
   }
-}
-
-async function textOf(response: http.IncomingMessage): Promise<string> {
-  const chunks: Buffer[] = [];
-  for await (const chunk of response as AsyncIterable<Buffer>) chunks.push(chunk);
-  return Buffer.concat(chunks).toString('utf8');
-}
-
-function refusal(status: number, text: string): KubernetesRefusal {
-  let message = text.trim().slice(0, 200);
-  try {
-    message = (JSON.parse(text) as { message?: string }).message ?? message;
-  } catch {
-    // Not an error of the API server but of a proxy.
-  }
-  if (status === 401)
-    return new KubernetesRefusal(401, 'the cluster does not accept the credential of the kubeconfig', 'sign in again');
-  if (status === 404 && /could not find the requested resource|page not found/.test(message)) {
-    return new KubernetesRefusal(
-      404,
-      'the cluster does not know the resources of kellet.dev',
-      'install the chart charts/kellet',
-    );
-  }
-  return new KubernetesRefusal(status, message || `the cluster answered ${status}`);
 }

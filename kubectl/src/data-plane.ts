@@ -1,7 +1,7 @@
 // Client of the data plane's REST API, with a dedicated service account token of the cluster (audience kellet).
 import http from 'node:http';
 import https from 'node:https';
-import { KubernetesRefusal, type Cluster } from './cluster.ts';
+import { ClusterError, type Cluster } from './cluster.ts';
 import { chooseEndpoint, readAnnotation, type EndpointHints } from './endpoint.ts';
 import { connectionProblem, PluginError, type Outcome } from './errors.ts';
 import { findTarget, portForwardAgent } from './port-forward.ts';
@@ -148,26 +148,21 @@ export class DataPlane {
   private async currentToken(): Promise<string> {
     if (this.token && this.token.until > Date.now()) return this.token.text;
     const { namespace, name } = this.options.account;
-    const path = `/api/v1/namespaces/${encodeURIComponent(namespace)}/serviceaccounts/${encodeURIComponent(name)}/token`;
-    const body = {
-      apiVersion: 'authentication.k8s.io/v1',
-      kind: 'TokenRequest',
-      spec: { audiences: ['kellet'], expirationSeconds: tokenSeconds },
-    };
+    const spec = { audiences: ['kellet'], expirationSeconds: tokenSeconds };
     try {
-      const { status } = await this.cluster.post<{ status: { token: string } }>(path, body);
-      this.token = { text: status.token, until: Date.now() + (tokenSeconds - 60) * 1000 };
-      return status.token;
+      const text = await this.cluster.createToken(namespace, name, spec);
+      this.token = { text, until: Date.now() + (tokenSeconds - 60) * 1000 };
+      return text;
     } catch (error) {
-      if (!(error instanceof KubernetesRefusal)) throw error;
-      if (error.status === 404) {
+      if (!(error instanceof ClusterError)) throw error;
+      if (error.failure === 'notFound') {
         throw new PluginError(
           'notFound',
           `service account ${name} not found in namespace ${namespace}`,
           'make it as examples/kubectl-access.yaml does, or name another: --service-account [NAMESPACE/]NAME',
         );
       }
-      if (error.status === 403) {
+      if (error.failure === 'forbidden') {
         throw new PluginError(
           'denied',
           `not allowed to act as service account ${namespace}/${name}: ${error.message}`,

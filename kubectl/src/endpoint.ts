@@ -1,7 +1,8 @@
 // Locates the data plane: from the command line, else the annotation of the tenant's namespace, else the chart's
 // Service.
 import { endpointAnnotation } from '@kellet/crds';
-import { KubernetesRefusal, type Cluster, type KubernetesObject } from './cluster.ts';
+import { namespaces } from '@kellet/kubernetes';
+import { ClusterError, type Cluster } from './cluster.ts';
 import { PluginError, usageError } from './errors.ts';
 
 /** A base URL, or a Service to forward to. */
@@ -59,13 +60,12 @@ const baseOf = (url: URL): string => `${url.origin}${url.pathname}`.replace(/\/+
 /** Returns the annotation of the tenant's namespace, or undefined if there is none or the namespace may not be read. */
 export async function readAnnotation(cluster: Cluster): Promise<string | undefined> {
   try {
-    const { metadata } = await cluster.get<KubernetesObject>(
-      `/api/v1/namespaces/${encodeURIComponent(cluster.namespace)}`,
-    );
+    const { metadata } = await cluster.get(namespaces, cluster.namespace);
     return metadata.annotations?.[endpointAnnotation];
   } catch (error) {
-    if (error instanceof KubernetesRefusal && error.status === 403) return undefined;
-    if (error instanceof KubernetesRefusal && error.status === 404) {
+    const failure = error instanceof ClusterError ? error.failure : undefined;
+    if (failure === 'forbidden') return undefined;
+    if (failure === 'notFound') {
       throw new PluginError(
         'notFound',
         `namespace ${cluster.namespace} not found`,

@@ -48,6 +48,10 @@ export function connectionProblem(error: unknown): string {
     ECONNRESET: 'connection lost',
     EPIPE: 'connection lost',
     TimeoutError: 'timed out',
+    UND_ERR_BODY_TIMEOUT: 'timed out',
+    UND_ERR_CONNECT_TIMEOUT: 'timed out',
+    UND_ERR_HEADERS_TIMEOUT: 'timed out',
+    UND_ERR_SOCKET: 'connection lost',
   };
   const name = error instanceof Error ? error.name : '';
   return words[code ?? ''] ?? words[name] ?? message ?? String(error);

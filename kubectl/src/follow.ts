@@ -1,7 +1,7 @@
 // Follows a collection: lists, watches, and restarts after interruptions.
 import { setTimeout as sleep } from 'node:timers/promises';
-import type { Cluster, KubernetesList, KubernetesObject } from './cluster.ts';
-import { KubernetesRefusal } from './cluster.ts';
+import { keyOf, keyText, type KubernetesObject, type Query, type Resource } from '@kellet/kubernetes';
+import { ClusterError, type Cluster } from './cluster.ts';
 import { PluginError } from './errors.ts';
 
 const longestDelay = 10_000;
@@ -20,34 +20,34 @@ export interface Follower<T> {
  */
 export async function follow<T extends KubernetesObject>(
   cluster: Cluster,
-  path: string,
+  resource: Resource,
+  query: Query,
   signal: AbortSignal,
   follower: Follower<T>,
 ): Promise<void> {
   const objects = new Map<string, T>();
-  const keyOf = ({ metadata }: T) => `${metadata.namespace ?? ''}/${metadata.name}`;
   let hasListed = false;
   for (let delay = 500; !signal.aborted;) {
     try {
-      const list = await cluster.get<KubernetesList<T>>(path);
+      const list = await cluster.list<T>(resource, query);
       objects.clear();
-      for (const item of list.items) objects.set(keyOf(item), item);
+      for (const item of list.items) objects.set(keyText(keyOf(item)), item);
       hasListed = true;
       delay = 500;
       follower.changed([...objects.values()]);
-      let version = list.metadata.resourceVersion;
+      let { resourceVersion } = list.metadata;
       while (!signal.aborted) {
-        for await (const { type, object } of cluster.watch<T>(path, version, signal)) {
-          version = object.metadata.resourceVersion ?? version;
+        for await (const { type, object } of cluster.watch<T>(resource, { ...query, resourceVersion }, signal)) {
+          resourceVersion = object.metadata.resourceVersion ?? resourceVersion;
           if (type === 'BOOKMARK') continue;
-          if (type === 'DELETED') objects.delete(keyOf(object));
-          else objects.set(keyOf(object), object);
+          if (type === 'DELETED') objects.delete(keyText(keyOf(object)));
+          else objects.set(keyText(keyOf(object)), object);
           follower.changed([...objects.values()]);
         }
       }
     } catch (error) {
       if (signal.aborted) return;
-      const isExpired = error instanceof KubernetesRefusal && error.status === 410;
+      const isExpired = error instanceof ClusterError && error.failure === 'expired';
       if (isExpired) continue;
       if (!hasListed || !(error instanceof PluginError) || error.outcome !== 'unavailable') throw error;
       follower.interrupted(error);

@@ -1,6 +1,6 @@
 // Machine-readable output: JSON, YAML or names.
+import type { KubernetesObject } from '@kellet/kubernetes';
 import { stringify } from 'yaml';
-import type { KubernetesObject } from './cluster.ts';
 import { group } from '@kellet/crds';
 
 /** Formats a value as indented JSON or as YAML. */

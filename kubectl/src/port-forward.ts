@@ -3,10 +3,11 @@
 import http from 'node:http';
 import { Duplex, PassThrough, Writable } from 'node:stream';
 import { PortForward } from '@kubernetes/client-node';
-import { type Cluster, KubernetesRefusal } from './cluster.ts';
+import { pods, services, type KubernetesObject } from '@kellet/kubernetes';
+import { ClusterError, type Cluster } from './cluster.ts';
 import { connectionProblem, PluginError } from './errors.ts';
 
-interface Service {
+interface Service extends KubernetesObject {
   readonly spec: {
     readonly selector?: Readonly<Record<string, string>>;
     readonly ports?: readonly {
@@ -18,8 +19,7 @@ interface Service {
 }
 
 /** Fields of a pod needed to choose one. */
-export interface Pod {
-  readonly metadata: { readonly name: string; readonly deletionTimestamp?: string };
+export interface Pod extends KubernetesObject {
   readonly spec?: {
     readonly containers?: readonly {
       readonly ports?: readonly { readonly name?: string; readonly containerPort: number }[];
@@ -36,7 +36,10 @@ export interface Target {
 }
 
 /** Returns the first ready pod that is not terminating, with its REST port, or undefined. */
-export function choosePod(service: Service, pods: readonly Pod[]): { pod: string; port: number } | undefined {
+export function choosePod(
+  service: Pick<Service, 'spec'>,
+  pods: readonly Pod[],
+): { pod: string; port: number } | undefined {
   const ports = service.spec.ports ?? [];
   const { targetPort, port } = ports.find(({ name }) => name === 'rest') ?? ports[0] ?? { port: 8080 };
   const pod = pods.find(
@@ -55,19 +58,18 @@ export function choosePod(service: Service, pods: readonly Pod[]): { pod: string
 /** Finds a ready pod of a Service. Throws PluginError if there is none or access is denied. */
 export async function findTarget(cluster: Cluster, namespace: string, name: string): Promise<Target> {
   const otherwise = 'name it: --service NAMESPACE/NAME, or the address of the REST API: --server URL';
-  const path = `/api/v1/namespaces/${encodeURIComponent(namespace)}`;
   try {
-    const service = await cluster.get<Service>(`${path}/services/${encodeURIComponent(name)}`);
+    const service = await cluster.get<Service>(services, name, namespace);
     const selector = Object.entries(service.spec.selector ?? {}).map(([key, value]) => `${key}=${value}`);
-    const query = encodeURIComponent(selector.join(','));
-    const { items } = await cluster.get<{ items: Pod[] }>(`${path}/pods?labelSelector=${query}`);
+    const { items } = await cluster.list<Pod>(pods, { labelSelector: selector.join(',') }, namespace);
     const chosen = selector.length > 0 ? choosePod(service, items) : undefined;
     if (!chosen) throw new PluginError('unavailable', `Service ${namespace}/${name} has no ready pod`, otherwise);
     return { namespace, ...chosen };
   } catch (error) {
-    if (!(error instanceof KubernetesRefusal)) throw error;
-    if (error.status === 404) throw new PluginError('notFound', `Service ${namespace}/${name} not found`, otherwise);
-    if (error.status === 403) {
+    if (!(error instanceof ClusterError)) throw error;
+    if (error.failure === 'notFound')
+      throw new PluginError('notFound', `Service ${namespace}/${name} not found`, otherwise);
+    if (error.failure === 'forbidden') {
       throw new PluginError(
         'denied',
         `not allowed to port-forward to Service ${namespace}/${name}: ${error.message}`,

@@ -1,6 +1,6 @@
 // Looks up a rollout's custom resource and id by name.
 import type { OtaRollout } from '@kellet/crds';
-import { KubernetesRefusal, resourcePath, type Cluster } from './cluster.ts';
+import type { Cluster } from './cluster.ts';
 import { PluginError, usageError } from './errors.ts';
 import { messageOf } from './format/rollout.ts';
 
@@ -16,15 +16,8 @@ export function rolloutName(text: string): string {
 /** Reads a rollout. Throws PluginError `notFound`. */
 export async function readRollout(cluster: Cluster, text: string): Promise<OtaRollout> {
   const name = rolloutName(text);
-  try {
-    return await cluster.get<OtaRollout>(resourcePath('OtaRollout', cluster.namespace, name));
-  } catch (error) {
-    if (error instanceof KubernetesRefusal && error.status === 404 && !error.hint) {
-      const hint = `list them: kubectl kellet status rollouts -n ${cluster.namespace}`;
-      throw new PluginError('notFound', `rollout ${name} not found in namespace ${cluster.namespace}`, hint);
-    }
-    throw error;
-  }
+  const hint = `list them: kubectl kellet status rollouts -n ${cluster.namespace}`;
+  return cluster.read<OtaRollout>('OtaRollout', name, hint, `rollout ${name}`);
 }
 
 /** Returns the id of a rollout in the data plane. Throws PluginError `precondition` if it has none yet. */

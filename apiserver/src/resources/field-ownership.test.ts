@@ -1,5 +1,6 @@
+import type { ManagedFields } from '@kellet/crds';
 import { expect } from 'chai';
-import type { KubernetesObject, ManagedFields } from '../platform/kubernetes/kubernetes.ts';
+import type { KubernetesObject } from '../platform/kubernetes/kubernetes.ts';
 import { foreignManager } from './field-ownership.ts';
 
 const entry = (manager: string, operation: 'Apply' | 'Update', ...parents: string[]): ManagedFields => ({

@@ -1,8 +1,8 @@
 // Who owns which top-level field of a resource's spec, read from metadata.managedFields, and what that means for a change
 // through REST: kellet-api never takes a field from another manager (DECISIONS 19).
-import { apiFieldManager, createdByApi, createdByLabel, operatorFieldManager } from '@kellet/crds';
+import { apiFieldManager, createdByApi, createdByLabel, type ManagedFields, operatorFieldManager } from '@kellet/crds';
 import type { KubernetesError } from '@kellet/kubernetes';
-import type { KubernetesObject, ManagedFields } from '../platform/kubernetes/kubernetes.ts';
+import type { KubernetesObject } from '../platform/kubernetes/kubernetes.ts';
 
 type Object = KubernetesObject<unknown>;
 

@@ -1,11 +1,10 @@
 import { expect } from 'chai';
-import type { KubernetesResource } from '../kubernetes-client.ts';
-import { openKubernetes } from '../kubernetes-client.ts';
+import { Manifests, type Manifest } from './manifests.ts';
 import { startKubernetes } from '../stack.ts';
 import { isAlive, withFolder } from '../testing/scratch.ts';
 import { waitUntil } from '../wait.ts';
 
-const tenant = (name: string, spec: object): KubernetesResource => {
+const tenant = (name: string, spec: object): Manifest => {
   return { apiVersion: 'kellet.dev/v1alpha1', kind: 'Tenant', metadata: { name }, spec };
 };
 
@@ -17,7 +16,7 @@ describe('stack: control plane', function () {
       const environment = { KELLET_USE_CLUSTER: undefined };
       const kubernetes = await startKubernetes({ stateFolder, environment });
       try {
-        const client = openKubernetes(kubernetes.kubeconfig);
+        const client = new Manifests(kubernetes.kubeconfig);
         const spec = {
           adminPasswordSecretRef: { namespace: 'default', name: 'secret' },
           adminEmail: 'admin@acme.test',

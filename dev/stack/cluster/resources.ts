@@ -4,8 +4,7 @@ import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { crdManifests, endpointAnnotation } from '@kellet/crds';
 import { parse, parseAllDocuments } from 'yaml';
-import type { KubernetesResource } from '../kubernetes-client.ts';
-import { openKubernetes } from '../kubernetes-client.ts';
+import { Manifests, type Manifest } from './manifests.ts';
 import { checkout } from '../paths.ts';
 import { waitUntil } from '../wait.ts';
 
@@ -37,9 +36,9 @@ export interface Resources {
 
 /** Opens the cluster of a kubeconfig. */
 export function openResources(kubeconfig: string): Resources {
-  const client = openKubernetes(kubeconfig);
+  const client = new Manifests(kubeconfig);
 
-  async function waitForCondition(object: KubernetesResource, type: string, signal?: AbortSignal): Promise<void> {
+  async function waitForCondition(object: Manifest, type: string, signal?: AbortSignal): Promise<void> {
     const check = async () => {
       const { status, metadata } = await client.read(object);
       const condition = status?.conditions?.find((candidate) => candidate.type === type);
@@ -54,7 +53,7 @@ export function openResources(kubeconfig: string): Resources {
   return {
     async applyDefinitions() {
       const files = await Promise.all(Object.values(crdManifests()).map((path) => readFile(path, 'utf8')));
-      const definitions = files.map((text) => parse(text) as KubernetesResource);
+      const definitions = files.map((text) => parse(text) as Manifest);
       await Promise.all(definitions.map((definition) => client.apply(definition)));
       await Promise.all(definitions.map((definition) => waitForCondition(definition, 'Established')));
     },
@@ -87,7 +86,7 @@ export function openResources(kubeconfig: string): Resources {
       await client.apply({ apiVersion: 'v1', kind: 'Namespace', metadata });
       for (const file of ['kubectl/roles.yaml', 'examples/kubectl-access.yaml']) {
         for (const document of parseAllDocuments(await readFile(join(checkout, file), 'utf8'))) {
-          await client.apply(document.toJS() as KubernetesResource);
+          await client.apply(document.toJS() as Manifest);
         }
       }
     },

@@ -3,7 +3,7 @@
 import { readFile, rename, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { parse, parseAllDocuments, stringify } from 'yaml';
-import { openKubernetes, type KubernetesResource } from '../kubernetes-client.ts';
+import { Manifests, type Manifest } from './manifests.ts';
 import { checkout } from '../paths.ts';
 import { systemNamespace } from './resources.ts';
 
@@ -27,16 +27,16 @@ export async function serviceAccountKubeconfig(
   folder: string,
   service: ServiceName,
 ): Promise<string> {
-  const client = openKubernetes(adminKubeconfig);
+  const client = new Manifests(adminKubeconfig);
   const account = { kind: 'ServiceAccount', name: `kellet-${service}`, namespace: systemNamespace };
   await client.apply({
     apiVersion: 'v1',
     kind: account.kind,
     metadata: { name: account.name, namespace: account.namespace },
   });
-  const manifests = async (file: string): Promise<KubernetesResource[]> =>
+  const manifests = async (file: string): Promise<Manifest[]> =>
     parseAllDocuments(await readFile(join(checkout, service, file), 'utf8')).map(
-      (document) => document.toJS() as KubernetesResource,
+      (document) => document.toJS() as Manifest,
     );
   if (service === 'operator') {
     for (const object of await manifests('admission-policy.yaml')) await client.apply(object);

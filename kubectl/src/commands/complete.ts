@@ -1,8 +1,9 @@
 // __complete: prints completions for the cursor position. Called by the completion scripts and kubectl; never fails or
 // blocks.
-import { Cluster, resourcePath, type KubernetesList, type KubernetesObject } from '../cluster.ts';
-import { candidates, completionAnswer, directives } from '../completion.ts';
 import type { Kind } from '@kellet/crds';
+import { customResources, namespaces, type Resource } from '@kellet/kubernetes';
+import { Cluster } from '../cluster.ts';
+import { candidates, completionAnswer, directives } from '../completion.ts';
 import { kindWords, shownKinds } from './status-target.ts';
 
 const timeoutMilliseconds = 2000;
@@ -39,15 +40,11 @@ export async function complete(words: readonly string[]): Promise<string> {
 }
 
 async function lookUp(cluster: Cluster, lookup: string, current: string): Promise<readonly string[]> {
-  const names = async (kind: Kind) => {
-    const { items } = await cluster.get<KubernetesList<KubernetesObject>>(resourcePath(kind, cluster.namespace));
-    return items.map(({ metadata }) => metadata.name);
-  };
+  const namesOf = async (resource: Resource) =>
+    (await cluster.list(resource)).items.map(({ metadata }) => metadata.name);
+  const names = (kind: Kind) => namesOf(customResources[kind]);
   if (lookup === 'contexts') return cluster.config.getContexts().map(({ name }) => name);
-  if (lookup === 'namespaces') {
-    const { items } = await cluster.get<KubernetesList<KubernetesObject>>('/api/v1/namespaces');
-    return items.map(({ metadata }) => metadata.name);
-  }
+  if (lookup === 'namespaces') return namesOf(namespaces);
   if (lookup === 'rollouts') return names('OtaRollout');
   if (lookup === 'packages') return names('OtaPackage');
   const [word, slash] = current.split(/(\/)/);

@@ -3,8 +3,9 @@
 import { readFile } from 'node:fs/promises';
 import { text } from 'node:stream/consumers';
 import type { DeviceProfile, OtaPackage, OtaRollout, OtaRolloutSpec } from '@kellet/crds';
+import type { KubernetesObject } from '@kellet/kubernetes';
 import { parseAllDocuments } from 'yaml';
-import { KubernetesRefusal, resourcePath, type Cluster } from '../cluster.ts';
+import type { Cluster } from '../cluster.ts';
 import { PluginError, usageError, type Outcome } from '../errors.ts';
 import { formatDuration } from '../format/duration.ts';
 import { formatTable } from '../format/table.ts';
@@ -100,25 +101,13 @@ export function formatPlan(plan: Plan, paint: Paint): string {
   return `${plan.eligible} devices are eligible\n\n${table}${excluded && `\nexcluded:\n${excluded}`}`;
 }
 
-async function idOf<T extends { status?: object }>(
+async function idOf<T extends KubernetesObject>(
   cluster: Cluster,
   kind: 'OtaPackage' | 'DeviceProfile',
   name: string,
   read: (resource: T) => string | undefined,
 ): Promise<string> {
-  let resource: T;
-  try {
-    resource = await cluster.get<T>(resourcePath(kind, cluster.namespace, name));
-  } catch (error) {
-    if (!(error instanceof KubernetesRefusal) || error.status !== 404 || error.hint) throw error;
-    const where = `in the namespace ${cluster.namespace}`;
-    throw new PluginError(
-      'notFound',
-      `${kind} ${name} not found ${where}`,
-      'apply it first: a plan uses the applied resources',
-    );
-  }
-  const id = read(resource);
+  const id = read(await cluster.read<T>(kind, name, 'apply it first: a plan uses the applied resources'));
   if (id) return id;
   const hint = `see: kubectl kellet status ${kind.toLowerCase()}/${name}`;
   throw new PluginError('precondition', `${kind} ${name} has not been applied to the data plane yet`, hint);

@@ -1,7 +1,7 @@
 // status: uses only the custom resources, so it works while the data plane is unavailable.
 import type { OtaRollout } from '@kellet/crds';
 import { apiVersion } from '@kellet/crds';
-import { KubernetesRefusal, resourcePath, type KubernetesList, type KubernetesObject } from '../cluster.ts';
+import { customResources, type KubernetesObject } from '@kellet/kubernetes';
 import { PluginError, type Outcome } from '../errors.ts';
 import { follow } from '../follow.ts';
 import { resourceDetails, resourceHeadings, resourceRow, type Conditioned } from '../format/resource.ts';
@@ -50,7 +50,8 @@ export async function runStatus(session: Session): Promise<Outcome> {
   const format = session.option('output');
   if (target.name !== undefined) {
     const [kind] = target.kinds;
-    const object = await readObject(session, kind, target.name);
+    const hint = `list them: kubectl kellet status all -n ${cluster.namespace}`;
+    const object = await cluster.read<Resource>(kind, target.name, hint);
     if (format === 'json' || format === 'yaml') terminal.write(formatValue(shownObject(object), format));
     else if (format === 'name') terminal.write(`${qualifiedName(kind, object.metadata.name)}\n`);
     else terminal.write(statusDetails(kind, object, session.view()));
@@ -58,7 +59,7 @@ export async function runStatus(session: Session): Promise<Outcome> {
   }
   const lists = await Promise.all(
     target.kinds.map(async (kind) => {
-      const { items } = await cluster.get<KubernetesList<Resource>>(resourcePath(kind, cluster.namespace));
+      const { items } = await cluster.list<Resource>(customResources[kind]);
       // List items lack apiVersion and kind.
       return [kind, items.map((item) => ({ ...item, apiVersion, kind }))] as const;
     }),
@@ -72,16 +73,6 @@ export async function runStatus(session: Session): Promise<Outcome> {
     terminal.say(`no Kellet resources found in namespace ${cluster.namespace}; use -n NAME for another one`);
   } else terminal.write(statusTables(new Map(lists), format === 'wide', session.view()));
   return 'ok';
-}
-
-async function readObject({ cluster }: Session, kind: StatusKind, name: string): Promise<Resource> {
-  try {
-    return await cluster.get<Resource>(resourcePath(kind, cluster.namespace, name));
-  } catch (error) {
-    if (!(error instanceof KubernetesRefusal) || error.status !== 404 || error.hint) throw error;
-    const hint = `list them: kubectl kellet status all -n ${cluster.namespace}`;
-    throw new PluginError('notFound', `${kind} ${name} not found in namespace ${cluster.namespace}`, hint);
-  }
 }
 
 /** Follows the selected objects until interrupted or, for a single rollout, until it ends. */
@@ -143,12 +134,11 @@ async function watchStatus(session: Session): Promise<Outcome> {
     hasSeen = true;
   };
 
-  const selector =
-    target.name === undefined ? '' : `?fieldSelector=${encodeURIComponent(`metadata.name=${target.name}`)}`;
+  const query = { fieldSelector: target.name && `metadata.name=${target.name}` };
   // Ages and soak times advance even if nothing changes.
   const clock = isDrawn ? setInterval(draw, 1000) : undefined;
   const follows = target.kinds.map((kind) =>
-    follow<Resource>(cluster, resourcePath(kind, cluster.namespace) + selector, signal, {
+    follow<Resource>(cluster, customResources[kind], query, signal, {
       changed: (items) => {
         const objects = items.map((item) => ({ ...item, apiVersion, kind }));
         resources.set(kind, objects);

@@ -4,7 +4,6 @@ import { open, type FileHandle } from 'node:fs/promises';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { OtaPackage } from '@kellet/crds';
 import { numberOption } from '../arguments.ts';
-import { KubernetesRefusal, resourcePath } from '../cluster.ts';
 import type { DataPlane } from '../data-plane.ts';
 import { PluginError, usageError, type Outcome } from '../errors.ts';
 import { formatBar } from '../format/bar.ts';
@@ -76,12 +75,7 @@ export async function runUpload(session: Session): Promise<Outcome> {
   const { cluster, dataPlane, line, terminal } = session;
   const [name, path] = line.args as [string, string];
   const packageName = nameOfPackage(name);
-  const resource = await cluster
-    .get<OtaPackage>(resourcePath('OtaPackage', cluster.namespace, packageName))
-    .catch((error: unknown) => {
-      if (!(error instanceof KubernetesRefusal) || error.status !== 404 || error.hint) throw error;
-      throw new PluginError('notFound', `OtaPackage ${packageName} not found in namespace ${cluster.namespace}`);
-    });
+  const resource = await cluster.read<OtaPackage>('OtaPackage', packageName);
   const partSize = (numberOption(line, 'part-size', 1, 64) ?? 4) * 1024 * 1024;
   const file = await open(path).catch((error: Error) => {
     throw new PluginError('failed', `${path} cannot be read: ${error.message}`);

@@ -11,7 +11,7 @@ export async function runVersion(session: Session): Promise<Outcome> {
   };
   let kubernetes: string | undefined;
   try {
-    kubernetes = (await session.cluster.get<{ gitVersion: string }>('/version')).gitVersion;
+    kubernetes = await session.cluster.version();
   } catch (error) {
     if (!(error instanceof PluginError)) throw error;
   }

@@ -9,7 +9,7 @@ import { systemClock, type Clock } from './clock.ts';
 import { createLogger } from './logger.ts';
 import { createMetrics } from './metrics.ts';
 import { Reflector } from './reflector.ts';
-import { ReplayServer, type Answer } from './testing/replay-server.ts';
+import { ReplayServer, type Answer } from '../../../kubernetes/src/testing/replay-server.ts';
 
 interface Recorded {
   status: number;

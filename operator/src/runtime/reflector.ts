@@ -173,7 +173,7 @@ export class Reflector<T extends KubernetesObject> {
 
   private put(key: string, object: T): void {
     // managedFields are never read, and are often the largest part of an object.
-    delete (object.metadata as { managedFields?: unknown }).managedFields;
+    delete object.metadata.managedFields;
     const previous = this.objects.get(key);
     if (previous?.metadata.uid === object.metadata.uid) {
       if (previous?.metadata.resourceVersion === object.metadata.resourceVersion) return;

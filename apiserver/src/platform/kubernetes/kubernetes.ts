@@ -7,20 +7,11 @@ import type { Logger } from '../observability/logger.ts';
 import { traceRequestTo } from '../outbound/outgoing-call.ts';
 import { traceHeaders } from '../observability/tracing.ts';
 
-/** An entry of metadata.managedFields: which fields a manager owns, and through which operation. */
-export interface ManagedFields {
-  readonly manager?: string;
-  readonly operation?: 'Apply' | 'Update';
-  readonly subresource?: string;
-  /** A tree of `f:<field>` keys. */
-  readonly fieldsV1?: Record<string, unknown>;
-}
-
 /** A custom resource as returned by the API server. */
 export interface KubernetesObject<Spec = Record<string, unknown>> {
   readonly apiVersion: string;
   readonly kind: string;
-  readonly metadata: ObjectMeta & { readonly managedFields?: readonly ManagedFields[] };
+  readonly metadata: ObjectMeta;
   readonly spec: Spec;
 }
 
