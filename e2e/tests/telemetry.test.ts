@@ -138,7 +138,7 @@ describe('telemetry', () => {
       [5, 'INVALID_ARGUMENT'],
       [6, 'NOT_FOUND'],
     ]);
-    expect(answer.errors![0]!.message).to.contain('temperature');
+    expect(response.errors![0]!.message).to.contain('temperature');
     expect(await history(device.deviceId)).to.have.length(1);
   });
 
