@@ -1,4 +1,4 @@
-// The port every process has for its keepers: metrics, liveness and readiness (API.md, ports).
+// The port of every process for operations: metrics, liveness and readiness.
 import { once } from 'node:events';
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { answerHealth, answerJson, notFoundRoute } from './gateway/http/cold-routes.ts';

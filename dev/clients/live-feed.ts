@@ -68,8 +68,8 @@ export class LiveFeed {
   /** Subscribes to a device's points. Resolves on confirmation. */
   async watch(deviceId: string): Promise<void> {
     this.send({ subscribe: 'telemetry.live', device_id: deviceId });
-    const answer = await this.until((message) => message.subscribed !== undefined || message.error !== undefined);
-    if (answer.error) throw new Error(`${answer.error.code}: ${answer.error.message}`);
+    const reply = await this.until((message) => message.subscribed !== undefined || message.error !== undefined);
+    if (reply.error) throw new Error(`${reply.error.code}: ${reply.error.message}`);
   }
 
   /** Returns the received points of a device. */

@@ -43,15 +43,15 @@ export async function applyQuickstart(scene: Scene): Promise<void> {
 export async function claimIdentities(scene: Scene): Promise<void> {
   const { fleet, terminal, promises, provisionKey } = scene;
   terminal.chapter('b', `${fleetSize} devices claim their identities`);
-  const answers = await fleet.claim(provisionKey, (count) => terminal.count('claimed', count, fleetSize));
-  const ids = new Set(answers.map((answer) => answer.device_id));
-  const keys = new Set(answers.map((answer) => answer.api_key).filter((key) => key.startsWith('sk_live_')));
+  const identities = await fleet.claim(provisionKey, (count) => terminal.count('claimed', count, fleetSize));
+  const ids = new Set(identities.map((response) => response.device_id));
+  const keys = new Set(identities.map((response) => response.api_key).filter((key) => key.startsWith('sk_live_')));
   const isEach = ids.size === fleetSize && keys.size === fleetSize;
   promises.observe('claims', isEach, `${ids.size} devices, ${keys.size} keys`);
 
   const device = fleet.devices[0]!;
   const again = await device.claim(provisionKey);
-  const isSame = again.device_id === answers[0]!.device_id && again.api_key === '';
+  const isSame = again.device_id === identities[0]!.device_id && again.api_key === '';
   promises.observe('repeatedClaim', isSame, `same device_id, api_key ${JSON.stringify(again.api_key)}`);
   terminal.say(`   ${device.name} claims again: same device_id, api_key ${JSON.stringify(again.api_key)}`);
 }

@@ -37,8 +37,8 @@ export class ArcProblem extends Error {
   readonly body: ProblemBody;
 
   /**
-   * @param reason goes into `extraInfo`, as given; refusals of a parsed transaction start with `arc error <status>: `
-   * @param txid display hex of the transaction that is refused, once it is known
+   * @param reason goes into `extraInfo` unchanged; refusals of a parsed transaction start with `arc error <status>: `
+   * @param txid display hex of the rejected transaction, once it is known
    */
   constructor(status: ProblemStatus, reason: string, txid: string | null = null) {
     super(reason);

@@ -21,7 +21,7 @@ export interface ArcHeaders {
 /**
  * Reads X-CallbackUrl, X-CallbackToken, X-CallbackBatch, X-FullStatusUpdates, X-WaitFor and X-MaxTimeout.
  * @throws RequestError for a value of the wrong type
- * @throws ArcProblem 400 for a URL, status or timeout that is not taken
+ * @throws ArcProblem 400 for an unsupported URL, status or timeout
  */
 export function parseArcHeaders(header: (name: string) => string | undefined): ArcHeaders {
   const maximumSeconds = wholeNumber('X-MaxTimeout', header('x-maxtimeout')) ?? 5;
@@ -61,9 +61,9 @@ function checkCallbackUrl(url: string): void {
 }
 
 /**
- * The bytes that a body holds, as JSON (`{"rawTx": hex}`, of POST /v1/txs an array of them), as lines of hex, or as
- * they are.
- * @throws RequestError for a body that is no JSON, does not fit, or is of another content type
+ * Returns the bytes of a body given as JSON (`{"rawTx": hex}`, for POST /v1/txs an array of them), as lines of hex, or
+ * as raw bytes.
+ * @throws RequestError for a body that is not JSON, does not match the schema, or has another content type
  * @throws ArcProblem 400 for text that is not hex, and for an empty body
  */
 export function parseArcBody(request: HttpRequest, many: boolean): Uint8Array[] {

@@ -8,7 +8,7 @@ import { parseArcBody, parseArcHeaders, RequestError } from './arc-request.ts';
 import type { ArcHeaders } from './arc-request.ts';
 import { timestamp } from './clock.ts';
 import type { Devchain } from './devchain.ts';
-import type { Answer, HttpRequest } from './http.ts';
+import type { HttpResponse, HttpRequest } from './http.ts';
 import { policy } from './spend-check.ts';
 import { statusRank } from './status.ts';
 import type { TransactionRecord } from './status.ts';
@@ -16,7 +16,7 @@ import { readSubmissions } from './submission.ts';
 import type { ClaimedRoot, Submission } from './submission.ts';
 
 /** Handles a request under `/v1`. */
-export type ArcRoutes = (request: HttpRequest) => Promise<Answer>;
+export type ArcRoutes = (request: HttpRequest) => Promise<HttpResponse>;
 
 /** @param token required bearer token; if undefined, no authentication is required */
 export function createArcRoutes(devchain: Devchain, token: string | undefined): ArcRoutes {
@@ -39,7 +39,7 @@ function isAuthorised(header: string | undefined, token: string): boolean {
   return timingSafeEqual(digest(header ?? ''), digest(`Bearer ${token}`));
 }
 
-async function route(devchain: Devchain, request: HttpRequest): Promise<Answer> {
+async function route(devchain: Devchain, request: HttpRequest): Promise<HttpResponse> {
   const { method, path } = request;
   const [, txid] = /^\/v1\/tx\/([^/]+)$/.exec(path) ?? [];
   if (txid !== undefined && method === 'GET') return { status: 200, body: getTransaction(devchain, txid) };
@@ -60,12 +60,12 @@ async function route(devchain: Devchain, request: HttpRequest): Promise<Answer> 
 }
 
 /** Response to a single transaction, with its own status code. */
-async function postTransaction(devchain: Devchain, request: HttpRequest): Promise<Answer> {
+async function postTransaction(devchain: Devchain, request: HttpRequest): Promise<HttpResponse> {
   const [first] = await postTransactions(devchain, request, false);
   return { status: first!.status, body: first };
 }
 
-type PostResult = ArcProblem['body'] | ReturnType<typeof postAnswer>;
+type PostResult = ArcProblem['body'] | ReturnType<typeof postResponse>;
 
 /** Responses to all transactions of a body: accepted ones first, then rejected ones. */
 async function postTransactions(devchain: Devchain, request: HttpRequest, many: boolean): Promise<PostResult[]> {
@@ -85,7 +85,7 @@ async function postTransactions(devchain: Devchain, request: HttpRequest, many: 
     }
   }
   await waitForAll(devchain, accepted, headers, request.signal);
-  return [...accepted.map((record) => postAnswer(devchain, record)), ...refused.map((problem) => problem.body)];
+  return [...accepted.map((record) => postResponse(devchain, record)), ...refused.map((problem) => problem.body)];
 }
 
 function checkRoots(devchain: Devchain, { txid }: Submission, roots: readonly ClaimedRoot[]): void {
@@ -114,7 +114,7 @@ function getTransaction(devchain: Devchain, txid: string): ReturnType<typeof tra
 }
 
 /** Response to a submission. */
-function postAnswer(devchain: Devchain, record: Readonly<TransactionRecord>) {
+function postResponse(devchain: Devchain, record: Readonly<TransactionRecord>) {
   return { status: 200 as const, title: 'OK', ...transactionFields(devchain, record) };
 }
 

@@ -22,7 +22,7 @@ describe('blocks', () => {
     { now: 1000, times: [], next: 1000 },
     { now: 1000, times: [900, 950], next: 1000 },
     { now: 1000, times: [1500], next: 1501 },
-    // The median of the last eleven is what counts, not the newest.
+    // The median of the last eleven counts, not the newest.
     { now: 1000, times: [9999, ...Array.from({ length: 10 }, (_, i) => 1000 + i), 5000], next: 1006 },
   ]) {
     it(`at ${now} after [${times.join(' ')}] have the time ${next}`, () => {

@@ -11,7 +11,7 @@ import {
   targetOf,
 } from '@kellet/verify';
 
-/** Regtest's difficulty: about every second hash meets it. */
+/** Regtest's difficulty: about half of all hashes meet it. */
 export const REGTEST_BITS = 0x207fffff;
 
 /** Block subsidy in satoshis; it never halves. */
@@ -20,7 +20,7 @@ export const SUBSIDY = 5_000_000_000n;
 /** Number of blocks until coinbase outputs can be spent. */
 export const COINBASE_MATURITY = 100;
 
-/** The first header: that of regtest. */
+/** The genesis header of regtest. */
 export const genesisHeader: Uint8Array = fromHex(
   '01000000' +
     '00'.repeat(32) +
@@ -29,9 +29,9 @@ export const genesisHeader: Uint8Array = fromHex(
 );
 
 /**
- * A raw coinbase transaction.
+ * Builds a raw coinbase transaction.
  * @param height the block's, which comes first in the unlocking script (BIP 34)
- * @param serial how many blocks were known when it was made: keeps coinbases of competing blocks apart
+ * @param serial number of known blocks when it is made, so that coinbases of competing blocks differ
  */
 export function coinbaseTransaction(
   height: number,
@@ -55,7 +55,7 @@ export function coinbaseTransaction(
   });
 }
 
-/** A number ≥ 0 as a script pushes it: little-endian, with room for the sign bit. */
+/** Encodes a number ≥ 0 as a script push: little-endian, with room for the sign bit. */
 function scriptNumber(value: number): Uint8Array {
   const bytes: number[] = [];
   for (let rest = value; rest > 0; rest = Math.floor(rest / 256)) bytes.push(rest % 256);
@@ -63,10 +63,7 @@ function scriptNumber(value: number): Uint8Array {
   return Uint8Array.from(bytes);
 }
 
-/**
- * Searches a nonce.
- * Returns the 80 bytes of a header at or below regtest's target.
- */
+/** Searches a nonce. Returns the 80 bytes of a header at or below regtest's target. */
 export function mineHeader(previousHash: Uint8Array, merkleRoot: Uint8Array, time: number): Uint8Array {
   const target = targetOf(REGTEST_BITS);
   for (let nonce = 0; ; nonce++) {
@@ -75,7 +72,9 @@ export function mineHeader(previousHash: Uint8Array, merkleRoot: Uint8Array, tim
   }
 }
 
-/** The time of the next header: now, but later than the median of the eleven before it, as consensus asks. */
+/**
+ * Returns the time of the next header: now, but later than the median of the eleven before it, as consensus requires.
+ */
 export function nextBlockTime(nowSeconds: number, previousHeaders: readonly Uint8Array[]): number {
   const times = previousHeaders
     .slice(-11)

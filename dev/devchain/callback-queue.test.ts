@@ -10,7 +10,7 @@ function pending(id: number, txid: string, change: Partial<PendingCallback> = {}
   return { id, txid, url: 'http://a/', token: 't', batch: false, at, status: 'MINED', ...none, ...change };
 }
 
-/** What each request of a plan holds: ids sent, ids superseded. */
+/** Returns the content of each request of a plan: ids sent, ids superseded. */
 const shape = (callbacks: PendingCallback[], mayTry?: (callback: PendingCallback) => boolean) =>
   planDeliveries(callbacks, mayTry).map(({ callbacks: sent, superseded }) => [sent.map(({ id }) => id), superseded]);
 

@@ -20,10 +20,7 @@ export interface PendingCallback {
   readonly blockHeight: number;
 }
 
-/**
- * Whether a status is reported: what ends a transaction's way always, what happens on the way only to those who asked
- * for full updates.
- */
+/** Reports whether a status is sent: final ones always, intermediate ones only to subscribers with full updates. */
 export function isReported(status: TransactionStatus, full: boolean): boolean {
   return statusRank[status] >= (full ? statusRank.SEEN_IN_ORPHAN_MEMPOOL : statusRank.REJECTED);
 }
@@ -75,21 +72,21 @@ export class CallbackQueue {
   }
 }
 
-/** Callbacks that go out in one request, and older ones that they make pointless. */
+/** Callbacks sent in one request, and older ones that they supersede. */
 export interface Delivery {
   readonly url: string;
   readonly token: string;
   /** Whether the body is the batched form. */
   readonly batch: boolean;
   readonly callbacks: readonly PendingCallback[];
-  /** Ids of older statuses of the same transactions: never sent, as at the real processor. */
+  /** Ids of older statuses of the same transactions: never sent, as with the real processor. */
   readonly superseded: readonly number[];
 }
 
 /**
- * What one round of sending consists of: the newest status of each transaction for each address, batched where asked.
- * @param mayTry whether it is time to send this one (again); until then its transaction is silent, so that no older
- *   status follows a newer one
+ * Plans one round of sending: the newest status of each transaction for each address, batched if requested.
+ * @param mayTry whether it is time to send this one (again); until then nothing is sent for its transaction, so that no
+ * older status follows a newer one
  */
 export function planDeliveries(
   due: readonly PendingCallback[],

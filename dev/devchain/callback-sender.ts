@@ -1,6 +1,6 @@
-// Sends callbacks in rounds as ARC does: a 5xx (or any answer but 2xx) is tried again for about 20 s, a connection that
-// is refused is given up at once. Signed with X-ARC-Signature where there is a secret: the real processor signs nothing
-// and needs a small relay in front for that.
+// Sends callbacks in rounds as ARC does: a 5xx (or any status but 2xx) is retried for about 20 s, a refused connection
+// is given up at once. Signed with X-ARC-Signature if a secret is set: the real processor does not sign and needs a
+// small relay in front for that.
 import { createHmac } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { planDeliveries } from './callback-queue.ts';
@@ -9,15 +9,15 @@ import type { Faults } from './faults.ts';
 
 const RETRY_MILLISECONDS = 2000;
 const GIVE_UP_MILLISECONDS = 20_000;
-const ANSWER_MILLISECONDS = 5000;
+const RESPONSE_TIMEOUT_MILLISECONDS = 5000;
 
-/** What the sender works with. */
+/** Dependencies of the sender. */
 export interface CallbackSenderOptions {
   readonly queue: CallbackQueue;
   readonly faults: () => Readonly<Faults>;
   readonly secret: string | undefined;
   readonly intervalMilliseconds: number;
-  /** The BUMP (hex) of a transaction in a block, stale or not. */
+  /** Returns the BUMP (hex) of a transaction in a block, stale or not. */
   readonly merklePath: (blockHash: string, txid: string) => string;
   /** Called with the ids of callbacks that need no more sending. */
   readonly settle: (ids: readonly number[]) => void;
@@ -66,9 +66,7 @@ export class CallbackSender {
     this.running ??= this.run();
   }
 
-  /**
-   * Ends after the round under way, whose requests are cut off; what was not delivered is sent after the next start.
-   */
+  /** Ends after the running round, whose requests are aborted; undelivered callbacks are sent after the next start. */
   async stop(): Promise<void> {
     this.stopping.abort();
     await this.running;
@@ -120,11 +118,11 @@ export class CallbackSender {
     if (delivery.token !== '') headers.authorization = `Bearer ${delivery.token}`;
     if (this.options.secret !== undefined) headers['x-arc-signature'] = arcSignature(this.options.secret, body);
     for (let copy = 0; copy < copies; copy++) {
-      const signal = AbortSignal.any([this.stopping.signal, AbortSignal.timeout(ANSWER_MILLISECONDS)]);
+      const signal = AbortSignal.any([this.stopping.signal, AbortSignal.timeout(RESPONSE_TIMEOUT_MILLISECONDS)]);
       try {
-        const answer = await fetch(delivery.url, { method: 'POST', headers, body, signal });
-        await answer.body?.cancel();
-        if (!answer.ok) return 'try again';
+        const response = await fetch(delivery.url, { method: 'POST', headers, body, signal });
+        await response.body?.cancel();
+        if (!response.ok) return 'try again';
       } catch {
         return 'give up';
       }

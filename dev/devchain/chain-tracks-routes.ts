@@ -14,9 +14,9 @@ import type { ServerResponse } from 'node:http';
 import { concatBytes, parseHeader, toDisplayHex } from '@kellet/verify';
 import type { Block, Chain } from './chain.ts';
 import type { Devchain, Reorganisation } from './devchain.ts';
-import type { Answer, HttpRequest } from './http.ts';
+import type { HttpResponse, HttpRequest } from './http.ts';
 
-/** The most headers in one answer. */
+/** Maximum number of headers in one response. */
 const MAXIMUM_HEADERS = 2000;
 
 const KEEP_ALIVE_MILLISECONDS = 15_000;
@@ -36,13 +36,13 @@ export function headerJson(block: Block) {
   };
 }
 
-/** Answers one request; undefined when the path is none of these. */
-export function answerChainTracks(chain: Chain, request: HttpRequest): Answer | undefined {
+/** Returns the response to a request, or undefined for an unknown path. */
+export function handleChainTracks(chain: Chain, request: HttpRequest): HttpResponse | undefined {
   if (request.method !== 'GET') return undefined;
   const path = request.path.replace(/^\/v2(?=\/)/, '');
   const [, kind, key = ''] = /^\/header\/(height|hash)\/([^/]+)$/.exec(path) ?? [];
-  if (kind === 'height') return headerAnswer(chain, key, byHeight(chain, key.replace(/\.bin$/, '')));
-  if (kind === 'hash') return headerAnswer(chain, key, byHash(chain, key.replace(/\.bin$/, '')));
+  if (kind === 'height') return headerResponse(chain, key, byHeight(chain, key.replace(/\.bin$/, '')));
+  if (kind === 'hash') return headerResponse(chain, key, byHash(chain, key.replace(/\.bin$/, '')));
   switch (path) {
     case '/network':
       return { status: 200, body: { network: 'regtest' } };
@@ -50,10 +50,10 @@ export function answerChainTracks(chain: Chain, request: HttpRequest): Answer | 
       return { status: 200, body: { height: chain.tip.height }, headers: noCache };
     case '/tip':
     case '/tip.bin':
-      return headerAnswer(chain, path, chain.tip);
+      return headerResponse(chain, path, chain.tip);
     case '/headers':
     case '/headers.bin':
-      return headersAnswer(chain, request.query, path.endsWith('.bin'));
+      return headersResponse(chain, request.query, path.endsWith('.bin'));
     default:
       return undefined;
   }
@@ -61,18 +61,18 @@ export function answerChainTracks(chain: Chain, request: HttpRequest): Answer | 
 
 const noCache = { 'cache-control': 'no-cache' };
 
-function byHeight(chain: Chain, text: string): Block | Answer | undefined {
+function byHeight(chain: Chain, text: string): Block | HttpResponse | undefined {
   const height = unsigned(text);
   return height === undefined ? invalid('Invalid height parameter') : chain.at(height);
 }
 
-function byHash(chain: Chain, text: string): Block | Answer | undefined {
+function byHash(chain: Chain, text: string): Block | HttpResponse | undefined {
   if (!/^[0-9a-f]{64}$/i.test(text)) return invalid('Invalid hash parameter');
   const block = chain.block(text.toLowerCase());
   return block !== undefined && chain.isActive(block) ? block : undefined;
 }
 
-function headerAnswer(chain: Chain, key: string, found: Block | Answer | undefined): Answer {
+function headerResponse(chain: Chain, key: string, found: Block | HttpResponse | undefined): HttpResponse {
   if (found === undefined) return { status: 404, body: { error: 'Header not found' } };
   if ('status' in found) return found;
   return {
@@ -82,7 +82,7 @@ function headerAnswer(chain: Chain, key: string, found: Block | Answer | undefin
   };
 }
 
-function headersAnswer(chain: Chain, query: URLSearchParams, counted: boolean): Answer {
+function headersResponse(chain: Chain, query: URLSearchParams, counted: boolean): HttpResponse {
   const [heightText, countText] = [query.get('height') ?? '', query.get('count') ?? ''];
   if (heightText === '' || countText === '') return invalid('Missing height or count parameter');
   const height = unsigned(heightText);
@@ -99,7 +99,7 @@ function headersAnswer(chain: Chain, query: URLSearchParams, counted: boolean): 
   };
 }
 
-function invalid(error: string): Answer {
+function invalid(error: string): HttpResponse {
   return { status: 400, body: { error } };
 }
 
@@ -107,12 +107,12 @@ function unsigned(text: string): number | undefined {
   return /^\d{1,10}$/.test(text) && Number(text) <= 0xffff_ffff ? Number(text) : undefined;
 }
 
-/** What lies a hundred blocks deep does not change any more. */
+/** Blocks below a depth of a hundred do not change any more. */
 function cacheFor(chain: Chain, height: number): Record<string, string> {
   return height + 100 < chain.tip.height ? { 'cache-control': 'public, max-age=3600' } : noCache;
 }
 
-/** The two event streams. It takes devchain's listeners for itself. */
+/** The two event streams. Uses devchain's listeners. */
 export class HeaderStreams {
   private readonly chain: Chain;
   private readonly tip = new Set<ServerResponse>();
@@ -129,7 +129,7 @@ export class HeaderStreams {
     }, KEEP_ALIVE_MILLISECONDS);
   }
 
-  /** Opens a stream on a response; false when the path is none. */
+  /** Opens a stream on a response; returns false for an unknown path. */
   open(path: string, response: ServerResponse): boolean {
     const name = path.replace(/^\/v2(?=\/)/, '');
     const clients = name === '/tip/stream' ? this.tip : name === '/reorg/stream' ? this.reorg : undefined;

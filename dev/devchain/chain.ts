@@ -29,19 +29,21 @@ export interface Coin {
   readonly isCoinbase: boolean;
 }
 
-/** The key of an output: `txid:index`. */
+/** Returns the key of an output: `txid:index`. */
 export function outpoint(txid: string, index: number): string {
   return `${txid}:${index}`;
 }
 
-/** The outputs that a transaction spends, as keys. */
+/** Returns the keys of the outputs that a transaction spends. */
 export function spentOutpoints(record: Pick<TransactionRecord, 'transaction'>): string[] {
   return record.transaction.inputs.map((input) =>
     outpoint(toDisplayHex(input.previousTxid), input.previousOutputIndex),
   );
 }
 
-/** The chain of blocks with its coins. `connect` and `disconnect` trust their callers: blocks are checked when made. */
+/**
+ * The chain of blocks with its coins. `connect` and `disconnect` do not check blocks, which are checked when created.
+ */
 export class Chain {
   private readonly blocks = new Map<string, Block>();
   private readonly active: Block[] = [];
@@ -73,28 +75,28 @@ export class Chain {
     return this.coins.size;
   }
 
-  /** Expected hashes behind the whole chain. */
+  /** Expected number of hashes of the whole chain. */
   get work(): bigint {
     return this.active.reduce((sum, block) => sum + workOf(parseHeader(block.header).bits), 0n);
   }
 
-  /** The block of the chain at a height. */
+  /** Returns the block of the chain at a height. */
   at(height: number): Block | undefined {
     return this.active[height];
   }
 
-  /** The Merkle root (display hex) of the block at a height. */
+  /** Returns the Merkle root (display hex) of the block at a height. */
   merkleRootAt(height: number): string | undefined {
     const block = this.active[height];
     return block === undefined ? undefined : toDisplayHex(parseHeader(block.header).merkleRoot);
   }
 
-  /** The last headers of the chain, at most that many, lowest first. */
+  /** Returns up to this many last headers of the chain, lowest first. */
   latestHeaders(count: number): Uint8Array[] {
     return this.active.slice(-count).map((block) => block.header);
   }
 
-  /** A block by its hash (display hex), also a stale one. */
+  /** Returns a block by its hash (display hex), also a stale one. */
   block(hash: string): Block | undefined {
     return this.blocks.get(hash);
   }
@@ -107,7 +109,7 @@ export class Chain {
     return this.coins.get(key);
   }
 
-  /** Unspent outputs with this locking script, oldest first. */
+  /** Returns unspent outputs with this locking script, oldest first. */
   coinsOf(lockingScript: Uint8Array): { key: string; coin: Coin }[] {
     const script = toHex(lockingScript);
     return [...this.coins]
@@ -137,7 +139,7 @@ export class Chain {
   }
 
   /**
-   * Takes the tip off: its outputs vanish and what it had spent is unspent again.
+   * Removes the tip: its outputs disappear, and the outputs that it spent are unspent again.
    * @param transaction finds the records of its transactions and of their parents
    */
   disconnect(transaction: (txid: string) => TransactionRecord): Block {
@@ -159,18 +161,18 @@ export class Chain {
     this.coins.set(outpoint(record.txid, index), { ...output, height, isCoinbase: record.isCoinbase });
   }
 
-  /** The BUMP (BRC-74, hex) of a transaction in a block, stale or not. */
+  /** Returns the BUMP (BRC-74, hex) of a transaction in a block, stale or not. */
   bump(block: Block, txid: string): string {
     return toHex(serialiseBump(buildBump(block.height, block.txids.map(fromDisplayHex), block.txids.indexOf(txid))));
   }
 }
 
-/** Reports whether nothing can ever spend an output: OP_FALSE OP_RETURN. */
+/** Reports whether an output is unspendable: OP_FALSE OP_RETURN. */
 function isUnspendable(script: Uint8Array): boolean {
   return script[0] === 0x00 && script[1] === 0x6a;
 }
 
-/** The record of a raw coinbase at a height: mined from the start. */
+/** Returns the record of a raw coinbase at a height: mined from the start. */
 export function coinbaseRecord(
   raw: Uint8Array,
   transaction: TransactionRecord['transaction'],

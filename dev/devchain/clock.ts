@@ -1,8 +1,8 @@
 // Timestamps in the processor's format.
 
 /**
- * Now, RFC 3339 in UTC, with that many decimals of a second at most; trailing zeros are left out. Callbacks and the
- * journal carry microseconds, answers nanoseconds.
+ * Returns the current time, RFC 3339 in UTC, with up to this many decimals of a second and no trailing zeros. Callbacks
+ * and the journal use microseconds, responses nanoseconds.
  */
 export function timestamp(decimals: 6 | 9 = 6): string {
   return formatTimestamp(Date.now(), process.hrtime.bigint(), decimals);

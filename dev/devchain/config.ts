@@ -1,30 +1,30 @@
-// Reads devchain's settings from flags and environment, and refuses what makes no sense.
+// Reads and checks devchain's settings from flags and environment.
 import { readFileSync } from 'node:fs';
 import { parseArgs } from 'node:util';
 
-/** What devchain needs to know before it starts. */
+/** Settings of devchain. */
 export interface Config {
-  /** Port on 127.0.0.1; 0 takes any free one. */
+  /** Port on 127.0.0.1; 0 for any free one. */
   readonly port: number;
-  /** Folder of the journal; made when missing. */
+  /** Folder of the journal; created if missing. */
   readonly directory: string;
   /** How often a block is mined while transactions wait, in milliseconds. */
   readonly blockMilliseconds: number;
   /** How often callbacks are sent, in milliseconds (the real processor: 2000). */
   readonly callbackMilliseconds: number;
-  /** Key of X-ARC-Signature; without one, callbacks carry no signature, as the real processor's. */
+  /** Key of X-ARC-Signature; without one callbacks are not signed, like the real processor's. */
   readonly callbackSecret: string | undefined;
-  /** Bearer token that the processor's routes ask for; without one they are open. */
+  /** Bearer token that the processor's routes require; without one they are open. */
   readonly arcToken: string | undefined;
 }
 
 type Environment = Readonly<Record<string, string | undefined>>;
 
 /**
- * Settings from `KELLET_DEVCHAIN_PORT`, `_DIR`, `_BLOCK_MS`, `_CALLBACK_MS`, `_ARC_TOKEN` and
+ * Returns the settings from `KELLET_DEVCHAIN_PORT`, `_DIR`, `_BLOCK_MS`, `_CALLBACK_MS`, `_ARC_TOKEN` and
  * `KELLET_CALLBACK_HMAC_SECRET` (secrets also as `NAME_FILE`), overridden by `--port`, `--dir`, `--block-ms`,
  * `--callback-ms`.
- * @throws Error naming the setting that is wrong
+ * @throws Error naming the invalid setting
  */
 export function readConfig(argv: readonly string[], environment: Environment): Config {
   const { values } = parseArgs({

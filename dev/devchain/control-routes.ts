@@ -10,7 +10,7 @@ import type { Devchain } from './devchain.ts';
 import { INITIAL_BLOCKS } from './devchain.ts';
 import { parseFaults } from './faults.ts';
 import { parseJson } from './http.ts';
-import type { Answer, HttpRequest } from './http.ts';
+import type { HttpResponse, HttpRequest } from './http.ts';
 import { addressScript, RefusedError } from './miner.ts';
 
 const MAXIMUM_BLOCKS = 1000;
@@ -27,7 +27,7 @@ const methods: Readonly<Record<string, readonly string[]>> = {
 };
 
 /** Handles a request under `/dev`. */
-export function answerControl(devchain: Devchain, request: HttpRequest): Answer {
+export function handleControl(devchain: Devchain, request: HttpRequest): HttpResponse {
   const allowed = methods[request.path];
   if (allowed === undefined) return { status: 404, body: { message: 'no such control route' } };
   if (!allowed.includes(request.method)) {
@@ -71,9 +71,9 @@ function mine(devchain: Devchain, body: Fields) {
 }
 
 function reorganise(devchain: Devchain, body: Fields) {
-  // The first coins stay: nothing deeper than a coinbase's maturity is ever taken back.
-  const deepest = Math.min(MAXIMUM_DEPTH, devchain.ledger.chain.tip.height - INITIAL_BLOCKS + 1);
-  const depth = wholeNumber(body, 'depth', 1, deepest, 1);
+  // The first coins stay: reorganisations never reach below a coinbase's maturity.
+  const maxDepth = Math.min(MAXIMUM_DEPTH, devchain.ledger.chain.tip.height - INITIAL_BLOCKS + 1);
+  const depth = wholeNumber(body, 'depth', 1, maxDepth, 1);
   const doubleSpends = wholeNumber(body, 'double_spends', 0, 1_000_000, 0);
   const { newTip, stale } = devchain.reorganise(depth, doubleSpends);
   return {

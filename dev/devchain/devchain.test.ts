@@ -25,8 +25,8 @@ describe('devchain', () => {
     coins = fund(4, 1000);
   });
 
-  // Whatever a test did: another devchain that reads the same journal stands where this one stands, and the headers,
-  // the blocks and the money hold together.
+  // After every test, another devchain that reads the same journal has the same state, and headers, blocks and money
+  // are consistent.
   afterEach(() => {
     expect(snapshot(new Devchain(memoryJournal(), journal.read(), () => 0))).to.deep.equal(snapshot(devchain));
     checkChain(devchain);
@@ -230,7 +230,7 @@ describe('devchain', () => {
   });
 });
 
-/** Everything that a journal must bring back. */
+/** State that reading the journal must restore. */
 function snapshot({ ledger, callbacks }: Devchain): unknown {
   const { chain, mempool, orphans, transactionCount } = ledger;
   const blocks = Array.from({ length: chain.tip.height + 1 }, (_, height) => chain.at(height)!);

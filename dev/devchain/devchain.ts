@@ -18,7 +18,7 @@ import type { Miner } from './miner.ts';
 import type { TransactionRecord } from './status.ts';
 import type { Submission } from './submission.ts';
 
-/** Blocks that a new chain starts with, so that the miner has money to pay with. */
+/** Number of blocks of a new chain, so that the miner has money to spend. */
 export const INITIAL_BLOCKS = COINBASE_MATURITY + 1;
 
 /** A reorganisation: the old tip, the new one, and the blocks that became stale, highest first. */
@@ -47,10 +47,10 @@ export class Devchain {
   private readonly journal: Journal<DevchainEvent>;
   private readonly miner: Miner;
   private readonly waiters = new Map<string, Set<() => void>>();
-  /** Orphans kept by the fault `orphan_next`, whatever their parents do. */
+  /** Orphans kept by the fault `orphan_next`, even when their parents arrive. */
   private readonly held = new Set<string>();
 
-  /** Takes up where the entries of the journal end; a new chain begins with its first, spendable coins. */
+  /** Continues at the end of the journal; a new chain starts with its first, spendable coins. */
   constructor(journal: Journal<DevchainEvent>, entries: readonly DevchainEvent[], now: () => number) {
     this.journal = journal;
     this.faults = new FaultBoard(now);
@@ -59,7 +59,7 @@ export class Devchain {
       for (const wake of this.waiters.get(record.txid) ?? []) wake();
     });
     const created = entries[0] ?? this.create();
-    if (created.type !== 'created') throw new Error('the journal does not begin with its creation');
+    if (created.type !== 'created') throw new Error('the journal does not start with its creation');
     this.miner = createMiner(created.miner_key);
     for (const event of entries) this.apply(event);
     this.mineInitialBlocks();
@@ -100,8 +100,8 @@ export class Devchain {
   }
 
   /**
-   * Judges a transaction and passes it on; a known one stays as it is and only gains a listener.
-   * @throws ArcProblem when the processor refuses it
+   * Validates and adds a transaction; a known one stays unchanged and only gains a callback subscription.
+   * @throws ArcProblem when the processor rejects it
    */
   submit(submission: Submission, callback: Callback | undefined): Readonly<TransactionRecord> {
     const { txid, raw } = submission;
@@ -117,7 +117,7 @@ export class Devchain {
     return this.ledger.transaction(txid)!;
   }
 
-  /** Lets a counted fault, if one is asked for, change what happens to a new transaction. */
+  /** Applies a counted fault, if one is active, to a new transaction. */
   private strike({ txid, transaction }: Submission, event: Submitted): Submitted[] {
     switch (this.faults.takeForSubmission()) {
       case undefined:
@@ -152,7 +152,7 @@ export class Devchain {
     }
   }
 
-  /** Ends all faults; transactions that were held among the orphans are taken up. */
+  /** Ends all faults; orphans that were held are validated. */
   clearFaults(): void {
     this.faults.clear();
     this.held.clear();
@@ -193,9 +193,9 @@ export class Devchain {
   }
 
   /**
-   * Overtakes the last `depth` blocks by `depth + 1` others. Their transactions are mined again in the new ones; while
-   * mining is paused they wait instead (MINED_IN_STALE_BLOCK). The first `doubleSpends` of them lose their inputs to a
-   * competitor in the new blocks, for good.
+   * Replaces the last `depth` blocks with `depth + 1` others. Their transactions are mined again in the new ones; while
+   * mining is paused they wait instead (MINED_IN_STALE_BLOCK). The first `doubleSpends` of them permanently lose their
+   * inputs to a competitor in the new blocks.
    */
   reorganise(depth: number, doubleSpends: number): Reorganisation {
     const { chain, mempool } = this.ledger;
@@ -229,7 +229,7 @@ export class Devchain {
   }
 
   /**
-   * Pays these outputs from the miner's mature coins, in a block of its own, at once and also while mining is paused.
+   * Pays these outputs from the miner's mature coins in a separate block, at once and also while mining is paused.
    * @throws RefusedError when the coins do not suffice
    */
   fund(outputs: readonly TransactionOutput[]): { record: Readonly<TransactionRecord>; block: Block } {

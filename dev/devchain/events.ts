@@ -10,7 +10,7 @@ export interface Created {
   readonly miner_key: string;
 }
 
-/** A transaction became known, with the status that the network gave it. */
+/** A transaction became known, with the status that the network assigned. */
 export interface Submitted {
   readonly type: 'submitted';
   readonly at: string;
@@ -48,7 +48,7 @@ export interface Disconnected {
   readonly at: string;
 }
 
-/** Someone asked to be called back about a transaction. */
+/** A client subscribed to callbacks about a transaction. */
 export interface Subscribed {
   readonly type: 'subscribed';
   readonly txid: string;

@@ -2,21 +2,21 @@
 
 /** Injected faults (POST /dev/faults). Counts decrease with each affected submission. */
 export interface Faults {
-  /** Callbacks are lost instead of sent. */
+  /** Callbacks are dropped. */
   drop_callbacks: boolean;
-  /** Callbacks leave that much later. */
+  /** Callbacks are sent this much later. */
   delay_callbacks_ms: number;
   /** Extra copies of every callback. */
   duplicate_callbacks: number;
   /** The next new transactions are REJECTED; their inputs stay unspent. */
   reject_next: number;
-  /** The next new transactions find their inputs spent by a competitor, which the next block confirms. */
+  /** The inputs of the next new transactions are spent by a competitor, which the next block confirms. */
   double_spend_next: number;
   /** The next new transactions stay SEEN_IN_ORPHAN_MEMPOOL until DELETE /dev/faults. */
   orphan_next: number;
-  /** No block is mined by the clock; POST /dev/mine and /dev/fund still mine. */
+  /** No block is mined on the timer; POST /dev/mine and /dev/fund still mine. */
   pause_mining: boolean;
-  /** The processor's and the header source's routes answer 503 for that long, and callbacks are held. */
+  /** The processor's and the header source's routes return 503 for this long, and callbacks are held. */
   unavailable_ms: number;
 }
 
@@ -38,8 +38,8 @@ const largest: Readonly<Record<string, number>> = {
 };
 
 /**
- * The fields of a POST /dev/faults body, checked.
- * Returns the change, or a message that says what is wrong with the body.
+ * Parses the fields of a POST /dev/faults body. Returns the change, or a message describing what is wrong with the
+ * body.
  */
 export function parseFaults(body: unknown): Partial<Faults> | string {
   if (typeof body !== 'object' || body === null || Array.isArray(body)) return 'the body must be a JSON object';
@@ -59,18 +59,18 @@ export function parseFaults(body: unknown): Partial<Faults> | string {
 /** A fault of a submission. */
 export type SubmissionFault = 'reject_next' | 'double_spend_next' | 'orphan_next';
 
-/** The faults in force. `unavailable_ms` counts down from the moment it was asked for. */
+/** The active faults. `unavailable_ms` counts down from the moment of the request. */
 export class FaultBoard {
   private faults: Faults = { ...noFaults };
   private unavailableUntil = 0;
   private readonly now: () => number;
 
-  /** @param now milliseconds of a clock that does not jump back */
+  /** @param now milliseconds of a monotonic clock */
   constructor(now: () => number) {
     this.now = now;
   }
 
-  /** What is in force now, as GET /dev/state shows it. */
+  /** Returns the active faults as GET /dev/state shows them. */
   get current(): Readonly<Faults> {
     const unavailable_ms = Math.max(0, Math.ceil(this.unavailableUntil - this.now()));
     return { ...this.faults, unavailable_ms };
@@ -87,7 +87,7 @@ export class FaultBoard {
   }
 
   /**
-   * Uses up one counted fault for a new transaction, if any is asked for: rejection first, then double spend, then
+   * Consumes one counted fault for a new transaction, if any is active: rejection first, then double spend, then
    * orphan.
    */
   takeForSubmission(): SubmissionFault | undefined {

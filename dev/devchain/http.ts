@@ -2,14 +2,14 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
 
 /** A response: JSON, or bytes with a content type. */
-export interface Answer {
+export interface HttpResponse {
   readonly status: number;
-  /** Sent as JSON, unless it is bytes. */
+  /** Sent as JSON unless it is bytes. */
   readonly body: unknown;
   readonly headers?: Readonly<Record<string, string>>;
 }
 
-/** A request, its body read. */
+/** A request with its complete body. */
 export interface HttpRequest {
   readonly method: string;
   readonly path: string;
@@ -17,14 +17,14 @@ export interface HttpRequest {
   /** Header by lower-case name. */
   readonly header: (name: string) => string | undefined;
   readonly body: Uint8Array;
-  /** Aborted when the client goes away. */
+  /** Aborted when the client disconnects. */
   readonly signal: AbortSignal;
 }
 
-/** Larger than the largest transaction of the policy as hex in JSON. */
+/** Larger than the largest transaction of the policy in hex in JSON. */
 const MAXIMUM_BODY_BYTES = 32 * 1024 * 1024;
 
-/** The body of a request, or undefined when it is larger than devchain reads. */
+/** Returns the body of a request, or undefined if it exceeds the limit. */
 export async function readBody(request: IncomingMessage): Promise<Uint8Array | undefined> {
   const chunks: Buffer[] = [];
   let length = 0;
@@ -37,7 +37,7 @@ export async function readBody(request: IncomingMessage): Promise<Uint8Array | u
 }
 
 /** Sends a complete response. */
-export function send(response: ServerResponse, { status, body, headers = {} }: Answer): void {
+export function send(response: ServerResponse, { status, body, headers = {} }: HttpResponse): void {
   const isBytes = body instanceof Uint8Array;
   const content = isBytes ? body : Buffer.from(JSON.stringify(body));
   const type = isBytes ? 'application/octet-stream' : 'application/json';
@@ -45,7 +45,7 @@ export function send(response: ServerResponse, { status, body, headers = {} }: A
   response.end(content);
 }
 
-/** A JSON body, or what is wrong with it. An empty body is `{}`. */
+/** Parses a JSON body, or returns what is wrong with it. An empty body is `{}`. */
 export function parseJson(body: Uint8Array): { value: unknown } | { error: string } {
   if (body.length === 0) return { value: {} };
   try {

@@ -5,14 +5,14 @@ import { join } from 'node:path';
 
 /** An open journal. It owns its file descriptor until `close`. */
 export interface Journal<Entry> {
-  /** Writes the entries as one piece and returns when they are on disk. */
+  /** Writes the entries at once and returns when they are on disk. */
   append(entries: readonly Entry[]): void;
   close(): void;
 }
 
 /**
- * Opens (or makes) `journal.jsonl` in a folder, readable by its owner alone, and hands over what it holds.
- * @throws Error when a whole line is not JSON: then the file is damaged, not torn, and must not be written to.
+ * Opens (or creates) `journal.jsonl` in a folder, readable only by its owner, and passes on its entries.
+ * @throws Error when a complete line is not JSON: then the file is damaged, not torn, and must not be written to.
  */
 export function openJournal<Entry>(directory: string): { journal: Journal<Entry>; entries: Entry[] } {
   mkdirSync(directory, { recursive: true, mode: 0o700 });

@@ -9,7 +9,7 @@ import { checkAlone, checkSpends } from './spend-check.ts';
 import type { Pool, TransactionStatus } from './status.ts';
 import type { Submission } from './submission.ts';
 
-/** The status that a transaction gets, and where it waits from then on. */
+/** The status of a transaction, and where it waits from then on. */
 export interface Verdict {
   readonly status: TransactionStatus;
   readonly pool: Pool;
@@ -17,12 +17,12 @@ export interface Verdict {
   readonly competing: readonly string[];
 }
 
-/** Taken into the mempool. */
+/** Accepted into the mempool. */
 export const accepted: Verdict = { status: 'SEEN_ON_NETWORK', pool: 'mempool', extra_info: '', competing: [] };
 
 const orphaned: Verdict = { status: 'SEEN_IN_ORPHAN_MEMPOOL', pool: 'orphans', extra_info: '', competing: [] };
 
-/** An input's output, as far as it is known. */
+/** The output that an input spends, as far as it is known. */
 interface Source {
   readonly output: TransactionOutput | undefined;
   /** Unspent on the chain, or an output of the mempool. */
@@ -31,10 +31,9 @@ interface Source {
 }
 
 /**
- * Judges a transaction that is not known yet. What cannot be seen without its parents (fee and scripts of a raw
- * transaction) is judged when they arrive; one whose inputs are spent on the chain already is an orphan too, as a node
- * that keeps no spent outputs sees it.
- * @throws ArcProblem when the processor refuses it: 461 to 465, 474
+ * Validates a new transaction. What depends on its parents (fee and scripts of a raw transaction) is checked when they
+ * arrive; one whose inputs are already spent on the chain is an orphan too, as for a node that keeps no spent outputs.
+ * @throws ArcProblem when the processor rejects it: 461 to 465, 474
  */
 export function judge(ledger: Ledger, submission: Submission): Verdict {
   const { txid, raw, transaction, stated } = submission;

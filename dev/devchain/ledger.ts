@@ -6,10 +6,10 @@ import type { Connected, Disconnected, Moved, Submitted } from './events.ts';
 import { Mempool } from './mempool.ts';
 import type { TransactionRecord } from './status.ts';
 
-/** Hears of every change of a status, in order; also while the journal is read again. */
+/** Called at every change of a status, in order; also while the journal is read again. */
 export type StatusListener = (record: Readonly<TransactionRecord>, at: string) => void;
 
-/** Events that concern chain and transactions. */
+/** Events of chain and transactions. */
 export type LedgerEvent = Submitted | Moved | Connected | Disconnected;
 
 export class Ledger {
@@ -51,7 +51,7 @@ export class Ledger {
 
   private known(txid: string): TransactionRecord {
     const record = this.transactions.get(txid);
-    if (record === undefined) throw new Error(`the journal names transaction ${txid} before it was submitted`);
+    if (record === undefined) throw new Error(`the journal contains transaction ${txid} before it was submitted`);
     return record;
   }
 
@@ -73,7 +73,7 @@ export class Ledger {
     this.change(record, event, event.at);
   }
 
-  /** Sets status and pool, and tells each competitor in the mempool that it has one. */
+  /** Sets status and pool, and marks each competitor in the mempool as having one. */
   private change(record: TransactionRecord, to: Omit<Moved, 'type' | 'at' | 'txid'>, at: string): void {
     this.setPool(record, to.pool);
     record.status = to.status;
@@ -121,11 +121,14 @@ export class Ledger {
     }
   }
 
-  /** A transaction lost its inputs to a mined one; what spends its outputs waits for a parent that will not come. */
+  /**
+   * A transaction lost its inputs to a mined one; transactions that spend its outputs wait for a parent that will not
+   * come.
+   */
   private outspend(loser: TransactionRecord, at: string): void {
     const children = this.mempool.childrenOf(loser);
     this.setPool(loser, 'none');
-    // One that was mined in an overtaken block is told so when the reorganisation is complete.
+    // If it was mined in an overtaken block, its status changes when the reorganisation is complete.
     if (loser.status !== 'MINED') {
       loser.status = 'REJECTED';
       loser.extraInfo = 'double spend attempted';

@@ -24,7 +24,7 @@ export class Mempool {
     for (const key of spentOutpoints(record)) this.spentBy.set(key, record.txid);
   }
 
-  /** Adds transactions of a block that was overtaken, ahead of all others, which may spend their outputs. */
+  /** Adds transactions of an overtaken block before all others, which may spend their outputs. */
   addFirst(records: readonly TransactionRecord[]): void {
     const later = this.waiting;
     this.waiting = new Map();
@@ -37,13 +37,13 @@ export class Mempool {
     for (const key of spentOutpoints(record)) this.spentBy.delete(key);
   }
 
-  /** The waiting transactions, other than itself, that spend an output which this one spends too. */
+  /** Returns the other waiting transactions that spend an output which this one also spends. */
   conflictsWith(record: Pick<TransactionRecord, 'txid' | 'transaction'>): TransactionRecord[] {
     const txids = new Set(spentOutpoints(record).map((key) => this.spentBy.get(key)));
     return [...txids].flatMap((txid) => (txid === undefined || txid === record.txid ? [] : [this.waiting.get(txid)!]));
   }
 
-  /** The waiting transactions that spend an output of this one, directly. */
+  /** Returns the waiting transactions that directly spend an output of this one. */
   childrenOf(record: TransactionRecord): TransactionRecord[] {
     const keys = record.transaction.outputs.map((_, index) => `${record.txid}:${index}`);
     const txids = new Set(keys.map((key) => this.spentBy.get(key)));
@@ -51,8 +51,8 @@ export class Mempool {
   }
 
   /**
-   * What the next block can hold, parents first: all but those to leave out, those that spend a coinbase too young for
-   * it, and the children of either.
+   * Returns the content of the next block, parents first: all transactions except the excluded ones, those that spend
+   * an immature coinbase, and the children of either.
    */
   template(chain: Chain, leaveOut: readonly TransactionRecord[] = []): TransactionRecord[] {
     const height = chain.tip.height + 1;

@@ -13,14 +13,14 @@ import {
 import type { Transaction, TransactionInput, TransactionOutput } from '@kellet/verify';
 import { COINBASE_MATURITY } from './block.ts';
 import type { Chain, Coin } from './chain.ts';
-import { leastFee } from './spend-check.ts';
+import { minFee } from './spend-check.ts';
 
 /** A request that cannot be fulfilled; the message gives the reason. */
 export class RefusedError extends Error {}
 
 /**
- * The locking script that pays a P2PKH address of any network.
- * @throws RefusedError when it is no such address
+ * Returns the locking script that pays a P2PKH address of any network.
+ * @throws RefusedError for a malformed address
  */
 export function addressScript(address: string): Uint8Array {
   try {
@@ -34,16 +34,16 @@ export function addressScript(address: string): Uint8Array {
 export interface Miner {
   readonly lockingScript: Uint8Array;
   /**
-   * A signed transaction that pays these outputs from mature coins, with change back to the miner.
-   * @throws RefusedError when the chain holds too little for it
+   * Returns a signed transaction that pays these outputs from mature coins, with change back to the miner.
+   * @throws RefusedError when the chain holds too few
    */
   pay(chain: Chain, outputs: readonly TransactionOutput[]): Uint8Array;
 }
 
-/** Unlocking script, sequence and outpoint of a P2PKH input, at most. */
+/** Maximum size of the unlocking script, sequence and outpoint of a P2PKH input. */
 const INPUT_BYTES = 149;
 
-/** The miner with this secret key (hex). */
+/** Creates the miner with this secret key (hex). */
 export function createMiner(secretKey: string): Miner {
   const key = PrivateKey.fromHex(secretKey);
   const publicKey = Uint8Array.from(key.toPublicKey().encode(true) as number[]);
@@ -101,10 +101,10 @@ export function createMiner(secretKey: string): Miner {
         coins.push(coin);
         gathered += coin.satoshis;
         const unsigned = { version: 1, inputs, outputs: [...outputs], lockTime: 0 };
-        fee = leastFee(serialiseTransaction(unsigned).length + INPUT_BYTES * inputs.length + lockingScript.length + 9);
+        fee = minFee(serialiseTransaction(unsigned).length + INPUT_BYTES * inputs.length + lockingScript.length + 9);
       }
       const change = gathered - wanted - fee;
-      if (change < 1n) throw new RefusedError('the miner has not enough mature coins; mine some blocks first');
+      if (change < 1n) throw new RefusedError('the miner does not have enough mature coins; mine some blocks first');
       const transaction: Transaction = {
         version: 1,
         inputs,
@@ -121,8 +121,8 @@ export function createMiner(secretKey: string): Miner {
 }
 
 /**
- * A transaction that spends the same outputs as another. Only their owner could sign it, so its inputs are not signed:
- * it is what a fault puts into a block, and the one thing in devchain's blocks that a real node would refuse.
+ * Returns a transaction that spends the same outputs as another. Its inputs are not signed, which only their owner
+ * could do: faults put it into a block, the one thing in devchain's blocks that a real node would reject.
  */
 export function competitorOf(txid: string, transaction: Transaction): Uint8Array {
   const note = concatBytes(new TextEncoder().encode('competitor of '), fromHex(txid));
@@ -134,7 +134,7 @@ export function competitorOf(txid: string, transaction: Transaction): Uint8Array
   });
 }
 
-/** A push of at most 75 bytes. */
+/** Pushes at most 75 bytes. */
 function push(bytes: Uint8Array): Uint8Array {
   return concatBytes(encodeVarint(bytes.length), bytes);
 }

@@ -3,19 +3,19 @@ import { createServer } from 'node:http';
 import type { IncomingMessage, Server, ServerResponse } from 'node:http';
 import { createArcRoutes } from './arc-routes.ts';
 import type { ArcRoutes } from './arc-routes.ts';
-import { answerChainTracks, HeaderStreams } from './chain-tracks-routes.ts';
-import { answerControl } from './control-routes.ts';
+import { handleChainTracks, HeaderStreams } from './chain-tracks-routes.ts';
+import { handleControl } from './control-routes.ts';
 import type { Devchain } from './devchain.ts';
 import { readBody, send } from './http.ts';
-import type { Answer, HttpRequest } from './http.ts';
+import type { HttpResponse, HttpRequest } from './http.ts';
 
-/** How long requests that wait for a status may hold up the end. */
+/** Maximum time that requests waiting for a status delay the shutdown. */
 const CLOSE_MILLISECONDS = 1000;
 
-/** A server that is not listening yet, and the way to close it with its streams. */
+/** A server that is not listening yet, and a function that closes it with its streams. */
 export interface DevchainServer {
   readonly server: Server;
-  /** Stops taking requests, ends streams, and resolves when all are answered. */
+  /** Stops accepting requests, ends streams, and resolves when all requests are complete. */
   close(): Promise<void>;
 }
 
@@ -71,14 +71,14 @@ async function respond(
     return;
   }
   if (request.method === 'GET' && streams.open(request.path, response)) return;
-  const answer = isControl ? answerControl(devchain, request) : await answerPublic(devchain, arc, request);
-  if (!gone.signal.aborted) send(response, answer);
+  const result = isControl ? handleControl(devchain, request) : await handlePublic(devchain, arc, request);
+  if (!gone.signal.aborted) send(response, result);
 }
 
-async function answerPublic(devchain: Devchain, arc: ArcRoutes, request: HttpRequest): Promise<Answer> {
+async function handlePublic(devchain: Devchain, arc: ArcRoutes, request: HttpRequest): Promise<HttpResponse> {
   if (request.path.startsWith('/v1/')) return arc(request);
   return (
-    answerChainTracks(devchain.ledger.chain, request) ?? {
+    handleChainTracks(devchain.ledger.chain, request) ?? {
       status: 404,
       body: { message: 'no matching operation was found' },
     }

@@ -1,7 +1,7 @@
 import { expect } from 'chai';
 import { LockingScript, P2PKH, PrivateKey, Transaction, TransactionSignature, UnlockingScript } from '@bsv/sdk';
 import { ArcProblem } from './arc-problem.ts';
-import { checkAlone, checkSpends, leastFee } from './spend-check.ts';
+import { checkAlone, checkSpends, minFee } from './spend-check.ts';
 import { readSubmissions } from './submission.ts';
 import type { Submission } from './submission.ts';
 import { TestWallet } from './testing/wallet.ts';
@@ -9,7 +9,7 @@ import { TestWallet } from './testing/wallet.ts';
 const wallet = new TestWallet();
 const lockingScript = new P2PKH().lock(wallet.address);
 
-/** An output of `satoshis` in a transaction that is never looked at. */
+/** Returns an output of `satoshis` in an arbitrary transaction. */
 function funded(satoshis: number): Transaction {
   const source = new Transaction();
   source.addInput({ sourceTXID: '22'.repeat(32), sourceOutputIndex: 0, unlockingScript: new UnlockingScript() });
@@ -20,13 +20,13 @@ function funded(satoshis: number): Transaction {
 const read = (transaction: Transaction): Submission =>
   readSubmissions(Uint8Array.from(transaction.toEF())).transactions[0]!;
 
-/** Both checks, as a submission meets them; the outputs it spends are as it states them. */
+/** Runs both checks as for a submission; the spent outputs are those that it states. */
 function check(submission: Submission): void {
   checkAlone(submission.txid, submission.raw, submission.transaction);
   checkSpends(submission.txid, submission.raw, submission.transaction, submission.stated!);
 }
 
-/** A spend with these outputs, signed by its owner. */
+/** Creates a spend with these outputs, signed by the owner. */
 async function spend(outputs: { satoshis: number; lockingScript: LockingScript }[]): Promise<Transaction> {
   const transaction = new Transaction();
   transaction.addInput({
@@ -39,14 +39,14 @@ async function spend(outputs: { satoshis: number; lockingScript: LockingScript }
   return transaction;
 }
 
-/** The spend of `spend`, with another unlocking script. */
+/** Creates a spend with another unlocking script. */
 async function unlocking(script: (signed: UnlockingScript) => UnlockingScript): Promise<Transaction> {
   const transaction = await spend([{ satoshis: 900, lockingScript }]);
   transaction.inputs[0]!.unlockingScript = script(transaction.inputs[0]!.unlockingScript!);
   return transaction;
 }
 
-/** The signature in an unlocking script, with its last byte replaced: the scope that it claims to cover. */
+/** Returns the signature in an unlocking script with its last byte, the scope it covers, replaced. */
 function withScope(signed: UnlockingScript, scope: number): UnlockingScript {
   const [signature, publicKey] = signed.chunks.map((chunk) => chunk.data!);
   return new UnlockingScript().writeBin([...signature!.slice(0, -1), scope]).writeBin(publicKey!);
@@ -156,11 +156,11 @@ describe('the processor’s rules', () => {
   }
 
   it('require one satoshi per started thousand bytes', () => {
-    expect([1, 999, 1000, 1001, 34_000].map((bytes) => leastFee(bytes))).to.deep.equal([1n, 1n, 1n, 2n, 34n]);
+    expect([1, 999, 1000, 1001, 34_000].map((bytes) => minFee(bytes))).to.deep.equal([1n, 1n, 1n, 2n, 34n]);
   });
 });
 
-/** A signature of input 0 over a given script. */
+/** Signs input 0 over a given script. */
 async function sign(
   transaction: Transaction,
   source: Transaction,

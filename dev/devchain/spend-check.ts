@@ -7,7 +7,7 @@ import type { Transaction } from '@kellet/verify';
 import { ArcProblem } from './arc-problem.ts';
 import type { ProblemStatus } from './arc-problem.ts';
 
-/** What GET /v1/policy answers under `policy`. */
+/** Content of `policy` in the response to GET /v1/policy. */
 export const policy = {
   maxscriptsizepolicy: 500_000,
   maxtxsigopscountspolicy: 4_294_967_295,
@@ -18,14 +18,14 @@ export const policy = {
 
 const MINIMUM_BYTES = 61;
 
-/** An output that is spent. */
+/** A spent output. */
 export interface PreviousOutput {
   readonly satoshis: bigint;
   readonly lockingScript: Uint8Array;
 }
 
-/** The least fee of a transaction of `bytes` bytes, in satoshis. */
-export function leastFee(bytes: number): bigint {
+/** Returns the minimum fee of a transaction of `bytes` bytes, in satoshis. */
+export function minFee(bytes: number): bigint {
   return BigInt(Math.ceil((bytes * policy.miningFee.satoshis) / policy.miningFee.bytes));
 }
 
@@ -33,7 +33,7 @@ export function leastFee(bytes: number): bigint {
 type Finding = readonly [ProblemStatus, string] | undefined;
 
 /**
- * Checks what can be said of a transaction without its parents.
+ * Checks a transaction without its parents.
  * @throws ArcProblem 474 (size), 462 (inputs), 463 (malformed), 464 (outputs)
  */
 export function checkAlone(txid: string, raw: Uint8Array, transaction: Transaction): void {
@@ -106,7 +106,7 @@ function fee(raw: Uint8Array, transaction: Transaction, previous: readonly Previ
   const paidIn = previous.reduce((sum, output) => sum + output.satoshis, 0n);
   const paidOut = transaction.outputs.reduce((sum, output) => sum + output.satoshis, 0n);
   const paid = paidIn > paidOut ? paidIn - paidOut : 0n;
-  const least = leastFee(raw.length);
+  const least = minFee(raw.length);
   if (paid >= least) return undefined;
   return [465, `transaction fee is too low\nminimum expected fee: ${least.toString()}, actual fee: ${paid.toString()}`];
 }
@@ -156,7 +156,7 @@ function scripts(transaction: Transaction, previous: readonly PreviousOutput[]):
   return undefined;
 }
 
-/** Why a script does not unlock, the commonest case in the node's words. */
+/** Returns why a script does not unlock; the most common case in the node's wording. */
 function scriptFailure(spend: Spend): string | undefined {
   try {
     return spend.validate()

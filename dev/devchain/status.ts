@@ -1,7 +1,7 @@
 // Transaction statuses of the processor, their order, and the record of each transaction.
 import type { Transaction } from '@kellet/verify';
 
-/** ARC's statuses and their rank: a higher one is later in a transaction's life. */
+/** ARC's statuses and their rank: a higher one comes later. */
 export const statusRank = {
   UNKNOWN: 0,
   QUEUED: 10,
@@ -29,7 +29,7 @@ export function isTransactionStatus(text: string): text is TransactionStatus {
 /** Where a transaction waits: to be mined, for its parents, or nowhere. */
 export type Pool = 'mempool' | 'orphans' | 'none';
 
-/** What devchain knows of one transaction. The ledger alone changes it. */
+/** Devchain's record of one transaction, changed only by the ledger. */
 export interface TransactionRecord {
   /** Display hex, as everywhere in devchain. */
   readonly txid: string;
@@ -41,7 +41,7 @@ export interface TransactionRecord {
   extraInfo: string;
   /** Transactions that spend one of the same outputs. */
   competing: string[];
-  /** The block it was mined in last, also once that block is stale; '' before. */
+  /** The block in which it was last mined, also if that block is stale; '' before. */
   blockHash: string;
   blockHeight: number;
 }

@@ -23,7 +23,7 @@ export interface Submission {
   readonly txid: string;
   readonly raw: Uint8Array;
   readonly transaction: Transaction;
-  /** The outputs it spends as the client states them, in the order of its inputs; EF only. */
+  /** The spent outputs as stated by the client, in the order of its inputs; EF only. */
   readonly stated?: readonly PreviousOutput[];
 }
 
@@ -41,7 +41,7 @@ export interface Submissions {
 }
 
 /**
- * Reads a body of one BEEF, or of raw and EF transactions one after another.
+ * Reads a body of one BEEF, or of consecutive raw and EF transactions.
  * @throws ArcProblem 400 when a transaction is malformed, 463 when a BEEF is
  */
 export function readSubmissions(bytes: Uint8Array): Submissions {
@@ -55,7 +55,7 @@ function isBeef(bytes: Uint8Array): boolean {
 function readBeef(bytes: Uint8Array): Submissions {
   try {
     const beef = parseBeef(bytes);
-    // Transactions with a BUMP are mined already; only when there is nothing else are they what is submitted.
+    // Transactions with a BUMP are mined already; they are the submission only if there are no others.
     const unmined = beef.transactions.filter((entry) => entry.bumpIndex === undefined);
     return {
       transactions: (unmined.length > 0 ? unmined : beef.transactions).map((entry) => ({
@@ -97,7 +97,7 @@ function isExtended(bytes: Uint8Array): boolean {
 }
 
 /**
- * EF is a raw transaction with a marker after the version, and with value and script of the spent output after each
+ * Reads EF: a raw transaction with a marker after the version, and with value and script of the spent output after each
  * input.
  */
 function readExtended(reader: ByteReader): Submission {
@@ -119,7 +119,7 @@ function readExtended(reader: ByteReader): Submission {
   }
   pieces.push(reader.bytes(4));
   const raw = concatBytes(...pieces);
-  // Read again as a whole: one strict reader judges all formats.
+  // Parsed again as a whole, so that one strict parser checks all formats.
   const transaction = readTransaction(new ByteReader(raw));
   return { txid: txidOf(raw), raw, transaction, stated };
 }

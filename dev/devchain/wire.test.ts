@@ -1,4 +1,4 @@
-// Devchain as a process, over HTTP: what its clients rely on.
+// Devchain as a process, over HTTP: the behaviour that its clients rely on.
 import { expect } from 'chai';
 import { createHmac } from 'node:crypto';
 import { mkdtempSync } from 'node:fs';
@@ -120,10 +120,10 @@ describe('devchain over HTTP', () => {
       const body = [good, bad, fine].map((transaction) => ({ rawTx: transaction.toHexEF() }));
       const { status, json } = await devchain.call('POST', '/v1/txs', body);
       expect(status).to.equal(200);
-      const answers = json as unknown as Record<string, unknown>[];
-      expect(answers.map(({ txid }) => txid)).to.deep.equal([good, fine, bad].map((t) => t.id('hex')));
-      fits(answers[0], postShape(transactionShapes.seen));
-      fits(answers[2], problemShape(465, /fee is too low/, true));
+      const results = json as unknown as Record<string, unknown>[];
+      expect(results.map(({ txid }) => txid)).to.deep.equal([good, fine, bad].map((t) => t.id('hex')));
+      fits(results[0], postShape(transactionShapes.seen));
+      fits(results[2], problemShape(465, /fee is too low/, true));
     });
 
     it('rejects a BEEF whose root is not on this chain', async () => {
@@ -211,9 +211,9 @@ describe('devchain over HTTP', () => {
     for (const { what, body, headers, status, shape } of refusals) {
       it(`rejects ${what} with ${status} and stores nothing`, async () => {
         const transaction = await wallet.anchor(coins[0]!, { mark: 99 });
-        const answer = await devchain.call('POST', '/v1/tx', body(transaction.toHexEF()), headers);
-        expect(answer.status).to.equal(status);
-        fits(answer.json, shape);
+        const response = await devchain.call('POST', '/v1/tx', body(transaction.toHexEF()), headers);
+        expect(response.status).to.equal(status);
+        fits(response.json, shape);
         expect((await get(transaction)).status).to.equal(404);
       });
     }
@@ -323,7 +323,7 @@ describe('devchain over HTTP', () => {
     });
 
     it('retries after a 503 with the same body', async () => {
-      listener.answers.push(503);
+      listener.statuses.push(503);
       await post(await anchor(), { 'X-CallbackUrl': `${listener.url}/again` });
       await mine();
       const [first, second] = await callbacks(2, '/again');

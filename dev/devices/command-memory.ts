@@ -9,12 +9,12 @@ export interface Response {
 
 /** Stores the latest commands by correlation id, limited in number. */
 export class CommandMemory {
-  private readonly most: number;
+  private readonly limit: number;
   private readonly responses = new Map<string, Response | undefined>();
 
-  /** `most` must exceed the number of commands that can be open for the device at a time. */
-  constructor(most = 256) {
-    this.most = most;
+  /** `limit` must exceed the number of commands that can be open for the device at a time. */
+  constructor(limit = 256) {
+    this.limit = limit;
   }
 
   /**
@@ -24,7 +24,7 @@ export class CommandMemory {
   begin(correlationId: string): { kind: 'new' } | { kind: 'repeat'; response: Response | undefined } {
     if (this.responses.has(correlationId)) return { kind: 'repeat', response: this.responses.get(correlationId) };
     this.responses.set(correlationId, undefined);
-    if (this.responses.size > this.most) {
+    if (this.responses.size > this.limit) {
       const [oldest] = this.responses.keys();
       this.responses.delete(oldest!);
     }

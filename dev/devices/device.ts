@@ -8,19 +8,19 @@ import { CommandMemory } from './command-memory.ts';
 import { downloadArtifact, DownloadRefused } from './download.ts';
 import { refuseImage } from './image.ts';
 
-/** What a device is made of before it has an identity. */
+/** Options of a device before it has an identity. */
 export interface DeviceOptions {
   /** Base URL of the API. */
   base: string;
   name: string;
   hardwareId: string;
   behaviour?: Behaviour;
-  /** PEM of the key that images must be signed with; without it signatures are not looked at. */
+  /** PEM of the key that images must be signed with; without it signatures are not checked. */
   signingKey?: string;
-  /** The version that it was made with; reported with a failed download. */
+  /** The factory version; reported with a failed download. */
   firmwareVersion?: string;
   /**
-   * Cuts the connection in the middle of the chunk that holds this byte of the first artifact, once for each number.
+   * Breaks the connection in the middle of the chunk that contains this byte of the first artifact, once per number.
    */
   cutAfterBytes?: readonly number[];
 }
@@ -34,7 +34,7 @@ export interface Reading {
 }
 
 /** Response of ingest. */
-export interface IngestAnswer {
+export interface IngestResponse {
   accepted: number;
   rejected: number;
   errors?: { index: number; code: string; message: string }[];
@@ -52,7 +52,7 @@ export interface UpdateRecord {
   rolloutId: string;
   packageId: string;
   version: string;
-  /** What was reported; `abandoned` if the package was withdrawn, `silent` if nothing was reported. */
+  /** The reported result; `abandoned` if the package was withdrawn, `silent` if nothing was reported. */
   result: 'success' | 'failure' | 'silent' | 'abandoned';
   /** How often the connection broke during the download. */
   interruptions: number;
@@ -69,10 +69,10 @@ interface AssignedPackage {
 
 const pollSeconds = 25;
 const longestPauseMilliseconds = 2_000;
-/** A progress report every so many bytes. */
+/** Bytes between two progress reports. */
 const progressBytes = 512 * 1024;
 
-/** One device. Its state lives in memory, as long as the object. */
+/** One device. Its state is in memory only. */
 export class SimulatedDevice {
   readonly name: string;
   readonly hardwareId: string;
@@ -102,17 +102,17 @@ export class SimulatedDevice {
     this.cutAfterBytes = options.cutAfterBytes ?? [];
   }
 
-  /** Its identity; empty before the claim. */
+  /** The device id; empty before the claim. */
   get deviceId(): string {
     return this.claimedId;
   }
 
-  /** Its key; empty before the claim. */
+  /** The API key; empty before the claim. */
   get apiKey(): string {
     return this.claimedKey;
   }
 
-  /** The API under this device's own key. */
+  /** The API with this device's own key. */
   get rest(): Rest {
     return new Rest(this.base, this.claimedKey);
   }
@@ -123,10 +123,10 @@ export class SimulatedDevice {
    */
   async claim(provisionKey: string): Promise<{ device_id: string; api_key: string }> {
     const body = { provision_key: provisionKey, device_name: this.name, hardware_id: this.hardwareId };
-    const answer = await new Rest(this.base).post<{ device_id: string; api_key: string }>('/api/v1/provision', body);
-    this.claimedId = answer.device_id;
-    if (answer.api_key) this.claimedKey = answer.api_key;
-    return answer;
+    const response = await new Rest(this.base).post<{ device_id: string; api_key: string }>('/api/v1/provision', body);
+    this.claimedId = response.device_id;
+    if (response.api_key) this.claimedKey = response.api_key;
+    return response;
   }
 
   /** Sets an identity obtained elsewhere. */
@@ -136,9 +136,9 @@ export class SimulatedDevice {
   }
 
   /** Sends readings in one request. Throws RestError if the whole request is rejected. */
-  send(readings: readonly Reading[], signal?: AbortSignal): Promise<IngestAnswer> {
+  send(readings: readonly Reading[], signal?: AbortSignal): Promise<IngestResponse> {
     const points = readings.map((reading) => ({ device_id: this.claimedId, ...reading }));
-    return this.rest.post<IngestAnswer>('/api/v1/telemetry', { points }, signal);
+    return this.rest.post<IngestResponse>('/api/v1/telemetry', { points }, signal);
   }
 
   /** Polls for commands, waiting at most this long. */

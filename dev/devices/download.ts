@@ -14,9 +14,9 @@ export interface Download {
   packageId: string;
   sizeBytes: number;
   signal: AbortSignal;
-  /** Destroys the socket in the middle of the chunk that holds this byte, one time for each number. */
+  /** Destroys the socket in the middle of the chunk that contains this byte, once per number. */
   cutAfterBytes?: readonly number[];
-  /** Called after each chunk with the bytes that have arrived so far. */
+  /** Called after each chunk with the number of bytes received so far. */
   onProgress?: (bytes: number) => Promise<void>;
 }
 
@@ -24,7 +24,7 @@ export interface Download {
 export interface Downloaded {
   image: Buffer;
   requests: number;
-  /** How often the connection broke on the way. */
+  /** How often the connection broke during the download. */
   interruptions: number;
 }
 
@@ -72,7 +72,7 @@ export async function downloadArtifact(download: Download): Promise<Downloaded> 
       arrived += bytes.length;
       failures = 0;
       complete = chunk.complete === true;
-      if (complete !== (arrived === sizeBytes)) throw new Error('the last chunk is not where the artifact ends');
+      if (complete !== (arrived === sizeBytes)) throw new Error('the last chunk does not end where the artifact ends');
     } catch (error) {
       if (error instanceof DownloadRefused || !(error instanceof Unavailable)) throw error;
       signal.throwIfAborted();

@@ -1,5 +1,5 @@
 // Many simulated devices in one process.
-import type { IngestAnswer, Reading } from './device.ts';
+import type { IngestResponse, Reading } from './device.ts';
 import { SimulatedDevice } from './device.ts';
 import type { DeviceOptions } from './device.ts';
 
@@ -32,7 +32,7 @@ export class Fleet {
   private abort: AbortController | undefined;
   private running: Promise<unknown> | undefined;
 
-  /** `concurrency` bounds claims and telemetry; every device polls on a connection of its own. */
+  /** `concurrency` limits claims and telemetry; every device polls on a separate connection. */
   constructor(devices: readonly DeviceOptions[], concurrency = 8) {
     this.devices = devices.map((options) => new SimulatedDevice(options));
     this.concurrency = concurrency;
@@ -40,13 +40,13 @@ export class Fleet {
 
   /** Claims the identities of all devices. Returns the responses in device order. */
   async claim(provisionKey: string, onClaimed?: (count: number) => void) {
-    const answers: { device_id: string; api_key: string }[] = [];
+    const identities: { device_id: string; api_key: string }[] = [];
     let count = 0;
     await forEachBounded(this.devices, this.concurrency, async (device, index) => {
-      answers[index] = await device.claim(provisionKey);
+      identities[index] = await device.claim(provisionKey);
       onClaimed?.(++count);
     });
-    return answers;
+    return identities;
   }
 
   /**
@@ -62,9 +62,9 @@ export class Fleet {
     await forEachBounded(this.devices, this.concurrency, async (device, index) => {
       const readings = readingsOf(device, index);
       for (let first = 0; first < readings.length; first += batch) {
-        const answer: IngestAnswer = await device.send(readings.slice(first, first + batch));
-        total.accepted += answer.accepted;
-        total.rejected += answer.rejected;
+        const response: IngestResponse = await device.send(readings.slice(first, first + batch));
+        total.accepted += response.accepted;
+        total.rejected += response.rejected;
         total.requests++;
         onSent?.(total.accepted);
       }

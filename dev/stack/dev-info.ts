@@ -9,7 +9,7 @@ export interface DevInfo {
   grpc: string;
   /** Base URL of the data plane's /metrics, /healthz and /readyz. */
   metrics: string;
-  /** Origin of the dashboard: the only one that gets cross-origin access. */
+  /** Origin of the dashboard, the only one with cross-origin access. */
   dashboard: string;
   kubeconfig: string;
   /** Namespace of the first tenant's resources. */
@@ -29,11 +29,11 @@ export interface DevInfo {
   natsUrl: string;
   /** Base URL under which the files of the folder `artifacts` of the state folder are served. */
   artifacts: string;
-  /** Running processes; what the stack did not start itself is absent. */
+  /** Running processes, except those that the stack did not start. */
   pids: Record<string, number>;
 }
 
-/** `kube-apiserver` → `kubeApiserver`: process names as dev.json writes them. */
+/** Converts process names to those of dev.json: `kube-apiserver` → `kubeApiserver`. */
 export function pidsByName(pids: Readonly<Record<string, number>>): Record<string, number> {
   const camel = (name: string) => name.replace(/-(.)/g, (_, letter: string) => letter.toUpperCase());
   return Object.fromEntries(Object.entries(pids).map(([name, pid]) => [camel(name), pid]));

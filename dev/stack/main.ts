@@ -1,4 +1,4 @@
-// `make dev`: starts the local stack, prints `ready` when everything answers, and stops it on Ctrl-C.
+// `make dev`: starts the local stack, prints `ready` when everything responds, and stops it on Ctrl-C.
 //
 //   node dev/stack/main.ts [--only kubernetes] [--state FOLDER]
 import { parseArgs } from 'node:util';
@@ -25,9 +25,9 @@ const interrupted = new Promise<void>((resolve) => {
 
 const options = { report, signal: interruption.signal, ...(values.state ? { stateFolder: values.state } : {}) };
 
-/** Starts, says so, waits for a signal, stops. */
+/** Starts the stack, prints `ready`, waits for a signal, and stops it. */
 async function run(): Promise<void> {
-  if (values.only !== undefined && values.only !== 'kubernetes') throw new Error('--only takes: kubernetes');
+  if (values.only !== undefined && values.only !== 'kubernetes') throw new Error('--only must be kubernetes');
   if (values.only) {
     const kubernetes = await startKubernetes(options);
     console.log(`export KUBECONFIG=${kubernetes.kubeconfig}`);

@@ -1,4 +1,4 @@
-// Where the local stack keeps things: the checkout, its state folder, the user's cache of built programs.
+// Paths of the local stack: the checkout, its state folder, the user's cache of built programs.
 import { createHash } from 'node:crypto';
 import { chmod, lstat, mkdir, rm, stat, symlink } from 'node:fs/promises';
 import { homedir } from 'node:os';
@@ -7,16 +7,19 @@ import { dirname, join, resolve } from 'node:path';
 /** The root of this checkout. */
 export const checkout = resolve(import.meta.dirname, '../..');
 
-/** The state folder of `make dev`; everything secret below it is readable by its owner alone. */
+/** The state folder of `make dev`; secrets in it are readable only by their owner. */
 export const defaultStateFolder = join(checkout, '.kellet');
 
-/** `$KELLET_CACHE`, else `$XDG_CACHE_HOME/kellet`, else `~/.cache/kellet`: built programs, shared by all checkouts. */
+/**
+ * The folder of built programs, shared by all checkouts: `$KELLET_CACHE`, else `$XDG_CACHE_HOME/kellet`, else
+ * `~/.cache/kellet`.
+ */
 export function cacheFolder(environment: NodeJS.ProcessEnv = process.env): string {
   if (environment.KELLET_CACHE) return resolve(environment.KELLET_CACHE);
   return join(environment.XDG_CACHE_HOME || join(homedir(), '.cache'), 'kellet');
 }
 
-/** Makes a folder that only its owner may enter. */
+/** Creates a folder that only its owner may enter. */
 export async function makePrivateFolder(folder: string): Promise<string> {
   await mkdir(folder, { recursive: true });
   await chmod(folder, 0o700);
@@ -36,14 +39,14 @@ export async function isSearchableByOthers(path: string): Promise<boolean> {
 }
 
 /**
- * The folder outside the checkout that stands in for `path` when another user must reach it and cannot. It is named
- * by a hash of `path`, lies in /var/tmp (which outlives a reboot), and is refused when it belongs to someone else.
+ * Returns the folder outside the checkout that replaces `path` when another user must reach it and cannot. It is named
+ * by a hash of `path`, is in /var/tmp (which survives a reboot), and is rejected if it belongs to another user.
  */
 export function substituteFolder(path: string): string {
   return join('/var/tmp', `kellet-${createHash('sha256').update(resolve(path)).digest('hex').slice(0, 16)}`);
 }
 
-/** `path` itself when other users can reach it, else its substitute, made with mode 0711 and linked from `path`. */
+/** Returns `path` if other users can reach it, else its substitute, created with mode 0711 and linked from `path`. */
 export async function reachableFolder(path: string): Promise<string> {
   if (await isSearchableByOthers(path)) {
     await mkdir(path, { recursive: true, mode: 0o711 });
@@ -67,7 +70,7 @@ export async function reachableFolder(path: string): Promise<string> {
   return folder;
 }
 
-/** Removes a folder and, when it is the link to a substitute, that too. */
+/** Removes a folder and, if it is a link, its substitute too. */
 export async function removeReachableFolder(path: string): Promise<void> {
   const linked = await lstat(path).then(
     (found) => found.isSymbolicLink(),

@@ -85,7 +85,7 @@ export interface Stack {
   readonly operatorMetrics: string;
   /** Returns the path of a compatible kubectl, building it if necessary. */
   kubectl(): Promise<string>;
-  /** Whether the gateway and telemetry run in processes of their own (KELLET_SPLIT=1), the others in `services`. */
+  /** Whether the gateway and telemetry run in separate processes (KELLET_SPLIT=1), the others in `services`. */
   readonly isSplit: boolean;
   /** host:port of the data plane's internal gRPC. */
   readonly control: string;
@@ -116,7 +116,7 @@ export const postgresFolder = (stateFolder: string): string => join(stateFolder,
  * @throws Error if another stack uses it
  */
 async function openState(stateFolder: string, fresh: boolean, report: Report) {
-  // Others may pass through it, so that PostgreSQL's own user reaches its data; what is secret lies in private folders.
+  // Other users may traverse it, so that PostgreSQL's user reaches its data; secrets are in private folders.
   await mkdir(stateFolder, { recursive: true });
   await chmod(stateFolder, 0o711);
   const release = tryLock(join(stateFolder, 'lock'));
@@ -149,7 +149,7 @@ async function chooseAllPorts(stateFolder: string, environment: NodeJS.ProcessEn
     open('control', 'KELLET_CONTROL_PORT', 9091),
     open('metrics', 'KELLET_METRICS_PORT', 9464),
     open('dashboard', 'KELLET_DASHBOARD_PORT', 8081),
-    // The manifests in examples/ name this port.
+    // The manifests in examples/ contain this port.
     open('artifacts', 'KELLET_ARTIFACTS_PORT', 8082),
     { name: 'devchain', variable: 'KELLET_DEVCHAIN_PORT', asked: environment.KELLET_DEVCHAIN_PORT },
     ...['operatorMetrics', 'postgres', 'nats'].map((name) => ({ name })),

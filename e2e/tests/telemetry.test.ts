@@ -2,7 +2,7 @@
 import { randomUUID } from 'node:crypto';
 import { expect } from 'chai';
 import { connect } from 'nats';
-import type { IngestAnswer, Reading } from '../../dev/devices/device.ts';
+import type { IngestResponse, Reading } from '../../dev/devices/device.ts';
 import { replay, weatherStations } from '../../dev/devices/readings.ts';
 import { admin, makeDevice } from '../testing/fixtures.ts';
 import { LiveFeed } from '../../dev/clients/live-feed.ts';
@@ -128,9 +128,9 @@ describe('telemetry', () => {
       { device_id: device.deviceId, ...good, timestamp: new Date(Date.now() + 3_600_000).toISOString() },
       { device_id: randomUUID(), ...good },
     ];
-    const answer = await device.rest.post<IngestAnswer>('/api/v1/telemetry', { points });
-    expect(answer).to.include({ accepted: 1, rejected: 6 });
-    expect(answer.errors!.map(({ index, code }) => [index, code])).to.deep.equal([
+    const response = await device.rest.post<IngestResponse>('/api/v1/telemetry', { points });
+    expect(response).to.include({ accepted: 1, rejected: 6 });
+    expect(response.errors!.map(({ index, code }) => [index, code])).to.deep.equal([
       [1, 'INVALID_ARGUMENT'],
       [2, 'INVALID_ARGUMENT'],
       [3, 'INVALID_ARGUMENT'],
@@ -138,7 +138,7 @@ describe('telemetry', () => {
       [5, 'INVALID_ARGUMENT'],
       [6, 'NOT_FOUND'],
     ]);
-    expect(answer.errors![0]!.message).to.contain('temperature');
+    expect(response.errors![0]!.message).to.contain('temperature');
     expect(await history(device.deviceId)).to.have.length(1);
   });
 

@@ -3,16 +3,16 @@ import { expect } from 'chai';
 import { KubernetesClient, type KubernetesClientOptions } from './client.ts';
 import { KubernetesError, type Failure } from './errors.ts';
 import { secrets, type KubernetesObject } from './resource.ts';
-import { ReplayServer, type Answer } from './testing/replay-server.ts';
+import { ReplayServer, type Reply } from './testing/replay-server.ts';
 
-const status = (code: number, reason: string, details: object = {}): Answer => ({
+const status = (code: number, reason: string, details: object = {}): Reply => ({
   status: code,
   body: JSON.stringify({ kind: 'Status', message: `${reason} it is`, reason, code, details }),
 });
 
 /** Returns the result of work with a client of a server that sends these responses, and the received requests. */
 async function withServer<T>(
-  answers: Answer[],
+  answers: Reply[],
   work: (client: KubernetesClient) => Promise<T>,
   { tokenFile, ...options }: Partial<KubernetesClientOptions> & { tokenFile?: string } = {},
 ) {
@@ -34,7 +34,7 @@ const errorOf = (request: Promise<unknown>): Promise<KubernetesError> =>
   );
 
 describe('KubernetesClient', () => {
-  const cases: readonly [what: string, answer: Answer, failure: Failure, message: RegExp][] = [
+  const cases: readonly [what: string, answer: Reply, failure: Failure, message: RegExp][] = [
     ['400', status(400, 'BadRequest'), 'invalid', /^BadRequest it is$/],
     ['401', status(401, 'Unauthorized'), 'unauthenticated', /^Unauthorized/],
     ['403', status(403, 'Forbidden'), 'forbidden', /^Forbidden/],
@@ -103,7 +103,7 @@ describe('KubernetesClient', () => {
 
   it('ends a watch without data after the idle time', async () => {
     const event = { type: 'ADDED', object: { metadata: { name: 'a', resourceVersion: '1' } } };
-    const silent: Answer = { body: `${JSON.stringify(event)}\n`, end: 'hang' };
+    const silent: Reply = { body: `${JSON.stringify(event)}\n`, end: 'hang' };
     const seen: string[] = [];
     const watch = async (client: KubernetesClient) => {
       const events = client.watch(secrets, 'ns', { resourceVersion: '0' }, new AbortController().signal, 300);

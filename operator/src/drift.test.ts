@@ -25,27 +25,27 @@ describe('DriftCheck', () => {
   /** Creates a check, and calls that return this digest. */
   function makeCheck() {
     const check = new DriftCheck();
-    const answer = { digest: 1n, phase: '', refused: false };
+    const response = { digest: 1n, phase: '', refused: false };
     const dataPlane = check.following({
       apply: async ({ meta: of, ota_rollout }) =>
         ApplyResponse.fromPartial({
           id: of?.name ?? '',
-          digest: answer.digest,
-          ...(ota_rollout && { ota_rollout: { phase: answer.phase } }),
+          digest: response.digest,
+          ...(ota_rollout && { ota_rollout: { phase: response.phase } }),
         }),
-      remove: async () => RemoveResponse.fromPartial(answer.refused ? { refusal: { reason: 'InUse' } } : {}),
+      remove: async () => RemoveResponse.fromPartial(response.refused ? { refusal: { reason: 'InUse' } } : {}),
       advanceRollout: async () =>
         AdvanceRolloutResponse.fromPartial({ applied: true, observed: { phase: 'completed' } }),
     } satisfies DataPlane);
     const apply = (name: string, digest: bigint): Promise<unknown> => {
-      answer.digest = digest;
+      response.digest = digest;
       return dataPlane.apply(ApplyRequest.fromPartial({ meta: meta(name), device_profile: {} }));
     };
     const compare = (copies: ReturnType<typeof copy>[], exists: (kind: Kind, key: string) => boolean = everything) => {
       check.begin();
       return check.compare(copies, exists);
     };
-    return { check, dataPlane, answer, apply, compare };
+    return { check, dataPlane, response, apply, compare };
   }
 
   it('reports changed and missing working copies once', async () => {
@@ -71,20 +71,20 @@ describe('DriftCheck', () => {
   });
 
   it('does not compare what was removed, refused or completed', async () => {
-    const { dataPlane, answer, apply, compare } = makeCheck();
+    const { dataPlane, response, apply, compare } = makeCheck();
     for (const name of ['removed', 'in-use', 'refused']) await apply(name, 7n);
     const remove = (name: string) =>
       dataPlane.remove(RemoveRequest.fromPartial({ meta: meta(name), kind: ControlKind.KIND_DEVICE_PROFILE }));
     await remove('removed');
-    answer.refused = true;
+    response.refused = true;
     await remove('in-use');
     await apply('refused', 0n);
     for (const phase of ['active', 'completed']) {
-      Object.assign(answer, { digest: 7n, phase });
+      Object.assign(response, { digest: 7n, phase });
       await dataPlane.apply(ApplyRequest.fromPartial({ meta: meta('rollout'), ota_rollout: {} }));
     }
     // A rollout completed by the operator is no longer listed either.
-    Object.assign(answer, { digest: 7n, phase: 'active' });
+    Object.assign(response, { digest: 7n, phase: 'active' });
     await dataPlane.apply(ApplyRequest.fromPartial({ meta: meta('driven'), ota_rollout: {} }));
     await dataPlane.advanceRollout(AdvanceRolloutRequest.fromPartial({ rollout_id: 'driven', complete: {} }));
     expect(compare([]).missing).to.deep.equal([{ kind: 'DeviceProfile', key: 'ns/in-use' }]);

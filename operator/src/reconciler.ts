@@ -99,7 +99,7 @@ export class Reconciler<K extends NamespacedKind> {
       response = await dataPlane.apply({ meta: toMeta(tenancy.tenantId, object), ...preparation.spec });
     } catch (error) {
       if (isOvertaken(error)) return { requeueAfterMs: overtakenRetryMs };
-      await this.tellUnavailable(object, error);
+      await this.reportUnavailable(object, error);
       throw error;
     }
     if (response.refusal) return this.refused(object, response, preparation.findings, context);
@@ -135,7 +135,7 @@ export class Reconciler<K extends NamespacedKind> {
   /**
    * Reports an outage in the status of a resource without conditions for this generation; others keep their conditions.
    */
-  private async tellUnavailable(object: ObjectOf[K], error: unknown): Promise<void> {
+  private async reportUnavailable(object: ObjectOf[K], error: unknown): Promise<void> {
     if (findCondition(object, 'Ready')?.observedGeneration === object.metadata.generation) return;
     const message = error instanceof Error ? error.message : String(error);
     const findings = [unknown('Synced', 'DataPlaneUnavailable', message)];

@@ -90,10 +90,10 @@ describe('StatusWriter', () => {
 
   it('recognises its own write even before the response', async () => {
     const { writer } = makeWriter();
-    const answer = Promise.withResolvers<DeviceProfile>();
-    const tracked = writer.track('u', answer.promise);
+    const response = Promise.withResolvers<DeviceProfile>();
+    const tracked = writer.track('u', response.promise);
     expect(writer.isOwnWrite(makeProfile('11'))).to.equal(true);
-    answer.resolve(makeProfile('11'));
+    response.resolve(makeProfile('11'));
     await tracked;
     expect(writer.isOwnWrite(makeProfile('12'))).to.equal(false);
   });

@@ -17,11 +17,11 @@ describe('device filters', () => {
     ['nothing', {}, []],
     ['a status', { status: 'online' }, ['online']],
     ['text, literally', { text: '50%_\\' }, ['%50\\%\\_\\\\%']],
-    ['a tag that a profile gives', { tags: ['kind=pump'] }, ['kind', ['p1'], false, 'pump']],
-    ['a tag that the tenant gives', { tags: ['site=north'] }, ['site', [], true, 'north']],
+    ['a tag of a profile', { tags: ['kind=pump'] }, ['kind', ['p1'], false, 'pump']],
+    ['a tag of the tenant', { tags: ['site=north'] }, ['site', [], true, 'north']],
     ['several at once', { hardwareId: 'h', profileId: 'p', groupId: 'g' }, ['p', 'h', 'g']],
   ] as [string, Partial<DeviceFilters>, unknown[]][]) {
-    it(`narrow by ${name}`, () => {
+    it(`filter by ${name}`, () => {
       const built = filterConditions({ ...none, ...filters }, [profile], tenant, 4);
       expect(built.values).to.deep.equal(values);
       const placeholders = built.conditions.join(' ').match(/\$\d+/g) ?? [];
@@ -37,7 +37,7 @@ describe('device filters', () => {
     ['ab', undefined],
     ['', undefined],
   ] as const) {
-    it(`${want ? 'read' : 'refuse'} the tag ${JSON.stringify(text)}`, () => {
+    it(`${want ? 'accept' : 'reject'} the tag ${JSON.stringify(text)}`, () => {
       if (want) expect(parseTag(text)).to.deep.equal(want);
       else expect(() => parseTag(text)).to.throw('tag');
     });

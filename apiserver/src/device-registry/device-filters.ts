@@ -1,21 +1,21 @@
-// The filters of the device list as SQL conditions. Pure.
+// The filters of the device list as SQL conditions.
 import { invalidArgument } from '../platform/errors.ts';
 import type { TenantDefaultFacts } from '../policies/inheritance.ts';
 import type { ProfileFacts } from '../policies/profile-reader.ts';
 
-/** What a list of devices is narrowed to; empty texts and lists narrow nothing. */
+/** Filters of a list of devices; empty texts and lists match everything. */
 export interface DeviceFilters {
   readonly status: 'online' | 'offline' | undefined;
   readonly profileId: string;
   readonly groupId: string;
-  /** Tags that must all hold, as `key=value`. */
+  /** Tags that must all match, as `key=value`. */
   readonly tags: readonly string[];
   readonly hardwareId: string;
-  /** Part of the name or hardware id, in any case. */
+  /** Part of the name or hardware id, ignoring case. */
   readonly text: string;
 }
 
-/** Splits `key=value` at the first `=`. Throws INVALID_ARGUMENT when there is none. */
+/** Splits `key=value` at the first `=`. Throws INVALID_ARGUMENT if there is none. */
 export function parseTag(text: string): { key: string; value: string } {
   const at = text.indexOf('=');
   if (at < 1) throw invalidArgument(`tag: ${JSON.stringify(text)} must be key=value`);
@@ -23,8 +23,8 @@ export function parseTag(text: string): { key: string; value: string } {
 }
 
 /**
- * The conditions on the table `devices d`, with their values from `$first` on. A tag holds when the device has it of its own
- * or inherits it: from its profile, or from the tenant when it has none.
+ * Returns conditions on the table `devices d`, with values numbered from `$first`. A tag matches when the device has it
+ * itself or inherits it: from its profile, or from the tenant if it has no profile.
  */
 export function filterConditions(
   filters: DeviceFilters,

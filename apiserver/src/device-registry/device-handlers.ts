@@ -1,4 +1,4 @@
-// The handlers of `devices`: made, read, listed, changed, deleted, and given new credentials.
+// The handlers of `devices`.
 import type { JsonObject, MessageInitShape } from '@bufbuild/protobuf';
 import { Credential_Type } from '@kellet/proto/es/kellet/v1/common_pb';
 import {
@@ -31,18 +31,20 @@ import type { TenantDefaultFacts } from '../policies/inheritance.ts';
 import type { RegistryParts } from './registry-parts.ts';
 
 const updatable = ['name', 'profile_id', 'tags', 'group_ids', 'customer_id', 'metadata', 'hardware_id'] as const;
-const longestGraceSeconds = 30 * 86_400;
+const maxGraceSeconds = 30 * 86_400;
 const maximumMetadataBytes = 16_384;
 
 /** The handlers. */
 export function deviceHandlers(parts: RegistryParts): Implementation<typeof DeviceRegistryService> {
   const { database, paging, profiles, liveness, membership } = parts;
 
-  /** Changes of devices lock rows of several: whoever loses to another change begins again. */
+  /**
+   * Runs a transaction. Changes may lock the rows of several devices, so one that conflicts with another is retried.
+   */
   const transaction = <T>(tenantId: string, work: (tx: Transaction) => Promise<T>): Promise<T> =>
     retryConflicts(() => database.tenant(tenantId, work));
 
-  /** The views of gathered rows. Profiles are read outside the transaction: they may take a connection of their own. */
+  /** Converts rows to messages. Profiles are read outside the transaction, because that may need another connection. */
   const view = async (tenantId: string, gathered: Gathered): Promise<MessageInitShape<typeof DeviceSchema>[]> => {
     const profileIds = new Set(gathered.rows.flatMap((row) => row.profile_id ?? []));
     const known = new Map(
@@ -171,7 +173,7 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
     deleteDevice: async (request, { tenantId }) => {
       const deviceId = idField('device', request.deviceId);
       await transaction(tenantId, async (tx) => {
-        // Also the children, whose rows are written below: all in order of their ids.
+        // Lock the children too, whose rows are written below, in order of their ids.
         const { rows } = await tx.query<DeviceRow>(
           `SELECT ${deviceColumns} FROM devices
            WHERE tenant_id = $1 AND deleted_at IS NULL AND (device_id = $2 OR gateway_device_id = $2)
@@ -191,7 +193,7 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
             tenantId,
             before.device_id,
           ]),
-          // The children of a gateway that is gone speak through nobody.
+          // The children of a deleted gateway have no gateway.
           children.length > 0 &&
             tx.query(
               `UPDATE devices SET gateway_device_id = NULL, updated_at = now()
@@ -208,8 +210,8 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
     rotateDeviceCredentials: async (request, { tenantId }) => {
       const deviceId = idField('device', request.deviceId);
       const graceSeconds = request.graceSeconds ?? 0;
-      if (graceSeconds > longestGraceSeconds) {
-        throw invalidArgument(`grace_seconds must be at most ${longestGraceSeconds}`);
+      if (graceSeconds > maxGraceSeconds) {
+        throw invalidArgument(`grace_seconds must be at most ${maxGraceSeconds}`);
       }
       return database.tenant(tenantId, async (tx) => {
         found(await findDevice(tx, tenantId, deviceId, 'FOR UPDATE'));
@@ -225,7 +227,7 @@ interface Gathered {
   readonly tenant: TenantDefaultFacts;
 }
 
-/** What the views of devices need of the database besides their rows. */
+/** Reads what the messages of devices contain besides their rows. */
 async function surroundings(
   tx: Transaction,
   tenantId: string,
@@ -235,7 +237,7 @@ async function surroundings(
   return { groups, tenant };
 }
 
-/** What the views of rows are made of. */
+/** Reads everything that the messages of devices contain. */
 async function gather(tx: Transaction, tenantId: string, rows: readonly DeviceRow[]): Promise<Gathered> {
   const deviceIds = rows.map((row) => row.device_id);
   return { rows, ...(await surroundings(tx, tenantId, deviceIds)) };
@@ -295,7 +297,7 @@ function checkMetadata(metadata: JsonObject | undefined): void {
   if (metadata !== undefined) freeJsonField('metadata', metadata, maximumMetadataBytes);
 }
 
-/** Customers are made by a service that this data plane does not have yet, so no id can name one. */
+/** Customers need a service that does not exist yet, so every id is unknown. */
 function refuseCustomer(customerId: string): void {
   if (customerId !== '') throw notFound('customer_id');
 }

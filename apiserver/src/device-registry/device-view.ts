@@ -1,4 +1,4 @@
-// A device as the API shows it: its row, its groups, what it inherits, and what memory knows better.
+// Converts a device to the public message: its row, groups, inherited settings and unwritten liveness.
 import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import type { JsonObject, JsonValue, MessageInitShape } from '@bufbuild/protobuf';
 import { Credential_Type } from '@kellet/proto/es/kellet/v1/common_pb';
@@ -10,7 +10,7 @@ import type { LivenessOverlay } from './liveness.ts';
 import type { ProfileFacts } from '../policies/profile-reader.ts';
 import { readTenantDefaults } from '../policies/tenant-defaults.ts';
 
-/** The group ids of devices, by device id. */
+/** Returns the group ids of devices, by device id. */
 export async function groupsOf(
   tx: Transaction,
   tenantId: string,
@@ -24,7 +24,7 @@ export async function groupsOf(
   return new Map(rows.map((row) => [row.device_id, row.group_ids]));
 }
 
-/** The tenant's defaults. */
+/** Returns the tenant's defaults. */
 export async function tenantDefaults(tx: Transaction, tenantId: string): Promise<TenantDefaultFacts> {
   const { rows } = await tx.query<{ defaults: JsonValue }>('SELECT defaults FROM tenants WHERE tenant_id = $1', [
     tenantId,
@@ -32,7 +32,7 @@ export async function tenantDefaults(tx: Transaction, tenantId: string): Promise
   return readTenantDefaults(rows[0]?.defaults ?? {});
 }
 
-/** Everything besides the row that a device's view is made of. */
+/** The parts of a device's message besides its row. */
 export interface ViewParts {
   readonly groupIds: readonly string[];
   readonly profile: ProfileFacts | undefined;
@@ -40,7 +40,7 @@ export interface ViewParts {
   readonly overlay: LivenessOverlay | undefined;
 }
 
-/** Builds the view. */
+/** Builds the message. */
 export function toDevice(row: DeviceRow, parts: ViewParts): MessageInitShape<typeof DeviceSchema> {
   const { overlay } = parts;
   const status = overlay?.online ? 'online' : row.status;

@@ -34,7 +34,7 @@ describe('devices in the database', () => {
   };
   const codeOf = (error: unknown) => (error instanceof KelletError ? error.code : String(error));
 
-  it('lets exactly one of many win a hardware id, and the losers see the winner in the same transaction', async () => {
+  it('gives a hardware id to exactly one of many transactions, and the others see that device', async () => {
     const results = await Promise.all(
       Array.from({ length: 12 }, () => {
         const wanted = device({ hardwareId: 'contested' });
@@ -55,7 +55,7 @@ describe('devices in the database', () => {
     await make({ tenantId: 'other', hardwareId: 'contested' });
   });
 
-  it('gives a deleted hardware id to a new device', async () => {
+  it('reuses the hardware id of a deleted device', async () => {
     const first = await make({ hardwareId: 'again' });
     await test.database.system((tx) =>
       tx.query('UPDATE devices SET deleted_at = now() WHERE device_id = $1', [first.device_id]),
@@ -63,7 +63,7 @@ describe('devices in the database', () => {
     expect((await make({ hardwareId: 'again' })).device_id).not.to.equal(first.device_id);
   });
 
-  it('never exceeds the quota of devices, also when many are made at once', async () => {
+  it('never exceeds the quota of devices, also with concurrent creations', async () => {
     const results = await Promise.allSettled(Array.from({ length: 8 }, () => make({ tenantId: 'small' })));
     expect(results.filter((result) => result.status === 'fulfilled')).to.have.length(3);
     for (const result of results) {
@@ -71,7 +71,7 @@ describe('devices in the database', () => {
     }
   });
 
-  it('shows a tenant nothing of another, whatever the query says', async () => {
+  it('shows a tenant nothing of another, whatever the query', async () => {
     const theirs = await make({ tenantId: 'other' });
     await test.database.tenant('other', (tx) => mintDeviceKey(tx, 'other', theirs.device_id));
     await test.database.tenant('acme', async (tx) => {
@@ -96,12 +96,12 @@ describe('devices in the database', () => {
     expect(tokens).to.contain('permission denied');
   });
 
-  it('keeps versions of firmware and software apart', async () => {
+  it('keeps versions of firmware and software separately', async () => {
     const made = await make();
     const found = await test.database.tenant('acme', async (tx) => {
       await setVersions(tx, 'acme', 'fw', new Map([[made.device_id, '1.2.0']]));
       await setVersions(tx, 'acme', 'sw', new Map([[made.device_id, '7.0.1']]));
-      // The same again changes nothing, nor does it for a device of another tenant.
+      // The same again changes nothing, and neither does a device of another tenant.
       expect(await setVersions(tx, 'acme', 'fw', new Map([[made.device_id, '1.2.0']]))).to.deep.equal([]);
       expect(await setVersions(tx, 'other', 'fw', new Map([[made.device_id, '3.0.0']]))).to.deep.equal([]);
       return findByHardwareId(tx, 'acme', made.hardware_id);
@@ -109,8 +109,8 @@ describe('devices in the database', () => {
     expect(found).to.include({ firmware_version: '1.2.0', software_version: '7.0.1' });
   });
 
-  it('names the groups that do not exist in the tenant', async () => {
-    const [mine, theirs, nobodys] = [newId(), newId(), newId()];
+  it('returns the groups that do not exist in the tenant', async () => {
+    const [mine, theirs, absent] = [newId(), newId(), newId()];
     await test.database.system(async (tx) => {
       for (const [tenant, group] of [
         ['acme', mine],
@@ -123,17 +123,17 @@ describe('devices in the database', () => {
         ]);
       }
     });
-    const unknown = await test.database.tenant('acme', (tx) => unknownGroups(tx, 'acme', [mine, theirs, nobodys]));
-    expect(unknown).to.deep.equal([theirs, nobodys]);
+    const unknown = await test.database.tenant('acme', (tx) => unknownGroups(tx, 'acme', [mine, theirs, absent]));
+    expect(unknown).to.deep.equal([theirs, absent]);
   });
 
   it('stores only the hash of a device key, and announces its revocation with the transaction', async () => {
     const made = await make();
-    const heard: string[] = [];
+    const notified: string[] = [];
     let listening = false;
     test.database.listen(
       [revocationChannel],
-      (_, payload) => heard.push(payload),
+      (_, payload) => notified.push(payload),
       (lost) => (listening = !lost),
     );
     await eventually(() => listening);
@@ -150,8 +150,8 @@ describe('devices in the database', () => {
       .catch((error: Error) => error.message);
     expect(undone).to.equal('undone');
     const next = await test.database.tenant('acme', (tx) => rotateDeviceKey(tx, 'acme', made.device_id, 0));
-    await eventually(() => heard.length > 0);
-    expect(heard).to.deep.equal([credentialHash(key).toString('hex')]);
+    await eventually(() => notified.length > 0);
+    expect(notified).to.deep.equal([credentialHash(key).toString('hex')]);
     await test.database.tenant('acme', (tx) => rotateDeviceKey(tx, 'acme', made.device_id, 60));
     const { rows } = await test.database.system((tx) =>
       tx.query<{ in_force: boolean; ends: boolean }>(

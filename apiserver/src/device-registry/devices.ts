@@ -1,14 +1,14 @@
-// Devices as other services make and find them. Every function works inside the caller's transaction.
+// Creates, finds and changes devices. Every function works inside the caller's transaction.
 import type { Transaction } from '../platform/database/database.ts';
 import { tenantDevicesLock } from '../platform/database/advisory-locks.ts';
 import { deviceChannel } from '../platform/database/channels.ts';
 import { alreadyExists, resourceExhausted } from '../platform/errors.ts';
 import type { FleetFacts } from './membership.ts';
 
-/** How a device proves who it is. */
+/** How a device authenticates. */
 export type CredentialType = 'api_key' | 'psk' | 'certificate';
 
-/** A device as its row holds it; absent ids are null. */
+/** A row of the table devices; absent ids are null. */
 export interface DeviceRow {
   device_id: string;
   name: string;
@@ -42,13 +42,13 @@ export const fleetFacts = (
   softwareVersion: row.software_version,
 });
 
-/** A device to be made. Its references (profile, groups, gateway) have been checked by the caller. */
+/** A device to be created. The caller has checked its references (profile, groups, gateway). */
 export interface NewDevice {
   readonly tenantId: string;
   readonly deviceId: string;
   readonly name: string;
   readonly hardwareId: string;
-  /** Empty: none. */
+  /** Empty if none. */
   readonly profileId: string;
   readonly groupIds: readonly string[];
   readonly gatewayDeviceId?: string;
@@ -57,15 +57,15 @@ export interface NewDevice {
   readonly metadata?: unknown;
 }
 
-/** Has every directory evict a device once the transaction has committed. */
+/** Evicts a device from all directories once the transaction has committed. */
 export async function notifyDeviceChanged(tx: Transaction, tenantId: string, deviceId: string): Promise<void> {
   await tx.query(`SELECT pg_notify('${deviceChannel}', $1)`, [`${tenantId}/${deviceId}`]);
 }
 
 /**
- * Makes a device. Of several callers with the same hardware id exactly one succeeds; the others get ALREADY_EXISTS, after
- * which their transaction is still usable and `findByHardwareId` sees the winner. Throws RESOURCE_EXHAUSTED when the tenant's
- * quota of devices is used up.
+ * Creates a device. Of several callers with the same hardware id exactly one succeeds; the others get ALREADY_EXISTS,
+ * after which their transaction is still usable and `findByHardwareId` returns the existing device. Throws
+ * RESOURCE_EXHAUSTED when the tenant's quota of devices is used up.
  */
 export async function createDevice(tx: Transaction, device: NewDevice): Promise<DeviceRow> {
   await checkDeviceQuota(tx, device.tenantId);
@@ -95,7 +95,7 @@ export async function createDevice(tx: Transaction, device: NewDevice): Promise<
   return row;
 }
 
-/** Adds a device to those of the groups that (still) exist. */
+/** Adds a device to those of the groups that still exist. */
 export async function joinGroups(
   tx: Transaction,
   tenantId: string,
@@ -111,7 +111,7 @@ export async function joinGroups(
   );
 }
 
-/** Counts under a lock of the tenant's own, and only when the tenant has a quota: makers of devices then wait for each other. */
+/** Counts under an advisory lock, which serialises the creation of devices, only if the tenant has a quota. */
 async function checkDeviceQuota(tx: Transaction, tenantId: string): Promise<void> {
   const { rows } = await tx.query<{ quota: number | null }>(
     `SELECT (quotas->>'devices')::int4 AS quota FROM tenants WHERE tenant_id = $1`,
@@ -129,7 +129,7 @@ async function checkDeviceQuota(tx: Transaction, tenantId: string): Promise<void
   }
 }
 
-/** The living device with this hardware id, or undefined. */
+/** Returns the device with this hardware id that is not deleted, or undefined. */
 export async function findByHardwareId(
   tx: Transaction,
   tenantId: string,
@@ -142,7 +142,7 @@ export async function findByHardwareId(
   return rows[0];
 }
 
-/** The living device with this id, or undefined. `lock` holds it against changes until the transaction ends. */
+/** Returns the device with this id that is not deleted, or undefined. `lock` locks it until the transaction ends. */
 export async function findDevice(
   tx: Transaction,
   tenantId: string,
@@ -157,8 +157,8 @@ export async function findDevice(
 }
 
 /**
- * Records the versions that devices reported after an update of their firmware (fw) or software (sw). Answers the devices whose
- * version was another one, as they were and as they are; their rows are locked in order of their ids.
+ * Records the versions that devices reported after an update of their firmware (fw) or software (sw). Returns the
+ * devices whose version changed, before and after; their rows are locked in order of their ids.
  */
 export async function setVersions(
   tx: Transaction,
@@ -192,7 +192,7 @@ type FleetRow = Pick<DeviceRow, 'device_id' | 'hardware_id' | 'profile_id' | 'fi
 
 const fleetColumns = 'd.device_id, d.hardware_id, d.profile_id, d.firmware_version, d.software_version';
 
-/** How many living devices use a profile. */
+/** Returns the number of devices that use a profile and are not deleted. */
 export async function countDevicesOfProfile(tx: Transaction, tenantId: string, profileId: string): Promise<number> {
   const { rows } = await tx.query<{ devices: number }>(
     `SELECT count(*)::int4 AS devices FROM devices WHERE tenant_id = $1 AND profile_id = $2 AND deleted_at IS NULL`,
@@ -201,7 +201,10 @@ export async function countDevicesOfProfile(tx: Transaction, tenantId: string, p
   return rows[0]?.devices ?? 0;
 }
 
-/** The ids among these that are no device group of the tenant. `lock` keeps the others until the transaction ends. */
+/**
+ * Returns those of the ids that are not device groups of the tenant. `lock` locks the others until the transaction
+ * ends.
+ */
 export async function unknownGroups(
   tx: Transaction,
   tenantId: string,

@@ -36,7 +36,7 @@ describe('device directory', () => {
   });
   afterEach(() => test.drop());
 
-  /** The directory caches once its listener stands: a device that is changed without notice then keeps its old facts. */
+  /** Waits until the listener is connected: from then on the directory caches. */
   async function listening(): Promise<void> {
     const id = await make();
     await eventually(async () => {
@@ -57,7 +57,9 @@ describe('device directory', () => {
       await tx.query('UPDATE devices SET name = $2 WHERE device_id = $1', [id, name]);
       if (notify) await notifyDeviceChanged(tx, 'acme', id);
     });
-  /** Notifications come in the order of their commits: once the last is heard, so are all before it. */
+  /**
+   * Waits for a notification sent now. They arrive in the order of their commits, so all earlier ones have arrived too.
+   */
   const settled = async () => {
     const last = await make();
     await nameOf(last);
@@ -69,7 +71,7 @@ describe('device directory', () => {
   const notify = (channel: string, payload: string) =>
     test.database.system((tx: Transaction) => tx.query('SELECT pg_notify($1, $2)', [channel, payload]));
 
-  it('answers the living devices of the tenant, and nothing for the rest', async () => {
+  it('returns the devices of the tenant and omits deleted, foreign and unknown ones', async () => {
     const [mine, deleted] = [await make(), await make()];
     const theirs = await make('', 'other');
     await test.database.system((tx) =>
@@ -96,7 +98,7 @@ describe('device directory', () => {
     });
   });
 
-  it('answers from memory until it is told of a change', async () => {
+  it('returns cached facts until a change is notified', async () => {
     const id = await make();
     await settled();
     expect(await nameOf(id)).to.equal('first');
@@ -106,7 +108,7 @@ describe('device directory', () => {
     await eventually(async () => (await nameOf(id)) === 'third');
   });
 
-  it('forgets the devices of a changed profile and of a changed tenant', async () => {
+  it('evicts the devices of a changed profile and of a changed tenant', async () => {
     const [plain, profiled] = [await make(), await make(profileId)];
     await settled();
     await directory.lookup('acme', [plain, profiled]);
@@ -119,7 +121,7 @@ describe('device directory', () => {
     await eventually(async () => (await facts(plain))?.offlineAfterSeconds === 5);
   });
 
-  it('is bounded, and forgets the least recently used first', async () => {
+  it('is bounded, and evicts the least recently used first', async () => {
     const [first, second, third, fourth] = await Promise.all([make(), make(), make(), make()]);
     await settled();
     for (const id of [first, second, third, first, fourth]) await facts(id);
@@ -129,7 +131,7 @@ describe('device directory', () => {
     expect(await nameOf(second)).to.equal('second');
   });
 
-  it('caches nothing while it cannot be told of changes', async () => {
+  it('caches nothing while the listener is disconnected', async () => {
     const id = await make();
     await settled();
     expect(await nameOf(id)).to.equal('first');

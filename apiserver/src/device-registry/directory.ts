@@ -1,4 +1,4 @@
-// The directory of devices in memory: what ingest must know of each device, without a query per request.
+// Caches the facts of devices that ingest needs, so that requests do not query the database.
 import type { JsonValue } from '@bufbuild/protobuf';
 import type { Database } from '../platform/database/database.ts';
 import { deviceChannel, profileChannel, tenantChannel } from '../platform/database/channels.ts';
@@ -14,7 +14,7 @@ interface Entry {
   readonly facts: DeviceFacts;
 }
 
-/** A load from the database while it runs: what is changed meanwhile is answered but not kept. */
+/** A running load from the database. Facts that change meanwhile are returned but not cached. */
 interface Load {
   readonly tenantId: string;
   readonly changed: Set<string>;
@@ -31,8 +31,8 @@ interface OwnRow {
 }
 
 /**
- * Facts of living devices, cached up to a number of devices (the least recently used is forgotten first). A change is
- * forgotten when PostgreSQL notifies it; while the listening connection is lost nothing is cached at all.
+ * Facts of devices, cached up to a number of devices (least recently used first out). PostgreSQL's notifications evict
+ * changed devices; while the listening connection is lost nothing is cached.
  */
 export class DeviceDirectory {
   private readonly database: Database;
@@ -57,9 +57,9 @@ export class DeviceDirectory {
   }
 
   /**
-   * The facts of those of the devices that exist in the tenant, by the id as it was asked for. Unknown, deleted and foreign
-   * ids and texts that are no id are missing from the answer. Throws UNAVAILABLE when the database is away and not all are
-   * in memory.
+   * Returns the facts of those of the devices that exist in the tenant, by the id as requested. Unknown, deleted and
+   * foreign devices and malformed ids are omitted. Throws UNAVAILABLE when the database is unavailable and not all are
+   * cached.
    */
   async lookup(tenantId: string, deviceIds: readonly string[]): Promise<Map<string, DeviceFacts>> {
     const found = new Map<string, DeviceFacts>();
@@ -140,7 +140,7 @@ export class DeviceDirectory {
       return;
     }
     for (const load of this.loads) if (load.tenantId === tenantId) load.allChanged = true;
-    // A change of a profile or a tenant is rare enough to walk through everything.
+    // Changes of profiles and tenants are rare enough to visit every entry.
     for (const [key, entry] of this.entries) {
       if (entry.tenantId === tenantId && (channel === tenantChannel || entry.facts.profileId === id)) {
         this.entries.delete(key);

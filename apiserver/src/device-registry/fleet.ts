@@ -1,16 +1,16 @@
-// The devices of a profile as a rollout sees them.
+// Lists the devices of a profile for rollouts.
 import type { Transaction } from '../platform/database/database.ts';
 
-/** A living device of a profile, with the versions it last reported. */
+/** A device of a profile, with the versions it last reported. */
 export interface FleetMember {
   readonly deviceId: string;
   readonly hardwareId: string;
-  /** Empty when the device never reported one. */
+  /** Empty if the device has never reported one. */
   readonly firmwareVersion: string;
   readonly softwareVersion: string;
 }
 
-/** Every living device of a profile, in no order. */
+/** Returns all devices of a profile that are not deleted, in no particular order. */
 export async function listFleet(tx: Transaction, tenantId: string, profileId: string): Promise<FleetMember[]> {
   const { rows } = await tx.query<FleetMember & Record<string, unknown>>(
     `SELECT device_id AS "deviceId", hardware_id AS "hardwareId",

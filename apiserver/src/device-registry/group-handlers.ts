@@ -1,4 +1,4 @@
-// The handlers of `device-groups`: groups of devices and who is in them.
+// The handlers of `device-groups`: groups and their members.
 import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import type { MessageInitShape } from '@bufbuild/protobuf';
 import type { DeviceGroupSchema, DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';

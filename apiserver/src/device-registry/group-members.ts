@@ -1,8 +1,8 @@
-// The devices of a group, for services that follow a group.
+// Lists the devices of a group, for services that follow groups.
 import type { Database } from '../platform/database/database.ts';
 import { isId } from '../platform/ids.ts';
 
-/** The ids of the living devices in the group; undefined when the tenant has no such group. */
+/** Returns the ids of the group's devices that are not deleted, or undefined if the tenant has no such group. */
 export async function groupMembers(
   database: Database,
   tenantId: string,

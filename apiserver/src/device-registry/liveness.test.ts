@@ -49,7 +49,7 @@ describe('liveness', () => {
     );
     return rows[0]!;
   };
-  /** Time passes: for the processes, and for what they have written. The database's own clock cannot be moved. */
+  /** Advances time for the processes and in the rows they have written. The database's own clock cannot be moved. */
   const pass = async (milliseconds: number) => {
     clock.advance(milliseconds);
     await test.database.system((tx) =>
@@ -60,7 +60,7 @@ describe('liveness', () => {
       ),
     );
   };
-  /** How long ago, by the database's clock, a device was seen or alive. */
+  /** Returns the seconds since a device was seen or alive, by the database's clock. */
   const secondsSince = async (deviceId: string, column: 'last_seen' | 'alive_at') => {
     const { rows } = await test.database.system((tx) =>
       tx.query<{ seconds: number | null }>(
@@ -81,7 +81,7 @@ describe('liveness', () => {
     return rows.map((one) => (JSON.parse(one.payload) as { data: { status: string } }).data.status);
   };
 
-  it('writes the first point within a second, tells once, and shows it before', async () => {
+  it('writes the first point within a second, publishes one event, and shows the point before it is written', async () => {
     const id = await make();
     expect(await row(id)).to.deep.include({ status: 'offline', last_seen: null });
     const at = clock.now();
@@ -97,7 +97,7 @@ describe('liveness', () => {
     expect(await events(id)).to.deep.equal(['online']);
   });
 
-  it('takes a silent device offline, and brings it back by a point only', async () => {
+  it('takes a silent device offline, and brings it back only with a point', async () => {
     const id = await make();
     liveness.seen('acme', id, clock.now(), 'telemetry');
     await becomes(id, 'online');
@@ -117,7 +117,7 @@ describe('liveness', () => {
     expect(await events(id)).to.deep.equal(['online', 'offline', 'online']);
   });
 
-  it('takes a device offline ten seconds after its stream closed, unless it lives on', async () => {
+  it('takes a device offline ten seconds after its stream closed, unless it shows another sign of life', async () => {
     const [gone, back] = [await make(), await make()];
     for (const id of [gone, back]) liveness.seen('acme', id, clock.now(), 'telemetry');
     for (const id of [gone, back]) await becomes(id, 'online');
@@ -132,7 +132,7 @@ describe('liveness', () => {
     expect((await row(back)).status).to.equal('online');
   });
 
-  it('works from several processes: what one took offline the next point at another brings back at once', async () => {
+  it('works with several processes: a point at one brings back a device that another took offline', async () => {
     const id = await make();
     const other = start();
     liveness.seen('acme', id, clock.now(), 'telemetry');
@@ -149,7 +149,7 @@ describe('liveness', () => {
     expect(statuses).to.deep.equal(['online', 'offline', 'online']);
   });
 
-  it('never takes last_seen back, and writes what it holds when it ends', async () => {
+  it('never moves last_seen back, and writes what it holds when it stops', async () => {
     const id = await make();
     const other = start();
     other.seen('acme', id, clock.now(), 'telemetry');
@@ -169,7 +169,7 @@ describe('liveness', () => {
       ['fast', hour],
       ['slow', -hour],
     ] as const) {
-      it(`takes no device offline that lives (${name})`, async () => {
+      it(`does not take an active device offline (${name})`, async () => {
         const wrong: Clock = { now: () => Date.now() + off };
         const right: Clock = { now: () => Date.now() };
         for (const one of running.splice(0)) await one.stop();
@@ -179,7 +179,7 @@ describe('liveness', () => {
         bad.seen('acme', atBad, wrong.now(), 'telemetry');
         await becomes(atGood, 'online', 1000);
         await becomes(atBad, 'online', 1000);
-        // Both sweep meanwhile.
+        // Both sweep in the meantime.
         await new Promise((resolve) => setTimeout(resolve, 1500));
         for (const id of [atGood, atBad]) {
           expect((await row(id)).status).to.equal('online');
@@ -189,7 +189,7 @@ describe('liveness', () => {
         expect(Math.abs(bad.overlay('acme', atBad)!.lastSeen - Date.now())).to.be.lessThan(5000);
       });
 
-      it(`takes a silent device offline in time, whoever heard it last (${name})`, async () => {
+      it(`takes a silent device offline in time, whichever process saw it last (${name})`, async () => {
         const wrong: Clock = { now: () => Date.now() + off };
         const right: Clock = { now: () => Date.now() };
         await test.database.system((tx) =>
@@ -209,7 +209,7 @@ describe('liveness', () => {
       });
     }
 
-    it('goes on at once when the clock is put right', async () => {
+    it('continues at once when the clock is corrected', async () => {
       let off = hour;
       const moving: Clock = { now: () => Date.now() + off };
       for (const one of running.splice(0)) await one.stop();
@@ -225,7 +225,7 @@ describe('liveness', () => {
     });
   });
 
-  it('brings many devices online in one go, and ignores deleted and unknown ones', async () => {
+  it('brings many devices online in one batch, and ignores deleted and unknown ones', async () => {
     const ids = await Promise.all(Array.from({ length: 60 }, make));
     const [deleted] = ids as [string, ...string[]];
     await test.database.system((tx) =>

@@ -1,5 +1,6 @@
-// Signs of life: gathered in memory, written in batches, and missed by a sweep that takes silent devices offline. What is written
-// is compared with what other processes write, so it is in the database's time: a process says how long ago something was.
+// Liveness of devices: signs of life are collected in memory and written in batches; a sweep takes silent devices
+// offline. Times are written in the database's time, because rows of several processes are compared: a process passes
+// how long ago something happened.
 import type { Clock } from '../platform/clock.ts';
 import type { Database, Transaction } from '../platform/database/database.ts';
 import { livenessLock } from '../platform/database/advisory-locks.ts';
@@ -17,14 +18,14 @@ interface Entry {
   readonly tenantId: string;
   readonly deviceId: string;
   signs: LifeSigns;
-  /** Until when the device is online as far as was last written; 0: it may be offline. */
+  /** Until when the device is online according to the last write; 0: it may be offline. */
   onlineUntil: number;
   offlineAfterSeconds: number;
   writtenAt: number;
-  /** A point has arrived that is not written yet. */
+  /** Whether a point has arrived that is not written yet. */
   hasNewPoint: boolean;
   dirty: boolean;
-  /** A point of a device that may be offline: written at the next tick. */
+  /** Whether the point is of a device that may be offline: written at the next tick. */
   urgent: boolean;
 }
 
@@ -36,20 +37,20 @@ interface WrittenRow {
   last_seen: Date | null;
 }
 
-/** This process's clock and the database's differ by less than this, or are told apart. */
+/** A smaller difference between this process's clock and the database's is ignored. */
 const equalMilliseconds = 1000;
 
-/** What memory knows better than the database. */
+/** State in memory that is newer than the database. */
 export interface LivenessOverlay {
-  /** Milliseconds since 1970, by the database's clock, of the last point's arrival; 0: none is known. */
+  /** Milliseconds since 1970, by the database's clock, of the last point's arrival; 0 if unknown. */
   readonly lastSeen: number;
-  /** A point has arrived that makes the device online; it is being written. */
+  /** Whether a point that makes the device online has arrived and is being written. */
   readonly online: boolean;
 }
 
 /**
- * Keeps status and last_seen of devices. A device goes online in the database within a second of its first point; last_seen
- * follows within five. What a crash loses is at most that.
+ * Maintains status and last_seen of devices. A device goes online in the database within a second of its first point;
+ * last_seen follows within five seconds. A crash loses at most that.
  */
 export class Liveness {
   private readonly database: Database;
@@ -71,10 +72,13 @@ export class Liveness {
     this.logger = logger;
   }
 
-  /** A sign of life at a time of this process's clock. Costs a map lookup: for every point's device, not every point. */
+  /**
+   * Records a sign of life at a time of this process's clock. Costs a map lookup; called per device of a request, not
+   * per point.
+   */
   seen(tenantId: string, deviceId: string, atMilliseconds: number, kind: SignOfLife): void {
     const entry = this.entry(tenantId, deviceId);
-    // After a close there is little time to say that the device lives on.
+    // After a close a sign must be written soon to keep the device online.
     if (entry.signs.closedAt > 0) entry.writtenAt = 0;
     entry.signs = withSign(entry.signs, kind, atMilliseconds);
     if (kind === 'telemetry') entry.hasNewPoint = true;
@@ -82,14 +86,14 @@ export class Liveness {
     this.mark(entry);
   }
 
-  /** The device's stream has closed: ten seconds without another sign of life take it offline. */
+  /** Records that the device's stream has closed: without another sign of life it goes offline after ten seconds. */
   streamClosed(tenantId: string, deviceId: string, atMilliseconds: number): void {
     const entry = this.entry(tenantId, deviceId);
     entry.signs = withClose(entry.signs, atMilliseconds);
     this.mark(entry);
   }
 
-  /** What this process knows of a device beyond the database, or undefined. */
+  /** Returns the state of a device that is newer than the database, or undefined. */
   overlay(tenantId: string, deviceId: string): LivenessOverlay | undefined {
     const entry = this.entries.get(`${tenantId}/${deviceId}`);
     if (!entry) return undefined;
@@ -111,7 +115,7 @@ export class Liveness {
     this.timer.unref();
   }
 
-  /** Writes what is in memory and ends. */
+  /** Writes what is in memory and stops. */
   async stop(): Promise<void> {
     clearInterval(this.timer);
     await this.running;
@@ -144,7 +148,7 @@ export class Liveness {
     this.dirty.add(entry);
   }
 
-  /** Somebody else may have taken the device offline: its next point must be written at once. */
+  /** Another process may have taken the device offline: write its next point at once. */
   private doubt(entry: Entry | undefined): void {
     if (entry) entry.onlineUntil = 0;
   }
@@ -152,14 +156,14 @@ export class Liveness {
   private async tick(): Promise<void> {
     try {
       const now = this.clock.now();
-      // A clock that was put back must not keep signs in memory until it has caught up.
+      // After the clock was put back, signs must not stay in memory until it has caught up.
       const isDue = ({ writtenAt, offlineAfterSeconds }: Entry) =>
         now < writtenAt || now - writtenAt >= writeDelay(offlineAfterSeconds);
       await this.write((entry) => entry.urgent || isDue(entry));
       await this.sweep();
       if (now - this.forgottenAt > forgetMilliseconds) this.forgetSilent(now);
     } catch (error) {
-      this.logger.debug({ err: error }, 'signs of life wait for the database');
+      this.logger.debug({ err: error }, 'signs of life could not be written; retrying');
     }
   }
 
@@ -183,7 +187,7 @@ export class Liveness {
       this.dirty.delete(entry);
       entry.signs = notAfter(entry.signs, this.clock.now());
     }
-    // What arrives while the batch is being written marks its entry again.
+    // A sign that arrives during the write marks its entry again.
     const given = entries.map((entry) => ({
       entry,
       signs: entry.signs,
@@ -199,7 +203,7 @@ export class Liveness {
         const row = written.get(`${entry.tenantId}/${entry.deviceId}`);
         entry.writtenAt = now;
         entry.onlineUntil = row?.after === 'online' ? offlineAt(signs, entry.offlineAfterSeconds) : 0;
-        // A point that came meanwhile finds the device online now.
+        // A point that arrived meanwhile finds the device online now.
         entry.urgent = entry.urgent && entry.dirty && entry.signs.lastSeen >= entry.onlineUntil;
       }
     } catch (error) {
@@ -221,7 +225,7 @@ export class Liveness {
     }
   }
 
-  /** Writes signs of life; a device that is offline goes online only by a point. Answers status before and after. */
+  /** Writes signs of life; an offline device goes online only with a point. Returns the status before and after. */
   private async writeSigns(
     tx: Transaction,
     given: readonly { entry: Entry; signs: LifeSigns; hasNewPoint: boolean }[],
@@ -242,7 +246,7 @@ export class Liveness {
          last_seen = greatest(d.last_seen, g.seen),
          alive_at = greatest(d.alive_at, g.alive),
          offline_at = CASE WHEN d.alive_at IS NULL OR greatest(g.alive, g.closed) >= d.alive_at THEN g.ends ELSE d.offline_at END,
-         -- A point that was told of already does not bring back a device that has been silent since.
+         -- A point that was written before does not bring back a device that has been silent since.
          status = CASE WHEN g.seen IS NOT NULL AND (d.last_seen IS NULL OR g.seen > d.last_seen) AND g.ends > now()
                        THEN 'online' ELSE d.status END
        FROM given g JOIN held h USING (tenant_id, device_id)
@@ -264,7 +268,7 @@ export class Liveness {
     return rows;
   }
 
-  /** Takes devices offline whose time has come; one process at a time. */
+  /** Takes overdue devices offline; one process at a time. */
   private async sweep(): Promise<void> {
     await this.database.system(async (tx) => {
       const lock = await tx.query<{ locked: boolean; now: number }>(

@@ -1,4 +1,4 @@
-// What the registry tells of its devices to whoever keeps groups of them, in the transaction that changes them.
+// Notifies the keepers of groups of devices of changes, in the transaction that makes them.
 //
 // Lock order, for every transaction of the data plane that locks several of these rows:
 //   1. one row of applied_versions, then one of profiles, provisioning_templates, provision_keys or ota_packages
@@ -8,31 +8,31 @@
 //   5. ota_rollout_devices, ota_assignments, device_commands: only below the lock of their device or rollout
 import type { Transaction } from '../platform/database/database.ts';
 
-/** What of a device decides which groups it belongs to. */
+/** The part of a device that decides which groups it belongs to. */
 export interface FleetFacts {
   readonly deviceId: string;
   readonly hardwareId: string;
-  /** null: none. */
+  /** null if none. */
   readonly profileId: string | null;
-  /** Empty when the device never reported one. */
+  /** Empty if the device has never reported one. */
   readonly firmwareVersion: string;
   readonly softwareVersion: string;
 }
 
-/** One device before and after a change; undefined: it did not exist, or does not any more. */
+/** One device before and after a change; undefined where it does not exist. */
 export interface FleetChange {
   readonly before?: FleetFacts | undefined;
   readonly after?: FleetFacts | undefined;
 }
 
-/** Told of changes by the transaction that makes them. */
+/** Called by the transaction that changes devices or profiles. */
 export interface MembershipListener {
   /**
-   * Takes note of changed devices, each named once. Their rows are written, and locked by the transaction. Costs the same
-   * whatever the size of the fleet.
+   * Handles changed devices, each listed once. Their rows are written and locked by the transaction. The cost must not
+   * depend on the size of the fleet.
    */
   devicesChanged(tx: Transaction, tenantId: string, changes: readonly FleetChange[]): Promise<void>;
-  /** Takes note of a changed profile, whose row is written. */
+  /** Handles a changed profile, whose row is written. */
   profileChanged(
     tx: Transaction,
     tenantId: string,

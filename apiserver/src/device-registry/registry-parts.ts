@@ -1,10 +1,10 @@
-// What the handlers of the device registry work with.
+// Dependencies of the handlers.
 import type { Platform } from '../config/module.ts';
 import type { Liveness } from './liveness.ts';
 import type { MembershipListener } from './membership.ts';
 import type { ProfileReader } from '../policies/profile-reader.ts';
 
-/** The parts. */
+/** The dependencies. */
 export type RegistryParts = Pick<Platform, 'database' | 'paging'> & {
   readonly profiles: ProfileReader;
   readonly liveness: Liveness;

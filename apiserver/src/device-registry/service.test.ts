@@ -64,7 +64,7 @@ describe('device registry service', () => {
     );
   const refusal = async (promise: Promise<unknown>): Promise<KelletError> => {
     const thrown = await promise.then(
-      () => new Error('nothing was refused'),
+      () => new Error('the call succeeded'),
       (error: unknown) => error,
     );
     if (!(thrown instanceof KelletError)) throw thrown;
@@ -83,7 +83,7 @@ describe('device registry service', () => {
   ) => call(method.updateDevice, { deviceId, ...fields, updateMask: { paths } });
 
   describe('devices', () => {
-    it('are made with a key of their own, shown once, that stands for them', async () => {
+    it('are created with an API key that is returned once and authenticates as the device', async () => {
       const group = await makeGroup();
       const { device, apiKey } = await make({
         name: 'Pump 1',
@@ -111,7 +111,7 @@ describe('device registry service', () => {
       expect(await call(method.getDevice, { deviceId: device.deviceId.toUpperCase() })).to.deep.equal(device);
     });
 
-    it('are named after their hardware when nobody names them', async () => {
+    it('are named after their hardware id by default', async () => {
       expect((await make({ hardwareId: 'hw-unnamed' })).device.name).to.equal('hw-unnamed');
     });
 
@@ -121,18 +121,13 @@ describe('device registry service', () => {
       ['a NUL in metadata', { metadata: { a: '\0' } }, 'INVALID_ARGUMENT', 'metadata'],
       ['an empty tag name', { tags: { '': 'x' } }, 'INVALID_ARGUMENT', 'tags'],
       ['an unknown profile', { profileId: newId() }, 'NOT_FOUND', 'profile_id'],
-      ['a profile that is no id', { profileId: 'pumps' }, 'NOT_FOUND', 'profile_id'],
+      ['a malformed profile id', { profileId: 'pumps' }, 'NOT_FOUND', 'profile_id'],
       ['an unknown group', { groupIds: [newId()] }, 'NOT_FOUND', 'group_ids'],
-      ['a group that is no id', { groupIds: ['x'] }, 'NOT_FOUND', 'group_ids'],
+      ['a malformed group id', { groupIds: ['x'] }, 'NOT_FOUND', 'group_ids'],
       ['an unknown customer', { customerId: newId() }, 'NOT_FOUND', 'customer_id'],
-      [
-        'a credential that is not there yet',
-        { credentialType: Credential_Type.psk },
-        'UNIMPLEMENTED',
-        'credential_type',
-      ],
+      ['an unsupported credential type', { credentialType: Credential_Type.psk }, 'UNIMPLEMENTED', 'credential_type'],
     ] as const) {
-      it(`are refused with ${name}, and nothing is left of them`, async () => {
+      it(`are rejected with ${name}, leaving nothing behind`, async () => {
         const hardwareId = newId();
         const wanted = { hardwareId, ...request } as MessageInitShape<typeof method.createDevice.input>;
         const error = await refusal(call(method.createDevice, wanted));
@@ -141,7 +136,7 @@ describe('device registry service', () => {
       });
     }
 
-    it('keep a hardware id to themselves, in one tenant', async () => {
+    it('have a hardware id that is unique in the tenant', async () => {
       const hardwareId = newId();
       await make({ hardwareId });
       expect(await codeOf(make({ hardwareId }))).to.equal('ALREADY_EXISTS');
@@ -150,7 +145,7 @@ describe('device registry service', () => {
       expect(await codeOf(update(another.device.deviceId, { hardwareId }, ['hardware_id']))).to.equal('ALREADY_EXISTS');
     });
 
-    it('change what the mask names and nothing else', async () => {
+    it('change only the fields of the mask', async () => {
       const [first, second] = [await makeGroup(), await makeGroup()];
       const { device } = await make({ name: 'a', tags: { x: '1' }, groupIds: [first.groupId], metadata: { m: 1 } });
       const id = device.deviceId;
@@ -178,7 +173,7 @@ describe('device registry service', () => {
       expect(await codeOf(call(method.updateDevice, { deviceId: id, name: 'c' }))).to.equal('INVALID_ARGUMENT');
     });
 
-    it('are gone for everyone once deleted, and their key with them', async () => {
+    it('disappear when deleted, and their key with them', async () => {
       const { device, apiKey } = await make();
       const deviceId = device.deviceId;
       await devices.directory.lookup('acme', [deviceId]);
@@ -193,7 +188,7 @@ describe('device registry service', () => {
       expect(again.device.deviceId).not.to.equal(deviceId);
     });
 
-    it('get new credentials; the old ones end at once or after a while', async () => {
+    it('get new credentials; the old ones end at once or after the grace period', async () => {
       const { device, apiKey } = await make();
       const deviceId = device.deviceId;
       const works = (key: string) =>
@@ -208,7 +203,7 @@ describe('device registry service', () => {
       expect(await Promise.all(keys.map(works))).to.deep.equal([false, false, true]);
     });
 
-    it('are shown with the life that memory holds before it is written', async () => {
+    it('are shown with the liveness that is not written yet', async () => {
       const { device } = await make();
       const at = clock.now();
       devices.liveness.seen('acme', device.deviceId, at, 'telemetry');
@@ -217,7 +212,7 @@ describe('device registry service', () => {
       expect(Number(shown.lastSeen!.seconds)).to.equal(Math.floor(at / 1000));
     });
 
-    it('are unknown to another tenant, whatever it asks', async () => {
+    it('are invisible to other tenants in every call', async () => {
       const { device } = await make({}, 'other');
       const deviceId = device.deviceId;
       for (const asked of [method.getDevice, method.deleteDevice, method.rotateDeviceCredentials]) {
@@ -266,26 +261,26 @@ describe('device registry service', () => {
     };
     const cases: [string, () => MessageInitShape<typeof method.listDevices.input>, string[]][] = [
       ['everything', () => ({}), ['own', 'profiled', 'overridden', 'plain']],
-      ['those online', () => ({ status: Device_Status.online }), ['plain']],
-      ['those offline', () => ({ status: Device_Status.offline }), ['own', 'profiled', 'overridden']],
+      ['online devices', () => ({ status: Device_Status.online }), ['plain']],
+      ['offline devices', () => ({ status: Device_Status.offline }), ['own', 'profiled', 'overridden']],
       ['a profile', () => ({ profileId: pumps.profileId }), ['profiled', 'overridden']],
       ['a group', () => ({ groupId }), ['own']],
       ['a hardware id', () => ({ hardwareId: 'B_1' }), ['profiled']],
       ['a tag, own or inherited from the profile', () => ({ tag: ['kind=pump'] }), ['own', 'profiled']],
       ['a tag inherited from the tenant', () => ({ tag: ['site=north'] }), ['plain']],
-      ['a tag that overrides', () => ({ tag: ['kind=valve'] }), ['overridden']],
+      ['an overriding tag', () => ({ tag: ['kind=valve'] }), ['overridden']],
       ['several tags at once', () => ({ tag: ['kind=pump', 'site=south'] }), ['profiled']],
-      ['a tag that nobody has', () => ({ tag: ['kind='] }), []],
+      ['a tag without devices', () => ({ tag: ['kind='] }), []],
       ['part of a name in any case', () => ({ q: 'ALPHA' }), ['own']],
       ['part of a hardware id, taken literally', () => ({ q: 'b_1' }), ['profiled']],
       ['a percent sign', () => ({ q: '50%' }), ['own']],
-      ['two things at once', () => ({ q: 'a', status: Device_Status.online }), ['plain']],
+      ['two filters at once', () => ({ q: 'a', status: Device_Status.online }), ['plain']],
     ];
     for (const [name, request, want] of cases) {
       it(`shows ${name}`, async () => expect(await names(request())).to.deep.equal(want));
     }
 
-    it('is paged, with tokens that belong to its filters and its tenant', async () => {
+    it('is paged, with tokens bound to its filters and its tenant', async () => {
       const first = await call(method.listDevices, { pageSize: 3 });
       expect(first.devices).to.have.length(3);
       const last = await call(method.listDevices, { pageSize: 3, pageToken: first.nextPageToken });
@@ -302,9 +297,9 @@ describe('device registry service', () => {
       ['an unknown status', { status: 9 as Device_Status }, 'INVALID_ARGUMENT'],
       ['an unknown profile', { profileId: newId() }, 'NOT_FOUND'],
       ['an unknown group', { groupId: newId() }, 'NOT_FOUND'],
-      ['a group that is no id', { groupId: 'x' }, 'NOT_FOUND'],
+      ['a malformed group id', { groupId: 'x' }, 'NOT_FOUND'],
     ] as const) {
-      it(`refuses ${name}`, async () => {
+      it(`rejects ${name}`, async () => {
         const list = request as unknown as JsonObject as MessageInitShape<typeof method.listDevices.input>;
         expect(await codeOf(call(method.listDevices, list))).to.equal(code);
       });
@@ -312,7 +307,7 @@ describe('device registry service', () => {
   });
 
   describe('device groups', () => {
-    it('are made, listed, renamed, filled, emptied and removed', async () => {
+    it('are created, listed, renamed, filled, emptied and deleted', async () => {
       const group = await call(method.createDeviceGroup, { name: 'Roof', description: 'on top' });
       expect(group).to.include({ name: 'Roof', description: 'on top', deviceCount: 0 });
       const { groupId } = group;
@@ -333,7 +328,7 @@ describe('device registry service', () => {
       expect(await codeOf(call(method.getDeviceGroup, { groupId }))).to.equal('NOT_FOUND');
     });
 
-    it('have names of their own, and only devices of their tenant', async () => {
+    it('have unique names, and only devices of their tenant', async () => {
       const group = await makeGroup('Cellar');
       expect(await codeOf(makeGroup('Cellar'))).to.equal('ALREADY_EXISTS');
       const theirs = await makeGroup('Cellar', 'other');

@@ -1,4 +1,4 @@
-// The device registry: devices, their groups, what they inherit, and whether they are online.
+// The device registry: devices, their groups, inherited settings and liveness.
 import { DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import type { Platform, ServiceModule } from '../config/module.ts';
 import { deviceHandlers } from './device-handlers.ts';
@@ -8,15 +8,18 @@ import { Liveness } from './liveness.ts';
 import type { MembershipListener } from './membership.ts';
 import type { ProfileReader } from '../policies/profile-reader.ts';
 
-/** The device registry as the rest of the process sees it. */
+/** The device registry as used by the rest of the process. */
 export interface DeviceRegistryModule extends ServiceModule {
-  /** Facts of devices in memory, for ingest and rollouts. */
+  /** Cached facts of devices, for ingest and rollouts. */
   readonly directory: DeviceDirectory;
-  /** Where signs of life are reported. */
+  /** Receives signs of life. */
   readonly liveness: Liveness;
 }
 
-/** Builds the registry on top of the profiles, which provisioning owns; `membership` is told of every changed device. */
+/**
+ * Creates the registry on top of the profiles, which provisioning owns. `membership` is notified of every changed
+ * device.
+ */
 export function createDeviceRegistry(
   platform: Pick<Platform, 'database' | 'paging' | 'clock' | 'logger'>,
   profiles: ProfileReader,

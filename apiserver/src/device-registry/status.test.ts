@@ -11,7 +11,7 @@ describe('device status', () => {
     [300, 4000],
     [86_400, 4000],
   ] as const) {
-    it(`lets a sign wait ${delay} ms when ${offlineAfter} s of silence count`, () => {
+    it(`delays a sign by ${delay} ms with an offline timeout of ${offlineAfter} s`, () => {
       expect(writeDelay(offlineAfter)).to.equal(delay);
       expect(writeDelay(offlineAfter)).to.be.at.most(offlineAfter * 1000);
     });
@@ -19,14 +19,14 @@ describe('device status', () => {
 
   const cases: [string, LifeSigns, LifeSigns][] = [
     ['a first point', withSign(none, 'telemetry', 5), { lastSeen: 5, aliveAt: 5, closedAt: 0 }],
-    ['a poll, which is not seen', withSign(none, 'poll', 5), { lastSeen: 0, aliveAt: 5, closedAt: 0 }],
+    ['a poll, which does not change last_seen', withSign(none, 'poll', 5), { lastSeen: 0, aliveAt: 5, closedAt: 0 }],
     [
-      'signs of a clock that was put back',
+      'signs from before the clock was put back',
       notAfter({ lastSeen: 9, aliveAt: 10, closedAt: 4 }, 6),
       { lastSeen: 6, aliveAt: 6, closedAt: 4 },
     ],
     [
-      'a point that comes late',
+      'a late point',
       withSign({ lastSeen: 9, aliveAt: 10, closedAt: 0 }, 'telemetry', 5),
       { lastSeen: 9, aliveAt: 10, closedAt: 0 },
     ],
@@ -46,7 +46,7 @@ describe('device status', () => {
       { lastSeen: 3, aliveAt: 7, closedAt: 8 },
     ],
     [
-      'a close that a sign has overtaken',
+      'a close that arrives after a newer sign',
       withClose({ lastSeen: 3, aliveAt: 9, closedAt: 0 }, 8),
       { lastSeen: 3, aliveAt: 9, closedAt: 0 },
     ],

@@ -1,22 +1,22 @@
-// When a device counts as online, and when that must be written. Pure.
+// Decides when a device counts as online, and when that must be written.
 
-/** What shows that a device lives. Only telemetry makes a device online; a poll prolongs it. */
+/** The source of a sign of life. Only telemetry makes a device online; a poll prolongs it. */
 export type SignOfLife = 'telemetry' | 'poll';
 
 /** How long a device stays online after its stream closed, without another sign of life. */
 export const graceAfterCloseMilliseconds = 10_000;
 
-/** The longest that a sign of life of an online device stays in memory before it is written. */
-const longestWriteDelay = 4000;
+/** The maximum delay before a sign of life of an online device is written. */
+const maxWriteDelay = 4000;
 
-/** How long a sign of life may stay in memory: short against the time after which its absence would count. */
+/** Returns how long a sign of life may stay unwritten: short compared to the offline timeout. */
 export function writeDelay(offlineAfterSeconds: number): number {
-  return Math.min(longestWriteDelay, offlineAfterSeconds * 250);
+  return Math.min(maxWriteDelay, offlineAfterSeconds * 250);
 }
 
-/** What is known in memory of a device's life; times in milliseconds, 0: never. */
+/** Signs of life in memory; times in milliseconds, 0: never. */
 export interface LifeSigns {
-  /** The last point's arrival. */
+  /** Arrival of the last point. */
   readonly lastSeen: number;
   /** The last sign of any kind. */
   readonly aliveAt: number;
@@ -25,18 +25,18 @@ export interface LifeSigns {
 }
 
 /**
- * When an online device goes offline unless another sign of life is written. Other processes may hold later signs that are
- * not written yet, so the time they may take is added.
+ * Returns when an online device goes offline unless another sign of life is written. Other processes may hold later
+ * signs that are not written yet, so their maximum delay is added.
  */
 export function offlineAt(signs: LifeSigns, offlineAfterSeconds: number): number {
   const closed = signs.closedAt > 0 ? signs.closedAt + graceAfterCloseMilliseconds : Infinity;
-  // A process that has just started may see a stream close whose signs it never saw.
+  // A process that has just started may see a stream close without having seen its signs.
   if (signs.aliveAt === 0) return closed;
   const silent = signs.aliveAt + offlineAfterSeconds * 1000 + writeDelay(offlineAfterSeconds);
   return Math.min(silent, closed);
 }
 
-/** The signs after another one. A sign that comes late changes nothing that a later one has said. */
+/** Returns the signs after another one. A late sign does not override a later one. */
 export function withSign(signs: LifeSigns, kind: SignOfLife, at: number): LifeSigns {
   return {
     lastSeen: kind === 'telemetry' ? Math.max(signs.lastSeen, at) : signs.lastSeen,
@@ -45,14 +45,14 @@ export function withSign(signs: LifeSigns, kind: SignOfLife, at: number): LifeSi
   };
 }
 
-/** The signs as they can be at a time: a clock that was put back has left none in the future. */
+/** Returns the signs limited to a time: after a clock was put back none is in the future. */
 export const notAfter = (signs: LifeSigns, now: number): LifeSigns => ({
   lastSeen: Math.min(signs.lastSeen, now),
   aliveAt: Math.min(signs.aliveAt, now),
   closedAt: Math.min(signs.closedAt, now),
 });
 
-/** The signs after the device's stream closed. */
+/** Returns the signs after the device's stream closed. */
 export function withClose(signs: LifeSigns, at: number): LifeSigns {
   return at > signs.aliveAt ? { ...signs, closedAt: at } : signs;
 }

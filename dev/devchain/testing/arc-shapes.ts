@@ -1,5 +1,5 @@
-// The shapes of the processor's answers and callbacks as observed at a real ARC v1.5, re-expressed as a table: a field
-// and what it may be. An answer has exactly these fields.
+// Shapes of the processor's responses and callbacks as observed at a real ARC v1.5: the fields and their allowed
+// values. A response has exactly these fields.
 
 /** A test for each field. */
 export type Shape = Readonly<Record<string, (value: unknown) => boolean>>;
@@ -29,16 +29,16 @@ export const transactionShapes = {
   stale: { ...mined, competingTxs: nothing, extraInfo: empty, txStatus: is('MINED_IN_STALE_BLOCK') },
 } as const satisfies Record<string, Shape>;
 
-/** `POST /v1/tx` adds two fields to what GET answers. */
+/** `POST /v1/tx` returns two more fields than GET. */
 export const postShape = (shape: Shape): Shape => ({ ...shape, ...posted });
 
-/** A callback has GET's fields; competitors only where there are any. */
+/** A callback has GET's fields; competitors only if there are any. */
 export const callbackShape = (shape: Shape, extraInfo?: string): Shape => {
   const fields = Object.entries(shape).filter(([name, test]) => name !== 'competingTxs' || test !== nothing);
   return { ...Object.fromEntries(fields), ...(extraInfo === undefined ? {} : { extraInfo: is(extraInfo) }) };
 };
 
-/** A refusal as a problem document. */
+/** A rejection as a problem document. */
 export const problemShape = (status: number, extraInfo: RegExp, hasTxid: boolean): Shape => ({
   detail: text,
   extraInfo: (value) => text(value) && extraInfo.test(value),
@@ -49,7 +49,7 @@ export const problemShape = (status: number, extraInfo: RegExp, hasTxid: boolean
   type: is(`https://bitcoin-sv.github.io/arc/#/errors?id=_${status}`),
 });
 
-/** A refusal by the API's description. */
+/** A rejection by the API's description. */
 export const messageShape = (message: RegExp): Shape => ({
   message: (value) => text(value) && message.test(value),
 });
@@ -69,7 +69,7 @@ export const policyShape: Shape = {
 
 export const healthShape: Shape = { healthy: is(true), reason: nothing, version: text };
 
-/** What of a value does not fit a shape: one line a field; empty when all does. */
+/** Returns the differences between a value and a shape, one line per field. */
 export function misfits(value: unknown, shape: Shape): string[] {
   const fields = (value ?? {}) as Record<string, unknown>;
   const extra = Object.keys(fields).filter((name) => !Object.hasOwn(shape, name));

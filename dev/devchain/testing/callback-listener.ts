@@ -1,4 +1,4 @@
-// An HTTP server that notes the callbacks it gets.
+// An HTTP server that records callbacks.
 import { createServer } from 'node:http';
 import type { IncomingHttpHeaders } from 'node:http';
 import type { AddressInfo } from 'node:net';
@@ -6,7 +6,7 @@ import type { AddressInfo } from 'node:net';
 export interface ReceivedCallback {
   readonly path: string;
   readonly headers: IncomingHttpHeaders;
-  /** As it came, for the signature. */
+  /** The unparsed body, for the signature. */
   readonly text: string;
   readonly body: Record<string, unknown>;
   /** Milliseconds of the clock. */
@@ -16,14 +16,14 @@ export interface ReceivedCallback {
 export interface CallbackListener {
   readonly url: string;
   readonly received: ReceivedCallback[];
-  /** The status that the next requests are answered with, one each; then 200. */
-  readonly answers: number[];
+  /** The statuses of the next responses, one each; then 200. */
+  readonly statuses: number[];
   close(): Promise<void>;
 }
 
 export async function listenForCallbacks(): Promise<CallbackListener> {
   const received: ReceivedCallback[] = [];
-  const answers: number[] = [];
+  const statuses: number[] = [];
   const server = createServer((request, response) => {
     const chunks: Buffer[] = [];
     request.on('data', (chunk: Buffer) => chunks.push(chunk));
@@ -31,14 +31,14 @@ export async function listenForCallbacks(): Promise<CallbackListener> {
       const text = Buffer.concat(chunks).toString('utf8');
       const body = JSON.parse(text) as Record<string, unknown>;
       received.push({ path: request.url ?? '', headers: request.headers, text, body, at: Date.now() });
-      response.writeHead(answers.shift() ?? 200).end();
+      response.writeHead(statuses.shift() ?? 200).end();
     });
   });
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
   return {
     url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`,
     received,
-    answers,
+    statuses,
     close: () => new Promise((resolve) => server.close(() => resolve())),
   };
 }

@@ -1,9 +1,9 @@
-// A journal that keeps its entries in memory, for tests of what follows from them.
+// A journal in memory.
 import type { DevchainEvent } from '../events.ts';
 import type { Journal } from '../journal.ts';
 
 export interface MemoryJournal extends Journal<DevchainEvent> {
-  /** A copy of all entries, as they would be read from disk. */
+  /** Returns a copy of all entries, as read from disk. */
   read(): DevchainEvent[];
 }
 

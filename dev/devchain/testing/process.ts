@@ -1,4 +1,4 @@
-// Devchain as its users run it: a process of its own, spoken to over HTTP.
+// Runs devchain as a separate process, used over HTTP.
 import { spawn } from 'node:child_process';
 import type { ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
@@ -8,9 +8,9 @@ import { createInterface } from 'node:readline';
 export interface DevchainProcess {
   readonly url: string;
   readonly pid: number;
-  /** A JSON request; `body` is sent as JSON unless it is text or bytes. */
+  /** Sends a JSON request; `body` is sent as JSON unless it is text or bytes. */
   call(method: string, path: string, body?: unknown, headers?: Record<string, string>): Promise<DevchainReply>;
-  /** Ends it by that signal and resolves with its exit code, null after a kill. */
+  /** Sends a signal and resolves with the exit code, null after a kill. */
   end(signal: 'SIGTERM' | 'SIGKILL'): Promise<number | null>;
 }
 
@@ -18,11 +18,11 @@ export interface DevchainReply {
   readonly status: number;
   readonly headers: Headers;
   readonly bytes: Uint8Array;
-  /** The body as JSON; undefined when it is none. */
+  /** The body as JSON; undefined if it is not. */
   readonly json: Record<string, unknown>;
 }
 
-/** Starts it in a folder; resolves when it listens. It mines only on request unless told otherwise. */
+/** Starts devchain in a folder; resolves when it listens. By default it mines only on request. */
 export async function startDevchain(
   directory: string,
   environment: Record<string, string> = {},
@@ -69,13 +69,13 @@ function asJson(response: Response, bytes: Uint8Array): Record<string, unknown> 
   return JSON.parse(Buffer.from(bytes).toString('utf8')) as Record<string, unknown>;
 }
 
-/** Asks again every 20 ms until the answer is not undefined. */
+/** Calls `ask` every 20 ms until its result is not undefined. */
 export async function until<T>(what: string, ask: () => T | undefined | Promise<T | undefined>): Promise<T> {
   const deadline = Date.now() + 10_000;
   for (;;) {
-    const answer = await ask();
-    if (answer !== undefined) return answer;
-    if (Date.now() > deadline) throw new Error(`waited in vain for ${what}`);
+    const result = await ask();
+    if (result !== undefined) return result;
+    if (Date.now() > deadline) throw new Error(`timed out waiting for ${what}`);
     await new Promise((resolve) => setTimeout(resolve, 20));
   }
 }

@@ -1,5 +1,5 @@
-// A client's side for the tests of devchain: a key, and transactions that anchor something, built and signed by the SDK
-// alone, so that nothing of ours judges itself.
+// A client's wallet: a key, and anchoring transactions built and signed by the SDK alone, independent of devchain's
+// code.
 import { LockingScript, P2PKH, PrivateKey, Transaction } from '@bsv/sdk';
 
 /** A P2PKH output that the wallet can spend. */
@@ -9,11 +9,11 @@ export interface Spendable {
 }
 
 export interface AnchorOptions {
-  /** Satoshis left to the miner; the least for such a transaction is 1. */
+  /** Satoshis left to the miner; the minimum for such a transaction is 1. */
   readonly fee?: number;
-  /** First byte of the payload: makes two spends of one output differ. */
+  /** First byte of the payload, so that two spends of one output differ. */
   readonly mark?: number;
-  /** A key other than the owner's signs. */
+  /** Signs with a key other than the owner's. */
   readonly signer?: PrivateKey;
 }
 
@@ -21,7 +21,7 @@ export class TestWallet {
   readonly key = PrivateKey.fromRandom();
   readonly address = this.key.toAddress();
 
-  /** One P2PKH input, an output `OP_FALSE OP_RETURN` with 66 bytes, and change. */
+  /** Builds a transaction with one P2PKH input, an output `OP_FALSE OP_RETURN` with 66 bytes, and change. */
   async anchor({ source, index }: Spendable, { fee = 1, mark = 0, signer = this.key }: AnchorOptions = {}) {
     const payload = Buffer.alloc(66, mark).toString('hex');
     const transaction = new Transaction();

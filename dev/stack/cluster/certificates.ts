@@ -10,15 +10,15 @@ import { makePrivateFolder } from '../paths.ts';
 const algorithm = { name: 'ECDSA', namedCurve: 'P-256', hash: 'SHA-256' };
 const usages: webcrypto.KeyUsage[] = ['sign', 'verify'];
 const lifetimeMilliseconds = 10 * 365 * 86_400_000;
-// A clock that is a little behind must not refuse what was made just now.
+// Backdated, so that a clock that is slightly behind accepts new certificates.
 const backdatedMilliseconds = 3_600_000;
 
-/** Who a certificate is for. */
+/** The subject of a certificate. */
 export interface CertificateRequest {
-  /** File name without ending. */
+  /** File name without extension. */
   name: string;
   commonName: string;
-  /** Kubernetes takes it as the user's group. */
+  /** The user's group in Kubernetes. */
   organization?: string;
   dnsNames?: string[];
   addresses?: string[];
@@ -30,11 +30,11 @@ export interface CertificateFiles {
   key: string;
 }
 
-/** A certificate authority whose files lie in one folder; what exists already is kept. */
+/** A certificate authority with its files in one folder; existing files are kept. */
 export interface CertificateAuthority {
   /** Path of the authority's own certificate. */
   certificate: string;
-  /** Makes a certificate for client and server use, or finds the one made earlier. */
+  /** Issues a certificate for client and server use, or returns the existing one. */
   issue(request: CertificateRequest): Promise<CertificateFiles>;
 }
 
@@ -50,7 +50,7 @@ async function importKey(path: string): Promise<webcrypto.CryptoKey> {
 
 const secretFile = (path: string, content: string) => writeFile(path, content, { mode: 0o600 });
 
-/** 127 random bits: RFC 5280 wants a positive number. */
+/** 127 random bits: RFC 5280 requires a positive number. */
 function serialNumber(): string {
   const bytes = randomBytes(16);
   bytes[0]! &= 0x7f;
@@ -62,7 +62,7 @@ const validity = () => ({
   notAfter: new Date(Date.now() + lifetimeMilliseconds),
 });
 
-/** Opens the authority in `folder`, making it at the first use. */
+/** Opens the authority in `folder`, creating it on first use. */
 export async function openCertificateAuthority(folder: string, name: string): Promise<CertificateAuthority> {
   await makePrivateFolder(folder);
   const certificate = join(folder, 'ca.crt');
@@ -82,7 +82,7 @@ export async function openCertificateAuthority(folder: string, name: string): Pr
       ],
     });
     await secretFile(keyPath, await exportKey(keys.privateKey));
-    // Written last: the certificate's presence says that the pair is complete.
+    // Written last: if the certificate exists, so does its key.
     await secretFile(certificate, made.toString('pem') + '\n');
   }
   const issuer = new x509.X509Certificate(await readFile(certificate, 'utf8'));
@@ -119,7 +119,9 @@ export async function openCertificateAuthority(folder: string, name: string): Pr
   return { certificate, issue };
 }
 
-/** The key pair that signs service account tokens (RSA, which every verifier of tokens takes); paths of both halves. */
+/**
+ * Returns the paths of the key pair that signs service account tokens (RSA, which every verifier of tokens supports).
+ */
 export async function serviceAccountKeys(folder: string): Promise<{ privateKey: string; publicKey: string }> {
   const files = { privateKey: join(folder, 'service-account.key'), publicKey: join(folder, 'service-account.pub') };
   if (!(await fileExists(files.publicKey))) {

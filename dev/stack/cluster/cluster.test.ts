@@ -9,10 +9,14 @@ import { withFolder } from '../testing/scratch.ts';
 describe('stack: choice of cluster', () => {
   const nothing: ClusterFacts = { useCluster: undefined, kubeconfig: undefined, engine: undefined, hasKind: false };
   const cases: [string, Partial<ClusterFacts>, string][] = [
-    ['nothing at hand', {}, 'processes'],
+    ['nothing available', {}, 'processes'],
     ['a kubeconfig alone, which may be of any cluster', { kubeconfig: '/k' }, 'processes'],
-    ['the word to use that kubeconfig', { kubeconfig: '/k', useCluster: '1' }, 'existing'],
-    ['that word above an engine', { kubeconfig: '/k', useCluster: '1', engine: 'docker', hasKind: true }, 'existing'],
+    ['KELLET_USE_CLUSTER and a kubeconfig', { kubeconfig: '/k', useCluster: '1' }, 'existing'],
+    [
+      'KELLET_USE_CLUSTER although there is an engine',
+      { kubeconfig: '/k', useCluster: '1', engine: 'docker', hasKind: true },
+      'existing',
+    ],
     ['an engine and kind', { engine: 'podman', hasKind: true }, 'kind'],
     ['an engine without kind', { engine: 'docker' }, 'processes'],
     ['kind without an engine', { hasKind: true }, 'processes'],
@@ -22,7 +26,7 @@ describe('stack: choice of cluster', () => {
   }
 
   it('rejects KELLET_USE_CLUSTER without KUBECONFIG', () => {
-    expect(() => chooseCluster({ ...nothing, useCluster: '1' })).to.throw('needs KUBECONFIG');
+    expect(() => chooseCluster({ ...nothing, useCluster: '1' })).to.throw('requires KUBECONFIG');
   });
 });
 
@@ -30,7 +34,7 @@ describe('stack: container engine', () => {
   const path = process.env.PATH;
   afterEach(() => (process.env.PATH = path));
 
-  /** Runs `use` with a `docker` on PATH that is this shell script, and nothing else. */
+  /** Runs `use` with only this shell script on PATH, as `docker`. */
   async function withDocker(body: string, use: () => Promise<void>): Promise<void> {
     await withFolder(async (folder) => {
       await writeFile(join(folder, 'docker'), `#!/bin/sh\n${body}\n`);
@@ -47,7 +51,8 @@ describe('stack: container engine', () => {
   });
 
   it('is not found if only its client exists', async () => {
-    // What `docker info` does without a server: an empty line, the reason on stderr, and on some versions even code 0.
+    // The output of `docker info` without a server: an empty line, the reason on stderr, and on some versions even code
+    // 0.
     await withDocker('echo; echo "Cannot connect to the Docker daemon" >&2; exit 0', async () => {
       expect(await findContainerEngine()).to.equal(undefined);
     });

@@ -7,25 +7,25 @@ import type { Report } from '../programs/go-build.ts';
 import { findContainerEngine, startKind } from './kind.ts';
 import type { Supervisor } from '../processes/supervisor.ts';
 
-/** What is known of the machine when a kind of cluster is chosen. */
+/** Facts of the machine that decide which kind of cluster is used. */
 export interface ClusterFacts {
   /** KELLET_USE_CLUSTER. */
   useCluster: string | undefined;
   /** KUBECONFIG. */
   kubeconfig: string | undefined;
-  /** A container engine that answers. */
+  /** A container engine that responds. */
   engine: 'docker' | 'podman' | undefined;
-  /** Whether the command `kind` is there. */
+  /** Whether the command `kind` exists. */
   hasKind: boolean;
 }
 
 /**
- * Which cluster is used: `existing` (KELLET_USE_CLUSTER=1 and KUBECONFIG), else `kind`, else `processes` (programs from
- * KUBEBUILDER_ASSETS or built).
+ * Returns which cluster is used: `existing` (KELLET_USE_CLUSTER=1 and KUBECONFIG), else `kind`, else `processes`
+ * (programs from KUBEBUILDER_ASSETS or built).
  */
 export function chooseCluster(facts: ClusterFacts): 'existing' | 'kind' | 'processes' {
   if (facts.useCluster === '1') {
-    if (!facts.kubeconfig) throw new Error('KELLET_USE_CLUSTER=1 needs KUBECONFIG');
+    if (!facts.kubeconfig) throw new Error('KELLET_USE_CLUSTER=1 requires KUBECONFIG');
     return 'existing';
   }
   return facts.engine && facts.hasKind ? 'kind' : 'processes';
@@ -40,17 +40,17 @@ export interface ClusterOptions {
   signal?: AbortSignal | undefined;
 }
 
-/** A Kubernetes API that answers. */
+/** A Kubernetes API that is ready. */
 export interface Cluster {
   kubeconfig: string;
-  /** Stops what the supervisor does not. */
+  /** Stops what the supervisor does not manage. */
   stop(): Promise<void>;
 }
 
-/** Where a state folder keeps its cluster's files, the kubeconfig among them. */
+/** Returns the folder of the cluster's files, including the kubeconfig, in a state folder. */
 export const kubernetesFolder = (stateFolder: string): string => join(stateFolder, 'kubernetes');
 
-/** Starts, or finds, the cluster. */
+/** Starts the cluster, or connects to an existing one. */
 export async function startCluster(options: ClusterOptions): Promise<Cluster> {
   const { supervisor, stateFolder, ports, environment, report, signal } = options;
   const hasKind = (await findOnPath('kind')) !== undefined;

@@ -38,7 +38,7 @@ describe('stack: control plane', function () {
         // With the default of the definition's schema.
         const adminPasswordSecretRef = { ...spec.adminPasswordSecretRef, key: 'password' };
         expect(kept.spec).to.deep.equal({ ...spec, adminPasswordSecretRef });
-        // The controller manager works: a new namespace gets its service account.
+        // The controller manager works if a new namespace gets its service account.
         await client.apply({ apiVersion: 'v1', kind: 'Namespace', metadata: { name: 'controlled' } });
         const metadata = { name: 'default', namespace: 'controlled' };
         const account = { apiVersion: 'v1', kind: 'ServiceAccount', metadata };

@@ -37,7 +37,7 @@ async function startEtcd({ supervisor, programs, folder, ports }: ControlPlaneOp
     args: flags({
       name: 'kellet',
       'data-dir': join(folder, 'etcd'),
-      // A killed etcd loses nothing by this, only a machine that loses its power does.
+      // Loses data only if the machine loses power, not if etcd is killed.
       'unsafe-no-fsync': true,
       'log-level': 'warn',
       'listen-client-urls': clientUrl,
@@ -60,8 +60,8 @@ async function startEtcd({ supervisor, programs, folder, ports }: ControlPlaneOp
 }
 
 /**
- * Starts the three processes under the supervisor (`etcd`, `kube-apiserver`, `kube-controller-manager`) and resolves
- * with the path of the administrator's kubeconfig when they answer.
+ * Starts the three processes under the supervisor (`etcd`, `kube-apiserver`, `kube-controller-manager`). Resolves with
+ * the path of the administrator's kubeconfig when they are ready.
  */
 export async function startControlPlane(options: ControlPlaneOptions): Promise<string> {
   const { supervisor, programs, folder, ports } = options;
@@ -97,7 +97,7 @@ export async function startControlPlane(options: ControlPlaneOptions): Promise<s
       'bind-address': address,
       'advertise-address': address,
       'secure-port': ports.kubeApiserver,
-      // Endpoints refuse loopback addresses: the Service `kubernetes` stays without any.
+      // Endpoints must not contain loopback addresses, so the Service `kubernetes` has none.
       'endpoint-reconciler-type': 'none',
       'tls-cert-file': server.certificate,
       'tls-private-key-file': server.key,
@@ -107,7 +107,7 @@ export async function startControlPlane(options: ControlPlaneOptions): Promise<s
       'service-account-issuer': 'https://kubernetes.default.svc.cluster.local',
       'service-account-key-file': serviceAccounts.publicKey,
       'service-account-signing-key-file': serviceAccounts.privateKey,
-      // A watch that is left alone at shutdown must not hold up the stop.
+      // Open watches must not delay the shutdown.
       'shutdown-delay-duration': '0s',
     }),
     stopTimeoutMilliseconds: 5_000,

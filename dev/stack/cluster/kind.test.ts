@@ -4,13 +4,13 @@ import { expect } from 'chai';
 import { deleteKind, startKind } from './kind.ts';
 import { withFolder } from '../testing/scratch.ts';
 
-// There is no container engine where these tests must run: the commands are replaced by scripts that write down how
-// they were called. What is held here is which calls are made, and in which order.
+// These tests must run without a container engine: the commands are replaced by scripts that record their arguments.
+// The tests check which calls are made, and in which order.
 describe('stack: kind', () => {
   const path = process.env.PATH;
   afterEach(() => (process.env.PATH = path));
 
-  /** Puts `kind` and `docker` on PATH; kind knows of these clusters. Answers the calls made so far. */
+  /** Puts `kind` and `docker` on PATH, with these existing clusters. Returns the calls made so far. */
   async function useCommands(folder: string, clusters: string[]): Promise<() => Promise<string[]>> {
     const bin = join(folder, 'bin');
     const calls = join(folder, 'calls');

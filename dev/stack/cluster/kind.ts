@@ -8,23 +8,21 @@ import type { Report } from '../programs/go-build.ts';
 
 const execute = promisify(execFile);
 
-/**
- * The container engine that answers, if any. Its client alone proves nothing: the server is asked.
- */
+/** Returns the container engine whose server responds, or undefined. An installed client alone is not enough. */
 export async function findContainerEngine(): Promise<'docker' | 'podman' | undefined> {
   for (const engine of ['docker', 'podman'] as const) {
-    // docker answers with its server's version; podman has no server of its own and answers when it can run containers.
+    // docker prints its server's version; podman has no server and prints its own if it can run containers.
     const format = engine === 'docker' ? '{{.ServerVersion}}' : '{{.Version.Version}}';
-    const answer = await execute(engine, ['info', '--format', format], { timeout: 10_000 }).catch(() => undefined);
-    if (answer && /^\d/.test(answer.stdout.trim())) return engine;
+    const result = await execute(engine, ['info', '--format', format], { timeout: 10_000 }).catch(() => undefined);
+    if (result && /^\d/.test(result.stdout.trim())) return engine;
   }
   return undefined;
 }
 
-/** Says, beside the kubeconfig, which cluster belongs to a state folder. */
+/** Path of the record, beside the kubeconfig, of the cluster that belongs to a state folder. */
 const recordPath = (folder: string) => join(folder, 'kind-cluster.json');
 
-/** Deletes the cluster whose kubeconfig lies in this folder; does nothing where there is none. */
+/** Deletes the cluster whose kubeconfig is in this folder, if any. */
 export async function deleteKind(folder: string): Promise<void> {
   const record = await readFile(recordPath(folder), 'utf8').catch(() => undefined);
   if (!record) return;
@@ -39,7 +37,7 @@ export interface KindCluster {
   stop(): Promise<void>;
 }
 
-/** Makes the cluster of this state folder, or starts the one made earlier, and writes its kubeconfig. */
+/** Creates the cluster of this state folder, or starts the existing one, and writes its kubeconfig. */
 export async function startKind(
   engine: 'docker' | 'podman',
   stateFolder: string,

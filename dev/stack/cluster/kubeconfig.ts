@@ -3,7 +3,7 @@ import { readFile, rename, writeFile } from 'node:fs/promises';
 import { stringify } from 'yaml';
 import type { CertificateFiles } from './certificates.ts';
 
-/** What a kubeconfig says. */
+/** Content of a kubeconfig. */
 export interface KubeconfigOptions {
   /** The API server's URL. */
   server: string;
@@ -15,7 +15,7 @@ export interface KubeconfigOptions {
 
 const base64 = async (path: string) => (await readFile(path)).toString('base64');
 
-/** Writes a kubeconfig with everything in it, readable by its owner alone. */
+/** Writes a self-contained kubeconfig, readable only by its owner. */
 export async function writeKubeconfig(path: string, options: KubeconfigOptions): Promise<void> {
   const content = stringify({
     apiVersion: 'v1',

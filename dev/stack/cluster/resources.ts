@@ -20,7 +20,7 @@ export interface TenantRequest {
   rateLimitPerMinute?: number | undefined;
 }
 
-/** Applies and waits, for one cluster. */
+/** Applies resources to one cluster and waits for them. */
 export interface Resources {
   /** Applies the custom resource definitions and waits until their kinds are served. */
   applyDefinitions(): Promise<void>;

@@ -14,14 +14,14 @@ describe('stack: choice of ports', () => {
     { taken?: number[]; remembered?: Record<string, number> },
     Record<string, number>,
   ][] = [
-    ['the usual port when it is free', [rest()], {}, { rest: 8080 }],
-    ['a free port when the usual one is taken', [rest()], { taken: [8080] }, { rest: 50_000 }],
-    ['the last port when the usual one is taken', [rest()], { taken: [8080], remembered: { rest: 7 } }, { rest: 7 }],
-    ['the port asked for', [rest('8888')], {}, { rest: 8888 }],
+    ['the default port if it is free', [rest()], {}, { rest: 8080 }],
+    ['a free port if the default is taken', [rest()], { taken: [8080] }, { rest: 50_000 }],
+    ['the last port if the default is taken', [rest()], { taken: [8080], remembered: { rest: 7 } }, { rest: 7 }],
+    ['the requested port', [rest('8888')], {}, { rest: 8888 }],
     ['any free port for 0', [rest('0')], { remembered: { rest: 7 } }, { rest: 50_000 }],
-    ['as if nothing were asked for an empty value', [rest('')], {}, { rest: 8080 }],
+    ['the default port for an empty value', [rest('')], {}, { rest: 8080 }],
     ['the last port of an internal listener', [postgres], { remembered: { postgres: 7 } }, { postgres: 7 }],
-    ['a new one when that is taken', [postgres], { taken: [7], remembered: { postgres: 7 } }, { postgres: 50_000 }],
+    ['a new one if that is taken', [postgres], { taken: [7], remembered: { postgres: 7 } }, { postgres: 50_000 }],
     [
       'no port twice',
       [postgres, { name: 'nats' }],
@@ -39,9 +39,9 @@ describe('stack: choice of ports', () => {
   }
 
   const refused: [string, string, number[], string][] = [
-    ['a port asked for that is taken', '8888', [8888], 'port 8888 (KELLET_REST_PORT) is taken'],
-    ['what is no number', 'http', [], 'KELLET_REST_PORT must be a port number'],
-    ['a number that is no port', '65536', [], 'KELLET_REST_PORT must be a port number'],
+    ['a requested port that is taken', '8888', [8888], 'port 8888 (KELLET_REST_PORT) is taken'],
+    ['a value that is not a number', 'http', [], 'KELLET_REST_PORT must be a port number'],
+    ['a number beyond 65535', '65536', [], 'KELLET_REST_PORT must be a port number'],
     ['a negative number', '-1', [], 'KELLET_REST_PORT must be a port number'],
   ];
   for (const [title, asked, taken, message] of refused) {

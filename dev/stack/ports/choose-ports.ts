@@ -1,28 +1,28 @@
-// Which port each listener of the stack gets: the one asked for, else the usual one or the last one when it is free.
+// Chooses the port of each listener of the stack: the requested one, else the default or the last one if it is free.
 import { readFile, writeFile } from 'node:fs/promises';
 
-/** A listener in need of a port. */
+/** A listener that needs a port. */
 export interface PortWish {
   name: string;
   /** The environment variable that sets it, and its value: a number, 0 for any free port, or nothing. */
   variable?: string;
   asked?: string | undefined;
-  /** The usual port, taken when it is free and nothing was asked for. */
+  /** The default, used if it is free and no port was requested. */
   usual?: number;
 }
 
-/** What the choice needs to know of the machine. */
+/** Facts of the machine that the choice depends on. */
 export interface PortSources {
   isFree: (port: number) => Promise<boolean>;
   findFree: (count: number) => Promise<number[]>;
-  /** Ports of the last run by name: taken again when they are free, so that addresses stay. */
+  /** Ports of the last run by name, used again if free, so that addresses are stable. */
   remembered: Readonly<Record<string, number>>;
   report: (line: string) => void;
 }
 
 /**
- * Chooses a port for every wish. A port that was asked for by number and is taken is an error; a usual one that is
- * taken is replaced by a free one, which is reported.
+ * Chooses a port for every listener. Throws if a requested port is taken; a default that is taken is replaced by a free
+ * port and reported.
  */
 export async function choosePorts(
   wishes: readonly PortWish[],
@@ -30,7 +30,7 @@ export async function choosePorts(
 ): Promise<Record<string, number>> {
   const chosen: Record<string, number> = {};
   const given = new Set<number>();
-  // Free ports for those who need one: none that another wish names, or may be given.
+  // Free ports for the remaining listeners, excluding those that others may get.
   const named = new Set(wishes.flatMap(({ usual, asked }) => [usual, Number(asked)]));
   const spare = (await findFree(wishes.length + named.size)).filter((port) => !named.has(port));
   for (const { name, variable, asked, usual } of wishes) {
@@ -60,7 +60,7 @@ export async function choosePorts(
   return chosen;
 }
 
-/** Reads the ports of the last run; none when there was none. */
+/** Reads the ports of the last run, if any. */
 export async function readPorts(path: string): Promise<Record<string, number>> {
   try {
     return JSON.parse(await readFile(path, 'utf8')) as Record<string, number>;
@@ -69,7 +69,7 @@ export async function readPorts(path: string): Promise<Record<string, number>> {
   }
 }
 
-/** Keeps the ports for the next run. */
+/** Stores the ports for the next run. */
 export async function writePorts(path: string, ports: Readonly<Record<string, number>>): Promise<void> {
   await writeFile(path, `${JSON.stringify(ports, undefined, 2)}\n`, { mode: 0o600 });
 }

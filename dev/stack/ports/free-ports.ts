@@ -1,7 +1,7 @@
 // Free TCP ports on the loopback address.
 import { createServer } from 'node:net';
 
-/** Reports whether nothing listens on this port of 127.0.0.1, nor on every address. */
+/** Reports whether nothing listens on this port of 127.0.0.1 or of all addresses. */
 export async function isPortFree(port: number): Promise<boolean> {
   for (const host of ['127.0.0.1', '0.0.0.0']) {
     const free = await new Promise<boolean>((resolve) => {
@@ -14,7 +14,7 @@ export async function isPortFree(port: number): Promise<boolean> {
   return true;
 }
 
-/** So many distinct free ports, all held open until the last is known, so that none is given twice. */
+/** Returns distinct free ports. All stay open until the last is known, so that none is returned twice. */
 export async function findFreePorts(count: number): Promise<number[]> {
   const servers = await Promise.all(
     Array.from({ length: count }, async () => {

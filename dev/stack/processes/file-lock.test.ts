@@ -4,7 +4,7 @@ import { expect } from 'chai';
 import { lock, tryLock } from './file-lock.ts';
 import { script, waitGone, withFolder } from '../testing/scratch.ts';
 
-/** Takes the lock in another process, says so, and keeps it. */
+/** Takes the lock in another process, prints `held`, and keeps it. */
 const holder = (path: string) => `
 import { tryLock } from ${JSON.stringify(join(import.meta.dirname, 'file-lock.ts'))};
 globalThis.release = tryLock(${JSON.stringify(path)});

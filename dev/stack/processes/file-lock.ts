@@ -1,17 +1,17 @@
-// A lock between processes that the kernel releases when its holder dies, however it dies.
+// A lock between processes that the kernel releases when its holder exits, whatever the cause.
 import { mkdirSync } from 'node:fs';
 import { dirname } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
 import { setTimeout as sleep } from 'node:timers/promises';
 
-/** Gives the lock back. */
+/** Releases the lock. */
 export type Release = () => void;
 
-/** SQLite's code for "someone else holds it". */
+/** SQLite's result code for a lock held by another connection. */
 const busy = 5;
 
 /**
- * Takes the lock at `path` (an SQLite file, whose exclusive transaction is the lock), or answers undefined when another
+ * Takes the lock at `path` (an SQLite file, whose exclusive transaction is the lock), or returns undefined if another
  * process holds it.
  */
 export function tryLock(path: string): Release | undefined {

@@ -1,9 +1,12 @@
-// Asks a process over HTTP or HTTPS whether it is well.
+// Readiness checks over HTTP and HTTPS.
 import { readFile } from 'node:fs/promises';
 import { request } from 'node:https';
 import type { CertificateFiles } from '../cluster/certificates.ts';
 
-/** The status of a GET of `url` under a private authority, with a client certificate when one is given. */
+/**
+ * Returns the status of a GET of `url`, whose certificate a private authority issued, optionally with a client
+ * certificate.
+ */
 export async function httpsStatus(url: string, authority: string, client?: CertificateFiles): Promise<number> {
   const options = {
     ca: await readFile(authority),
@@ -16,13 +19,13 @@ export async function httpsStatus(url: string, authority: string, client?: Certi
       response.resume();
       resolve(response.statusCode ?? 0);
     });
-    call.on('timeout', () => call.destroy(new Error(`${url} does not answer`)));
+    call.on('timeout', () => call.destroy(new Error(`${url} did not respond`)));
     call.on('error', reject);
     call.end();
   });
 }
 
-/** The status of a GET of a plain HTTP URL. */
+/** Returns the status of a GET of a plain HTTP URL. */
 export async function httpStatus(url: string): Promise<number> {
   const response = await fetch(url, { signal: AbortSignal.timeout(2_000) });
   await response.body?.cancel();

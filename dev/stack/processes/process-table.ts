@@ -26,7 +26,7 @@ export function processIdentity(pid: number): string | undefined {
       // proc(5): the command name may hold spaces and brackets, so fields are counted from the last bracket.
       const stat = readFileSync(`/proc/${pid}/stat`, 'utf8');
       const fields = stat.slice(stat.lastIndexOf(')') + 2).split(' ');
-      // While other threads still end, the first one is a zombie already and the process keeps its locks and ports.
+      // While other threads still exit, the first one is already a zombie, but the process keeps its locks and ports.
       const ended = fields[0] === 'X' || (fields[0] === 'Z' && Number(fields[17]) <= 1);
       return ended ? undefined : fields[19];
     } catch {

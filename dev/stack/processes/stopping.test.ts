@@ -1,7 +1,7 @@
 import { expect } from 'chai';
 import { Stopping, startOrStop } from './stopping.ts';
 
-/** A list of what was stopped, and something to stop by name. */
+/** Returns a list of stopped components and a function that creates components by name. */
 function recorder() {
   const stopped: string[] = [];
   return { stopped, step: (name: string) => async () => void stopped.push(name) };

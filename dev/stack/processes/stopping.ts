@@ -3,7 +3,7 @@
 /** Stops something. */
 type Step = () => Promise<void> | void;
 
-/** A list of what is running. */
+/** A list of running components. */
 export class Stopping {
   private readonly steps: Step[] = [];
   private done: Promise<void> | undefined;

@@ -9,7 +9,7 @@ import { createSupervisor, restartDelay } from './supervisor.ts';
 import { isAlive, script, waitGone, withFolder } from '../testing/scratch.ts';
 import { waitUntil } from '../wait.ts';
 
-/** Listens on the port of its first argument, and appends to the file of its second when it is asked to end. */
+/** Listens on the port of its first argument, and appends to the file of its second on SIGTERM. */
 const listener = `
 import { appendFileSync } from 'node:fs';
 import { createServer } from 'node:http';
@@ -20,7 +20,7 @@ process.on('SIGTERM', () => {
 });
 `;
 
-const answers = (port: number) => async () => (await fetch(`http://127.0.0.1:${port}/`)).ok;
+const responds = (port: number) => async () => (await fetch(`http://127.0.0.1:${port}/`)).ok;
 
 async function withSupervisor(
   use: (supervisor: Supervisor, folder: string, reports: string[]) => Promise<void>,
@@ -60,8 +60,8 @@ describe('stack: supervisor', () => {
     await withSupervisor(async (supervisor, folder) => {
       const [port] = (await findFreePorts(1)) as [number];
       const { command, args } = await script(folder, 'listener', listener);
-      await supervisor.start({ name: 'one', command, args: [...args, String(port)], isReady: answers(port) });
-      expect(await answers(port)()).to.equal(true);
+      await supervisor.start({ name: 'one', command, args: [...args, String(port)], isReady: responds(port) });
+      expect(await responds(port)()).to.equal(true);
       const first = supervisor.pids().one!;
 
       await supervisor.kill('one');
@@ -71,7 +71,7 @@ describe('stack: supervisor', () => {
       expect(performance.now() - died).to.be.below(2_000);
       expect(supervisor.pids().one).to.not.equal(first);
       await supervisor.waitReady('one');
-      expect(await answers(port)()).to.equal(true);
+      expect(await responds(port)()).to.equal(true);
     });
   });
 
@@ -79,7 +79,7 @@ describe('stack: supervisor', () => {
     await withSupervisor(async (supervisor, folder) => {
       const [port] = (await findFreePorts(1)) as [number];
       const { command, args } = await script(folder, 'listener', listener);
-      await supervisor.start({ name: 'one', command, args: [...args, String(port)], isReady: answers(port) });
+      await supervisor.start({ name: 'one', command, args: [...args, String(port)], isReady: responds(port) });
       const first = supervisor.pids().one!;
       supervisor.signal('one', 'SIGTERM');
       await waitUntil(() => (supervisor.pids().one ?? first) !== first, { what: 'a new process' });
@@ -114,12 +114,12 @@ describe('stack: supervisor', () => {
     await withSupervisor(async (supervisor, folder) => {
       const [port] = (await findFreePorts(1)) as [number];
       const { command, args } = await script(folder, 'listener', listener);
-      await supervisor.start({ name: 'one', command, args: [...args, String(port)], isReady: answers(port) });
+      await supervisor.start({ name: 'one', command, args: [...args, String(port)], isReady: responds(port) });
       await supervisor.stop('one');
       await new Promise((resolve) => setTimeout(resolve, restartDelay(1) * 2));
       expect(supervisor.pids()).to.deep.equal({});
       await supervisor.startAgain('one');
-      expect(await answers(port)()).to.equal(true);
+      expect(await responds(port)()).to.equal(true);
     });
   });
 
@@ -131,7 +131,7 @@ describe('stack: supervisor', () => {
       for (const [index, name] of ['first', 'second', 'third'].entries()) {
         const port = ports[index]!;
         const own = [...args, String(port), order, name];
-        await supervisor.start({ name, command, args: own, isReady: answers(port) });
+        await supervisor.start({ name, command, args: own, isReady: responds(port) });
       }
       const pids = Object.values(supervisor.pids());
       await supervisor.stopAll();
@@ -213,7 +213,7 @@ setInterval(() => undefined, 1000);
   it('has its processes killed by the next start', async () => {
     await withFolder(async (folder) => {
       const { parentPid, child } = await startParent(folder, false);
-      // Frozen, so that neither it nor its watchdog does anything about the end of its process.
+      // Frozen, so that neither it nor its watchdog reacts to the end of its process.
       process.kill(parentPid, 'SIGSTOP');
       const ended = await endRecordedProcesses(join(folder, 'run'));
       process.kill(parentPid, 'SIGKILL');

@@ -28,12 +28,12 @@ export interface ProcessSpecification {
   readyTimeoutMilliseconds?: number;
 }
 
-/** Where a supervisor keeps its files and to whom it reports. */
+/** Folders of a supervisor and the receiver of its reports. */
 export interface SupervisorOptions {
   /** Records of running processes (process-table.ts). */
   recordsFolder: string;
   logsFolder: string;
-  /** One line for a person to read. */
+  /** Receives one human-readable line. */
   report: (line: string) => void;
   /** Called after each start of a process, with its new pid. */
   onStarted?: (name: string, pid: number) => void;
@@ -51,7 +51,7 @@ export interface Supervisor {
   kill(name: string): Promise<void>;
   /** Sends a signal, for example SIGSTOP and SIGCONT. */
   signal(name: string, signal: NodeJS.Signals): void;
-  /** Resolves when the process runs and answers. */
+  /** Resolves when the process runs and is ready. */
   waitReady(name: string, timeoutMilliseconds?: number): Promise<void>;
   /** The pids of all running processes by name. */
   pids(): Record<string, number>;
@@ -181,7 +181,7 @@ export function createSupervisor({ recordsFolder, logsFolder, report, onStarted 
   async function waitFirstReady(supervised: Supervised): Promise<void> {
     const { name, isReady, readyTimeoutMilliseconds = 60_000 } = supervised.specification;
     const gaveUp = new AbortController();
-    const answer = waitUntil(
+    const ready = waitUntil(
       async () => {
         if (!supervised.child?.pid) {
           if (supervised.deaths >= startAttempts) gaveUp.abort(new Error(`${name} ended with ${supervised.lastExit}`));
@@ -196,7 +196,7 @@ export function createSupervisor({ recordsFolder, logsFolder, report, onStarted 
       },
     );
     try {
-      await answer;
+      await ready;
       supervised.established = true;
       supervised.deaths = 0;
     } catch (error) {

@@ -72,7 +72,7 @@ describe('stack: builds', () => {
   const path = process.env.PATH;
   afterEach(() => (process.env.PATH = path));
 
-  /** Puts a `go` on PATH that is this shell script, with the usual commands behind it. */
+  /** Puts this shell script on PATH as `go`, followed by the usual commands. */
   async function useGo(folder: string, body: string): Promise<void> {
     await mkdir(join(folder, 'go-bin'));
     await writeFile(join(folder, 'go-bin/go'), `#!/bin/sh\n${body}\n`);
@@ -81,8 +81,8 @@ describe('stack: builds', () => {
   }
 
   /**
-   * Logs the beginning and end of each call with its time; `build` writes the programs into the folder named after -o,
-   * after long enough to be overtaken. It prints each package, as -v does.
+   * Logs the start and end of each call with its time; `build` writes the programs into the folder after -o, after a
+   * delay long enough to be overtaken. It prints each package, as -v does.
    */
   const fakeGo = `
 log() { echo "$1 $(date +%s%N) $(basename "$PWD")" >> "$(dirname "$0")/calls"; }
@@ -163,7 +163,7 @@ log "$verb-end"`;
 import { buildPrograms } from ${JSON.stringify(join(import.meta.dirname, 'go-build.ts'))};
 await buildPrograms([${JSON.stringify(program)}], { cache: ${JSON.stringify(cache)}, report: () => undefined });`;
         const { command, args } = await script(folder, 'build', code);
-        // A process group of its own, as a terminal gives it: Ctrl-C reaches the compiler too.
+        // A separate process group, as a terminal creates it: Ctrl-C reaches the compiler too.
         const child = spawn(command, args, { stdio: 'ignore', detached: true });
         const half = join(cache, 'partial/tool-v1.0.0/tool');
         await waitUntil(() => fileExists(half), { what: 'a build under way', timeoutMilliseconds: 10_000 });

@@ -1,4 +1,4 @@
-// The programs that the local stack runs and does not bring along: which versions, found where or built from what.
+// The programs that the local stack runs: their versions, where they are found, or what they are built from.
 import { execFile } from 'node:child_process';
 import { delimiter, join } from 'node:path';
 import { promisify } from 'node:util';
@@ -12,8 +12,8 @@ const kubernetesVersion = 'v1.35.4';
 const kubernetesModule = 'k8s.io/kubernetes';
 
 /**
- * The replacements that k8s.io/kubernetes needs when it is built from outside its repository: its go.mod points the
- * staging modules at folders, and they are published under the same version with 0 for the first number.
+ * Returns the replacements that k8s.io/kubernetes needs when it is built outside its repository: its go.mod points the
+ * staging modules at folders; they are published under the same version with major number 0.
  */
 export function stagingReplacements(goMod: string): string[] {
   const published = kubernetesVersion.replace(/^v1\./, 'v0.');
@@ -22,7 +22,7 @@ export function stagingReplacements(goMod: string): string[] {
   );
 }
 
-/** The replacements that a go.mod states for itself and that count only in a main module, except those by a folder. */
+/** Returns the replacements of a go.mod, which Go applies only in a main module, except those by a folder. */
 export function statedReplacements(goMod: string): string[] {
   return [...goMod.matchAll(/^(?:replace)?\s*(\S+)(?: (v\S+))? => ([^\s.]\S*) (v\S+)/gm)].map(
     ([, from, fromVersion, to, toVersion]) => `${from}${fromVersion ? `@${fromVersion}` : ''}=${to}@${toVersion}`,
@@ -35,7 +35,7 @@ const kubernetesFamily = {
   packages: ['kube-apiserver', 'kube-controller-manager', 'kubectl'].map((name) => `${kubernetesModule}/cmd/${name}`),
 };
 
-/** A program of k8s.io/kubernetes, told its own version: Helm, kubectl and feature gates ask for it. */
+/** A program of k8s.io/kubernetes with its version linked in: Helm, kubectl and feature gates require it. */
 function kubernetesProgram(name: string, seconds: number): GoProgram {
   const minor = kubernetesVersion.split('.')[1]!;
   const variables = ['k8s.io/component-base/version', 'k8s.io/client-go/pkg/version'].flatMap((path) => [
@@ -78,7 +78,7 @@ const helm: GoProgram = {
   seconds: 120,
   variables: { 'helm.sh/helm/v4/internal/version.version': 'v4.3.1' },
 };
-// The last line that builds from its published module alone: later ones replace gitops-engine by a folder.
+// The last release line that builds from its published module alone: later ones replace gitops-engine by a folder.
 const argocd: GoProgram = {
   name: 'argocd',
   version: 'v3.2.11',
@@ -91,14 +91,14 @@ const argocd: GoProgram = {
 const kubectl = kubernetesProgram('kubectl', 25);
 const controlPlane = [etcd, kubernetesProgram('kube-apiserver', 195), kubernetesProgram('kube-controller-manager', 65)];
 
-/** The paths of the control plane's programs. */
+/** Paths of the control plane's programs. */
 export interface ControlPlanePrograms {
   etcd: string;
   kubeApiserver: string;
   kubeControllerManager: string;
 }
 
-/** The first file of this name in the folders of $PATH. */
+/** Returns the first file of this name in the folders of $PATH. */
 export async function findOnPath(name: string, path = process.env.PATH ?? ''): Promise<string | undefined> {
   for (const folder of path.split(delimiter).filter(Boolean)) {
     const candidate = join(folder, name);
@@ -112,7 +112,7 @@ export function isAtLeast(found: readonly [number, number], least: readonly [num
   return found[0] > least[0] || (found[0] === least[0] && found[1] >= least[1]);
 }
 
-/** The path of `name` on $PATH when the first version number it prints for `args` is recent enough. */
+/** Returns the path of `name` on $PATH if the first version number that it prints for `args` is recent enough. */
 async function recentProgram(
   name: string,
   args: string[],
@@ -125,7 +125,7 @@ async function recentProgram(
   return version && isAtLeast([Number(version[1]), Number(version[2])], least) ? path : undefined;
 }
 
-/** Which programs of the machine will do: how they tell their version, and the least one. */
+/** Programs that are used from $PATH: the arguments that print their version, and the minimum version. */
 const onPath: Record<string, { args: string[]; least: readonly [number, number] }> = {
   // Per-message TTL.
   'nats-server': { args: ['--version'], least: [2, 11] },
@@ -135,7 +135,7 @@ const onPath: Record<string, { args: string[]; least: readonly [number, number] 
   argocd: { args: ['version', '--client', '--short'], least: [3, 0] },
 };
 
-/** The path of a program that need not be built: from the cache, else from $PATH when it is recent enough. */
+/** Returns the path of a program that need not be built: from the cache, else from $PATH if it is recent enough. */
 async function findProgram(program: GoProgram): Promise<string | undefined> {
   const cached = cachedProgram(cacheFolder(), program);
   if (await fileExists(cached)) return cached;
@@ -151,24 +151,22 @@ async function findOrBuild(program: GoProgram, report: Report, signal?: AbortSig
   return (await findProgram(program)) ?? (await build([program], report, signal))[program.name]!;
 }
 
-/** nats-server: from $PATH when it is 2.11 or later, else built. */
+/** nats-server: from $PATH if it is 2.11 or later, else built. */
 export const natsServerProgram = (report: Report, signal?: AbortSignal): Promise<string> =>
   findOrBuild(natsServer, report, signal);
 
-/** kubectl: from $PATH when it is at most one minor version away from the API server's, else built. */
+/** kubectl: from $PATH if it is at most one minor version away from the API server's, else built. */
 export const kubectlProgram = (report: Report, signal?: AbortSignal): Promise<string> =>
   findOrBuild(kubectl, report, signal);
 
-/** Helm, which only tests need: from $PATH when it is Helm 4, else built. */
+/** Helm, needed only by tests: from $PATH if it is Helm 4, else built. */
 export const helmProgram = (report: Report, signal?: AbortSignal): Promise<string> => findOrBuild(helm, report, signal);
 
-/**
- * Argo CD, whose own evaluator judges the health checks that only a test needs: from $PATH when it is 3.x, else built.
- */
+/** Argo CD, whose evaluator of health checks is needed by one test: from $PATH if it is 3.x, else built. */
 export const argocdProgram = (report: Report, signal?: AbortSignal): Promise<string> =>
   findOrBuild(argocd, report, signal);
 
-/** The programs that somebody may ask for. */
+/** Programs that can be requested by name. */
 export type ProgramName = 'nats-server' | 'control plane' | 'kubectl' | 'helm' | 'argocd';
 
 const programsOf: Record<ProgramName, readonly GoProgram[]> = {
@@ -179,7 +177,7 @@ const programsOf: Record<ProgramName, readonly GoProgram[]> = {
   argocd: [argocd],
 };
 
-/** Reports which of these programs are to be built, and how long that may take; nothing when all are there. */
+/** Reports which of these programs must be built, and how long that may take. */
 export async function announceBuilds(names: readonly ProgramName[], report: Report): Promise<void> {
   const assets = process.env.KUBEBUILDER_ASSETS;
   const missing: GoProgram[] = [];
@@ -194,7 +192,7 @@ export async function announceBuilds(names: readonly ProgramName[], report: Repo
   );
 }
 
-/** etcd, kube-apiserver and kube-controller-manager: from $KUBEBUILDER_ASSETS as far as it has them, else built. */
+/** etcd, kube-apiserver and kube-controller-manager: each from $KUBEBUILDER_ASSETS if present, else built. */
 export async function controlPlanePrograms(
   report: Report,
   signal?: AbortSignal,

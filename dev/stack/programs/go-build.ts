@@ -17,32 +17,32 @@ export interface GoProgram {
   module: string;
   /** The main package. */
   package: string;
-  /** Seconds that the first build takes on two cores with nothing else to do, its modules' download included. */
+  /** Seconds of the first build on two idle cores, including the download of its modules. */
   seconds: number;
   /** Variables set at link time: import path and name to value. */
   variables?: Readonly<Record<string, string>>;
-  /** Main packages that are built in one folder with this one: programs of one module. This one alone when absent. */
+  /** Main packages built in one folder with this one: programs of one module. Only this one if absent. */
   family?: { name: string; packages: readonly string[] };
-  /** The `-replace` edits that our go.mod needs, from the text of the module's own go.mod. */
+  /** Returns the `-replace` edits for the go.mod used here, from the text of the module's own go.mod. */
   replacements?: (goMod: string) => string[];
 }
 
-/** One line for a person to read. */
+/** Receives one human-readable line. */
 export type Report = (line: string) => void;
 
-/** Where programs are kept, who hears of progress, and what calls the build off. */
+/** The cache, the receiver of progress, and the signal that aborts the build. */
 export interface BuildOptions {
   cache: string;
   report: Report;
   signal?: AbortSignal | undefined;
 }
 
-/** The place of a program in the cache. */
+/** Returns the path of a program in the cache. */
 export function cachedProgram(cache: string, { name, version }: GoProgram): string {
   return join(cache, 'bin', `${name}-${version}`);
 }
 
-/** Reports whether a file is there. */
+/** Reports whether a file exists. */
 export async function fileExists(path: string): Promise<boolean> {
   return access(path).then(
     () => true,
@@ -50,12 +50,12 @@ export async function fileExists(path: string): Promise<boolean> {
   );
 }
 
-/** Go's own settings win over the user's where the result would differ. */
+/** Go settings that take precedence over the user's where the result would differ. */
 function goEnvironment(): NodeJS.ProcessEnv {
   return { ...process.env, CGO_ENABLED: '0', GOWORK: 'off', GOFLAGS: `${process.env.GOFLAGS ?? ''} -mod=mod`.trim() };
 }
 
-/** Runs go in a folder, calling `onLine` for each line it writes; rejects with its last lines. */
+/** Runs go in a folder, calling `onLine` for each line of output; rejects with its last lines. */
 async function go(
   folder: string,
   args: string[],
@@ -68,10 +68,10 @@ async function go(
     ...(signal ? { signal } : {}),
   });
   try {
-    // A build of minutes must leave the machine usable. Who asked for less than that gets less.
+    // A build of minutes must leave the machine usable. An even lower priority set by the user stays.
     if (child.pid) setPriority(child.pid, Math.max(10, getPriority()));
   } catch {
-    // Not allowed here: the build runs at the usual priority.
+    // Not permitted: build at the current priority.
   }
   const last: string[] = [];
   createInterface(child.stderr).on('line', (line) => {
@@ -90,7 +90,7 @@ async function go(
 
 const folderName = ({ family, name, version }: GoProgram): string => `${family?.name ?? name}-${version}`;
 
-/** Returns the folder of a Go module of ours that requires the program's module at its version. Made once. */
+/** Returns the folder of a Go module that requires the program's module at its version, creating it on first use. */
 async function moduleFolder({ cache, signal }: BuildOptions, program: GoProgram): Promise<string> {
   const folder = join(cache, 'modules', folderName(program));
   if (await fileExists(join(folder, 'ready'))) return folder;
@@ -109,7 +109,7 @@ async function moduleFolder({ cache, signal }: BuildOptions, program: GoProgram)
     const edits = program.replacements(await readFile(GoMod, 'utf8')).map((replacement) => `-replace=${replacement}`);
     await go(folder, ['mod', 'edit', `-require=${reference}`, ...edits], { signal });
   }
-  // As tools, so that only what the programs need is fetched and not what the tests of their dependencies need.
+  // As tools, so that Go fetches only what the programs need and not what the tests of their dependencies need.
   const packages = program.family?.packages ?? [program.package];
   await go(folder, ['get', '-tool', ...packages.map((path) => `${path}@${program.version}`)], { signal });
   await writeFile(join(folder, 'ready'), '');
@@ -125,8 +125,8 @@ export async function hasGo(): Promise<boolean> {
 }
 
 /**
- * Returns the seconds that these builds take on a machine that does nothing else. More cores than two help as long as
- * there are packages to compile side by side, which is not always: linking is serial.
+ * Returns the seconds that these builds take on an idle machine. More than two cores help only while there are packages
+ * to compile concurrently: linking is serial.
  */
 export function expectedSeconds(programs: readonly GoProgram[], cores = availableParallelism()): number {
   const onTwo = programs.reduce((sum, { seconds }) => sum + seconds, 0);
@@ -138,15 +138,12 @@ export const roughly = (seconds: number): string =>
   seconds < 90 ? `about ${Math.max(10, Math.round(seconds / 10) * 10)} s` : `about ${Math.round(seconds / 60)} min`;
 
 /**
- * Compilations of this process, first come, first served: one for every two cores, because one alone keeps two busy,
- * and two at once on two cores only compile twice what they share.
+ * Compilations of this process, first come, first served: one per two cores, because one keeps two busy, and two
+ * concurrent ones on two cores would only compile twice what they share.
  */
 const compilations = { free: Math.max(1, Math.floor(availableParallelism() / 2)), waiting: [] as (() => void)[] };
 
-/**
- * Resolves when this process may compile something more, with a function that lets the next one in; it may be called
- * twice.
- */
+/** Waits for a turn to compile. Returns a function that ends the turn, which may be called twice. */
 async function turnToCompile(signal: AbortSignal | undefined): Promise<Release> {
   if (compilations.free > 0) compilations.free -= 1;
   else await new Promise<void>((resolve) => compilations.waiting.push(resolve));
@@ -167,9 +164,9 @@ async function turnToCompile(signal: AbortSignal | undefined): Promise<Release> 
 
 /**
  * Builds every program that is not in the cache yet and returns their paths by name. Programs of one family are built
- * in one go, others side by side as far as that is faster: modules of one are fetched while another is compiled. A
- * program is built by one process of this user at a time; a finished one appears under its name at once and whole.
- * Reports how long it may take, what is waited for, and a line of progress every few seconds.
+ * together; of several families one fetches modules while another compiles. Only one process of this user builds a
+ * program at a time; a finished one appears under its name atomically. Reports the expected time, what it waits for,
+ * and progress every few seconds.
  */
 export async function buildPrograms(
   programs: readonly GoProgram[],
@@ -238,20 +235,20 @@ async function compile(
   const mains = new Set(programs.map((program) => program.package));
   const onLine = (line: string): void => {
     compiled += 1;
-    // The linker uses one core: the next build may begin.
+    // The linker uses one core: the next build may start.
     if (mains.delete(line) && mains.size === 0) onLinking();
   };
   report('compiling');
   const timer = setInterval(() => report(`compiling for ${elapsed()}, ${compiled} packages so far`), 5_000);
   try {
-    // What a build that was killed has left; nobody else is in there, since the lock is ours.
+    // Left by a killed build; no other process uses it, because this one holds the lock.
     await rm(partial, { recursive: true, force: true });
     await mkdir(partial, { recursive: true });
     await mkdir(join(cache, 'bin'), { recursive: true });
     const variables = Object.assign({}, ...programs.map((program) => program.variables)) as Record<string, string>;
     const linking = ['-s', '-w', ...Object.entries(variables).map(([name, value]) => `-X ${name}=${value}`)].join(' ');
     const packages = programs.map((program) => program.package);
-    // Without debugging information, which -s -w leaves out anyway, compiling takes a seventh less.
+    // Compiling without debugging information, which -s -w would strip anyway, takes a seventh less time.
     const flags = ['-v', '-gcflags=all=-dwarf=false', '-ldflags', linking];
     await go(folder, ['build', ...flags, '-o', `${partial}/`, ...packages], { signal, onLine });
     for (const program of programs) {
@@ -264,7 +261,7 @@ async function compile(
   }
 }
 
-/** The name that `go build` gives a program: the last part of its package that is no major version. */
+/** Returns the name that `go build` gives a program: the last part of its package that is not a major version. */
 function binaryName(path: string): string {
   const parts = path.split('/');
   return /^v\d+$/.test(parts.at(-1)!) ? parts.at(-2)! : parts.at(-1)!;

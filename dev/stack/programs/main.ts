@@ -18,7 +18,7 @@ const report: Report = (line) => console.log(`    ${line}`);
 const rows: Partial<Record<ProgramName | 'redis', () => Promise<unknown>>>[] = [
   {
     'nats-server': () => natsServerProgram(report),
-    // Few tests need it, and those report if it is missing.
+    // Needed by few tests, which report if it is missing.
     redis: () => redisServerProgram(report).catch((error: Error) => report(error.message)),
     'control plane': () => controlPlanePrograms(report),
     kubectl: () => kubectlProgram(report),
@@ -29,7 +29,7 @@ const rows: Partial<Record<ProgramName | 'redis', () => Promise<unknown>>>[] = [
 const known = rows.flatMap((row) => Object.keys(row) as (ProgramName | 'redis')[]);
 const given = process.argv.slice(2);
 const unknown = given.find((name) => !(known as string[]).includes(name));
-if (unknown !== undefined) throw new Error(`there is no program ${unknown}: there are ${known.join(', ')}`);
+if (unknown !== undefined) throw new Error(`unknown program ${unknown}: must be one of ${known.join(', ')}`);
 const wanted = known.filter((name) => given.length === 0 || given.includes(name));
 await announceBuilds(
   wanted.filter((name) => name !== 'redis'),

@@ -19,7 +19,7 @@ async function withServer(use: (server: ArtifactServer, folder: string) => Promi
   });
 }
 
-/** The status of a GET whose path is sent as it is, dots and all. */
+/** Returns the status of a GET whose path is sent unchanged, including dots. */
 const rawStatus = (url: string, path: string) =>
   new Promise<number>((resolve, reject) => {
     const call = request(`${url}/`, { path }, (response) => {

@@ -1,4 +1,4 @@
-// Serves the files of one folder over HTTP on 127.0.0.1: where packages of the local stack keep their artifacts.
+// Serves the files of one folder over HTTP on 127.0.0.1: the artifacts of the local stack.
 import { createReadStream } from 'node:fs';
 import { mkdir, realpath, stat } from 'node:fs/promises';
 import type { IncomingMessage, ServerResponse } from 'node:http';
@@ -8,7 +8,7 @@ import { pipeline } from 'node:stream/promises';
 
 /** A running file server. */
 export interface ArtifactServer {
-  /** Base URL of the folder, without a slash at the end. */
+  /** Base URL of the folder, without a trailing slash. */
   url: string;
   close(): Promise<void>;
 }
@@ -27,7 +27,7 @@ async function serve(folder: string, request: IncomingMessage, response: ServerR
   else await pipeline(createReadStream(real), response);
 }
 
-/** Starts the server; the folder is made when it is missing. */
+/** Starts the server; the folder is created if missing. */
 export async function serveArtifacts(folder: string, port: number): Promise<ArtifactServer> {
   await mkdir(folder, { recursive: true });
   const root = await realpath(folder);

@@ -1,4 +1,4 @@
-// Kellet's own two processes as parts of the stack: apiserver and operator, run from their sources.
+// Runs Kellet's own two programs, apiserver and operator, from their sources.
 import { join } from 'node:path';
 import { checkout } from '../paths.ts';
 import { httpStatus } from '../processes/probe.ts';
@@ -6,7 +6,7 @@ import { systemNamespace } from '../cluster/resources.ts';
 import type { Secret } from '../secrets.ts';
 import type { Supervisor } from '../processes/supervisor.ts';
 
-/** What the data plane runs on. Secrets are given by file. */
+/** What the data plane depends on. Secrets are passed by file. */
 export interface ApiserverOptions {
   supervisor: Supervisor;
   ports: { rest: number; grpc: number; control: number; metrics: number; dashboard: number };
@@ -18,18 +18,18 @@ export interface ApiserverOptions {
   jwtPrivateKey: Secret;
   walletKeyFile: string;
   platform: { email: string; password: Secret };
-  /** host:port of the stack's server of artifacts, the one private place from which artifacts are fetched. */
+  /** host:port of the stack's artifact server, the only private address from which artifacts are fetched. */
   artifactHost: string;
-  /** The local chain's base URL; without it the processor comes from `environment`. */
+  /** The local chain's base URL; without it `environment` configures the processor. */
   devchain?: string | undefined;
-  /** Settings of the user (KELLET_…), which win where they do not concern the stack's own wiring. */
+  /** Settings of the user (KELLET_…), which take precedence except over the stack's own wiring. */
   environment: NodeJS.ProcessEnv;
 }
 
 /** Origin of the dashboard. */
 export const dashboardOrigin = (port: number): string => `http://127.0.0.1:${port}`;
 
-/** The environment that wires the data plane to the rest of the stack. */
+/** The environment that connects the data plane to the rest of the stack. */
 export function apiserverEnvironment(options: ApiserverOptions): Record<string, string | undefined> {
   const { ports, environment, devchain } = options;
   const rest = `http://127.0.0.1:${ports.rest}`;
@@ -67,7 +67,7 @@ export function apiserverEnvironment(options: ApiserverOptions): Record<string, 
   };
 }
 
-/** Ports of the processes that a split data plane has besides the gateway. */
+/** Ports of the further processes of a split data plane. */
 export interface SplitPorts {
   servicesMetrics: number;
   telemetry: number;
@@ -80,8 +80,8 @@ export async function startApiserver(options: ApiserverOptions): Promise<void> {
 }
 
 /**
- * Starts the data plane in three processes (KELLET_SPLIT=1): `apiserver` is the gateway, `telemetry` what its name says, and
- * `services` everything else. Resolves when all are ready to serve.
+ * Starts the data plane in three processes (KELLET_SPLIT=1): `apiserver` (the gateway), `telemetry`, and `services`
+ * (the rest). Resolves when all are ready to serve.
  */
 export async function startSplitApiserver(options: ApiserverOptions, ports: SplitPorts): Promise<void> {
   const { control } = options.ports;
@@ -115,7 +115,7 @@ export async function startTarget(
     command: process.execPath,
     args: [join(checkout, 'apiserver/src/main.ts'), `--target=${target}`],
     environment: { ...apiserverEnvironment(options), ...settings },
-    // Longer than its own drain: what was acknowledged is written before the end.
+    // Longer than its own drain, so that everything acknowledged is written before it exits.
     stopTimeoutMilliseconds: 45_000,
     isReady: async () => (await httpStatus(`http://127.0.0.1:${ports.metrics}/readyz`)) === 200,
   });
@@ -145,7 +145,7 @@ export async function startOperator(options: OperatorOptions): Promise<void> {
       KELLET_CONTROL_SECRET_FILE: controlSecret.path,
       KELLET_METRICS_PORT: String(metricsPort),
       KELLET_LEASE_NAMESPACE: systemNamespace,
-      // The supervisor runs one operator at a time: a new one need not wait for the lease of the one that was killed.
+      // The supervisor runs one operator at a time, so a new one need not wait for the lease of a killed one.
       KELLET_IDENTITY: 'local-stack',
     },
     stopTimeoutMilliseconds: 35_000,

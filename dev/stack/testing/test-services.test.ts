@@ -20,7 +20,7 @@ describe('the servers of unit tests', function () {
         execFile(
           process.execPath,
           [mocha, '--no-config', '--reporter', 'spec', '--require', plugin, ...tests],
-          // Neither a server nor a Python is found; PostgreSQL and NATS are those of this run.
+          // Neither a server nor Python is found; PostgreSQL and NATS are those of this run.
           { cwd: folder, env: { ...environment, PATH: folder, KELLET_CACHE: folder } },
           (_error, standardOutput) => resolve(standardOutput),
         ),

@@ -1,6 +1,6 @@
 // mocha root-hook plugin: one PostgreSQL and one NATS server for a whole run of unit tests.
 // Use: mocha --require ./dev/stack/testing/test-services.ts 'apiserver/src/**/*.test.ts'
-// Tests find KELLET_TEST_DATABASE_URL (a superuser's: each suite makes a database of its own) and
+// Tests find KELLET_TEST_DATABASE_URL (a superuser's: each suite creates a separate database) and
 // KELLET_TEST_NATS_URL, which are left alone when they are set already; and KELLET_TEST_NATS_SERVER and
 // KELLET_TEST_REDIS_SERVER, programs that a test starts by itself, because it also stops or configures them. Where there is
 // no Redis, KELLET_TEST_REDIS_PROBLEM says why, and only the tests that need it fail.
@@ -77,7 +77,7 @@ export async function mochaGlobalSetup(): Promise<void> {
 
 /** Runs once after all tests. */
 export async function mochaGlobalTeardown(): Promise<void> {
-  // Whoever needs the services afterwards starts them again.
+  // A later user of the services starts them again.
   for (const name of ownVariables.splice(0)) delete process.env[name];
   await supervisor?.stopAll();
   if (folder) await rm(folder, { recursive: true, force: true });

@@ -12,7 +12,7 @@ export function stack(): Stack {
   return running;
 }
 
-/** Settings under which tests need not wait long: small batches, quick blocks, and no limit that a suite would meet. */
+/** Settings that keep waits short: small batches, quick blocks, and a limit that no suite reaches. */
 const environment = {
   KELLET_REST_PORT: '0',
   KELLET_GRPC_PORT: '0',

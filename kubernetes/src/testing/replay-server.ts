@@ -6,7 +6,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { KubeConfig } from '@kubernetes/client-node';
 
 /** Response to a request. */
-export interface Answer {
+export interface Reply {
   status?: number;
   headers?: Record<string, string>;
   body: string | Buffer;
@@ -28,19 +28,19 @@ export interface SeenRequest {
 /** Responds to each request with the next response, repeating the last one. */
 export class ReplayServer {
   readonly requests: SeenRequest[] = [];
-  private readonly answers: Answer[];
+  private readonly replies: Reply[];
   private readonly sockets = new Set<Socket>();
   private readonly server: Server;
 
-  constructor(answers: Answer[]) {
-    this.answers = answers;
+  constructor(replies: Reply[]) {
+    this.replies = replies;
     this.server = createServer((request, response) => {
       const { pathname, searchParams } = new URL(request.url ?? '/', 'http://localhost');
       const { authorization } = request.headers;
       this.requests.push({ path: pathname, query: searchParams, authorization });
-      const answer = this.answers[Math.min(this.requests.length, this.answers.length) - 1]!;
-      answer.before?.();
-      void this.give(answer, response);
+      const reply = this.replies[Math.min(this.requests.length, this.replies.length) - 1]!;
+      reply.before?.();
+      void this.give(reply, response);
     });
     this.server.on('connection', (socket: Socket) => {
       this.sockets.add(socket);
@@ -77,10 +77,7 @@ export class ReplayServer {
     await once(this.server, 'close');
   }
 
-  private async give(
-    { status = 200, headers, body, chunkBytes, end }: Answer,
-    response: ServerResponse,
-  ): Promise<void> {
+  private async give({ status = 200, headers, body, chunkBytes, end }: Reply, response: ServerResponse): Promise<void> {
     response.on('error', () => undefined);
     response.writeHead(status, { 'content-type': 'application/json', ...headers });
     response.flushHeaders();

@@ -27,20 +27,21 @@ export async function serveHealth(options: {
   const server = createServer(limits, (request, response) => {
     // URL would throw on some targets that HTTP allows.
     const [path, query] = request.url!.split('?', 2);
-    const answer = (status: number, type: string, body: string): void => {
+    const respond = (status: number, type: string, body: string): void => {
       response.writeHead(status, { 'content-type': type }).end(body);
     };
-    const fail = (error: unknown): void => answer(500, 'text/plain', error instanceof Error ? error.message : 'failed');
-    if (path === '/healthz') answer(200, 'text/plain; charset=utf-8', 'ok');
+    const fail = (error: unknown): void =>
+      respond(500, 'text/plain', error instanceof Error ? error.message : 'failed');
+    if (path === '/healthz') respond(200, 'text/plain; charset=utf-8', 'ok');
     else if (path === '/readyz') {
       const excluded = new URLSearchParams(query).getAll('exclude').flatMap((names) => names.split(','));
       readiness(options.checks, excluded).then(
-        ({ ready, report }) => answer(ready ? 200 : 503, 'application/json', JSON.stringify(report)),
+        ({ ready, report }) => respond(ready ? 200 : 503, 'application/json', JSON.stringify(report)),
         fail,
       );
     } else if (path === '/metrics') {
-      options.registry.metrics().then((text) => answer(200, options.registry.contentType, text), fail);
-    } else answer(404, 'application/json', JSON.stringify({ code: 'NOT_FOUND', message: 'route not found' }));
+      options.registry.metrics().then((text) => respond(200, options.registry.contentType, text), fail);
+    } else respond(404, 'application/json', JSON.stringify({ code: 'NOT_FOUND', message: 'route not found' }));
   });
   server.maxConnections = 1000;
   server.listen(options.port, options.host);
@@ -69,12 +70,12 @@ export async function readiness(
 }
 
 /** Rejects if the promise does not settle within a second. */
-async function inTime(answer: Promise<void> | void): Promise<void> {
+async function inTime(check: Promise<void> | void): Promise<void> {
   let timer: NodeJS.Timeout | undefined;
   const late = new Promise<never>((_resolve, reject) => {
     timer = setTimeout(() => reject(new Error('no answer within 1000 ms')), 1000);
   });
-  await Promise.race([answer, late]).finally(() => clearTimeout(timer));
+  await Promise.race([check, late]).finally(() => clearTimeout(timer));
 }
 
 /** Returns the error message without addresses, because /readyz needs no authentication. */

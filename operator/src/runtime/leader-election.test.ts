@@ -29,21 +29,21 @@ class LeaseApi {
   lease: Lease | undefined;
   down = false;
 
-  private answer<T extends KubernetesObject>(): T {
+  private respond<T extends KubernetesObject>(): T {
     return structuredClone(this.lease) as unknown as T;
   }
 
   async get<T extends KubernetesObject>(_resource: Resource, _namespace: string, _name: string): Promise<T> {
     if (this.down) throw new Error('connection refused');
     if (!this.lease) throw new KubernetesError(404, { reason: 'NotFound' });
-    return this.answer();
+    return this.respond();
   }
 
   async create<T extends KubernetesObject>(_resource: Resource, object: T): Promise<T> {
     if (this.lease) throw new KubernetesError(409, { reason: 'AlreadyExists' });
     this.lease = structuredClone(object);
     this.lease.metadata.resourceVersion = '1';
-    return this.answer();
+    return this.respond();
   }
 
   async mergePatch<T extends KubernetesObject>(_r: Resource, _ns: string, _name: string, patch: object): Promise<T> {
@@ -54,7 +54,7 @@ class LeaseApi {
     }
     this.lease!.spec = { ...this.lease!.spec, ...spec };
     this.lease!.metadata.resourceVersion = String(Number(metadata.resourceVersion) + 1);
-    return this.answer();
+    return this.respond();
   }
 }
 

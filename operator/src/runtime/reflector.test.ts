@@ -9,7 +9,7 @@ import { systemClock, type Clock } from './clock.ts';
 import { createLogger } from './logger.ts';
 import { createMetrics } from './metrics.ts';
 import { Reflector } from './reflector.ts';
-import { ReplayServer, type Answer } from '../../../kubernetes/src/testing/replay-server.ts';
+import { ReplayServer, type Reply } from '../../../kubernetes/src/testing/replay-server.ts';
 
 interface Recorded {
   status: number;
@@ -44,10 +44,10 @@ const versionOf = ({ metadata }: KubernetesObject): string => metadata.resourceV
 const listVersion = ({ body }: Recorded): string =>
   (JSON.parse(body) as { metadata: { resourceVersion: string } }).metadata.resourceVersion;
 
-const pages: Answer[] = recording.pages.map(({ body }) => ({ body }));
+const pages: Reply[] = recording.pages.map(({ body }) => ({ body }));
 const [first, second] = recording.stretches.map(eventsOf) as [Event[], Event[]];
 const bookmark = first.at(-1)!;
-const quiet: Answer = { body: '', end: 'hang' };
+const quiet: Reply = { body: '', end: 'hang' };
 
 /** The system clock with timers a hundred times as fast, recording the requested delays. */
 function hastyClock(): { clock: Clock; delays: number[] } {
@@ -65,14 +65,14 @@ function hastyClock(): { clock: Clock; delays: number[] } {
  * cache.
  */
 async function replay(
-  answers: Answer[],
-  done: (state: { server: ReplayServer; told: string[] }) => boolean,
+  replies: Reply[],
+  done: (state: { server: ReplayServer; received: string[] }) => boolean,
   options: { tokenFile?: string } = {},
 ) {
-  const server = new ReplayServer(answers);
+  const server = new ReplayServer(replies);
   const client = new KubernetesClient({ config: await server.start(options.tokenFile), userAgent: 'test' });
   const { clock, delays } = hastyClock();
-  const told: string[] = [];
+  const received: string[] = [];
   const reflector = new Reflector<ConfigMap>({
     client,
     resource: configMaps,
@@ -81,13 +81,14 @@ async function replay(
     metrics: createMetrics(),
     pageSize: 2,
     onChange: ({ type, object }) =>
-      void told.push(`${type} ${object.metadata.name} ${object.data?.['value']?.slice(0, 60)}`),
+      void received.push(`${type} ${object.metadata.name} ${object.data?.['value']?.slice(0, 60)}`),
   });
   const stop = new AbortController();
   const running = reflector.run(stop.signal);
   const deadline = Date.now() + 5000;
-  while (!done({ server, told })) {
-    if (Date.now() > deadline) throw new Error(`told ${JSON.stringify(told)} after ${server.requests.length} requests`);
+  while (!done({ server, received })) {
+    if (Date.now() > deadline)
+      throw new Error(`received ${JSON.stringify(received)} after ${server.requests.length} requests`);
     await new Promise((resolve) => setTimeout(resolve, 5));
   }
   const held = Object.fromEntries(
@@ -97,7 +98,7 @@ async function replay(
   await running;
   await client.close();
   await server.stop();
-  return { server, told, held, delays };
+  return { server, received, held, delays };
 }
 
 /** Objects at the end of the recording. */
@@ -110,7 +111,7 @@ const inTheEnd = Object.fromEntries(
 /** All events of the recording, each once. */
 const everything = 3 + first.length - 1 + second.length;
 /** The last event of the recording. */
-const isComplete = ({ told }: { told: string[] }): boolean => told.length >= everything;
+const isComplete = ({ received }: { received: string[] }): boolean => received.length >= everything;
 
 describe('Reflector on recorded streams', () => {
   it('has a recording with all relevant events', () => {
@@ -122,11 +123,11 @@ describe('Reflector on recorded streams', () => {
 
   for (const chunkBytes of [1, 7, 1000, undefined]) {
     it(`processes the same events in chunks of ${chunkBytes ?? 'one response'}`, async () => {
-      const cut = (body: string): Answer => ({ body, ...(chunkBytes && { chunkBytes }) });
+      const cut = (body: string): Reply => ({ body, ...(chunkBytes && { chunkBytes }) });
       const streams = recording.stretches.map(({ body }) => cut(body));
-      const { server, told, held } = await replay([...pages, ...streams, quiet], isComplete);
-      expect(told.slice(0, 3)).to.deep.equal(['added a 1', 'added b 1', 'added c 1']);
-      expect(told.slice(3)).to.deep.equal(
+      const { server, received, held } = await replay([...pages, ...streams, quiet], isComplete);
+      expect(received.slice(0, 3)).to.deep.equal(['added a 1', 'added b 1', 'added c 1']);
+      expect(received.slice(3)).to.deep.equal(
         [...first.slice(0, -1), ...second].map(({ type, object }) => {
           const name = { ADDED: 'added', MODIFIED: 'updated', DELETED: 'deleted' }[type];
           return `${name} ${object.metadata.name} ${object.data?.['value']?.slice(0, 60)}`;
@@ -157,13 +158,13 @@ describe('Reflector on recorded streams', () => {
   it('neither loses nor repeats events if the connection breaks at any byte', async () => {
     const bytes = Buffer.from(recording.stretches[0].body);
     for (let at = 1; at < bytes.length; at += 977) {
-      const cut: Answer = { body: bytes.subarray(0, at), end: 'reset' };
+      const cut: Reply = { body: bytes.subarray(0, at), end: 'reset' };
       const whole = bytes.subarray(0, at).lastIndexOf('\n');
       const seen = whole < 0 ? [] : eventsOf({ ...recording.stretches[0], body: bytes.subarray(0, whole).toString() });
-      const rest: Answer = { body: lines(first.slice(seen.length)) };
-      const answers = [...pages, cut, rest, { body: recording.stretches[1].body }, quiet];
-      const { server, told, held } = await replay(answers, isComplete);
-      expect(told, `cut at ${at}`).to.have.length(everything);
+      const rest: Reply = { body: lines(first.slice(seen.length)) };
+      const replies = [...pages, cut, rest, { body: recording.stretches[1].body }, quiet];
+      const { server, received, held } = await replay(replies, isComplete);
+      expect(received, `cut at ${at}`).to.have.length(everything);
       expect(held).to.deep.equal(inTheEnd);
       const resumed = seen.length > 0 ? versionOf(seen.at(-1)!.object) : listVersion(recording.pages[1]);
       expect(server.watches[1]!.query.get('resourceVersion')).to.equal(resumed);
@@ -172,20 +173,20 @@ describe('Reflector on recorded streams', () => {
   });
 
   it('continues from the last valid event after a malformed line', async () => {
-    const broken: Answer = {
+    const broken: Reply = {
       body: `${lines(first.slice(0, 2))}{"type":"MODIFIED","obj\u0000${lines(first.slice(2, 3))}`,
     };
-    const answers = [...pages, broken, { body: lines(first.slice(2)) }, { body: lines(second) }, quiet];
-    const { server, held, told } = await replay(answers, isComplete);
+    const replies = [...pages, broken, { body: lines(first.slice(2)) }, { body: lines(second) }, quiet];
+    const { server, held, received } = await replay(replies, isComplete);
     expect(held).to.deep.equal(inTheEnd);
-    expect(told).to.have.length(everything);
+    expect(received).to.have.length(everything);
     expect(server.watches[1]!.query.get('resourceVersion')).to.equal(versionOf(first[1]!.object));
   });
 
   it('ignores events that the server repeats', async () => {
-    const answers = [...pages, { body: lines(first) + lines(first.slice(0, 1)) + lines(second) }, quiet];
-    const { told } = await replay(answers, ({ server }) => server.watches.length >= 2);
-    expect(told.filter((line) => line.startsWith('updated a 2'))).to.have.length(1);
+    const replies = [...pages, { body: lines(first) + lines(first.slice(0, 1)) + lines(second) }, quiet];
+    const { received } = await replay(replies, ({ server }) => server.watches.length >= 2);
+    expect(received.filter((line) => line.startsWith('updated a 2'))).to.have.length(1);
   });
 
   for (const [how, expired] of [
@@ -193,11 +194,11 @@ describe('Reflector on recorded streams', () => {
     ['as a status', { status: 410, body: JSON.stringify(eventsOf(recording.expired)[0]!.object) }],
   ] as const) {
     it(`lists again if the version has expired (reported ${how}), and reports missed changes`, async () => {
-      const answers = [...pages, expired, { body: recording.listAgain.body }, quiet];
-      const { server, told, held } = await replay(answers, (state) => state.server.watches.length >= 2);
+      const replies = [...pages, expired, { body: recording.listAgain.body }, quiet];
+      const { server, received, held } = await replay(replies, (state) => state.server.watches.length >= 2);
       expect(held).to.deep.equal(inTheEnd);
       // `c` was deleted and recreated unobserved: a different object with the same name.
-      expect(told.slice(3).toSorted()).to.deep.equal(
+      expect(received.slice(3).toSorted()).to.deep.equal(
         ['added c made again', 'deleted b 1', 'deleted c 1', 'updated a 3'].toSorted(),
       );
       expect(server.watches[1]!.query.get('resourceVersion')).to.equal(listVersion(recording.listAgain));
@@ -206,8 +207,8 @@ describe('Reflector on recorded streams', () => {
 
   it('backs off if the server keeps expiring versions', async () => {
     const again = [{ body: recording.listAgain.body }, { body: recording.expired.body }];
-    const answers = [...pages, ...again.slice(1), ...Array.from({ length: 8 }, () => again).flat(), quiet];
-    const { delays } = await replay(answers, ({ server }) => server.watches.length >= 8);
+    const replies = [...pages, ...again.slice(1), ...Array.from({ length: 8 }, () => again).flat(), quiet];
+    const { delays } = await replay(replies, ({ server }) => server.watches.length >= 8);
     const waits = delays.filter((delay) => delay < 60_000);
     expect(waits.length).to.be.greaterThan(5);
     expect(waits.at(-1)!).to.be.greaterThan(waits[0]! * 10);
@@ -215,14 +216,14 @@ describe('Reflector on recorded streams', () => {
 
   it('lists without paging if the list expires between two pages', async () => {
     const forgotten = { status: 410, body: JSON.stringify(eventsOf(recording.expired)[0]!.object) };
-    const answers = [pages[0]!, forgotten, { body: recording.listAgain.body }, quiet];
-    const { server, held } = await replay(answers, (state) => state.server.watches.length > 0);
+    const replies = [pages[0]!, forgotten, { body: recording.listAgain.body }, quiet];
+    const { server, held } = await replay(replies, (state) => state.server.watches.length > 0);
     expect(held).to.deep.equal(inTheEnd);
     expect(server.lists.map(({ query }) => query.get('limit'))).to.deep.equal(['2', '2', null]);
   });
 
   it('honours Retry-After', async () => {
-    const busy: Answer = {
+    const busy: Reply = {
       status: 429,
       headers: { 'retry-after': '7' },
       body: JSON.stringify({ kind: 'Status', code: 429, reason: 'TooManyRequests', message: 'later' }),
@@ -233,17 +234,17 @@ describe('Reflector on recorded streams', () => {
   });
 
   it('backs off up to fifteen seconds, and resets after a success', async () => {
-    const failure: Answer = { status: 500, body: 'etcd is on fire' };
+    const failure: Reply = { status: 500, body: 'etcd is on fire' };
     const failures = Array.from({ length: 10 }, () => failure);
-    const answers = [...pages, ...failures, { body: lines(first) }, failure, quiet];
-    const { delays } = await replay(answers, ({ server }) => server.watches.length >= 13);
+    const replies = [...pages, ...failures, { body: lines(first) }, failure, quiet];
+    const { delays } = await replay(replies, ({ server }) => server.watches.length >= 13);
     // Jitter is fixed at its mean: three quarters of the doubled delay.
     const growing = [187.5, 375, 750, 1500, 3000, 6000, 11_250, 11_250, 11_250, 11_250];
     expect(delays).to.deep.equal([...growing, 187.5]);
   });
 
   it('backs off if the server ends each watch immediately', async () => {
-    const ended: Answer = { body: '' };
+    const ended: Reply = { body: '' };
     const { delays } = await replay([...pages, ended, ended, ended, quiet], ({ server }) => server.watches.length >= 4);
     expect(delays).to.deep.equal([187.5, 375, 750]);
   });
@@ -253,7 +254,7 @@ describe('Reflector on recorded streams', () => {
     const tokenFile = join(folder, 'token');
     writeFileSync(tokenFile, 'old');
     const renew = (): void => writeFileSync(tokenFile, 'new\n');
-    const refused: Answer = { status: 401, body: recording.unauthorized.body, before: renew };
+    const refused: Reply = { status: 401, body: recording.unauthorized.body, before: renew };
     try {
       const { server } = await replay([...pages, refused, quiet], (state) => state.server.watches.length >= 2, {
         tokenFile,
@@ -274,12 +275,12 @@ describe('Reflector on recorded streams', () => {
       const object = { ...changed.object, metadata: { ...changed.object.metadata, resourceVersion } };
       return { type: 'MODIFIED', object: { ...object, data: { value: `${index}` } } };
     });
-    const answers = [...pages, { body: lines(flood), chunkBytes: 60_000 }, quiet];
-    const { told } = await replay(answers, (state) => {
+    const replies = [...pages, { body: lines(flood), chunkBytes: 60_000 }, quiet];
+    const { received } = await replay(replies, (state) => {
       const until = Date.now() + 4;
       while (Date.now() < until);
-      return state.told.length >= 5003;
+      return state.received.length >= 5003;
     });
-    expect(told.slice(3)).to.deep.equal(flood.map((_, index) => `updated a ${index}`));
+    expect(received.slice(3)).to.deep.equal(flood.map((_, index) => `updated a ${index}`));
   });
 });

@@ -183,17 +183,17 @@ export class Reflector<T extends KubernetesObject> {
     }
     this.objects.set(key, object);
     const known = previous?.metadata.uid === object.metadata.uid ? previous : undefined;
-    this.tell(known ? { type: 'updated', object, previous: known } : { type: 'added', object });
+    this.notify(known ? { type: 'updated', object, previous: known } : { type: 'added', object });
   }
 
   private remove(key: string, last?: T): void {
     const known = this.objects.get(key);
     if (!known) return;
     this.objects.delete(key);
-    this.tell({ type: 'deleted', object: last ?? known });
+    this.notify({ type: 'deleted', object: last ?? known });
   }
 
-  private tell(change: Change<T>): void {
+  private notify(change: Change<T>): void {
     try {
       this.options.onChange(change);
     } catch (error) {

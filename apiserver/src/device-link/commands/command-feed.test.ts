@@ -4,7 +4,7 @@ import { CommandFeed } from './command-feed.ts';
 const settled = () => new Promise((resolve) => setTimeout(resolve, 5));
 
 describe('command feed', () => {
-  /** Somebody who waits for a minute: how often they looked, and what came of it. */
+  /** A waiter of up to a minute: how often it looked, and its result. */
   interface Waiting {
     readonly name: string;
     looks: number;
@@ -13,9 +13,9 @@ describe('command feed', () => {
   }
   let feed: CommandFeed;
   let looked: string[];
-  /** What is there to be taken: whoever looks first has it. */
+  /** Commands to be taken by the first look. */
   let commands: string[];
-  /** When a look reports the next commands as due, and the rollouts that hold commands back. */
+  /** When a look reports the next commands as due, and the rollouts that hold back commands. */
   let next: number | undefined;
   let heldBy: string[];
 
@@ -28,7 +28,7 @@ describe('command feed', () => {
     heldBy = [];
   });
 
-  function wait(name: string, { key = 'acme/d1', most = 2, milliseconds = 60_000 } = {}): Waiting {
+  function wait(name: string, { key = 'acme/d1', max = 2, milliseconds = 60_000 } = {}): Waiting {
     const leaving = new AbortController();
     const waiting: Waiting = { name, looks: 0, result: undefined, leave: () => leaving.abort() };
     const look = () => {
@@ -38,7 +38,7 @@ describe('command feed', () => {
     };
     void feed
       .until({
-        ...{ key, milliseconds, most, look, signal: leaving.signal },
+        ...{ key, milliseconds, max, look, signal: leaving.signal },
         found: (command) => command !== '',
         next: () => next,
         heldBy: () => heldBy,
@@ -48,7 +48,7 @@ describe('command feed', () => {
   }
   const results = (...all: Waiting[]) => all.map(({ result }) => result);
 
-  it('answers who came first with nothing when too many wait, and lets it look no more', async () => {
+  it('dismisses the oldest waiter when too many wait, without another look', async () => {
     const [a, b] = [wait('a'), wait('b')];
     await settled();
     expect(results(a, b)).to.deep.equal([undefined, undefined]);
@@ -62,14 +62,14 @@ describe('command feed', () => {
     for (const { leave } of [c, d]) leave();
   });
 
-  it('does so by key', async () => {
+  it('limits waiters per key', async () => {
     const [a, b, other] = [wait('a'), wait('b'), wait('other', { key: 'acme/d2' })];
     await settled();
     expect(results(a, b, other)).to.deep.equal([undefined, undefined, undefined]);
     for (const { leave } of [a, b, other]) leave();
   });
 
-  it('does not do so for who only looks', async () => {
+  it('does not dismiss waiters without a limit', async () => {
     const [a, b] = [wait('a'), wait('b')];
     const c = wait('c', { milliseconds: 0 });
     await settled();
@@ -77,7 +77,7 @@ describe('command feed', () => {
     for (const { leave } of [a, b]) leave();
   });
 
-  it('gives what comes to who came last', async () => {
+  it('gives new commands to the newest waiter', async () => {
     const [a, b] = [wait('a'), wait('b')];
     await settled();
     looked = [];
@@ -89,7 +89,7 @@ describe('command feed', () => {
     a.leave();
   });
 
-  it('takes nothing for who has left', async () => {
+  it('takes nothing for an aborted waiter', async () => {
     const a = wait('a');
     await settled();
     commands = ['reboot'];
@@ -99,7 +99,7 @@ describe('command feed', () => {
     expect(commands).to.deep.equal(['reboot']);
   });
 
-  it('has room again once somebody has left', async () => {
+  it('has room again after a waiter has left', async () => {
     const [a, b] = [wait('a'), wait('b')];
     await settled();
     b.leave();
@@ -126,11 +126,11 @@ describe('command feed', () => {
     expect(a).to.include({ looks: 2, result: 'reboot' });
   });
 
-  it('looks when what holds a command back lets go', async () => {
+  it('looks when a holder releases commands', async () => {
     heldBy = ['acme/rollout'];
     const a = wait('a');
     await settled();
-    // Once more after it has begun to wait for the holder, which may have let go in between.
+    // One more look after it started to wait for the holder, which may have released them in between.
     expect(a).to.include({ looks: 2, result: undefined });
     commands = ['ota_start'];
     feed.wake('acme/rollout');

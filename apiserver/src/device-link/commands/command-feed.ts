@@ -1,19 +1,19 @@
-// Wakes whoever waits for a device's commands or for a command's end, through PostgreSQL's NOTIFY.
+// Wakes callers that wait for a device's commands or a command's end, through PostgreSQL's NOTIFY.
 import { sleep } from '../../platform/clock.ts';
 import type { Database } from '../../platform/database/database.ts';
 import { commandsChannel } from '../../platform/database/channels.ts';
 
-/** Somebody who waits. */
+/** A waiting caller. */
 interface Waiter {
   wake: () => void;
-  /** Others have come for whom it makes room. */
+  /** Set when newer waiters need its place. */
   isDismissed: boolean;
 }
 
-/** Between two looks of one waiter that no wake asks for. */
-const leastPauseMilliseconds = 100;
+/** Minimum time between two looks of one waiter without a wake. */
+const minPauseMilliseconds = 100;
 
-/** What is waited for. */
+/** Describes a wait. */
 export interface Wait<T> {
   /** `tenant/device`, or a correlation id. */
   readonly key: string;
@@ -21,15 +21,15 @@ export interface Wait<T> {
   readonly signal: AbortSignal;
   readonly look: () => Promise<T>;
   readonly found: (result: T) => boolean;
-  /** Milliseconds after which another look may find more without a wake; undefined: it never does. */
+  /** Returns the milliseconds until another look may find more without a wake, or undefined. */
   readonly next: (result: T) => number | undefined;
-  /** Further keys whose wakes concern this result: what holds it back. */
+  /** Returns further keys whose wakes concern this result: what holds it back. */
   readonly heldBy?: (result: T) => readonly string[];
-  /** How many may wait for the key at a time; one more dismisses the one that came first. Absent: any number. */
-  readonly most?: number;
+  /** Maximum waiters per key; one more dismisses the oldest. Unlimited if absent. */
+  readonly max?: number;
 }
 
-/** Waiters by key, in the order in which they came. */
+/** Waiters by key, oldest first. */
 export class CommandFeed {
   private readonly waiters = new Map<string, Set<Waiter>>();
 
@@ -37,30 +37,30 @@ export class CommandFeed {
     database.listen(
       [commandsChannel],
       (_channel, key) => this.wake(key),
-      // What was missed while the listener was away is looked up by everybody who waits.
+      // After a reconnect every waiter looks, because notifications may have been missed.
       () => [...this.waiters.keys()].forEach((key) => this.wake(key)),
     );
   }
 
-  /** Wakes those who wait for the key: who came last first, whose connection is the most likely to be alive. */
+  /** Wakes the waiters of a key, newest first, because its connection is the most likely to be alive. */
   wake(key: string): void {
     for (const waiter of [...(this.waiters.get(key) ?? [])].reverse()) waiter.wake();
   }
 
   /**
-   * Repeats `look` until it finds something, at most until the time is over: at once, after every wake, and when the last result
-   * said that more may be found by then. Returns what the last look found. Who is dismissed or aborted does not look again: what
-   * a look finds may be gone with it.
+   * Repeats `look` until it finds something or the time is over: at once, after every wake, and when the last result
+   * expects more to become due. Returns the last result. A dismissed or aborted waiter does not look again, because
+   * what it took could be lost.
    */
-  async until<T>({ key, milliseconds, signal, look, found, next, heldBy, most }: Wait<T>): Promise<T> {
+  async until<T>({ key, milliseconds, signal, look, found, next, heldBy, max }: Wait<T>): Promise<T> {
     if (milliseconds <= 0) return look();
     const end = Date.now() + milliseconds;
     const waiter: Waiter = { wake: () => undefined, isDismissed: false };
     const keys = new Set([key]);
-    this.add(key, waiter, most);
+    this.add(key, waiter, max);
     try {
       for (;;) {
-        // Made before looking, so that nothing falls between the look and the wait.
+        // Created before looking, so that no wake is missed between the look and the wait.
         let isWoken = false;
         const woken = new Promise<void>((resolve) => {
           waiter.wake = () => {
@@ -75,11 +75,11 @@ export class CommandFeed {
         if (more.length > 0) {
           for (const holder of more) this.add(holder, waiter);
           for (const holder of more) keys.add(holder);
-          // It may have let go since the look, before this was waiting for it.
+          // The holder may have released it between the look and this wait.
           continue;
         }
         const waiting = new AbortController();
-        const pause = Math.min(end - Date.now(), Math.max(next(result) ?? Infinity, leastPauseMilliseconds));
+        const pause = Math.min(end - Date.now(), Math.max(next(result) ?? Infinity, minPauseMilliseconds));
         await Promise.race([woken, sleep(pause, AbortSignal.any([signal, waiting.signal]))]);
         waiting.abort();
         if (waiter.isDismissed || signal.aborted || (!isWoken && Date.now() >= end)) return result;
@@ -89,10 +89,10 @@ export class CommandFeed {
     }
   }
 
-  private add(key: string, waiter: Waiter, most = Infinity): void {
+  private add(key: string, waiter: Waiter, max = Infinity): void {
     const waiters = this.waiters.get(key) ?? new Set();
     this.waiters.set(key, waiters.add(waiter));
-    if (waiters.size <= most) return;
+    if (waiters.size <= max) return;
     const [first] = waiters;
     waiters.delete(first!);
     first!.isDismissed = true;

@@ -1,4 +1,4 @@
-// Ends commands whose time is over and deletes those that ended long ago.
+// Expires overdue commands and deletes those that ended long ago.
 import { Counter } from 'prom-client';
 import type { Database } from '../../platform/database/database.ts';
 import { commandsChannel } from '../../platform/database/channels.ts';
@@ -7,17 +7,17 @@ import type { Logger } from '../../platform/observability/logger.ts';
 import type { Platform } from '../../config/module.ts';
 import { openStatuses } from './commands.ts';
 
-/** Between two sweeps. */
+/** Time between two sweeps. */
 const pauseMilliseconds = 15_000;
 
-/** Commands that one transaction changes at the most. */
-const commandsPerTransaction = 500;
+/** Maximum commands changed by one transaction. */
+const maxCommandsPerTransaction = 500;
 
 /**
- * Marks up to a batch of commands, of every tenant, as expired whose time is over, and wakes whoever waits for their end. Rows
- * that another process sweeps are left to it. Returns how many.
+ * Marks up to a batch of overdue commands of all tenants as expired, and wakes callers waiting for their end. Skips
+ * rows that another process has locked. Returns their number.
  */
-export function expireCommands(database: Database, most = commandsPerTransaction): Promise<number> {
+export function expireCommands(database: Database, limit = maxCommandsPerTransaction): Promise<number> {
   return database.system(async (tx) => {
     const { rowCount } = await tx.query(
       `WITH over AS (
@@ -27,20 +27,24 @@ export function expireCommands(database: Database, most = commandsPerTransaction
          UPDATE device_commands c SET status = 'expired', finished_at = c.expires_at
          FROM over WHERE c.correlation_id = over.correlation_id RETURNING c.correlation_id)
        SELECT pg_notify('${commandsChannel}', correlation_id::text) FROM ended`,
-      [most],
+      [limit],
     );
     return rowCount ?? 0;
   });
 }
 
-/** Deletes up to a batch of commands, of every tenant, that ended more than `days` ago. Returns how many. */
-export function deleteEndedCommands(database: Database, days: number, most = commandsPerTransaction): Promise<number> {
+/** Deletes up to a batch of commands, of all tenants, that ended more than `days` ago. Returns their number. */
+export function deleteEndedCommands(
+  database: Database,
+  days: number,
+  limit = maxCommandsPerTransaction,
+): Promise<number> {
   return database.system(async (tx) => {
     const { rowCount } = await tx.query(
       `DELETE FROM device_commands WHERE correlation_id = ANY (ARRAY (
          SELECT correlation_id FROM device_commands WHERE finished_at < now() - $1::int4 * interval '1 day'
          ORDER BY finished_at LIMIT $2 FOR UPDATE SKIP LOCKED))`,
-      [days, most],
+      [days, limit],
     );
     return rowCount ?? 0;
   });
@@ -71,7 +75,7 @@ export class CommandSweep {
     this.running = this.run();
   }
 
-  /** Resolves once a transaction under way has ended. */
+  /** Resolves once a running transaction has ended. */
   async stop(): Promise<void> {
     this.stopping.abort();
     await this.running;
@@ -97,7 +101,10 @@ export class CommandSweep {
       { what: 'deleted', step: () => deleteEndedCommands(database, retentionDays) },
     ];
     for (const { what, step } of steps) {
-      for (let count = commandsPerTransaction; count === commandsPerTransaction && !this.stopping.signal.aborted;) {
+      for (
+        let count = maxCommandsPerTransaction;
+        count === maxCommandsPerTransaction && !this.stopping.signal.aborted;
+      ) {
         count = await step();
         this.swept.inc({ what }, count);
       }

@@ -1,14 +1,14 @@
-// Commands to devices: queued in PostgreSQL, handed out until the device answers, ended once.
+// Commands to devices: queued in PostgreSQL and delivered until the device responds.
 import type { JsonObject } from '@bufbuild/protobuf';
 import type { Transaction } from '../../platform/database/database.ts';
 import { commandsChannel } from '../../platform/database/channels.ts';
 import { newId } from '../../platform/ids.ts';
 import { redeliverySeconds } from './redelivery.ts';
 
-/** Where a command stands (API.md, RPC). */
+/** States of a command. */
 export type CommandStatus = 'queued' | 'scheduled' | 'sent' | 'successful' | 'failure' | 'expired' | 'cancelled';
 
-/** Returns what is kept of an error that a device reports. One that is too long is cut, because the news must not be lost. */
+/** Shortens an error reported by a device to what is stored: a long one is cut rather than rejected. */
 export const keptError = (error: string): string => error.slice(0, 4096);
 
 /** States of a command that has not ended, as SQL. */
@@ -33,20 +33,21 @@ export interface CommandRow {
   readonly expires_at: Date;
 }
 
-/** A command as its sender knows it. */
+/** A command to be queued. */
 export interface NewCommand {
   readonly tenantId: string;
   readonly deviceId: string;
   readonly method: string;
   readonly params: JsonObject;
-  /** Kept until an offline device comes back. */
+  /** Kept until an offline device reconnects. */
   readonly persistent: boolean;
   readonly expiresInSeconds: number;
   readonly idempotencyKey?: string;
 }
 
 /**
- * Queues one command; with an idempotency key that this device had before, answers the earlier command and queues nothing.
+ * Queues one command. If the device already has a command with this idempotency key, returns that one and queues
+ * nothing.
  */
 export async function enqueueCommand(tx: Transaction, command: NewCommand): Promise<{ correlationId: string }> {
   const { rows } = await tx.query<{ correlation_id: string }>(
@@ -74,7 +75,7 @@ export async function enqueueCommand(tx: Transaction, command: NewCommand): Prom
     `SELECT correlation_id FROM device_commands WHERE tenant_id = $1 AND device_id = $2 AND idempotency_key = $3`,
     [command.tenantId, command.deviceId, command.idempotencyKey],
   );
-  // The sweep may have deleted it meanwhile.
+  // The sweep may have deleted it in the meantime.
   return earlier.rows[0] ? { correlationId: earlier.rows[0].correlation_id } : enqueueCommand(tx, command);
 }
 
@@ -82,13 +83,13 @@ export async function enqueueCommand(tx: Transaction, command: NewCommand): Prom
 export interface RolloutCommand {
   readonly deviceId: string;
   readonly correlationId: string;
-  /** Not handed out before. */
+  /** Not delivered before. */
   readonly notBefore: Date;
 }
 
 /**
- * Queues a rollout's persistent commands, all with the same method and parameters. Their time runs from the first hand-out. They
- * replace what ended rollouts have left for these devices under the same method and package type.
+ * Queues a rollout's persistent commands, all with the same method and parameters. Their expiry starts with the first
+ * delivery. They replace commands of ended rollouts for these devices with the same method and package type.
  */
 export async function enqueueRolloutCommands(
   tx: Transaction,
@@ -127,7 +128,7 @@ export async function enqueueRolloutCommands(
   );
 }
 
-/** Cancels a rollout's commands that were not handed out yet. */
+/** Cancels a rollout's commands that were not delivered yet. */
 export async function cancelUndelivered(tx: Transaction, tenantId: string, rolloutId: string): Promise<void> {
   await tx.query(
     `UPDATE device_commands SET status = 'cancelled', finished_at = now()
@@ -150,7 +151,7 @@ export async function endOpenCommands(
   );
 }
 
-/** Never hands these commands out again: the devices have them. They stay open until an answer or their expiry. */
+/** Stops redelivery: the devices have these commands. They stay open until a response or their expiry. */
 export async function stopRedelivery(
   tx: Transaction,
   tenantId: string,
@@ -162,7 +163,7 @@ export async function stopRedelivery(
   );
 }
 
-/** Hands commands that no device has got yet out no sooner than at these times. */
+/** Postpones commands that have not been delivered to these times. */
 export async function postponeCommands(
   tx: Transaction,
   tenantId: string,
@@ -179,8 +180,8 @@ export async function postponeCommands(
 }
 
 /**
- * Marks commands as handed out and returns their rows. Leaves out those that were handed out by somebody else or have ended
- * since they were read. A rollout's command that is handed out for the first time expires after `updateSeconds`.
+ * Marks commands as delivered and returns their rows. Omits those that were delivered by another caller or have ended
+ * since they were read. A rollout's command delivered for the first time expires after `updateSeconds`.
  */
 export async function handOut(
   tx: Transaction,
@@ -211,7 +212,7 @@ export async function handOut(
   return rows;
 }
 
-/** Ends a rollout's commands: what the device reported is the answer. */
+/** Ends a rollout's commands; what the device reported is the response. */
 export async function finishRolloutCommands(
   tx: Transaction,
   tenantId: string,
@@ -225,7 +226,7 @@ export async function finishRolloutCommands(
   );
 }
 
-/** Wakes whoever waits for commands of these devices, once the transaction commits. */
+/** Wakes callers waiting for commands of these devices, once the transaction commits. */
 export async function wakeDevices(tx: Transaction, tenantId: string, deviceIds: readonly string[]): Promise<void> {
   await tx.query(
     `SELECT pg_notify('${commandsChannel}', $1 || '/' || device_id) FROM unnest($2::text[]) AS d (device_id)`,
@@ -233,12 +234,12 @@ export async function wakeDevices(tx: Transaction, tenantId: string, deviceIds: 
   );
 }
 
-/** Wakes whoever waits for commands that this rollout holds back, once the transaction commits. */
+/** Wakes callers waiting for commands that this rollout holds back, once the transaction commits. */
 export async function wakeRollout(tx: Transaction, tenantId: string, rolloutId: string): Promise<void> {
   await tx.query(`SELECT pg_notify('${commandsChannel}', $1 || '/' || $2)`, [tenantId, rolloutId]);
 }
 
-/** Wakes whoever waits for this command's end, once the transaction commits. */
+/** Wakes callers waiting for this command's end, once the transaction commits. */
 export async function wakeCommand(tx: Transaction, correlationId: string): Promise<void> {
   await tx.query(`SELECT pg_notify('${commandsChannel}', $1)`, [correlationId]);
 }

@@ -13,7 +13,7 @@ describe('redelivery of a command', () => {
     [5000, 600],
   ];
   for (const [attempts, seconds] of cases) {
-    it(`follows hand-out ${attempts} after ${seconds} seconds`, () =>
+    it(`follows delivery ${attempts} after ${seconds} seconds`, () =>
       expect(redeliverySeconds(attempts)).to.equal(seconds));
   }
 });

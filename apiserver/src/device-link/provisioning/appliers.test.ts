@@ -44,7 +44,7 @@ describe('manifests of profiles and templates', () => {
     return deviceId;
   };
 
-  it('tell a digest that differs as soon as somebody has written the row, until they are applied again', async () => {
+  it('return another digest once the row has been changed by hand, until they are applied again', async () => {
     const key = mintProvisionKey();
     const apply = async (): Promise<bigint[]> => [
       (await applyProfile(dispatcher, acme('drifting'), { type: 'pump', defaultTags: { site: 'north' } })).digest,
@@ -79,7 +79,7 @@ describe('manifests of profiles and templates', () => {
   });
 
   describe('of a profile', () => {
-    it('become what devices inherit, under an id that follows from the name', async () => {
+    it('become what devices inherit, under an id derived from the name', async () => {
       const { id, refusal, observed } = await applyProfile(dispatcher, acme('pumps', { displayName: 'Pumps' }), {
         type: 'pump',
         defaultTags: { site: 'north' },
@@ -115,19 +115,19 @@ describe('manifests of profiles and templates', () => {
       expect(await reader().list('other')).to.have.length(1);
     });
 
-    it('tell directories of a change, and of nothing else', async () => {
+    it('notify directories of changes only', async () => {
       const { id } = await applyProfile(dispatcher, acme('news'), { type: 'a' });
       const key = `acme/${id}`;
-      const heard = () => notified.filter((payload) => payload === key).length;
+      const count = () => notified.filter((payload) => payload === key).length;
       await applyProfile(dispatcher, acme('news'), { type: 'a' });
       await applyProfile(dispatcher, acme('news', { generation: 1n }), { type: 'b' });
-      // Notifications come in the order of their commits: after this one no earlier one is missing.
+      // Notifications arrive in the order of their commits: after this one no earlier one is missing.
       const last = await applyProfile(dispatcher, acme('last'));
       await eventually(() => notified.includes(`acme/${last.id}`));
-      expect(heard()).to.equal(2);
+      expect(count()).to.equal(2);
     });
 
-    it('never go back to an older version, also of the name alone, except of another resource of the name', async () => {
+    it('are never replaced by an older version, also by name alone, except by another resource of the name', async () => {
       const now = { resourceVersion: '11', generation: 1n, displayName: 'New' };
       const { id } = await applyProfile(dispatcher, acme('order', now), { type: 'pump' });
       const older = applyProfile(dispatcher, acme('order', { ...now, resourceVersion: '9', displayName: 'Old' }), {
@@ -139,7 +139,7 @@ describe('manifests of profiles and templates', () => {
       expect((await reader().get('acme', id))!.type).to.equal('again');
     });
 
-    it('are refused with the field that is wrong, and leave what was', async () => {
+    it('are rejected naming the invalid field, and leave the previous state', async () => {
       const { id } = await applyProfile(dispatcher, acme('wrong'), { type: 'right' });
       for (const [spec, message] of [
         [{ anchoringMode: 'sometimes' }, 'spec.anchoringPolicy.mode'],
@@ -157,7 +157,7 @@ describe('manifests of profiles and templates', () => {
       expect((await reader().get('acme', id))!.type).to.equal('right');
     });
 
-    it('stay while something uses them; without a namespace they stay for their devices', async () => {
+    it('stay while in use; without a namespace they stay for their devices', async () => {
       const { id } = await applyProfile(dispatcher, acme('used'), { type: 'pump' });
       await withDevice(id);
       await withDevice(id);
@@ -178,7 +178,7 @@ describe('manifests of profiles and templates', () => {
       ).to.equal(undefined);
     });
 
-    it('go when nothing uses them, and going twice is no error', async () => {
+    it('are deleted when unused, and deleting twice is not an error', async () => {
       const { id } = await applyProfile(dispatcher, acme('gone'));
       expect(await remove(Kind.DEVICE_PROFILE, 'gone')).to.equal(undefined);
       expect(await remove(Kind.DEVICE_PROFILE, 'gone')).to.equal(undefined);
@@ -193,7 +193,7 @@ describe('manifests of profiles and templates', () => {
       return observed.case === 'provisioningTemplate' ? observed.value : undefined;
     };
 
-    it('show the state of their key', async () => {
+    it('report the state of their key', async () => {
       const key = mintProvisionKey();
       expect(await stateOf('states', key)).to.include({ keyState: 'active', claims: 0 });
       expect(await stateOf('states', key, { suspended: true })).to.include({ keyState: 'disabled' });
@@ -206,12 +206,12 @@ describe('manifests of profiles and templates', () => {
         ]),
       );
       expect(await stateOf('states', key, { expiresInSeconds: 60 })).to.include({ keyState: 'expired' });
-      // Another key is first seen now, and the old one is remembered as it was.
+      // Another key is first seen now, and the old one keeps its own time.
       expect(await stateOf('states', mintProvisionKey(), { expiresInSeconds: 60 })).to.include({ keyState: 'active' });
       expect(await stateOf('states', key, { expiresInSeconds: 60 })).to.include({ keyState: 'expired' });
     });
 
-    it('are refused when a reference is missing', async () => {
+    it('are rejected when a reference is missing', async () => {
       const key = mintProvisionKey();
       const profile = await applyTemplate(dispatcher, acme('refs'), key, { profileName: 'nowhere' });
       expect(profile.refusal).to.deep.include({
@@ -224,7 +224,7 @@ describe('manifests of profiles and templates', () => {
       }
     });
 
-    it('are refused when a field does not hold', async () => {
+    it('are rejected when a field is invalid', async () => {
       const key = mintProvisionKey();
       for (const [spec, message] of [
         [{ hardwareIdPattern: '' }, 'spec.hardwareIdPattern'],
@@ -251,7 +251,7 @@ describe('manifests of profiles and templates', () => {
       expect((await applyTemplate(dispatcher, acme('second'), key)).refusal).to.equal(undefined);
     });
 
-    it('need the binding of a hash that the tenant has not used before', async () => {
+    it('require the binding of a hash that the tenant has not used before', async () => {
       const key = mintProvisionKey();
       const unbound = () => applyTemplate(dispatcher, acme('unbound'), key, { keyBinding: '' });
       expect((await unbound()).refusal).to.deep.include({
@@ -260,16 +260,16 @@ describe('manifests of profiles and templates', () => {
           'spec.keyBinding is required with spec.keySha256: the SHA-256 of the text kellet-provision-key:acme:<key>',
       });
       expect((await applyTemplate(dispatcher, acme('unbound'), key)).refusal).to.equal(undefined);
-      // What is on record stays, also of a manifest that states it no more.
+      // The recorded binding stays, also when a later manifest omits it.
       expect((await unbound()).refusal).to.equal(undefined);
-      // A key that came before there were bindings needs none.
+      // A key from before bindings existed needs none.
       await test.database.system((tx) =>
         tx.query('UPDATE provision_keys SET binding = NULL WHERE key_hash = $1', [provisionKeyHash(key)]),
       );
       expect((await unbound()).refusal).to.equal(undefined);
     });
 
-    it('never go back to an older version: a rotated key stays rotated', async () => {
+    it('are never replaced by an older version: a rotated key stays rotated', async () => {
       const [old, rotated] = [mintProvisionKey(), mintProvisionKey()];
       await applyTemplate(dispatcher, acme('rotating', { resourceVersion: '9' }), old);
       await applyTemplate(dispatcher, acme('rotating', { resourceVersion: '10' }), rotated);

@@ -1,9 +1,9 @@
-// The SQL of claims.
+// SQL of claims.
 import type { Transaction } from '../../platform/database/database.ts';
 import type { CredentialType } from '../../device-registry/devices.ts';
 import type { RegisteredKey } from './provision-key.ts';
 
-/** What a claim must know of the template that its key opens. */
+/** The columns of a key's template that a claim needs. */
 export interface ClaimTemplateRow {
   tenant_id: string;
   template_id: string;
@@ -22,7 +22,10 @@ export interface ClaimTemplateRow {
   now: Date;
 }
 
-/** Returns the living tenants whose manifests name this hash, the first to name it first. Works across tenants. */
+/**
+ * Returns the tenants (not deleted) whose manifests name this hash, in the order in which they did. Works across
+ * tenants.
+ */
 export async function findKeys(tx: Transaction, keyHash: Buffer): Promise<RegisteredKey[]> {
   const { rows } = await tx.query<RegisteredKey>(
     `SELECT k.tenant_id, k.key_hash, k.binding FROM provision_keys k JOIN tenants t USING (tenant_id)
@@ -33,8 +36,8 @@ export async function findKeys(tx: Transaction, keyHash: Buffer): Promise<Regist
 }
 
 /**
- * The template that a key opens, or undefined. A one-time key is locked until the transaction ends, so that of many claims
- * with it each sees what the one before did; claims with any other key do not wait for one another.
+ * Returns the template of a key, or undefined. A one-time key is locked until the transaction ends, so that concurrent
+ * claims with it see its use; claims with other keys do not wait for each other.
  */
 export async function findClaimTemplate(
   tx: Transaction,
@@ -54,7 +57,7 @@ export async function findClaimTemplate(
   return locked.rows[0];
 }
 
-/** Marks a key as used up by the device with this hardware id. The key is locked by findClaimTemplate. */
+/** Marks a key as used by the device with this hardware id. findClaimTemplate has locked the key. */
 export async function markKeyUsed(
   tx: Transaction,
   tenantId: string,
@@ -68,7 +71,7 @@ export async function markKeyUsed(
   );
 }
 
-/** Counts a device made with a template, in one of sixteen slots that the random end of the device's id picks. */
+/** Counts a device created with a template, in one of sixteen slots chosen by the random end of the device's id. */
 export async function countClaim(
   tx: Transaction,
   tenantId: string,

@@ -35,7 +35,7 @@ describe('claims', () => {
     for (const tenantId of ['acme', 'other', 'small']) await applyProfile(dispatcher, { tenantId, name: 'pumps' });
     ({ claimDevice } = claimMethod({
       database: test.database,
-      // The relay publishes to the broker; what a claim asks of it is to let one event go.
+      // The relay publishes to the broker; a claim only releases one event.
       outbox: {
         release: async (positions: readonly bigint[]) => void released.push(...positions),
       } as unknown as OutboxRelay,
@@ -57,14 +57,14 @@ describe('claims', () => {
   };
   const outcome = (key: string, hardwareId: string) =>
     claim(key, hardwareId).then(
-      (answer) => answer,
+      (response) => response,
       (error: unknown) => {
         if (!(error instanceof KelletError)) throw error;
         return { code: error.code, message: error.message };
       },
     );
   const denied = { code: 'PERMISSION_DENIED', message: 'the provision key does not allow this claim' };
-  /** A template of its own with a key of its own. */
+  /** Creates a separate template with its own key. */
   const template = async (spec: Parameters<typeof applyTemplate>[3] = {}, tenantId = 'acme') => {
     const key = mintProvisionKey();
     const name = newId();
@@ -88,9 +88,9 @@ describe('claims', () => {
       )
     )[0]!.claims;
 
-  describe('never go to a tenant that copied the hash of a key', () => {
+  describe('never assign a device to a tenant that copied the hash of its key', () => {
     const hashOf = (key: string) => provisionKeyHash(key).toString('hex');
-    /** Applies a template in the thief's tenant with what can be read of acme's manifest, or made up. */
+    /** Applies a template in the thief's tenant with the values of acme's manifest or invented ones. */
     const steal = (key: string, keyBinding: string, name = newId()) =>
       applyTemplate(dispatcher, { tenantId: 'other', name }, 'not the key', {
         keySha256: hashOf(key),
@@ -104,7 +104,7 @@ describe('claims', () => {
       ['an invented binding', () => provisionKeyBinding('other', 'a guess')],
     ];
     for (const [what, bindingOf] of bindings) {
-      it(`refuses the devices before the owner is there and gives them to the owner afterwards: ${what}`, async () => {
+      it(`rejects devices before the owner exists and assigns them to the owner afterwards: ${what}`, async () => {
         const key = mintProvisionKey();
         await steal(key, bindingOf(key));
         expect(await outcome(key, `${what} early`)).to.deep.equal(denied);
@@ -113,18 +113,18 @@ describe('claims', () => {
         expect(await tenantOf((await claim(key, `${what} early`)).deviceId)).to.equal('acme');
       });
 
-      it(`leaves the owner's devices with the owner: ${what}`, async () => {
+      it(`keeps the owner's devices with the owner: ${what}`, async () => {
         const { key, name } = await template();
         await steal(key, bindingOf(key));
         expect(await tenantOf((await claim(key, `${what} late`)).deviceId)).to.equal('acme');
-        // Nor does the owner's template have to be there.
+        // The owner's template does not have to exist.
         const meta = { tenantId: 'acme', namespace: 'kellet-acme', name, uid: 'uid' };
         await dispatcher.remove(create(RemoveRequestSchema, { meta, kind: Kind.PROVISIONING_TEMPLATE }));
         expect(await outcome(key, `${what} last`)).to.deep.equal(denied);
       });
     }
 
-    it('leaves a key that was in use before there were bindings with its tenant, until another proves to have it', async () => {
+    it('leaves a key used before bindings existed with its tenant, until another proves to have it', async () => {
       const { key } = await template();
       await test.database.system((tx) =>
         tx.query('UPDATE provision_keys SET binding = NULL WHERE key_hash = $1', [provisionKeyHash(key)]),
@@ -135,22 +135,22 @@ describe('claims', () => {
       expect(await tenantOf((await claim(key, 'proven')).deviceId)).to.equal('other');
     });
 
-    it('leaves a key with the tenant that had it first where both know it', async () => {
+    it('leaves a key known to several tenants with the first', async () => {
       const { key } = await template();
       expect((await applyTemplate(dispatcher, { tenantId: 'other', name: newId() }, key)).refusal).to.equal(undefined);
       expect(await tenantOf((await claim(key, 'known to both')).deviceId)).to.equal('acme');
     });
   });
 
-  it('makes the device in the tenant of the key, with its profile, its groups and an API key', async () => {
+  it('creates the device in the tenant of the key, with its profile, its groups and an API key', async () => {
     const group = newId();
     await test.database.system((tx) =>
       tx.query(`INSERT INTO device_groups (tenant_id, group_id, name) VALUES ('acme', $1, 'group')`, [group]),
     );
     const { key, id, name } = await template({ defaultGroups: [group] });
-    const answer = await claim(key, 'first');
-    expect(answer.apiKey).to.match(/^sk_live_/);
-    const [device] = await rows('SELECT * FROM devices WHERE device_id = $1', answer.deviceId);
+    const response = await claim(key, 'first');
+    expect(response.apiKey).to.match(/^sk_live_/);
+    const [device] = await rows('SELECT * FROM devices WHERE device_id = $1', response.deviceId);
     expect(device).to.include({
       tenant_id: 'acme',
       hardware_id: 'first',
@@ -159,30 +159,30 @@ describe('claims', () => {
     });
     const [profile] = await rows<{ profile_id: string }>(`SELECT profile_id FROM profiles WHERE tenant_id = 'acme'`);
     expect(device!['profile_id']).to.equal(profile!.profile_id);
-    expect(await rows('SELECT group_id FROM device_group_members WHERE device_id = $1', answer.deviceId)).to.deep.equal(
-      [{ group_id: group }],
-    );
+    expect(
+      await rows('SELECT group_id FROM device_group_members WHERE device_id = $1', response.deviceId),
+    ).to.deep.equal([{ group_id: group }]);
     expect(await claimsOf(id)).to.equal(1);
     expect(marked.map((change) => change.name)).to.include.members([name, 'pumps']);
   });
 
-  it('announces the device after the response, and nothing for a repeat', async () => {
+  it('publishes an event after the response, and none for a repeat', async () => {
     const { key } = await template();
     let respond: () => void = () => undefined;
     const context = internalContext(publicCaller, { afterResponse: (run) => (respond = run) });
-    const answer = await claim(key, 'announced', context);
+    const response = await claim(key, 'announced', context);
     const [event] = await provisioned('announced');
     expect(JSON.parse(event!.payload)).to.deep.include({ type: 'device.provisioned', tenantid: 'acme' });
-    expect((JSON.parse(event!.payload) as { data: object }).data).to.include({ device_id: answer.deviceId });
+    expect((JSON.parse(event!.payload) as { data: object }).data).to.include({ device_id: response.deviceId });
     expect(released).not.to.include(event!.position);
     respond();
     expect(released).to.include(event!.position);
 
-    expect(await claim(key, 'announced')).to.deep.equal({ deviceId: answer.deviceId, apiKey: '' });
+    expect(await claim(key, 'announced')).to.deep.equal({ deviceId: response.deviceId, apiKey: '' });
     expect(await provisioned('announced')).to.have.length(1);
   });
 
-  it('keeps the event back for a second, for the sweep, when nobody says the response was written', async () => {
+  it('holds the event back for a second if the end of the response is not reported, then leaves it to the sweep', async () => {
     const { key } = await template();
     await claim(key, 'held', internalContext(publicCaller, { afterResponse: () => undefined }));
     const [held] = await rows<{ milliseconds: number }>(
@@ -192,7 +192,7 @@ describe('claims', () => {
     expect(Number(held!.milliseconds)).to.be.within(1, 1000);
   });
 
-  it('gives invalid, disabled, expired, used and mismatching claims one and the same answer', async () => {
+  it('returns the same error for invalid, disabled, expired, used and mismatching claims', async () => {
     const disabled = await template({ suspended: true });
     const expired = await template({ expiresInSeconds: 60 });
     await test.database.system((tx) =>
@@ -209,7 +209,7 @@ describe('claims', () => {
       [expired.key, 'x'],
       [used.key, 'x'],
       [pattern.key, 'x'],
-      // Rule 3 comes first, also for a hardware id that is known.
+      // The key is checked first, also for a known hardware id.
       [disabled.key, 'user'],
       [expired.key, 'user'],
       [pattern.key, 'user'],
@@ -218,7 +218,7 @@ describe('claims', () => {
     expect(await rows(`SELECT FROM devices WHERE hardware_id = 'x'`)).to.have.length(0);
   });
 
-  it('counts expiry from when the key was first seen, whatever is applied since', async () => {
+  it('counts expiry from when the key was first seen, whatever is applied later', async () => {
     const { key, name, tenantId } = await template({ expiresInSeconds: 60 });
     await test.database.system((tx) =>
       tx.query(`UPDATE provision_keys SET first_seen_at = now() - interval '59 seconds' WHERE key_hash = $1`, [
@@ -235,7 +235,7 @@ describe('claims', () => {
     expect(await outcome(key, 'too-late')).to.deep.equal(denied);
   });
 
-  it('answers a used one-time key to the hardware id that used it, and to no other', async () => {
+  it('accepts a used one-time key from the hardware id that used it, and from no other', async () => {
     const { key, id } = await template({ oneTime: true });
     const first = await claim(key, 'only');
     expect(await claim(key, 'only')).to.deep.equal({ deviceId: first.deviceId, apiKey: '' });
@@ -247,7 +247,7 @@ describe('claims', () => {
     expect(await outcome(key, 'only')).to.deep.equal(denied);
   });
 
-  it('does not use a one-time key up by a repeat', async () => {
+  it('does not use up a one-time key by a repeat', async () => {
     const open = await template();
     const known = await claim(open.key, 'known');
     const once = await template({ oneTime: true });
@@ -255,7 +255,7 @@ describe('claims', () => {
     expect((await claim(once.key, 'fresh')).apiKey).to.match(/^sk_live_/);
   });
 
-  it('remembers a used key when its template is deleted and made again', async () => {
+  it('remembers a used key when its template is deleted and created again', async () => {
     const key = mintProvisionKey();
     await applyTemplate(dispatcher, { tenantId: 'acme', name: 'again' }, key, { oneTime: true });
     await claim(key, 'before');
@@ -269,7 +269,7 @@ describe('claims', () => {
     expect(await outcome(key, 'after')).to.deep.equal(denied);
   });
 
-  it('gives the hardware id of a deleted device a new identity', async () => {
+  it('gives a new identity to the hardware id of a deleted device', async () => {
     const { key } = await template();
     const first = await claim(key, 'reborn');
     await test.database.system((tx) =>
@@ -280,21 +280,21 @@ describe('claims', () => {
     expect(second.apiKey).to.match(/^sk_live_/);
   });
 
-  it('keeps tenants apart: the same hardware id is a device of its own in each', async () => {
+  it('isolates tenants: the same hardware id is a separate device in each', async () => {
     const ours = await claim((await template()).key, 'shared');
     const theirs = await claim((await template({}, 'other')).key, 'shared');
     expect(theirs.deviceId).not.to.equal(ours.deviceId);
     expect(theirs.apiKey).to.match(/^sk_live_/);
   });
 
-  it('stops at the tenant’s quota of devices', async () => {
+  it('rejects claims beyond the tenant’s quota of devices', async () => {
     const { key } = await template({}, 'small');
     await claim(key, 'fits');
     expect(await outcome(key, 'too-many')).to.include({ code: 'RESOURCE_EXHAUSTED' });
     expect(await claim(key, 'fits')).to.include({ apiKey: '' });
   });
 
-  it('refuses the keys of a deleted tenant', async () => {
+  it('rejects the keys of a deleted tenant', async () => {
     await insertTenant(test.database, 'gone');
     await applyProfile(dispatcher, { tenantId: 'gone', name: 'pumps' });
     const { key } = await template({}, 'gone');
@@ -302,7 +302,7 @@ describe('claims', () => {
     expect(await outcome(key, 'x')).to.deep.equal(denied);
   });
 
-  it('says which field is wrong before it looks at the key', async () => {
+  it('reports an invalid field before it checks the key', async () => {
     const wrong = async (fields: object) => {
       const request = { provisionKey: 'k', hardwareId: 'h', deviceName: 'n', ...fields };
       return claimDevice(create(ClaimDeviceRequestSchema, request), internalContext(publicCaller)).then(
@@ -317,35 +317,35 @@ describe('claims', () => {
     expect(await wrong({ deviceName: 'x'.repeat(257) })).to.include('at most 256');
   });
 
-  describe('a hundred at once', () => {
-    it('of one one-time key: exactly one device', async () => {
+  describe('a hundred concurrent claims', () => {
+    it('of one one-time key create exactly one device', async () => {
       const { key, id } = await template({ oneTime: true });
-      const answers = await Promise.all(Array.from({ length: 100 }, (_, index) => outcome(key, `once-${index}`)));
-      const won = answers.flatMap((answer) => ('deviceId' in answer ? [answer] : []));
+      const results = await Promise.all(Array.from({ length: 100 }, (_, index) => outcome(key, `once-${index}`)));
+      const won = results.flatMap((result) => ('deviceId' in result ? [result] : []));
       expect(won).to.have.length(1);
       expect(won[0]!.apiKey).to.match(/^sk_live_/);
-      expect(answers.filter((answer) => 'code' in answer)).to.have.length(99);
-      for (const answer of answers) if ('code' in answer) expect(answer).to.deep.equal(denied);
+      expect(results.filter((result) => 'code' in result)).to.have.length(99);
+      for (const result of results) if ('code' in result) expect(result).to.deep.equal(denied);
       expect(await rows(`SELECT FROM devices WHERE hardware_id LIKE 'once-%'`)).to.have.length(1);
       expect(await claimsOf(id)).to.equal(1);
     });
 
-    it('of one hardware id: one device, one key, one event', async () => {
+    it('of one hardware id create one device, one key and one event', async () => {
       const { key, id } = await template();
-      const answers = await Promise.all(Array.from({ length: 100 }, () => claim(key, 'same')));
-      expect(new Set(answers.map((answer) => answer.deviceId)).size).to.equal(1);
-      expect(answers.filter((answer) => answer.apiKey !== '')).to.have.length(1);
-      const deviceId = answers[0]!.deviceId;
+      const results = await Promise.all(Array.from({ length: 100 }, () => claim(key, 'same')));
+      expect(new Set(results.map((result) => result.deviceId)).size).to.equal(1);
+      expect(results.filter((result) => result.apiKey !== '')).to.have.length(1);
+      const deviceId = results[0]!.deviceId;
       expect(await rows('SELECT FROM devices WHERE hardware_id = $1', 'same')).to.have.length(1);
       expect(await rows('SELECT FROM api_keys WHERE device_id = $1', deviceId)).to.have.length(1);
       expect(await provisioned('same')).to.have.length(1);
       expect(await claimsOf(id)).to.equal(1);
     });
 
-    it('of as many hardware ids: as many devices, all counted', async () => {
+    it('of a hundred hardware ids create as many devices, all counted', async () => {
       const { key, id } = await template();
-      const answers = await Promise.all(Array.from({ length: 100 }, (_, index) => claim(key, `many-${index}`)));
-      expect(new Set(answers.map((answer) => answer.apiKey)).size).to.equal(100);
+      const results = await Promise.all(Array.from({ length: 100 }, (_, index) => claim(key, `many-${index}`)));
+      expect(new Set(results.map((result) => result.apiKey)).size).to.equal(100);
       expect(await claimsOf(id)).to.equal(100);
     });
   });

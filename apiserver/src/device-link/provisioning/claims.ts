@@ -1,4 +1,4 @@
-// A device claims its identity (SPEC, Claim a device): one transaction from the key to the device, its API key and the event.
+// The claim of a device: one transaction from the key to the device, its API key and the event.
 import type { ClaimDeviceRequest, ProvisioningService } from '@kellet/proto/es/kellet/v1/provisioning_pb.ts';
 import { mintDeviceKey } from '../../auth/credentials/device-keys.ts';
 import type { ChangeCoalescer } from '../../control/changes.ts';
@@ -24,10 +24,10 @@ import { decideClaim, type ClaimDecision, type ClaimKey } from './claim-decision
 import { countClaim, findClaimTemplate, findKeys, markKeyUsed, type ClaimTemplateRow } from './claim-store.ts';
 import { keyExpiry, provisionKeyHash, tenantOfKey } from './provision-key.ts';
 
-/** How long the event waits for its response to be written before the sweep takes it all the same (DECISIONS 25). */
+/** How long the event waits for its response to be written before the sweep publishes it anyway. */
 const holdMilliseconds = 1000;
 
-/** What one claim came to. */
+/** The result of one claim. */
 interface Outcome {
   readonly decision: ClaimDecision;
   readonly template?: ClaimTemplateRow;
@@ -36,7 +36,7 @@ interface Outcome {
   readonly eventPosition?: bigint;
 }
 
-/** A claim whose fields have been checked, with the tenant that its key belongs to. */
+/** A claim with checked fields and the tenant of its key. */
 interface ClaimFields {
   readonly tenantId: string;
   readonly keyHash: Buffer;
@@ -88,7 +88,7 @@ export function claimMethod(ground: {
       if (decision.action === 'refuse') {
         claims.inc({ outcome: decision.cause });
         logger.info({ cause: decision.cause, template: template?.template_id }, 'claim refused');
-        // One answer for every cause (SPEC, rule 3).
+        // One error for every cause, so that it reveals nothing about keys.
         throw permissionDenied('the provision key does not allow this claim');
       }
       claims.inc({ outcome: decision.action === 'create' ? 'created' : 'repeated' });
@@ -142,7 +142,7 @@ async function claimInTenant(
   if (decision.action === 'refuse') return { decision, template };
   const device = await make(tx, fields, template);
   if (device === undefined) {
-    // Another claim of the same hardware id was quicker: this one is its repeat.
+    // Another claim of the same hardware id was faster: this one is its repeat.
     const again = await decide();
     return again.action === 'repeat'
       ? { decision: again, template, deviceId: again.deviceId }
@@ -161,8 +161,8 @@ async function claimInTenant(
     template_id: template.template_id,
   };
   const event = { tenantId, subject: 'device.provisioned', resource: deviceId, data, holdMilliseconds };
-  // Last, because a running rollout of the profile stays locked from here to the commit; together, because what finds no
-  // rollout then costs no message of its own.
+  // Last, because a running rollout of the profile stays locked from here to the commit; combined, so that the usual
+  // case without a rollout costs no additional round trip.
   const [eventPosition] = await Promise.all([
     enqueue(tx, event, clock),
     membership.devicesChanged(tx, tenantId, [{ after: fleetFacts(device) }]),
@@ -170,7 +170,10 @@ async function claimInTenant(
   return { decision, template, deviceId, apiKey, eventPosition };
 }
 
-/** Makes the device with the template's groups that still exist; undefined when the hardware id was taken meanwhile. */
+/**
+ * Creates the device with the template's groups that still exist; returns undefined when the hardware id was taken
+ * meanwhile.
+ */
 async function make(tx: Transaction, fields: ClaimFields, template: ClaimTemplateRow): Promise<DeviceRow | undefined> {
   const { tenantId, hardwareId, deviceName } = fields;
   const gone = new Set(await unknownGroups(tx, tenantId, template.default_group_ids));

@@ -28,7 +28,7 @@ describe('hardware id patterns', () => {
     ['a**c', 'ac', true],
     ['a*', 'b', false],
     ['*a?', 'aaab', true],
-    // Nothing but * and ? is special.
+    // Only * and ? are special.
     ['a.c', 'abc', false],
     ['a.c', 'a.c', true],
     ['[ab]', 'a', false],
@@ -37,19 +37,19 @@ describe('hardware id patterns', () => {
     ['a\\*', 'a*', false],
     ['(a+)+', 'aaaa', false],
     ['$^', '$^', true],
-    // The text may hold wildcards too; they are only characters there.
+    // Wildcards in the text are ordinary characters.
     ['a*c', 'a*c', true],
     ['abc', 'a*c', false],
     ['abc', '*', false],
   ];
   for (const [pattern, hardwareId, matches] of cases) {
-    it(`${JSON.stringify(pattern)} ${matches ? 'takes' : 'refuses'} ${JSON.stringify(hardwareId)}`, () => {
+    it(`${JSON.stringify(pattern)} ${matches ? 'matches' : 'does not match'} ${JSON.stringify(hardwareId)}`, () => {
       expect(matchesPattern(pattern, hardwareId)).to.equal(matches);
     });
   }
 
-  it('agrees with the definition of the wildcards on every short pattern and text', () => {
-    /** The definition, which takes exponential time. */
+  it('agrees with the definition of the wildcards on all short patterns and texts', () => {
+    /** The definition, in exponential time. */
     const defined = (pattern: string, text: string): boolean => {
       if (pattern === '') return text === '';
       if (pattern[0] === '*')
@@ -67,7 +67,7 @@ describe('hardware id patterns', () => {
     }
   });
 
-  it('is quick on patterns that make a backtracking matcher explode', () => {
+  it('matches patterns quickly that are exponential for a backtracking matcher', () => {
     const started = performance.now();
     expect(matchesPattern(`${'*a'.repeat(128)}b`, 'a'.repeat(256))).to.equal(false);
     expect(matchesPattern(`${'a*'.repeat(128)}b`, 'a'.repeat(256))).to.equal(false);

@@ -1,9 +1,9 @@
-// Patterns of hardware ids: `*` is any run of characters, also an empty one, `?` any one; everything else is literal and
-// case-sensitive (API.md, Claim).
+// Patterns of hardware ids: `*` matches any sequence of characters, also an empty one, `?` any single character;
+// everything else is literal and case-sensitive.
 
 /**
- * Whether the text matches the pattern as a whole. Only the last `*` is ever reconsidered, so a hostile pattern costs at most
- * the product of the two lengths.
+ * Reports whether the pattern matches the whole text. Only the last `*` is ever reconsidered, so a hostile pattern
+ * costs at most the product of the two lengths.
  */
 export function matchesPattern(pattern: string, text: string): boolean {
   const wanted = [...pattern];

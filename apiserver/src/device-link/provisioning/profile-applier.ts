@@ -1,4 +1,4 @@
-// DeviceProfile resources → the working copy of profiles.
+// Applies DeviceProfile resources.
 import type { MessageInitShape } from '@bufbuild/protobuf';
 import type {
   DeviceProfileObservedSchema,
@@ -19,14 +19,14 @@ import { deleteProfile, detachProfile, findProfile, writeProfile } from './profi
 
 type Observed = MessageInitShape<typeof DeviceProfileObservedSchema>;
 
-/** What uses a profile outside provisioning: living devices and rollouts that are not completed. */
+/** Counts uses of a profile outside provisioning: devices and rollouts that are not completed. */
 export type ProfileUsage = (
   tx: Transaction,
   tenantId: string,
   profileId: string,
 ) => Promise<{ devices: number; rollouts: number }>;
 
-/** Why a profile must stay, in words; undefined when nothing uses it. */
+/** Describes what uses a profile, which therefore must stay; undefined if it is unused. */
 export async function profileUse(
   tx: Transaction,
   tenantId: string,
@@ -89,7 +89,7 @@ export class ProfileApplier implements Applier<DeviceProfileSpec, Observed> {
   }
 }
 
-/** The profile of a manifest, checked. Throws the refusal InvalidSpec. */
+/** Returns the checked profile of a manifest. Throws the refusal InvalidSpec. */
 function readSpec(spec: DeviceProfileSpec): Profile {
   try {
     const profile = profileFromSpec(spec);

@@ -5,7 +5,7 @@ import { applyRequest } from '../../resources/manifest.ts';
 import { resourceOf } from '../../platform/kubernetes/kubernetes.ts';
 import { manifestOf, profileFromSpec } from './profile-manifest.ts';
 
-/** Through the custom resource and control, as a creation goes. */
+/** Passes a profile through the custom resource and control, as a creation does. */
 function throughKubernetes(json: JsonObject) {
   const manifest = manifestOf(fromJson(ProfileSchema, json));
   const object = resourceOf('DeviceProfile', { name: 'p', namespace: 'kellet-acme' }, manifest);
@@ -49,21 +49,21 @@ describe('profiles as manifests', () => {
     ['an empty update policy', { ota_policy: {} }],
   ];
   for (const [title, json] of cases) {
-    it(`come back as they went: ${title}`, () => {
+    it(`round-trip: ${title}`, () => {
       const { profile } = throughKubernetes(json);
       expect(toJson(ProfileSchema, profile, { useProtoFieldName: true })).to.deep.equal(json);
       expect(equals(ProfileSchema, profile, fromJson(ProfileSchema, json))).to.equal(true);
     });
   }
 
-  it('leave out what is unset, so that the manifest owns no field it does not mean', () => {
+  it('omit unset fields, so that the manifest does not own them', () => {
     expect(throughKubernetes({}).manifest).to.deep.equal({});
     expect(throughKubernetes({ telemetry_schema: {} }).manifest).to.deep.equal({
       telemetrySchema: { additionalKeys: 'Allow' },
     });
   });
 
-  it('are refused when a word is not of the contract', () => {
+  it('are rejected with an unknown enum value', () => {
     const { spec } = applyRequest('DeviceProfile', 'acme', resourceOf('DeviceProfile', { name: 'p' }, {}));
     if (spec.case !== 'deviceProfile') throw new Error('another kind');
     for (const mode of ['sometimes', 'mode_unspecified', 'toString']) {

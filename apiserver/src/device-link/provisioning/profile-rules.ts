@@ -1,4 +1,4 @@
-// What a profile's fields may hold (API.md, Profile).
+// Limits of a profile's fields.
 import type { Profile } from '@kellet/proto/es/kellet/v1/profile_pb.ts';
 import {
   checkAnchoringMode,
@@ -9,7 +9,7 @@ import {
 import { invalidArgument } from '../../platform/errors.ts';
 import { textField } from '../../platform/fields.ts';
 
-/** The part of a profile that can be wrong. */
+/** The checked fields of a profile. */
 export type ProfileFields = Pick<
   Profile,
   'type' | 'defaultTags' | 'anchoringPolicy' | 'telemetrySchema' | 'otaPolicy' | 'offlineAfterSeconds'

@@ -1,4 +1,4 @@
-// The SQL of profiles.
+// SQL of profiles.
 import { create, fromJson, toJson, type JsonObject } from '@bufbuild/protobuf';
 import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import type { ObjectMeta } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
@@ -7,7 +7,7 @@ import type { Transaction } from '../../platform/database/database.ts';
 import { profileChannel } from '../../platform/database/channels.ts';
 import type { ProfileFields } from './profile-rules.ts';
 
-/** A profile's row. */
+/** A row of the table profiles. */
 export interface ProfileRow {
   profile_id: string;
   namespace: string;
@@ -19,13 +19,13 @@ export interface ProfileRow {
   updated_at: Date;
 }
 
-/** Where a list of profiles ended: name and id. */
+/** Position after a page of profiles: name and id. */
 export type ProfileCursor = [name: string, id: string];
 
 const columns = `profile_id, namespace, resource_name, name, document, detached_at IS NOT NULL AS detached, created_at,
   updated_at`;
 
-/** The public message of a row. */
+/** Converts a row to the public message. */
 export function toProfile(row: ProfileRow): Profile {
   const profile = fromJson(ProfileSchema, row.document, { ignoreUnknownFields: true });
   profile.profileId = row.profile_id;
@@ -35,7 +35,7 @@ export function toProfile(row: ProfileRow): Profile {
   return profile;
 }
 
-/** What the column `document` holds of a profile. */
+/** Returns the content of the column `document`. */
 function documentOf(fields: ProfileFields): string {
   const { type, defaultTags, anchoringPolicy, telemetrySchema, otaPolicy, offlineAfterSeconds } = fields;
   const profile = create(ProfileSchema, {
@@ -49,7 +49,7 @@ function documentOf(fields: ProfileFields): string {
   return JSON.stringify(toJson(ProfileSchema, profile, { useProtoFieldName: true }));
 }
 
-/** Writes the working copy of a resource; directories forget the profile when anything changed. Answers whether it has. */
+/** Writes the row of a resource; directories evict the profile if anything changed. Reports whether it has. */
 export async function writeProfile(
   tx: Transaction,
   profileId: string,
@@ -76,7 +76,7 @@ async function notifyProfileChanged(tx: Transaction, tenantId: string, profileId
   await tx.query(`SELECT pg_notify('${profileChannel}', $1)`, [`${tenantId}/${profileId}`]);
 }
 
-/** The profile with this id, or undefined. `lock` keeps it from being deleted until the transaction ends. */
+/** Returns the profile with this id, or undefined. `lock` prevents its deletion until the transaction ends. */
 export async function findProfile(
   tx: Transaction,
   tenantId: string,
@@ -90,7 +90,7 @@ export async function findProfile(
   return rows[0];
 }
 
-/** Another profile that bears this name, or undefined. */
+/** Returns a profile with this name, or undefined. */
 export async function findProfileByName(
   tx: Transaction,
   tenantId: string,
@@ -103,7 +103,7 @@ export async function findProfileByName(
   return rows[0];
 }
 
-/** Profiles in the order of their names, after the cursor. */
+/** Returns profiles ordered by name, after the cursor. */
 export async function listProfiles(
   tx: Transaction,
   tenantId: string,
@@ -119,13 +119,13 @@ export async function listProfiles(
   return rows;
 }
 
-/** Deletes a profile that nothing uses. */
+/** Deletes an unused profile. */
 export async function deleteProfile(tx: Transaction, tenantId: string, profileId: string): Promise<void> {
   await tx.query('DELETE FROM profiles WHERE tenant_id = $1 AND profile_id = $2', [tenantId, profileId]);
   await notifyProfileChanged(tx, tenantId, profileId);
 }
 
-/** Marks a profile whose namespace went: its devices go on with it. */
+/** Marks a profile whose namespace was deleted; its devices keep using it. */
 export async function detachProfile(tx: Transaction, tenantId: string, profileId: string): Promise<void> {
   await tx.query(
     'UPDATE profiles SET detached_at = now() WHERE tenant_id = $1 AND profile_id = $2 AND detached_at IS NULL',

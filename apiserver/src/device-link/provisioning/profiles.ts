@@ -1,4 +1,4 @@
-// Profiles as other services read them, and ProfileService as callers use it.
+// ProfileService, and the reader of profiles for other services.
 import { create } from '@bufbuild/protobuf';
 import type { DeviceProfileSpec } from '@kellet/crds';
 import { ObjectMetaSchema } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
@@ -40,7 +40,7 @@ function toFacts(row: ProfileRow): ProfileFacts {
   };
 }
 
-/** Reads profiles for the services whose devices inherit from them. */
+/** Returns a reader of profiles for the services whose devices inherit from them. */
 export const createProfileReader = (database: Database): TransactionalProfileReader => ({
   async get(tenantId, profileId) {
     if (!isId(profileId)) return undefined;
@@ -57,7 +57,7 @@ export const createProfileReader = (database: Database): TransactionalProfileRea
   },
 });
 
-/** The fields that an update may name, with their names in the custom resource. */
+/** The fields that an update mask may contain, with their names in the custom resource. */
 const manifestFields = {
   type: 'type',
   default_tags: 'defaultTags',
@@ -158,7 +158,7 @@ export function profileService(ground: {
     async deleteProfile(request, context) {
       const { tenantId } = context;
       const row = await read(context, request.profileId);
-      // Refused here, before the custom resource carries a deletion that cannot be taken back.
+      // Checked before the deletion of the custom resource, which cannot be undone.
       const use = await database.tenant(tenantId, (tx) => profileUse(tx, tenantId, row.profile_id, usage));
       if (use !== undefined) throw failedPrecondition(use);
       if (await writer.remove(context, 'DeviceProfile', row.resource_name)) return {};

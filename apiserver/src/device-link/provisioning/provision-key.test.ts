@@ -11,13 +11,13 @@ import {
 } from './provision-key.ts';
 
 describe('provision keys', () => {
-  it('are opaque, 256 bits, and never the same', () => {
+  it('are opaque, 256 bits, and unique', () => {
     const keys = Array.from({ length: 50 }, mintProvisionKey);
     for (const key of keys) expect(key).to.match(/^pk_[A-Za-z0-9_-]{43}$/);
     expect(new Set(keys).size).to.equal(50);
   });
 
-  it('are kept as SHA-256', () => {
+  it('are stored as SHA-256', () => {
     expect(provisionKeyHash('abc').toString('hex')).to.equal(
       'ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad',
     );
@@ -44,7 +44,7 @@ describe('provision keys', () => {
     });
   }
 
-  it('expire counted from when they were first seen', () => {
+  it('expire relative to when they were first seen', () => {
     expect(keyExpiry(now, 60)).to.deep.equal(new Date('2026-01-01T12:01:00Z'));
     expect(keyExpiry(now, null)).to.equal(undefined);
   });
@@ -60,17 +60,17 @@ describe('tenantOfKey', () => {
   const bound = (tenantId: string) => named(tenantId, provisionKeyBinding(tenantId, key));
   const copied = (tenantId: string, from: string) => named(tenantId, provisionKeyBinding(from, key));
   const cases: [string, RegisteredKey[], string | undefined][] = [
-    ['named by nobody', [], undefined],
+    ['named by no tenant', [], undefined],
     ['bound', [bound('a')], 'a'],
     ['bound to two: the first', [bound('a'), bound('b')], 'a'],
     ['a copied binding', [copied('b', 'a')], undefined],
     ['a copied binding first', [copied('b', 'a'), bound('a')], 'a'],
-    ['in use before there were bindings', [named('a', null)], 'a'],
-    ['in use before, and a copied binding', [copied('b', 'a'), named('a', null)], 'a'],
-    ['in use before, and bound elsewhere', [named('a', null), bound('b')], 'b'],
+    ['used before bindings existed', [named('a', null)], 'a'],
+    ['used before, and a copied binding', [copied('b', 'a'), named('a', null)], 'a'],
+    ['used before, and bound elsewhere', [named('a', null), bound('b')], 'b'],
     ['another hash', [named('a', null, 'pk_2')], undefined],
   ];
   for (const [what, registered, want] of cases) {
-    it(`${what}: ${want ?? 'nobody'}`, () => expect(tenantOfKey(key, registered)).to.equal(want));
+    it(`${what}: ${want ?? 'none'}`, () => expect(tenantOfKey(key, registered)).to.equal(want));
   }
 });

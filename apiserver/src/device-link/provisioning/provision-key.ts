@@ -1,26 +1,26 @@
-// Provision keys: how one is made, what is kept of it, and in which state it is.
+// Provision keys: their creation, stored form and state.
 import { createHash, timingSafeEqual } from 'node:crypto';
 import { provisionKeyBinding } from '@kellet/crds';
 import { randomToken } from '../../platform/ids.ts';
 
-/** A new key: opaque, 256 random bits. Shown once; only its hash is kept. */
+/** Creates a key: opaque, 256 random bits. Returned once; only its hash is stored. */
 export const mintProvisionKey = (): string => `pk_${randomToken(32)}`;
 
-/** SHA-256 of a key, under which it is kept and found (SPEC, Claim a device, rule 2). */
+/** The SHA-256 of a key, by which it is stored and found. */
 export const provisionKeyHash = (key: string): Buffer => createHash('sha256').update(key).digest();
 
-/** A hash as one tenant's manifest names it. */
+/** A hash as named by one tenant's manifest. */
 export interface RegisteredKey {
   readonly tenant_id: string;
   readonly key_hash: Buffer;
-  /** Null: the tenant used the key before there were bindings. */
+  /** Null if the tenant used the key before bindings existed. */
   readonly binding: Buffer | null;
 }
 
 /**
- * Returns the tenant that a key belongs to: the first among those that name its hash whose binding holds, else the one that
- * used it before there were bindings. A hash alone, which anybody may have copied, makes no tenant the key's. Compares in
- * constant time.
+ * Returns the tenant that a key belongs to: the first among those that name its hash with a valid binding, else the one
+ * that used it before bindings existed. A hash alone, which could be copied, does not make a tenant the owner. Compares
+ * in constant time.
  */
 export function tenantOfKey(key: string, registered: readonly RegisteredKey[]): string | undefined {
   const hash = provisionKeyHash(key);
@@ -32,10 +32,10 @@ export function tenantOfKey(key: string, registered: readonly RegisteredKey[]): 
   return (bound ?? named.find(({ binding }) => binding === null))?.tenant_id;
 }
 
-/** States of a template's key (API.md, key_state). */
+/** States of a template's key (key_state). */
 export type KeyStateName = 'active' | 'used' | 'expired' | 'disabled';
 
-/** What decides the state of a key. */
+/** The facts that decide the state of a key. */
 export interface KeyFacts {
   readonly enabled: boolean;
   readonly oneTime: boolean;
@@ -43,7 +43,10 @@ export interface KeyFacts {
   readonly expiresAt: Date | undefined;
 }
 
-/** The state of a key at a time: a person's decision first, then what cannot be undone, then what a longer expiry could. */
+/**
+ * Returns the state of a key at a time: disabled by a person first, then what cannot be undone, then what a longer
+ * expiry could change.
+ */
 export function keyState({ enabled, oneTime, used, expiresAt }: KeyFacts, now: Date): KeyStateName {
   if (!enabled) return 'disabled';
   if (oneTime && used) return 'used';
@@ -51,6 +54,9 @@ export function keyState({ enabled, oneTime, used, expiresAt }: KeyFacts, now: D
   return 'active';
 }
 
-/** When a key ends: counted from the moment it was first seen, so that applying a template again does not prolong it. */
+/**
+ * Returns when a key expires: counted from when it was first seen, so that applying a template again does not prolong
+ * it.
+ */
 export const keyExpiry = (firstSeen: Date, expiresInSeconds: number | null): Date | undefined =>
   expiresInSeconds === null ? undefined : new Date(firstSeen.getTime() + expiresInSeconds * 1000);

@@ -1,4 +1,4 @@
-// Provisioning: profiles, templates and claims. Construction; each part is a file of its own.
+// Creates the provisioning service: profiles, templates and claims.
 import { sealProvisionKey } from '@kellet/crds';
 import { ProfileService } from '@kellet/proto/es/kellet/v1/profile_pb.ts';
 import { ProvisioningService } from '@kellet/proto/es/kellet/v1/provisioning_pb.ts';
@@ -13,14 +13,14 @@ import { createProfileReader, profileService } from './profiles.ts';
 import { TemplateApplier } from './template-applier.ts';
 import { templateMethods } from './templates.ts';
 
-/** Provisioning as main.ts wires it. */
+/** Provisioning as used by main.ts. */
 export interface ProvisioningModule extends ServiceModule {
   readonly profiles: ProfileReader;
 }
 
 /**
- * Makes the provisioning service and adds its appliers to control. `usage` counts what uses a profile elsewhere: living
- * devices and rollouts that are not completed. `membership` is told of claimed devices and changed profiles.
+ * Creates the provisioning service and adds its appliers to control. `usage` counts uses of a profile elsewhere:
+ * devices and rollouts that are not completed. `membership` is notified of claimed devices and changed profiles.
  */
 export function createProvisioning(
   platform: Platform,

@@ -1,4 +1,4 @@
-// ProvisioningTemplate resources → the working copy of templates, and the keys that open them.
+// Applies ProvisioningTemplate resources and registers their keys.
 import type { MessageInitShape } from '@bufbuild/protobuf';
 import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import type {
@@ -25,7 +25,7 @@ import {
 
 type Observed = MessageInitShape<typeof ProvisioningTemplateObservedSchema>;
 
-/** The state of a template's key and when it ends. */
+/** Returns the state of a template's key and when it expires. */
 export function keyOf(row: TemplateRow) {
   const expiresAt = keyExpiry(row.first_seen_at, row.expires_in_seconds);
   const { one_time: oneTime, used } = row;
@@ -33,7 +33,7 @@ export function keyOf(row: TemplateRow) {
   return { state, expiresAt };
 }
 
-/** What is wrong with a template's own fields; undefined when nothing is. Pure. */
+/** Returns what is wrong with a template's own fields, or undefined. */
 export function templateProblem(spec: ProvisioningTemplateSpec): string | undefined {
   if (spec.hardwareIdPattern === '' || spec.hardwareIdPattern.length > 256 || spec.hardwareIdPattern.includes('\0')) {
     return 'spec.hardwareIdPattern must have 1 to 256 characters without NUL';
@@ -89,11 +89,14 @@ export class TemplateApplier implements Applier<ProvisioningTemplateSpec, Observ
   }
 }
 
-/** The binding that the manifest states of its key, or undefined. */
+/** Returns the binding stated by the manifest, or undefined. */
 const bindingOf = ({ keySha256, keyBinding }: ProvisioningTemplateSpec): Buffer | undefined =>
   keySha256 === '' || keyBinding === '' ? undefined : Buffer.from(keyBinding, 'hex');
 
-/** The hash of the key: the manifest's, else that of the key in force. Throws the refusal InvalidSpec when there is none. */
+/**
+ * Returns the hash of the key: the manifest's, else that of the current key. Throws the refusal InvalidSpec if there is
+ * none.
+ */
 async function keyHashOf(
   tx: Transaction,
   tenantId: string,
@@ -106,7 +109,7 @@ async function keyHashOf(
   return row.key_hash;
 }
 
-/** The template with its references found and held. Throws the refusal ReferenceNotFound. */
+/** Returns the template with its references resolved and locked. Throws the refusal ReferenceNotFound. */
 async function resolved(
   tx: Transaction,
   tenantId: string,

@@ -1,11 +1,11 @@
-// The SQL of provisioning templates and their keys.
+// SQL of provisioning templates and their keys.
 import type { ObjectMeta } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
 import { RefusalError } from '../../control/applier.ts';
 import { sqlState } from '../../platform/errors.ts';
 import type { Transaction } from '../../platform/database/database.ts';
 import type { CredentialType } from '../../device-registry/devices.ts';
 
-/** A template with the facts of the key in force. */
+/** A template with its current key. */
 export interface TemplateRow {
   template_id: string;
   namespace: string;
@@ -25,11 +25,11 @@ export interface TemplateRow {
   claims: number;
   created_at: Date;
   updated_at: Date;
-  /** The database's clock: what expires does so by it alone. */
+  /** The database's clock, which alone decides about expiry. */
   now: Date;
 }
 
-/** What the applier writes of a template; its references have been resolved. */
+/** The fields of a template that the applier writes; its references have been resolved. */
 export interface TemplateFields {
   readonly profileId: string;
   readonly hardwareIdPattern: string;
@@ -42,7 +42,7 @@ export interface TemplateFields {
   readonly keyHash: Buffer;
 }
 
-/** Where a list of templates ended: name and id. */
+/** Position after a page of templates: name and id. */
 export type TemplateCursor = [name: string, id: string];
 
 const select = `SELECT t.template_id, t.namespace, t.resource_name, t.name, t.profile_id, t.hardware_id_pattern, t.one_time,
@@ -52,7 +52,7 @@ const select = `SELECT t.template_id, t.namespace, t.resource_name, t.name, t.pr
      WHERE c.tenant_id = t.tenant_id AND c.template_id = t.template_id) AS claims
   FROM provisioning_templates t JOIN provision_keys k ON k.key_hash = t.key_hash AND k.tenant_id = t.tenant_id`;
 
-/** The template with this id, or undefined. */
+/** Returns the template with this id, or undefined. */
 export async function findTemplate(
   tx: Transaction,
   tenantId: string,
@@ -65,7 +65,7 @@ export async function findTemplate(
   return rows[0];
 }
 
-/** A template that bears this name, or undefined. */
+/** Returns a template with this name, or undefined. */
 export async function findTemplateByName(
   tx: Transaction,
   tenantId: string,
@@ -78,7 +78,7 @@ export async function findTemplateByName(
   return rows[0];
 }
 
-/** Templates in the order of their names, after the cursor; with a profile, its templates alone. */
+/** Returns templates ordered by name, after the cursor; with a profile, only its templates. */
 export async function listTemplates(
   tx: Transaction,
   tenantId: string,
@@ -95,9 +95,9 @@ export async function listTemplates(
 }
 
 /**
- * Makes a key known to a tenant, as first seen now unless the tenant had it before. A binding replaces the one on record, and
- * without one that on record stays. Throws the refusal InvalidSpec when a key that is new to the tenant comes without: its
- * hash may have been copied from another tenant's manifest.
+ * Registers a key with a tenant, as first seen now unless the tenant had it before. A binding replaces the recorded
+ * one; without one the recorded one stays. Throws the refusal InvalidSpec when a key new to the tenant has no binding,
+ * because its hash may have been copied from another tenant's manifest.
  */
 export async function registerKey(
   tx: Transaction,
@@ -126,7 +126,7 @@ export async function registerKey(
   }
 }
 
-/** Writes the working copy of a resource. Throws the refusal InvalidSpec when the key opens another template. */
+/** Writes the row of a resource. Throws the refusal InvalidSpec when the key belongs to another template. */
 export async function writeTemplate(
   tx: Transaction,
   templateId: string,
@@ -174,7 +174,7 @@ export async function writeTemplate(
   }
 }
 
-/** Deletes a template; its keys and the count of its claims stay, for when it is made again. */
+/** Deletes a template. Its keys and the count of its claims stay, in case it is created again. */
 export async function deleteTemplate(tx: Transaction, tenantId: string, templateId: string): Promise<void> {
   await tx.query('DELETE FROM provisioning_templates WHERE tenant_id = $1 AND template_id = $2', [
     tenantId,
@@ -182,7 +182,7 @@ export async function deleteTemplate(tx: Transaction, tenantId: string, template
   ]);
 }
 
-/** Marks a template whose namespace went: it is shown, and nobody claims with it. */
+/** Marks a template whose namespace was deleted: it is still shown, but cannot be claimed with. */
 export async function detachTemplate(tx: Transaction, tenantId: string, templateId: string): Promise<void> {
   await tx.query(
     `UPDATE provisioning_templates SET detached_at = now()

@@ -1,5 +1,5 @@
-// Provisioning templates as callers create, change and list them. The key is made here, answered once, and leaves the process
-// in no other way: the custom resource and the database hold its SHA-256.
+// ProvisioningService: callers create, change and list templates. Keys are generated here and returned once; the custom
+// resource and the database hold only their SHA-256.
 import { create } from '@bufbuild/protobuf';
 import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import { provisionKeyBinding, sealedKeyAnnotation, type ProvisioningTemplateSpec } from '@kellet/crds';
@@ -32,7 +32,7 @@ import {
   type TemplateRow,
 } from './template-store.ts';
 
-/** The methods of ProvisioningService that concern templates. */
+/** The methods of ProvisioningService for templates. */
 export type TemplateMethods = Omit<Implementation<typeof ProvisioningService>, 'claimDevice'>;
 
 const credentialTypes = {
@@ -73,7 +73,7 @@ function toTemplate(row: TemplateRow, provisionKey?: string): Template {
   });
 }
 
-/** What a manifest says of a key: nothing that opens anything. */
+/** Returns the key's part of a manifest: its hash and binding, which cannot be used to claim. */
 const keyOnRecord = (tenantId: string, key: string) => ({
   keySha256: provisionKeyHash(key).toString('hex'),
   keyBinding: provisionKeyBinding(tenantId, key),
@@ -91,12 +91,12 @@ function expiryField(seconds: number): number {
 function credentialField(type: Credential_Type | undefined): void {
   if (type === undefined || type === Credential_Type.api_key) return;
   if (type === Credential_Type.psk || type === Credential_Type.certificate) {
-    throw invalidArgument('credential_type: only api_key is available yet');
+    throw invalidArgument('credential_type: only api_key is available');
   }
   throw invalidArgument('credential_type must be api_key, psk or certificate');
 }
 
-/** The name of the profile's custom resource. NOT_FOUND for none of the tenant's. */
+/** Returns the name of the profile's custom resource. Throws NOT_FOUND for a profile that the tenant lacks. */
 async function profileField(tx: Transaction, tenantId: string, profileId: string): Promise<string> {
   if (profileId === '') throw invalidArgument('profile_id is required');
   const profile = await findProfile(tx, tenantId, idField('profile_id', profileId));
@@ -104,7 +104,7 @@ async function profileField(tx: Transaction, tenantId: string, profileId: string
   return profile.resource_name;
 }
 
-/** The ids of device groups, once each. NOT_FOUND for one that is none of the tenant's. */
+/** Returns the ids of device groups without duplicates. Throws NOT_FOUND for one that the tenant lacks. */
 async function groupsField(tx: Transaction, tenantId: string, groupIds: readonly string[]): Promise<string[]> {
   if (groupIds.length > 32) throw invalidArgument('default_group_ids must have at most 32 entries');
   const ids = [...new Set(groupIds.map((id) => id.toLowerCase()))];
@@ -250,7 +250,7 @@ export function templateMethods(ground: {
       if (spec.keySecretRef)
         throw failedPrecondition(`the key is kept in Secret ${spec.keySecretRef.name}: rotate it there`);
       if (spec.keySha256) return toTemplate(await patch(context, row, key), provisionKey);
-      // The operator keeps the key in a Secret of its own; it alone may write there, and gets the new one sealed.
+      // The operator keeps the key in a Secret that it alone may write; it gets the new key sealed.
       const annotations = { [sealedKeyAnnotation]: sealKey(namespace, name, provisionKey) };
       await writer.patch(context, { kind, name, spec: {}, annotations, key });
       return toTemplate(await read(context, row.template_id), provisionKey);

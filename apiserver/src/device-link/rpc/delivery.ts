@@ -1,4 +1,4 @@
-// Hands commands to a device, each to one taker at a time, and again until the device answers.
+// Delivers commands to a device: each to one taker at a time, repeatedly until the device responds.
 import { fromJson, type JsonValue } from '@bufbuild/protobuf';
 import { OtaRolloutSpecSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import type { ProfileReader } from '../../policies/profile-reader.ts';
@@ -11,22 +11,25 @@ import { deliveryWindow } from '../ota/rollouts/policy.ts';
 import { UpdateDelivery } from '../ota/delivery/update-delivery.ts';
 import { handOut, openStatuses, type CommandRow } from '../commands/commands.ts';
 
-/** Commands handed out by one poll at the most. */
-const commandsPerPoll = 20;
+/** Maximum commands delivered by one poll. */
+const maxCommandsPerPoll = 20;
 
-/** Devices whose commands one statement reads at the most. */
-const devicesPerLook = 200;
+/** Maximum devices whose commands one statement reads. */
+const maxDevicesPerLook = 200;
 
-/** After which a poll looks again that has lost a command to another taker: it does not know when that one's turn ends. */
-const afterLossMilliseconds = 1000;
+/**
+ * Delay until a poll that lost a command to another taker looks again, because it does not know when that one's turn
+ * ends.
+ */
+const lossDelayMilliseconds = 1000;
 
-/** What a device gets now, and when it is worth asking again. */
+/** Commands that a device gets now, and when to look again. */
 export interface Taken {
-  /** Oldest first; marked as handed out. */
+  /** Oldest first; marked as delivered. */
   readonly commands: readonly CommandRow[];
-  /** Milliseconds until more may be due by itself; undefined: only a notification says so. */
+  /** Milliseconds until more may become due; undefined if only a notification can make more due. */
   readonly nextMilliseconds: number | undefined;
-  /** Rollouts that hold commands of this device back. */
+  /** Rollouts that hold back commands of this device. */
   readonly heldBy: readonly string[];
 }
 
@@ -35,7 +38,7 @@ interface Asking {
   readonly isNewSession: boolean;
 }
 
-/** What of a rollout decides whether its commands may leave. */
+/** The columns of a rollout that decide whether its commands may be delivered. */
 interface RolloutColumns {
   readonly rollout_id: string;
   readonly profile_id: string;
@@ -44,26 +47,26 @@ interface RolloutColumns {
   readonly spec: JsonValue;
 }
 
-/** Why a rollout holds its commands back: undefined when it does not. */
+/** Why a rollout holds back its commands, or undefined if it does not. */
 type Hold = 'paused' | 'closed' | undefined;
 
 /** An open command. */
 interface Found {
   readonly command: CommandRow;
   readonly isDue: boolean;
-  /** Until it is due. */
+  /** Milliseconds until it is due. */
   readonly milliseconds: number;
   /** The rollout that sent it. */
   readonly rollout: { readonly rolloutId: string; readonly profileId: string; readonly hold: Hold } | undefined;
 }
 
-/** Takes a device's due commands and marks them as handed out. */
+/** Takes a device's due commands and marks them as delivered. */
 export class Delivery {
   private readonly database: Database;
   private readonly profiles: ProfileReader;
   private readonly clock: Clock;
   private readonly updates: UpdateDelivery;
-  private readonly looks = new Batches<Asking, readonly Found[]>(devicesPerLook, (tenantId, asking) =>
+  private readonly looks = new Batches<Asking, readonly Found[]>(maxDevicesPerLook, (tenantId, asking) =>
     this.look(tenantId, asking),
   );
 
@@ -75,8 +78,8 @@ export class Delivery {
   }
 
   /**
-   * Returns the commands that the device gets now. With `isNewSession`, for a connection that has just been opened, also those
-   * that were handed out before and are not due again yet: what the last connection took may be lost with it.
+   * Returns the commands that the device gets now. With `isNewSession`, for a new connection, includes those that were
+   * delivered before and are not due again yet: the previous connection may have lost them.
    */
   async take(tenantId: string, deviceId: string, isNewSession = false): Promise<Taken> {
     if (!isId(deviceId)) return { commands: [], nextMilliseconds: undefined, heldBy: [] };
@@ -87,14 +90,14 @@ export class Delivery {
     // Windows open on the minute.
     if (held.some(({ hold }) => hold === 'closed')) waits.push(60_000 - (this.clock.now() % 60_000));
 
-    const free = due.filter(({ rollout }) => !rollout?.hold).slice(0, commandsPerPoll);
+    const free = due.filter(({ rollout }) => !rollout?.hold).slice(0, maxCommandsPerPoll);
     const plain = free.filter(({ rollout }) => !rollout).map(({ command }) => command);
     const claims = free.flatMap(({ command, rollout }) =>
       rollout ? [this.updates.take({ command, ...rollout }).then((row) => (row ? [row] : []))] : [],
     );
     if (plain.length > 0) claims.push(this.database.tenant(tenantId, (tx) => handOut(tx, tenantId, plain)));
     const commands = await settled(claims);
-    if (commands.length < free.length) waits.push(afterLossMilliseconds);
+    if (commands.length < free.length) waits.push(lossDelayMilliseconds);
     return {
       commands: commands.sort(byAge),
       nextMilliseconds: waits.length > 0 ? Math.min(...waits) : undefined,
@@ -102,7 +105,7 @@ export class Delivery {
     };
   }
 
-  /** Reads the next open commands of each device, in order of the time at which they are due. */
+  /** Reads the next open commands of each device, in the order in which they become due. */
   private async look(tenantId: string, asking: readonly Asking[]): Promise<readonly (readonly Found[])[]> {
     type Row = CommandRow & {
       place: number;
@@ -128,8 +131,8 @@ export class Delivery {
           tenantId,
           asking.map(({ deviceId }) => deviceId),
           asking.map(({ isNewSession }) => isNewSession),
-          // One more, which says when the next is due.
-          commandsPerPoll + 1,
+          // One more, which shows when the next is due.
+          maxCommandsPerPoll + 1,
         ],
       ),
     );
@@ -152,10 +155,10 @@ export class Delivery {
     return found;
   }
 
-  /** Why a rollout holds its commands back. The rollout's lock has the last word. */
+  /** Returns why a rollout holds back its commands. The check under the rollout's lock is authoritative. */
   private async holdOf(tenantId: string, rollout: RolloutColumns): Promise<Hold> {
     if (rollout.phase === 'paused') return 'paused';
-    // What a finished rollout has left is looked at once more, under its lock, and then held for good.
+    // Check the commands of a finished rollout once more under its lock, then hold them permanently.
     if (rollout.phase === 'completed') return undefined;
     const policy = (await this.profiles.get(tenantId, rollout.profile_id))?.otaPolicy;
     const spec = fromJson(OtaRolloutSpecSchema, rollout.spec, { ignoreUnknownFields: true });
@@ -164,7 +167,10 @@ export class Delivery {
   }
 }
 
-/** What was taken, whatever else failed: it is handed out already. Throws when nothing was taken and something failed. */
+/**
+ * Returns what was taken, even if other claims failed, because it is marked as delivered. Throws when nothing was taken
+ * and something failed.
+ */
 async function settled(claims: readonly Promise<readonly CommandRow[]>[]): Promise<CommandRow[]> {
   const outcomes = await Promise.allSettled(claims);
   const taken = outcomes.flatMap((outcome) => (outcome.status === 'fulfilled' ? outcome.value : []));

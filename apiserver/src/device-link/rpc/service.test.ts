@@ -72,7 +72,7 @@ describe('commands to devices', () => {
   }
 
   interface Poll {
-    /** How many commands it was answered with; undefined: it waits. */
+    /** Number of commands in the response; undefined while it waits. */
     commands: number | undefined;
     readonly leave: () => void;
   }
@@ -101,25 +101,25 @@ describe('commands to devices', () => {
       request,
       metadata,
       {},
-      (_, answer) => {
-        poll.commands = (answer as ListPendingRpcsResponse | undefined)?.commands.length;
+      (_, response) => {
+        poll.commands = (response as ListPendingRpcsResponse | undefined)?.commands.length;
       },
     );
     return poll;
   }
 
-  it('are waited for by four polls of a device at the most, and the last ones wait', async () => {
+  it('are awaited by at most four polls of a device, and a new one ends the oldest', async () => {
     const [busy, calm] = [await device(), await device()];
     const other = pollByGrpc(calm);
     const polls: Poll[] = [];
     for (let count = 0; count < 60; count += 1) polls.push((count % 2 === 0 ? pollByRest : pollByGrpc)(busy));
     const waiting = () => polls.filter(({ commands }) => commands === undefined);
-    const answered = () => polls.filter(({ commands }) => commands !== undefined);
+    const responded = () => polls.filter(({ commands }) => commands !== undefined);
     await eventually(() => waiting().length === 4);
-    // Both ports count as one: who comes by either makes somebody leave who came by any.
+    // Both ports share the limit: a poll on one ends a poll on the other.
     const last = [pollByGrpc(busy), pollByRest(busy), pollByGrpc(busy), pollByRest(busy)];
     await eventually(() => waiting().length === 0);
-    expect(answered().map(({ commands }) => commands)).to.deep.equal(polls.map(() => 0));
+    expect(responded().map(({ commands }) => commands)).to.deep.equal(polls.map(() => 0));
     expect([other, ...last].map(({ commands }) => commands)).to.deep.equal(Array(5).fill(undefined));
 
     const command = { tenantId, deviceId: busy, method: 'reboot', params: {}, persistent: false, expiresInSeconds: 60 };
@@ -159,7 +159,7 @@ describe('commands to devices', () => {
     (await call<{ commands: CommandRecord[] }>(deviceId, `${deviceId}/rpc/pending?wait_seconds=${wait}`)).commands;
   const respond = (deviceId: string, correlationId: string, success = true) =>
     call(deviceId, `rpc/${correlationId}/response`, { success, response: { uptime: 1 }, error: success ? '' : 'no' });
-  /** Sets columns of a command: the passing of time. */
+  /** Sets columns of a command, to let time pass. */
   const set = (correlationId: string, columns: string) =>
     test.database.system((tx) =>
       tx.query(`UPDATE device_commands SET ${columns} WHERE correlation_id = $1`, [correlationId]),
@@ -199,7 +199,7 @@ describe('commands to devices', () => {
       expect(delays).to.deep.equal([30, 60, 120, 240, 480, 600, 600]);
     });
 
-    it('answers a waiting poll when a redelivery becomes due', async () => {
+    it('completes a waiting poll when a redelivery becomes due', async () => {
       const deviceId = await device();
       const { correlation_id: id } = await send(deviceId);
       await poll(deviceId);
@@ -219,7 +219,7 @@ describe('commands to devices', () => {
       expect(commands.map((command) => [command.correlation_id, command.attempts])).to.deep.equal([[id, 2]]);
     });
 
-    it('hands a command to one of many polls at a time', async () => {
+    it('delivers a command to one of many polls at a time', async () => {
       const deviceId = await device();
       const { correlation_id: id } = await send(deviceId);
       for (let attempt = 1; attempt <= 3; attempt += 1) {
@@ -233,7 +233,7 @@ describe('commands to devices', () => {
       }
     });
 
-    it('lets commands that a device ignores hold up no others', async () => {
+    it('delivers other commands while a device ignores some', async () => {
       const deviceId = await device();
       for (let count = 0; count < 25; count += 1) await send(deviceId);
       expect(await poll(deviceId)).to.have.length(20);
@@ -242,7 +242,7 @@ describe('commands to devices', () => {
       expect((await poll(deviceId)).map((command) => command.correlation_id)).to.deep.equal([last]);
     });
 
-    it('takes the same response any number of times, also at once, and no other', async () => {
+    it('accepts the same response any number of times, also concurrently, and no other', async () => {
       const deviceId = await device();
       const { correlation_id: id } = await send(deviceId);
       await poll(deviceId);
@@ -254,7 +254,7 @@ describe('commands to devices', () => {
       expect(await get(id)).to.deep.include({ status: 'successful', response: { uptime: 1 } });
     });
 
-    it('takes one of several contradicting responses that arrive at once', async () => {
+    it('accepts one of several concurrent contradicting responses', async () => {
       const deviceId = await device();
       const { correlation_id: id } = await send(deviceId);
       await poll(deviceId);
@@ -268,7 +268,7 @@ describe('commands to devices', () => {
       expect(refused.map(({ code }) => code)).to.deep.equal(Array(10).fill('FAILED_PRECONDITION'));
     });
 
-    it('asks the database once for a poll that waits in vain', async () => {
+    it('queries the database once for a poll that waits in vain', async () => {
       const deviceId = await device();
       const { database } = test;
       const read = database.read.bind(database);
@@ -292,7 +292,7 @@ describe('commands to devices', () => {
       });
       expect(taken.commands).to.have.length(0);
       expect(reads).to.equal(1);
-      // Polls that look at the same time share their looks.
+      // Concurrent polls share their queries.
       const others = Array.from({ length: 100 }, () => newId());
       reads = 0;
       await Promise.all(others.map((other) => idle.take(tenantId, other)));
@@ -301,7 +301,7 @@ describe('commands to devices', () => {
   });
 
   describe('can be cancelled:', () => {
-    it('a queued one never reaches the device', async () => {
+    it('a queued one is never delivered', async () => {
       const deviceId = await device();
       const { correlation_id: id } = await send(deviceId);
       const cancelled = await cancel(id);
@@ -311,7 +311,7 @@ describe('commands to devices', () => {
       expect(await cancel(id), 'a repeat changes nothing').to.deep.equal(cancelled);
     });
 
-    it('a sent one is not redelivered, and takes no response any more', async () => {
+    it('a sent one is not redelivered, and accepts no response', async () => {
       const deviceId = await device();
       const { correlation_id: id } = await send(deviceId);
       await poll(deviceId);
@@ -322,7 +322,7 @@ describe('commands to devices', () => {
       expect(await get(id)).to.include({ status: 'cancelled' });
     });
 
-    it('whoever waits for its end is told', async () => {
+    it('and callers waiting for their end return', async () => {
       const { correlation_id: id } = await send(await device());
       const start = Date.now();
       const waiting = get(id, 30);
@@ -332,7 +332,7 @@ describe('commands to devices', () => {
       expect(Date.now() - start).to.be.lessThan(5000);
     });
 
-    it('not when it has finished or expired, not when a rollout sent it, not when there is none', async () => {
+    it('unless they have finished, expired, belong to a rollout or do not exist', async () => {
       const deviceId = await device();
       const { correlation_id: done } = await send(deviceId);
       const { correlation_id: failed } = await send(deviceId);
@@ -352,7 +352,7 @@ describe('commands to devices', () => {
   });
 
   describe('have idempotency keys:', () => {
-    it('the same key of a device is the same command, whatever else it says', async () => {
+    it('the same key of a device returns the same command, whatever else the request contains', async () => {
       const deviceId = await device();
       const first = await send(deviceId, { idempotency_key: 'restart-1' });
       expect(await send(deviceId, { idempotency_key: 'restart-1', method: 'shutdown' })).to.deep.equal(first);
@@ -365,14 +365,14 @@ describe('commands to devices', () => {
       expect(await list(deviceId)).to.have.length(1);
     });
 
-    it('also when it is sent many times at once', async () => {
+    it('also with concurrent requests', async () => {
       const deviceId = await device();
       const sent = await Promise.all(Array.from({ length: 20 }, () => send(deviceId, { idempotency_key: 'once' })));
       expect(new Set(sent.map((command) => command.correlation_id)).size).to.equal(1);
       expect(await list(deviceId)).to.have.length(1);
     });
 
-    it('another key, another device and no key are other commands', async () => {
+    it('another key, another device and no key create other commands', async () => {
       const [one, two] = [await device(), await device()];
       const sent = [
         await send(one, { idempotency_key: 'a' }),
@@ -386,7 +386,7 @@ describe('commands to devices', () => {
   });
 
   describe('expire:', () => {
-    it('after a minute, persistent ones after a week, or when the sender says', async () => {
+    it('after a minute, persistent ones after a week, or when the sender specifies', async () => {
       const deviceId = await device();
       const lifetimes: number[] = [];
       for (const options of [{ persistent: false }, { persistent: true }, { expires_in_seconds: 5 }]) {
@@ -399,7 +399,7 @@ describe('commands to devices', () => {
     });
 
     for (const persistent of [true, false]) {
-      it(`a ${persistent ? 'persistent' : 'transient'} one shows so, before the sweep as after it`, async () => {
+      it(`a ${persistent ? 'persistent' : 'transient'} one is shown as expired before the sweep and after it`, async () => {
         const deviceId = await device();
         const { correlation_id: queued } = await send(deviceId, { persistent });
         const { correlation_id: sent } = await send(deviceId, { persistent });
@@ -424,7 +424,7 @@ describe('commands to devices', () => {
       });
     }
 
-    it('whoever waits for its end is told at that moment, without a sweep', async () => {
+    it('and callers waiting for their end return at that moment, without a sweep', async () => {
       const start = Date.now();
       const { correlation_id: id } = await send(await device(), { persistent: false, expires_in_seconds: 1 });
       expect(await get(id, 30)).to.include({ status: 'expired' });
@@ -454,7 +454,7 @@ describe('commands to devices', () => {
         ),
       );
 
-    it('expires what is over its time in batches that several processes share', async () => {
+    it('expires overdue commands in batches shared by several processes', async () => {
       await fill(30, { status: `'queued'` });
       await fill(20, { status: `'sent'` });
       await fill(10, { status: `'cancelled'`, finished_at: 'now()' });
@@ -468,7 +468,7 @@ describe('commands to devices', () => {
       expect(await get(open)).to.include({ status: 'queued' });
     });
 
-    it('deletes what ended before the retention, and nothing else', async () => {
+    it('deletes only commands that ended before the retention period', async () => {
       await fill(20, { status: `'successful'`, finished_at: `now() - interval '31 days'` });
       await fill(5, { status: `'failure'`, finished_at: `now() - interval '29 days'` });
       await fill(5, { status: `'sent'`, created_at: `now() - interval '90 days'` });
@@ -476,7 +476,7 @@ describe('commands to devices', () => {
       expect(counts).to.deep.equal([8, 8]);
       expect(await deleteEndedCommands(test.database, 30, 8)).to.equal(4);
       expect(await count()).to.deep.equal({ failure: 5, sent: 5 });
-      // What the sweep expires late has ended when its time was over.
+      // The end of a command that is swept late is its expiry.
       await expireCommands(test.database);
       expect(await deleteEndedCommands(test.database, 30)).to.equal(0);
     });
@@ -491,7 +491,7 @@ describe('commands to devices', () => {
       expect((await send(deviceId, { idempotency_key: 'again' })).correlation_id).not.to.equal(id);
     });
 
-    it('while somebody pages through them, who misses none of the others', async () => {
+    it('without a gap for callers paging through them', async () => {
       const deviceId = await device();
       const sent: string[] = [];
       for (let count = 0; count < 6; count += 1) sent.push((await send(deviceId)).correlation_id);
@@ -507,7 +507,7 @@ describe('commands to devices', () => {
       expect(rest.commands.map((command) => command.correlation_id)).to.deep.equal(sent.slice(2));
     });
 
-    it('by indexes, so that their number costs nothing', async () => {
+    it('by indexes, at a cost independent of their number', async () => {
       await fill(20_000, { status: `'successful'`, finished_at: 'now()' });
       await test.database.pool.query('ANALYZE device_commands');
       const plan = async (where: string, order: string) => {
@@ -524,7 +524,7 @@ describe('commands to devices', () => {
       );
     });
 
-    it('by a process that runs, until it stops', async () => {
+    it('by a running process until it stops', async () => {
       const metrics = createMetrics();
       const sweep = new CommandSweep({
         ...{ database: test.database, logger: createLogger('silent'), metrics },

@@ -1,4 +1,4 @@
-// DeviceLinkService: commands to devices and their answers.
+// DeviceLinkService: commands to devices and their responses.
 import type { JsonObject, MessageInitShape } from '@bufbuild/protobuf';
 import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import {
@@ -30,26 +30,29 @@ import {
 } from '../commands/commands.ts';
 import { Delivery } from './delivery.ts';
 
-/** Called at every sign of life of a device that is not telemetry. */
+/** Called at every sign of life of a device other than telemetry. */
 export type NoteAlive = (tenantId: string, deviceId: string, atMilliseconds: number) => void;
 
-const longestWaitSeconds = 60;
+const maxWaitSeconds = 60;
 /**
- * Polls of one device that wait at a time, in this process. A device has one; those it had before its connection broke are held
- * for as long as they asked for, and more than a few of them are a device that does nothing but reconnect.
+ * Maximum concurrent polls of one device in this process. A device has one; earlier ones of broken connections stay
+ * open for their requested time, and more than a few mean that the device keeps reconnecting.
  */
-const mostPolls = 4;
-const longestMethod = 128;
+const maxPolls = 4;
+const maxMethodLength = 128;
 const longestIdempotencyKey = 255;
 const largestParams = 65_536;
 const largestResponse = 1024 * 1024;
 const defaultLifetimeSeconds = { transient: 60, persistent: 7 * 24 * 3600 };
 const finishedStatuses: readonly CommandStatus[] = ['successful', 'failure', 'expired', 'cancelled'];
 
-/** How long a wait for a command's end goes without a look: what a rollout ends is not announced command by command. */
-const longestBetweenLooks = 10_000;
+/**
+ * Maximum time that a wait for a command's end goes without a query, because the end of a rollout does not announce
+ * each command.
+ */
+const maxLookIntervalMilliseconds = 10_000;
 
-/** Puts the command room together. */
+/** Creates the service. */
 export function createRpc(platform: Platform, profiles: ProfileReader, alive: NoteAlive): ServiceModule {
   const { database, clock, paging } = platform;
   const feed = new CommandFeed(database);
@@ -70,7 +73,7 @@ export function createRpc(platform: Platform, profiles: ProfileReader, alive: No
           signal: context.signal,
           look: read,
           found: ({ status }) => finishedStatuses.includes(status),
-          next: ({ expires_at: end }) => Math.min(end.getTime() - clock.now(), longestBetweenLooks),
+          next: ({ expires_at: end }) => Math.min(end.getTime() - clock.now(), maxLookIntervalMilliseconds),
         });
         return toRecord(row);
       },
@@ -105,7 +108,7 @@ export function createRpc(platform: Platform, profiles: ProfileReader, alive: No
           found: (taken) => taken.commands.length > 0,
           next: (taken) => taken.nextMilliseconds,
           heldBy: (taken) => taken.heldBy.map((rolloutId) => `${tenantId}/${rolloutId}`),
-          most: mostPolls,
+          max: maxPolls,
         });
         return { commands: commands.map(toRecord) };
       },
@@ -114,11 +117,11 @@ export function createRpc(platform: Platform, profiles: ProfileReader, alive: No
         const response = request.response ?? {};
         freeJsonField('response', response, largestResponse);
         return database.tenant(context.tenantId, async (tx) => {
-          // Locked: of several answers at once the later ones must see what the first has made of the command.
+          // Locked, so that later ones of concurrent responses see the state after the first.
           const row = await getCommand(tx, context.tenantId, request.correlationId, 'FOR UPDATE');
-          if (!(await mayAnswer(tx, row, context))) throw permissionDenied('the command is not one to this device');
+          if (!(await mayRespond(tx, row, context))) throw permissionDenied('the command is not one to this device');
           const status = request.success ? 'successful' : 'failure';
-          // The same answer again is no error: the first may have been lost on its way back.
+          // The same response again is accepted: the reply to the first may have been lost.
           if (row.status === status) return toRecord(row);
           if (finishedStatuses.includes(row.status)) throw failedPrecondition(`the command is ${row.status}`);
           const { rows } = await tx.query<CommandRow & Record<string, unknown>>(
@@ -135,12 +138,12 @@ export function createRpc(platform: Platform, profiles: ProfileReader, alive: No
 }
 
 function checkWait(seconds: number): void {
-  if (seconds > longestWaitSeconds) throw invalidArgument(`wait_seconds must be from 0 to ${longestWaitSeconds}`);
+  if (seconds > maxWaitSeconds) throw invalidArgument(`wait_seconds must be from 0 to ${maxWaitSeconds}`);
 }
 
 async function send(database: Database, request: SendRpcRequest, context: CallContext): Promise<CommandRow> {
-  if (request.method === '' || request.method.length > longestMethod) {
-    throw invalidArgument(`method is required, at most ${longestMethod} characters`);
+  if (request.method === '' || request.method.length > maxMethodLength) {
+    throw invalidArgument(`method is required, at most ${maxMethodLength} characters`);
   }
   const params: JsonObject = request.params ?? {};
   freeJsonField('params', params, largestParams);
@@ -162,12 +165,12 @@ async function send(database: Database, request: SendRpcRequest, context: CallCo
   });
 }
 
-/** Columns that show a command whose time is over as expired, whether or not the sweep has come to it; after `*`. */
+/** Columns that show an overdue command as expired before the sweep marks it; after `*`. */
 const expiryColumns = `
   CASE WHEN status IN ${openStatuses} AND expires_at <= now() THEN 'expired' ELSE status END AS status,
   CASE WHEN status IN ${openStatuses} AND expires_at <= now() THEN expires_at ELSE finished_at END AS finished_at`;
 
-/** A command as it stands now. Throws NOT_FOUND. */
+/** Returns the current state of a command. Throws NOT_FOUND. */
 async function getCommand(
   tx: Transaction,
   tenantId: string,
@@ -193,7 +196,8 @@ async function list(
   const { tenantId } = context;
   const status = enumFilter('status', RpcRecord_StatusSchema, request.status);
   const scope = [tenantId, 'commands by time', request.deviceId, status];
-  // Says where to go on even when the sweep has deleted the last command shown. The time is text: a Date would round it.
+  // The page token works even when the sweep has deleted the last command shown. The time is text, because a Date would
+  // round it.
   const page = paging.open<{ time: string; id: string }>(request, scope);
   const found = await database.read(tenantId, async (tx) => {
     if (!isId(request.deviceId) || !(await findDevice(tx, tenantId, request.deviceId))) throw notFound('device_id');
@@ -214,14 +218,14 @@ async function list(
   return { commands: rows.map(toRecord), nextPageToken };
 }
 
-/** A device answers its own commands; a gateway those of its children. */
-async function mayAnswer(tx: Transaction, row: CommandRow, context: CallContext): Promise<boolean> {
+/** Reports whether the caller may respond to a command: its device, or that device's gateway. */
+async function mayRespond(tx: Transaction, row: CommandRow, context: CallContext): Promise<boolean> {
   if (row.device_id === context.caller.deviceId) return true;
   const device = await findDevice(tx, context.tenantId, row.device_id);
   return device?.gateway_device_id === context.caller.deviceId;
 }
 
-/** The public record (API.md, RPC). */
+/** Converts a row to the public message. */
 export function toRecord(row: CommandRow): MessageInitShape<typeof RpcRecordSchema> {
   return {
     correlationId: row.correlation_id,

@@ -16,7 +16,7 @@ import { ProfileApplier, type ProfileUsage } from '../profile-applier.ts';
 import { provisionKeyHash } from '../provision-key.ts';
 import { TemplateApplier } from '../template-applier.ts';
 
-/** Devices as the registry counts them; no rollouts. */
+/** Devices as counted by the registry; no rollouts. */
 export const registryUsage: ProfileUsage = async (tx, tenantId, profileId) => ({
   devices: await countDevicesOfProfile(tx, tenantId, profileId),
   rollouts: 0,
@@ -30,7 +30,7 @@ export function provisioningDispatcher(database: Database, usage: ProfileUsage =
   return dispatcher;
 }
 
-/** Identity of a manifest in a test: what is left out has a fitting value. */
+/** Identity of a manifest in a test; omitted fields have default values. */
 export interface ManifestIdentity {
   readonly tenantId: string;
   readonly name: string;
