@@ -7,7 +7,12 @@ import type { Clock } from '../../../platform/clock.ts';
 import type { Transaction } from '../../../platform/database/database.ts';
 import { profileRolloutsLock } from '../../../platform/database/advisory-locks.ts';
 import { finishRolloutCommands } from '../../commands/commands.ts';
-import { dropAssignments, listOverrideTypes, unassign, unassignFormerProfiles } from '../assignments/assignments.ts';
+import {
+  dropAssignments,
+  listOverrideTypes,
+  unassign,
+  unassignFormerProfiles,
+} from '../assignments/assignment-store.ts';
 import { isCovered, rank } from './cohort.ts';
 import {
   departure,
@@ -19,7 +24,7 @@ import {
 } from './membership-change.ts';
 import { findPackage, type PackageRow } from '../packages/package-store.ts';
 import type { Phase } from './progress.ts';
-import { markLeft, removeRolloutDevices, type RolloutDeviceRow } from './rollout-devices.ts';
+import { markLeft, removeRolloutDevices, type RolloutDeviceRow } from './rollout-device-store.ts';
 import { countRemoval, holdForSignature, isRunning, pauseIfExceeded, type RolloutState } from './rollout-state.ts';
 import { lockRollouts, saveRollout } from './rollout-store.ts';
 import { enroll, placeOf, targetOf, type Departed } from './scheduling.ts';
