@@ -6,7 +6,7 @@ import { createChainAnchor } from './chain-anchor/service.ts';
 import { createControl } from './control/service.ts';
 import { RolloutMembership } from './device-link/ota/rollouts/membership.ts';
 import { createOta } from './device-link/ota/service.ts';
-import { countRolloutsOfProfile } from './device-link/ota/rollouts/usage.ts';
+import { countRolloutsOfProfile } from './device-link/ota/rollouts/rollout-store.ts';
 import { createProfileReader } from './device-link/provisioning/profiles.ts';
 import { createProvisioning } from './device-link/provisioning/service.ts';
 import { createRpc } from './device-link/rpc/service.ts';

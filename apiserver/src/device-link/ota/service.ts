@@ -44,8 +44,8 @@ export function createOta(
     compatibilityChanged: recountRollouts,
   });
   const rolloutApplier = new RolloutApplier(database, profiles, clock);
-  const rolloutDriver = new RolloutDriver(database, profiles, rolloutApplier, clock);
-  const rollouts = new Rollouts({ database, profiles, writer, applier: rolloutApplier, paging, clock });
+  const rolloutDriver = new RolloutDriver(database, profiles, clock);
+  const rollouts = new Rollouts({ database, profiles, writer, paging, clock });
   const signingKeys = new SigningKeys({ database, packages, membership, logger });
   const reports = new Reports(database, membership, clock);
   const overrides = new Overrides(database, membership);

@@ -6,7 +6,7 @@ import {
   type ChunkSchema,
   type GetChunkRequest,
 } from '@kellet/proto/es/kellet/v1/ota_pb';
-import type { Database, Transaction } from '../../../platform/database/database.ts';
+import type { Database } from '../../../platform/database/database.ts';
 import {
   failedPrecondition,
   invalidArgument,
@@ -15,27 +15,11 @@ import {
   unavailable,
 } from '../../../platform/errors.ts';
 import { chunkBytes, readArtifact } from '../packages/artifact-store.ts';
-import { effective, type AssignmentRow } from './assignments.ts';
-import type { PackageRow } from '../packages/package-store.ts';
+import { effectivePackages, type AssignedPackage } from './assignment-store.ts';
 import { lacksSignature } from '../packages/signature.ts';
-import { signaturePolicy } from '../packages/signature-store.ts';
-
-type Assigned = PackageRow & Pick<AssignmentRow, 'slot' | 'rollout_id'> & { readonly signature_required: boolean };
-
-/** The packages that count for the device, its own first. */
-async function effectivePackages(tx: Transaction, tenantId: string, deviceId: string): Promise<Assigned[]> {
-  const { rows } = await tx.query<Assigned & Record<string, unknown>>(
-    `SELECT p.*, t.trusted_signing_keys, a.slot, a.rollout_id, ${signaturePolicy.column}
-     FROM ota_assignments a JOIN ota_packages p USING (tenant_id, package_id)
-     JOIN devices d ON d.tenant_id = a.tenant_id AND d.device_id = a.device_id ${signaturePolicy.joins}
-     WHERE a.tenant_id = $1 AND a.device_id = $2 ORDER BY a.slot <> 'override', a.created_at DESC`,
-    [tenantId, deviceId],
-  );
-  return effective(rows).filter((row) => row.deleted_at === null);
-}
 
 /** Refuses an unsigned package where the policy asks for signatures, also one that was assigned before it did. */
-function requireSigned(package_: Assigned): void {
+function requireSigned(package_: AssignedPackage): void {
   if (lacksSignature(package_.signature_required, package_)) {
     throw failedPrecondition('the device takes signed packages alone, and the assigned one has no verified signature');
   }

@@ -8,7 +8,7 @@ import type { Database, Transaction } from '../../../platform/database/database.
 import { failedPrecondition, notFound } from '../../../platform/errors.ts';
 import { idField } from '../../../platform/fields.ts';
 import { retryConflicts } from '../../../platform/database/retry-conflicts.ts';
-import { assign, deleteOverride, listAssignments, type AssignmentRow } from '../assignments/assignments.ts';
+import { assign, deleteOverride, listAssignments, type AssignmentRow } from '../assignments/assignment-store.ts';
 import type { RolloutMembership } from '../rollouts/membership.ts';
 import { getPackage } from '../packages/package-store.ts';
 import { lacksSignature } from '../packages/signature.ts';

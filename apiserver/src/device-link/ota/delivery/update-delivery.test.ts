@@ -73,11 +73,11 @@ describe('delivery of a rollout’s commands', () => {
       }
     });
     applier = new RolloutApplier(database, profiles, clock);
-    driver = new RolloutDriver(database, profiles, applier, clock);
+    driver = new RolloutDriver(database, profiles, clock);
     reports = new Reports(database, new RolloutMembership(clock), clock);
     delivery = new Delivery(small, profiles, clock);
     const paging = new Paging(Buffer.alloc(32));
-    rollouts = new Rollouts({ database, profiles, applier, paging, clock, writer: undefined as never });
+    rollouts = new Rollouts({ database, profiles, paging, clock, writer: undefined as never });
   });
   after(async () => {
     await small.close();

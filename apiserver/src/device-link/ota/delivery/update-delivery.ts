@@ -15,7 +15,7 @@ import {
 import { judgeCommand, mayDeliver } from './delivery.ts';
 import { paceHandOuts } from './pace.ts';
 import { deliveryWindow, deviceTimeout } from '../rollouts/policy.ts';
-import { listRolloutDevices, type RolloutDeviceRow } from '../rollouts/rollout-devices.ts';
+import { listRolloutDevices, markHandedOut, type RolloutDeviceRow } from '../rollouts/rollout-device-store.ts';
 import { countMove, noPlace, type RolloutState } from '../rollouts/rollout-state.ts';
 import { lockRollout, saveRollout } from '../rollouts/rollout-store.ts';
 
@@ -144,19 +144,9 @@ export class UpdateDelivery {
     timeoutSeconds: number,
     now: Date,
   ): Promise<void> {
-    await tx.query(
-      // A device that timed out on its way back has no deadline any more: nothing waits for it.
-      `UPDATE ota_rollout_devices SET attempts = attempts + 1, updated_at = now(),
-         deadline_at = CASE WHEN state IN ('scheduled', 'sent', 'downloading') THEN $3::timestamptz END,
-         state = CASE WHEN state = 'scheduled' THEN 'sent' ELSE state END
-       WHERE tenant_id = $1 AND rollout_id = $2 AND device_id = ANY($4)`,
-      [
-        state.tenantId,
-        state.rolloutId,
-        new Date(now.getTime() + timeoutSeconds * 1000),
-        devices.map((device) => device.device_id),
-      ],
-    );
+    const deadlineAt = new Date(now.getTime() + timeoutSeconds * 1000);
+    const deviceIds = devices.map((device) => device.device_id);
+    await markHandedOut(tx, state.tenantId, state.rolloutId, deadlineAt, deviceIds);
     const reached = devices.filter((device) => device.state === 'scheduled' && !device.rolling_back);
     for (const { state: from } of reached) countMove(state, from, 'sent', noPlace, now);
     if (reached.length > 0 || state.spec.maxPerMinute > 0) await saveRollout(tx, state, this.clock);

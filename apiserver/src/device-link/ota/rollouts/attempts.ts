@@ -3,7 +3,7 @@ import type { Transaction } from '../../../platform/database/database.ts';
 import { newId } from '../../../platform/ids.ts';
 import { endOpenCommands, enqueueRolloutCommands } from '../../commands/commands.ts';
 import type { PackageRow } from '../packages/package-store.ts';
-import type { RolloutDeviceRow } from './rollout-devices.ts';
+import { restartDevices, type RolloutDeviceRow } from './rollout-device-store.ts';
 import type { RolloutState } from './rollout-state.ts';
 import { startParams } from './scheduling.ts';
 
@@ -34,21 +34,7 @@ export async function beginAttempt(
     correlationId: newId(),
     notBefore: now,
   }));
-  await tx.query(
-    `UPDATE ota_rollout_devices m SET correlation_id = c.correlation_id, state = $3, acknowledged = false,
-       attempts = CASE WHEN $4::boolean THEN 0 ELSE attempts END, error = '', progress_percent = NULL, deadline_at = NULL,
-       updated_at = now()
-     FROM unnest($5::uuid[], $6::uuid[]) AS c (device_id, correlation_id)
-     WHERE m.tenant_id = $1 AND m.rollout_id = $2 AND m.device_id = c.device_id`,
-    [
-      tenantId,
-      rolloutId,
-      // A device that was reached stays counted as sent.
-      isRetry ? 'scheduled' : 'sent',
-      isRetry,
-      commands.map((command) => command.deviceId),
-      commands.map((command) => command.correlationId),
-    ],
-  );
+  // A device that was reached stays counted as sent.
+  await restartDevices(tx, tenantId, rolloutId, isRetry ? 'scheduled' : 'sent', isRetry, commands);
   await enqueueRolloutCommands(tx, tenantId, rolloutId, 'ota_start', startParams(state, package_), commands);
 }

@@ -5,9 +5,13 @@ import type { FleetChange, FleetFacts, MembershipListener } from '../../../devic
 import { notifyChanged } from '../../../control/changes.ts';
 import type { Clock } from '../../../platform/clock.ts';
 import type { Transaction } from '../../../platform/database/database.ts';
-import { profileRolloutsLock } from '../../../platform/database/advisory-locks.ts';
 import { finishRolloutCommands } from '../../commands/commands.ts';
-import { dropAssignments, listOverrideTypes, unassign, unassignFormerProfiles } from '../assignments/assignments.ts';
+import {
+  dropAssignments,
+  listOverrideTypes,
+  unassign,
+  unassignFormerProfiles,
+} from '../assignments/assignment-store.ts';
 import { isCovered, rank } from './cohort.ts';
 import {
   departure,
@@ -17,19 +21,26 @@ import {
   type Membership,
   type Standing,
 } from './membership-change.ts';
-import { findPackage, type PackageRow } from '../packages/package-store.ts';
-import type { Phase } from './progress.ts';
-import { markLeft, removeRolloutDevices, type RolloutDeviceRow } from './rollout-devices.ts';
+import { findPackage } from '../packages/package-store.ts';
+import {
+  addEligible,
+  findConcerned,
+  listRunningPackages,
+  listSignedOnly,
+  shareProfiles,
+  type FoundRollout,
+} from './membership-store.ts';
+import {
+  markLeft,
+  readDeparted,
+  readRows,
+  removeRolloutDevices,
+  type RolloutDeviceRow,
+} from './rollout-device-store.ts';
 import { countRemoval, holdForSignature, isRunning, pauseIfExceeded, type RolloutState } from './rollout-state.ts';
 import { lockRollouts, saveRollout } from './rollout-store.ts';
-import { enroll, placeOf, targetOf, type Departed } from './scheduling.ts';
-import { isSigned, lacksSignature, type SignedRow } from '../packages/signature.ts';
-
-/** A rollout that a change may concern, with the key under which the operator knows it. */
-interface FoundRollout extends Membership {
-  readonly namespace: string;
-  readonly name: string;
-}
+import { enroll, placeOf, type Departed } from './scheduling.ts';
+import { isSigned, lacksSignature } from '../packages/signature.ts';
 
 interface StandingChange {
   readonly before?: Standing | undefined;
@@ -92,12 +103,7 @@ export class RolloutMembership implements MembershipListener {
     policy: { readonly requireSignature: boolean },
   ): Promise<void> {
     await shareProfiles(tx, tenantId, [profileId]);
-    const { rows } = await tx.query<SignedRow & { rollout_id: string }>(
-      `SELECT r.rollout_id, p.signature, p.sha256, p.checksum_verified, t.trusted_signing_keys
-       FROM ota_rollouts r JOIN ota_packages p USING (tenant_id, package_id) JOIN tenants t USING (tenant_id)
-       WHERE r.tenant_id = $1 AND r.profile_id = $2 AND r.phase <> 'completed'`,
-      [tenantId, profileId],
-    );
+    const rows = await listRunningPackages(tx, tenantId, profileId);
     if (rows.length === 0) return;
     const packages = new Map(rows.map((row) => [row.rollout_id, row]));
     for (const state of await lockRollouts(tx, tenantId, [...packages.keys()])) {
@@ -112,14 +118,7 @@ export class RolloutMembership implements MembershipListener {
 
   /** Pauses active rollouts whose package is no longer signed by a trusted key although their profile requires it. */
   async signingKeysChanged(tx: Transaction, tenantId: string): Promise<void> {
-    const { rows } = await tx.query<SignedRow & { rollout_id: string }>(
-      `SELECT r.rollout_id, p.signature, p.sha256, p.checksum_verified, t.trusted_signing_keys
-       FROM ota_rollouts r JOIN ota_packages p USING (tenant_id, package_id) JOIN tenants t USING (tenant_id)
-         JOIN profiles f ON f.tenant_id = r.tenant_id AND f.profile_id = r.profile_id
-       WHERE r.tenant_id = $1 AND r.phase = 'active'
-         AND (f.document->'ota_policy'->>'require_signature')::boolean`,
-      [tenantId],
-    );
+    const rows = await listSignedOnly(tx, tenantId);
     const unsigned = rows.filter((row) => !isSigned(row)).map((row) => row.rollout_id);
     if (unsigned.length === 0) return;
     for (const state of await lockRollouts(tx, tenantId, unsigned)) {
@@ -237,93 +236,15 @@ async function writeOut(tx: Transaction, state: RolloutState, leaving: readonly 
  */
 export async function takeOutDeparted(tx: Transaction, state: RolloutState, departed: Departed): Promise<void> {
   if (departed.size === 0) return;
-  const { rows } = await tx.query<RolloutDeviceRow & { lives: boolean }>(
-    `SELECT m.*, EXISTS (SELECT FROM devices d
-         WHERE d.tenant_id = m.tenant_id AND d.device_id = m.device_id AND d.deleted_at IS NULL) AS lives
-     FROM ota_rollout_devices m WHERE m.tenant_id = $1 AND m.rollout_id = $2 AND m.device_id = ANY($3::uuid[])`,
-    [state.tenantId, state.rolloutId, [...departed.keys()]],
-  );
-  const why = (row: { device_id: string; lives: boolean }): Departure => {
+  const { tenantId, rolloutId } = state;
+  const rows = await readDeparted(tx, tenantId, rolloutId, [...departed.keys()]);
+  const why = (row: (typeof rows)[number]): Departure => {
     if (departed.get(row.device_id) === 'overridden') return 'overridden';
-    return row.lives ? 'moved' : 'deleted';
+    return row.exists ? 'moved' : 'deleted';
   };
   const leaving = rows.map((row) => ({ row, why: why(row) }));
   countOut(state, leaving);
   await writeOut(tx, state, leaving);
-}
-
-type ConcernedRow = Pick<PackageRow, 'package_id' | 'type' | 'version' | 'compatibility'> & {
-  rollout_id: string;
-  namespace: string;
-  name: string;
-  profile_id: string;
-  profile_type: string;
-  phase: Phase;
-};
-
-/**
- * The rollouts that have not completed and that the changed devices are in or may come into. Asks for everything before it
- * awaits anything, so that the question travels with what the caller asks at the same time.
- */
-async function findConcerned(
-  tx: Transaction,
-  tenantId: string,
-  changes: readonly FleetChange[],
-): Promise<Map<string, FoundRollout>> {
-  const profileIds = [
-    ...new Set(changes.flatMap(({ before, after }) => [before?.profileId ?? [], after?.profileId ?? []].flat())),
-  ].sort();
-  const existing = changes.flatMap(({ before }) => before?.deviceId ?? []);
-  if (profileIds.length === 0 && existing.length === 0) return new Map();
-  const columns = `r.rollout_id, r.namespace, r.name, r.profile_id, r.phase, p.package_id, p.type, p.version, p.compatibility,
-    coalesce(f.document->>'type', '') AS profile_type`;
-  const joins = `JOIN ota_packages p ON p.tenant_id = r.tenant_id AND p.package_id = r.package_id
-    LEFT JOIN profiles f ON f.tenant_id = r.tenant_id AND f.profile_id = r.profile_id`;
-  // First, so that the questions see what a creation that was under way has come to.
-  const shared = shareProfiles(tx, tenantId, profileIds);
-  const questions = [
-    tx.query<ConcernedRow>(
-      `SELECT ${columns} FROM ota_rollouts r ${joins}
-       WHERE r.tenant_id = $1 AND r.profile_id = ANY($2::uuid[]) AND r.phase <> 'completed'`,
-      [tenantId, profileIds],
-    ),
-  ];
-  if (existing.length > 0) {
-    // A device that is on its way back stays a member with another profile too.
-    questions.push(
-      tx.query<ConcernedRow>(
-        `SELECT ${columns} FROM ota_rollout_devices m
-         JOIN ota_rollouts r ON r.tenant_id = m.tenant_id AND r.rollout_id = m.rollout_id ${joins}
-         WHERE m.tenant_id = $1 AND m.device_id = ANY($2::uuid[]) AND NOT m.has_left AND r.phase <> 'completed'`,
-        [tenantId, existing],
-      ),
-    );
-  }
-  const [, ...answers] = await Promise.all([shared, ...questions]);
-  return new Map(
-    answers
-      .flatMap(({ rows }) => rows)
-      .map((row) => [
-        row.rollout_id,
-        {
-          profileId: row.profile_id,
-          profileType: row.profile_type,
-          packageType: row.type,
-          target: targetOf(row),
-          phase: row.phase,
-          namespace: row.namespace,
-          name: row.name,
-        },
-      ]),
-  );
-}
-
-/** Keeps rollouts of these profiles from being created until the transaction ends. The ids are sorted. */
-async function shareProfiles(tx: Transaction, tenantId: string, profileIds: readonly string[]): Promise<void> {
-  if (profileIds.length === 0) return;
-  await tx.query(`SELECT pg_advisory_xact_lock_shared(hashtextextended(key, 0)) FROM unnest($1::text[]) AS k (key)`, [
-    profileIds.map((profileId) => profileRolloutsLock(tenantId, profileId)),
-  ]);
 }
 
 /**
@@ -342,39 +263,7 @@ async function addNewcomers(
     return { rolloutId, count: eligible.length, first: ranks.sort((left, right) => Buffer.compare(left, right))[0] };
   });
   await Promise.all([
-    tx.query(
-      `WITH held AS (
-         SELECT rollout_id FROM ota_rollouts
-         WHERE tenant_id = $1 AND rollout_id = ANY($2::uuid[]) AND phase <> 'completed' ORDER BY rollout_id FOR UPDATE
-       )
-       UPDATE ota_rollouts r SET eligible = r.eligible + a.count,
-         scheduling_due = r.scheduling_due OR coalesce(a.first <= r.covered_rank, false),
-         revision = r.revision + 1, updated_at = now()
-       FROM unnest($2::uuid[], $3::int4[], $4::bytea[]) AS a (rollout_id, count, first) JOIN held USING (rollout_id)
-       WHERE r.tenant_id = $1 AND r.rollout_id = a.rollout_id`,
-      [
-        tenantId,
-        additions.map(({ rolloutId }) => rolloutId),
-        additions.map(({ count }) => count),
-        additions.map(({ first }) => first),
-      ],
-    ),
+    addEligible(tx, tenantId, additions),
     ...rollouts.map(([, { namespace, name }]) => notifyChanged(tx, 'OtaRollout', tenantId, namespace, name)),
   ]);
-}
-
-/** The rows of these devices, also of those that have left, by rollout and device. */
-async function readRows(
-  tx: Transaction,
-  tenantId: string,
-  rolloutIds: readonly string[],
-  deviceIds: readonly string[],
-): Promise<Map<string, Map<string, RolloutDeviceRow>>> {
-  const { rows } = await tx.query<RolloutDeviceRow & { rollout_id: string }>(
-    `SELECT * FROM ota_rollout_devices
-     WHERE tenant_id = $1 AND rollout_id = ANY($2::uuid[]) AND device_id = ANY($3::uuid[])`,
-    [tenantId, rolloutIds, deviceIds],
-  );
-  const found = Map.groupBy(rows, (row) => row.rollout_id);
-  return new Map([...found].map(([id, ofOne]) => [id, new Map(ofOne.map((row) => [row.device_id, row]))]));
 }

@@ -5,6 +5,7 @@ import type { OtaRolloutObservedSchema } from '@kellet/proto/es/kellet/control/v
 import { Rollout_Outcome, Rollout_PauseReason, Rollout_Status, RolloutSchema } from '@kellet/proto/es/kellet/v1/ota_pb';
 import type { Transaction } from '../../../platform/database/database.ts';
 import { failurePercent, type PauseReason } from './progress.ts';
+import { nextDeadline } from './rollout-device-store.ts';
 import {
   coveredNow,
   describe,
@@ -25,24 +26,14 @@ const countsOf = (state: RolloutState) => ({
   removed: state.removed,
 });
 
-/** When the first of a rollout's running devices times out: an early entry of the index by deadline. */
-export async function nextDeadline(tx: Transaction, state: RolloutState): Promise<Date | undefined> {
-  const { rows } = await tx.query<{ deadline_at: Date }>(
-    `SELECT deadline_at FROM ota_rollout_devices
-     WHERE tenant_id = $1 AND rollout_id = $2 AND deadline_at IS NOT NULL
-       AND state IN ('scheduled', 'sent', 'downloading') ORDER BY deadline_at LIMIT 1`,
-    [state.tenantId, state.rolloutId],
-  );
-  return rows[0]?.deadline_at;
-}
-
 /** Everything the operator decides on (control.proto). Reads what the row does not hold: the next timeout. */
 export async function observe(
   tx: Transaction,
   state: RolloutState,
   now: Date,
 ): Promise<MessageInitShape<typeof OtaRolloutObservedSchema>> {
-  const nextTimeoutAt = state.phase === 'completed' ? undefined : await nextDeadline(tx, state);
+  const nextTimeoutAt =
+    state.phase === 'completed' ? undefined : await nextDeadline(tx, state.tenantId, state.rolloutId);
   const covered = coveredNow(state);
   return {
     phase: state.phase,

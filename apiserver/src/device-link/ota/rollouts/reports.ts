@@ -11,10 +11,10 @@ import type { Database, Transaction } from '../../../platform/database/database.
 import { invalidArgument, notFound } from '../../../platform/errors.ts';
 import { retryConflicts } from '../../../platform/database/retry-conflicts.ts';
 import { finishRolloutCommands, keptError } from '../../commands/commands.ts';
-import { listAssignments } from '../assignments/assignments.ts';
+import { listAssignments } from '../assignments/assignment-store.ts';
 import { findPackageEver } from '../packages/package-store.ts';
 import { mayMove, reportedState, stateOnWayBack } from './progress.ts';
-import { findRolloutDevice, knownDevices, updateRolloutDevice, type RolloutDeviceRow } from './rollout-devices.ts';
+import { findRolloutDevice, knownDevices, updateRolloutDevice, type RolloutDeviceRow } from './rollout-device-store.ts';
 import {
   countMove,
   countReturn,
@@ -24,7 +24,7 @@ import {
   type DeviceState,
   type RolloutState,
 } from './rollout-state.ts';
-import { getRollout, lockRollout, saveRollout } from './rollout-store.ts';
+import { getRollout, lockRollout, saveIfChanged, snapshot } from './rollout-store.ts';
 import { placeOf } from './scheduling.ts';
 
 type ReportAnswer = MessageInitShape<typeof ReportOtaResponseSchema>;
@@ -112,7 +112,7 @@ export class Reports {
           ? await findPackageEver(tx, tenantId, state.rollbackPackageId)
           : back;
       const answers: (ReportAnswer | Error)[] = [];
-      const revision = snapshot(state);
+      const before = snapshot(state);
       for (const { deviceId, report } of batch) {
         const device = await findRolloutDevice(tx, tenantId, rolloutId, deviceId);
         if (!device) {
@@ -123,7 +123,7 @@ export class Reports {
         answers.push({ deviceId, rolloutId, state: RolloutDevice_State[next] });
       }
       const event = pauseIfExceeded(state, new Date(this.clock.now()));
-      if (snapshot(state) !== revision) await saveRollout(tx, state, this.clock, event);
+      await saveIfChanged(tx, state, before, this.clock, event);
       return answers;
     };
     return retryConflicts(() => this.database.tenant(tenantId, work));
@@ -231,16 +231,3 @@ function versionsOf(
     }),
   );
 }
-
-/** Returns the parts of a rollout that a report can change, to detect whether it did. */
-const snapshot = (state: RolloutState): string =>
-  [
-    state.sent,
-    state.succeeded,
-    state.failed,
-    state.timedOut,
-    state.stageFailed,
-    state.rollbackPending,
-    state.pauseConditions.length,
-    state.lastTerminalAt?.getTime(),
-  ].join();

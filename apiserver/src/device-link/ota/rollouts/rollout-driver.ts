@@ -11,11 +11,11 @@ import type { Database, Transaction } from '../../../platform/database/database.
 import { retryConflicts } from '../../../platform/database/retry-conflicts.ts';
 import { finishRolloutCommands } from '../../commands/commands.ts';
 import { beginAttempt } from './attempts.ts';
-import { nextDeadline, observe } from './observed.ts';
+import { observe } from './observed.ts';
 import { findPackage } from '../packages/package-store.ts';
 import { maxAttempts } from './policy.ts';
-import type { RolloutApplier } from './rollout-applier.ts';
-import { listOverdueDevices, updateRolloutDevice, type RolloutDeviceRow } from './rollout-devices.ts';
+import { reviewFleet } from './fleet-review.ts';
+import { listOverdueDevices, markTimedOut, nextDeadline } from './rollout-device-store.ts';
 import {
   addPauseCondition,
   allSucceeded,
@@ -37,13 +37,11 @@ type Action = AdvanceRolloutRequest['action'];
 export class RolloutDriver implements RolloutDriverContract {
   private readonly database: Database;
   private readonly profiles: TransactionalProfileReader;
-  private readonly applier: RolloutApplier;
   private readonly clock: Clock;
 
-  constructor(database: Database, profiles: TransactionalProfileReader, applier: RolloutApplier, clock: Clock) {
+  constructor(database: Database, profiles: TransactionalProfileReader, clock: Clock) {
     this.database = database;
     this.profiles = profiles;
-    this.applier = applier;
     this.clock = clock;
   }
 
@@ -72,7 +70,7 @@ export class RolloutDriver implements RolloutDriverContract {
     switch (action.case) {
       case 'scheduleDevices': {
         if (state.phase !== 'active') return false;
-        await this.applier.scheduleOnce(tx, state, profile);
+        await reviewFleet(tx, state, profile, this.clock);
         return true;
       }
       case 'beginStep': {
@@ -82,7 +80,7 @@ export class RolloutDriver implements RolloutDriverContract {
         if (state.spec.steps[stepIndex]!.approval && state.approvedStepIndex < stepIndex) return false;
         beginStep(state, stepIndex);
         await saveRollout(tx, state, this.clock);
-        await this.applier.scheduleOnce(tx, state, profile);
+        await reviewFleet(tx, state, profile, this.clock);
         return true;
       }
       case 'requestApproval': {
@@ -95,14 +93,14 @@ export class RolloutDriver implements RolloutDriverContract {
       }
       case 'complete': {
         // Completion is for good: the fleet is looked over once more, in case a process of an earlier release has changed it.
-        await this.applier.scheduleOnce(tx, state, profile);
+        await reviewFleet(tx, state, profile, this.clock);
         if (state.phase !== 'active' || !allSucceeded(state) || pendingDevices(state) > 0) return false;
         await saveRollout(tx, state, this.clock, complete(state, 'succeeded'));
         return true;
       }
       case 'finishRollback': {
         // Every device on its way back has a deadline until it has reported or timed out.
-        if (state.phase !== 'rolling_back' || (await nextDeadline(tx, state))) return false;
+        if (state.phase !== 'rolling_back' || (await nextDeadline(tx, state.tenantId, state.rolloutId))) return false;
         state.rollbackPending = 0;
         await saveRollout(tx, state, this.clock, complete(state, 'rolled_back'));
         return true;
@@ -128,22 +126,24 @@ export class RolloutDriver implements RolloutDriverContract {
     if (overdue.length === 0) return false;
     const attempts = maxAttempts(state.spec, profile.otaPolicy);
     const package_ = await findPackage(tx, state.tenantId, state.packageId);
-    const again: RolloutDeviceRow[] = [];
-    for (const device of overdue) {
-      if (package_ && !device.rolling_back && device.attempts < attempts && state.phase === 'active') {
-        again.push(device);
-        continue;
-      }
+    const hasAttempts = (device: (typeof overdue)[number]): boolean =>
+      package_ !== undefined && !device.rolling_back && device.attempts < attempts && state.phase === 'active';
+    const again = overdue.filter(hasAttempts);
+    const lost = overdue.filter((device) => !hasAttempts(device));
+    for (const device of lost) {
       if (device.rolling_back) countReturn(state, device.state);
       else countMove(state, device.state, 'timed_out', placeOf(state, device), now);
-      await updateRolloutDevice(tx, state.tenantId, state.rolloutId, device.device_id, {
-        state: 'timed_out',
-        deadlineAt: null,
-        error: `no report after ${device.attempts} attempts`,
-      });
-      // While a way back is undelivered its command stays: an offline device still finds it when it returns.
-      if (!device.rolling_back) await finishRolloutCommands(tx, state.tenantId, [device.correlation_id], 'expired');
     }
+    const { tenantId, rolloutId } = state;
+    await markTimedOut(
+      tx,
+      tenantId,
+      rolloutId,
+      lost.map((device) => device.device_id),
+    );
+    // A rollback that is not delivered keeps its command: an offline device still gets it when it returns.
+    const ended = lost.flatMap((device) => (device.rolling_back ? [] : [device.correlation_id]));
+    await finishRolloutCommands(tx, tenantId, ended, 'expired');
     if (package_) await beginAttempt(tx, state, package_, again, 'timeout', now);
     await saveRollout(tx, state, this.clock, pauseIfExceeded(state, now));
     return true;

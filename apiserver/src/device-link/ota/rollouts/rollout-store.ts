@@ -1,103 +1,89 @@
 // Rows of rollouts: locked, changed as a whole and saved as a whole, so that there is one way in which a rollout changes.
-import { fromJson, toJson } from '@bufbuild/protobuf';
+import { fromJson, toJson, type JsonValue } from '@bufbuild/protobuf';
 import { OtaRolloutSpecSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import { notifyChanged } from '../../../control/changes.ts';
 import type { Clock } from '../../../platform/clock.ts';
 import type { Transaction } from '../../../platform/database/database.ts';
+import { profileRolloutsLock } from '../../../platform/database/advisory-locks.ts';
 import { notFound } from '../../../platform/errors.ts';
 import { isId } from '../../../platform/ids.ts';
 import { enqueue } from '../../../platform/events/outbox.ts';
 import { wakeRollout } from '../../commands/commands.ts';
-import type { PauseCondition, Phase } from './progress.ts';
+import type { Phase } from './progress.ts';
 import type { RolloutEvent, RolloutState } from './rollout-state.ts';
 
-interface RolloutRow {
-  tenant_id: string;
-  rollout_id: string;
-  name: string;
-  namespace: string;
-  display_name: string;
-  package_id: string;
-  profile_id: string;
-  rollback_package_id: string | null;
-  spec: Record<string, never>;
-  phase: Phase;
-  outcome: RolloutState['outcome'];
-  pause_conditions: PauseCondition[];
-  expanded_to_percent: number;
-  acknowledged_failures: number;
-  acknowledged_scheduled: number;
-  rollback_requested_at: Date | null;
-  rollback_requested_by: string;
-  step_index: number;
-  approved_step_index: number;
-  eligible: number;
-  scheduled_initially: number;
-  scheduled: number;
-  sent: number;
-  succeeded: number;
-  failed: number;
-  timed_out: number;
-  skipped: number;
-  removed: number;
-  stage_scheduled: number;
-  stage_failed: number;
-  last_terminal_at: Date | null;
-  next_send_at: Date | null;
-  next_hand_out_at: Date | null;
-  rollback_pending: number;
-  scheduling_due: boolean;
-  covered_count: number;
-  covered_rank: Buffer | null;
-  revision: bigint;
-  created_at: Date;
-  updated_at: Date;
-}
+/** The columns of what never changes after the insertion, and of what the store itself changes. */
+const fixedColumns = {
+  tenantId: 'tenant_id',
+  rolloutId: 'rollout_id',
+  name: 'name',
+  namespace: 'namespace',
+  displayName: 'display_name',
+  packageId: 'package_id',
+  profileId: 'profile_id',
+  revision: 'revision',
+  createdAt: 'created_at',
+  updatedAt: 'updated_at',
+} as const;
+
+/** The columns that saveRollout writes. A field that is missing here does not compile. */
+const savedColumns: Readonly<Record<Exclude<keyof RolloutState, keyof typeof fixedColumns>, string>> = {
+  rollbackPackageId: 'rollback_package_id',
+  spec: 'spec',
+  phase: 'phase',
+  outcome: 'outcome',
+  pauseConditions: 'pause_conditions',
+  expandedToPercent: 'expanded_to_percent',
+  acknowledgedFailures: 'acknowledged_failures',
+  acknowledgedScheduled: 'acknowledged_scheduled',
+  rollbackRequestedAt: 'rollback_requested_at',
+  rollbackRequestedBy: 'rollback_requested_by',
+  stepIndex: 'step_index',
+  approvedStepIndex: 'approved_step_index',
+  eligible: 'eligible',
+  scheduledInitially: 'scheduled_initially',
+  scheduled: 'scheduled',
+  sent: 'sent',
+  succeeded: 'succeeded',
+  failed: 'failed',
+  timedOut: 'timed_out',
+  skipped: 'skipped',
+  removed: 'removed',
+  stageScheduled: 'stage_scheduled',
+  stageFailed: 'stage_failed',
+  lastTerminalAt: 'last_terminal_at',
+  nextSendAt: 'next_send_at',
+  nextHandOutAt: 'next_hand_out_at',
+  rollbackPending: 'rollback_pending',
+  schedulingDue: 'scheduling_due',
+  coveredCount: 'covered_count',
+  coveredRank: 'covered_rank',
+};
+
+const savedList = Object.values(savedColumns).join(', ');
+
+type RolloutRow = Record<string, unknown> & { spec: JsonValue };
 
 function toState(row: RolloutRow): RolloutState {
-  return {
-    tenantId: row.tenant_id,
-    rolloutId: row.rollout_id,
-    name: row.name,
-    namespace: row.namespace,
-    displayName: row.display_name,
-    packageId: row.package_id,
-    profileId: row.profile_id,
-    rollbackPackageId: row.rollback_package_id ?? undefined,
-    spec: fromJson(OtaRolloutSpecSchema, row.spec, { ignoreUnknownFields: true }),
-    phase: row.phase,
-    outcome: row.outcome,
-    pauseConditions: row.pause_conditions,
-    expandedToPercent: row.expanded_to_percent,
-    acknowledgedFailures: row.acknowledged_failures,
-    acknowledgedScheduled: row.acknowledged_scheduled,
-    rollbackRequestedAt: row.rollback_requested_at ?? undefined,
-    rollbackRequestedBy: row.rollback_requested_by,
-    stepIndex: row.step_index,
-    approvedStepIndex: row.approved_step_index,
-    eligible: row.eligible,
-    scheduledInitially: row.scheduled_initially,
-    scheduled: row.scheduled,
-    sent: row.sent,
-    succeeded: row.succeeded,
-    failed: row.failed,
-    timedOut: row.timed_out,
-    skipped: row.skipped,
-    removed: row.removed,
-    stageScheduled: row.stage_scheduled,
-    stageFailed: row.stage_failed,
-    lastTerminalAt: row.last_terminal_at ?? undefined,
-    nextSendAt: row.next_send_at ?? undefined,
-    nextHandOutAt: row.next_hand_out_at ?? undefined,
-    rollbackPending: row.rollback_pending,
-    schedulingDue: row.scheduling_due,
-    coveredCount: row.covered_count,
-    coveredRank: row.covered_rank ?? undefined,
-    revision: row.revision,
-    createdAt: row.created_at,
-    updatedAt: row.updated_at,
-  };
+  const fields = Object.entries({ ...fixedColumns, ...savedColumns }).map(([field, column]) => [
+    field,
+    row[column] ?? undefined,
+  ]);
+  const state = Object.fromEntries(fields) as unknown as RolloutState;
+  state.spec = fromJson(OtaRolloutSpecSchema, row.spec, { ignoreUnknownFields: true });
+  return state;
 }
+
+/** Returns the saved columns as JSON, which is written at once and tells whether a rollout has changed. */
+export const snapshot = (state: RolloutState): string =>
+  JSON.stringify({
+    ...Object.fromEntries(
+      Object.entries(savedColumns).map(([field, column]) => [column, state[field as keyof RolloutState]]),
+    ),
+    spec: toJson(OtaRolloutSpecSchema, state.spec),
+    // The text form of bytea.
+    covered_rank: state.coveredRank && `\\x${state.coveredRank.toString('hex')}`,
+  });
 
 /** A rollout without its lock, or undefined. */
 export async function findRollout(
@@ -107,7 +93,7 @@ export async function findRollout(
   lock: '' | 'FOR UPDATE' = '',
 ): Promise<RolloutState | undefined> {
   if (!isId(rolloutId)) return undefined;
-  const { rows } = await tx.query<RolloutRow & Record<string, unknown>>(
+  const { rows } = await tx.query<RolloutRow>(
     `SELECT * FROM ota_rollouts WHERE tenant_id = $1 AND rollout_id = $2 ${lock}`,
     [tenantId, rolloutId],
   );
@@ -137,7 +123,7 @@ export async function lockRollouts(
   tenantId: string,
   rolloutIds: readonly string[],
 ): Promise<RolloutState[]> {
-  const { rows } = await tx.query<RolloutRow & Record<string, unknown>>(
+  const { rows } = await tx.query<RolloutRow>(
     `SELECT * FROM ota_rollouts WHERE tenant_id = $1 AND rollout_id = ANY($2::uuid[]) AND phase <> 'completed'
      ORDER BY rollout_id FOR UPDATE`,
     [tenantId, rolloutIds],
@@ -153,7 +139,7 @@ export async function listRollouts(
   after: string | undefined,
   size: number,
 ): Promise<RolloutState[]> {
-  const { rows } = await tx.query<RolloutRow & Record<string, unknown>>(
+  const { rows } = await tx.query<RolloutRow>(
     `SELECT * FROM ota_rollouts
      WHERE tenant_id = $1
        AND ($2::text IS NULL OR phase = $2)
@@ -184,68 +170,85 @@ export async function otherRunningRollout(
   return rows[0]?.display_name;
 }
 
-/** Inserts a new rollout. */
+/** Inserts a new rollout and returns it, locked as by `lockRollout`. */
 export async function insertRollout(
   tx: Transaction,
-  rollout: {
-    tenantId: string;
-    rolloutId: string;
-    name: string;
-    namespace: string;
-    displayName: string;
-    packageId: string;
-    profileId: string;
-    rollbackPackageId: string | undefined;
-    phase: Phase;
-    spec: RolloutState['spec'];
-  },
-): Promise<void> {
-  await tx.query(
+  rollout: Pick<RolloutState, keyof RolloutIdentity | 'rollbackPackageId' | 'phase' | 'spec'>,
+): Promise<RolloutState> {
+  const { rows } = await tx.query<RolloutRow>(
     `INSERT INTO ota_rollouts
        (tenant_id, rollout_id, name, namespace, display_name, package_id, profile_id, rollback_package_id, phase, spec)
-     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`,
-    [
-      rollout.tenantId,
-      rollout.rolloutId,
-      rollout.name,
-      rollout.namespace,
-      rollout.displayName,
-      rollout.packageId,
-      rollout.profileId,
-      rollout.rollbackPackageId,
-      rollout.phase,
-      toJson(OtaRolloutSpecSchema, rollout.spec),
-    ],
+     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) RETURNING *`,
+    [...identityOf(rollout), rollout.rollbackPackageId, rollout.phase, toJson(OtaRolloutSpecSchema, rollout.spec)],
   );
+  return toState(rows[0]!);
 }
 
-/** Writes what names a rollout, when it differs. */
-export async function updateIdentity(
-  tx: Transaction,
-  rollout: Pick<
-    RolloutState,
-    'tenantId' | 'rolloutId' | 'name' | 'namespace' | 'displayName' | 'packageId' | 'profileId'
-  >,
-): Promise<void> {
+/** What names a rollout. */
+export type RolloutIdentity = Pick<
+  RolloutState,
+  'tenantId' | 'rolloutId' | 'name' | 'namespace' | 'displayName' | 'packageId' | 'profileId'
+>;
+
+const identityOf = (rollout: RolloutIdentity): string[] => [
+  rollout.tenantId,
+  rollout.rolloutId,
+  rollout.name,
+  rollout.namespace,
+  rollout.displayName,
+  rollout.packageId,
+  rollout.profileId,
+];
+
+/** Restores what names a rollout, if it exists and someone has changed that. */
+export async function restoreIdentity(tx: Transaction, rollout: RolloutIdentity): Promise<void> {
   await tx.query(
     `UPDATE ota_rollouts SET name = $3, namespace = $4, display_name = $5, package_id = $6, profile_id = $7
      WHERE tenant_id = $1 AND rollout_id = $2
        AND (name, namespace, display_name, package_id, profile_id) IS DISTINCT FROM ($3, $4, $5, $6::uuid, $7::uuid)`,
-    [
-      rollout.tenantId,
-      rollout.rolloutId,
-      rollout.name,
-      rollout.namespace,
-      rollout.displayName,
-      rollout.packageId,
-      rollout.profileId,
-    ],
+    identityOf(rollout),
   );
 }
 
+/** Returns the ids of the rollouts of a custom resource that have not completed. */
+export async function listRunningOf(
+  tx: Transaction,
+  { tenantId, namespace, name }: Pick<RolloutIdentity, 'tenantId' | 'namespace' | 'name'>,
+): Promise<string[]> {
+  const { rows } = await tx.query<{ rollout_id: string }>(
+    `SELECT rollout_id FROM ota_rollouts WHERE tenant_id = $1 AND namespace = $2 AND name = $3 AND phase <> 'completed'`,
+    [tenantId, namespace, name],
+  );
+  return rows.map((row) => row.rollout_id);
+}
+
+/** Counts the rollouts to a profile that have not completed. */
+export async function countRolloutsOfProfile(tx: Transaction, tenantId: string, profileId: string): Promise<number> {
+  const { rows } = await tx.query<{ rollouts: number }>(
+    `SELECT count(*)::int4 AS rollouts FROM ota_rollouts
+     WHERE tenant_id = $1 AND profile_id = $2 AND phase <> 'completed'`,
+    [tenantId, profileId],
+  );
+  return rows[0]!.rollouts;
+}
+
+/** Returns the name of the custom resource of a profile that exists. */
+export async function profileResourceName(tx: Transaction, tenantId: string, profileId: string): Promise<string> {
+  const { rows } = await tx.query<{ resource_name: string }>(
+    `SELECT resource_name FROM profiles WHERE tenant_id = $1 AND profile_id = $2`,
+    [tenantId, profileId],
+  );
+  return rows[0]!.resource_name;
+}
+
+/** Keeps other rollouts of a profile from being created until the transaction ends. */
+export async function lockProfileRollouts(tx: Transaction, tenantId: string, profileId: string): Promise<void> {
+  await tx.query(`SELECT pg_advisory_xact_lock(hashtextextended($1, 0))`, [profileRolloutsLock(tenantId, profileId)]);
+}
+
 /**
- * Saves a changed rollout, raises its revision, tells the operator and puts its events into the outbox. The row is locked by
- * this transaction.
+ * Saves a rollout, raises its revision, notifies the operator and puts its events into the outbox. The row is locked by this
+ * transaction.
  */
 export async function saveRollout(
   tx: Transaction,
@@ -253,57 +256,31 @@ export async function saveRollout(
   clock: Clock,
   ...events: (RolloutEvent | undefined)[]
 ): Promise<void> {
-  const written = tx.query<{ phase_before: Phase }>(
-    `UPDATE ota_rollouts r SET
-       rollback_package_id = $3, spec = $4, phase = $5, outcome = $6, pause_conditions = $7, expanded_to_percent = $8,
-       acknowledged_failures = $9, acknowledged_scheduled = $10, rollback_requested_at = $11, rollback_requested_by = $12,
-       step_index = $13, approved_step_index = $14, eligible = $15, scheduled = $16, sent = $17, succeeded = $18,
-       failed = $19, timed_out = $20, skipped = $21, removed = $22, stage_scheduled = $23, stage_failed = $24,
-       last_terminal_at = $25, next_send_at = $26, scheduled_initially = $27, rollback_pending = $28,
-       scheduling_due = $29, covered_rank = $30, covered_count = $31, next_hand_out_at = $32,
+  const written = tx.query<{ phase_before: Phase; updated_at: Date }>(
+    `UPDATE ota_rollouts r SET (${savedList}) = (SELECT ${savedList} FROM jsonb_populate_record(NULL::ota_rollouts, $3)),
        revision = r.revision + 1, updated_at = now()
      FROM (SELECT phase FROM ota_rollouts WHERE tenant_id = $1 AND rollout_id = $2) AS before
-     WHERE r.tenant_id = $1 AND r.rollout_id = $2 RETURNING before.phase AS phase_before`,
-    [
-      state.tenantId,
-      state.rolloutId,
-      state.rollbackPackageId,
-      toJson(OtaRolloutSpecSchema, state.spec),
-      state.phase,
-      state.outcome,
-      JSON.stringify(state.pauseConditions),
-      state.expandedToPercent,
-      state.acknowledgedFailures,
-      state.acknowledgedScheduled,
-      state.rollbackRequestedAt,
-      state.rollbackRequestedBy,
-      state.stepIndex,
-      state.approvedStepIndex,
-      state.eligible,
-      state.scheduled,
-      state.sent,
-      state.succeeded,
-      state.failed,
-      state.timedOut,
-      state.skipped,
-      state.removed,
-      state.stageScheduled,
-      state.stageFailed,
-      state.lastTerminalAt,
-      state.nextSendAt,
-      state.scheduledInitially,
-      state.rollbackPending,
-      state.schedulingDue,
-      state.coveredRank,
-      state.coveredCount,
-      state.nextHandOutAt,
-    ],
+     WHERE r.tenant_id = $1 AND r.rollout_id = $2 RETURNING before.phase AS phase_before, r.updated_at`,
+    [state.tenantId, state.rolloutId, snapshot(state)],
   );
   state.revision += 1n;
   const notified = notifyChanged(tx, 'OtaRollout', state.tenantId, state.namespace, state.name);
   const published = events.map((event) => event && publishRolloutEvent(tx, state, event, clock));
   const [{ rows }] = await Promise.all([written, notified, ...published]);
-  if (rows[0]?.phase_before !== state.phase) await wakeRollout(tx, state.tenantId, state.rolloutId);
+  const { phase_before: phaseBefore, updated_at: updatedAt } = rows[0]!;
+  state.updatedAt = updatedAt;
+  if (phaseBefore !== state.phase) await wakeRollout(tx, state.tenantId, state.rolloutId);
+}
+
+/** Saves a rollout that differs from its snapshot of before. */
+export async function saveIfChanged(
+  tx: Transaction,
+  state: RolloutState,
+  before: string,
+  clock: Clock,
+  ...events: (RolloutEvent | undefined)[]
+): Promise<void> {
+  if (snapshot(state) !== before) await saveRollout(tx, state, clock, ...events);
 }
 
 /** Has the eligible devices of a package's running rollouts counted anew: it may be installed on others now. */

@@ -97,14 +97,13 @@ describe('rollouts on a database', () => {
       })(),
     );
     applier = new RolloutApplier(test.database, profiles, clock);
-    driver = new RolloutDriver(test.database, profiles, applier, clock);
+    driver = new RolloutDriver(test.database, profiles, clock);
     reports = new Reports(test.database, new RolloutMembership(clock), clock);
     const taking = new Delivery(test.database, profiles, clock);
     delivery = { take: async (tenantId, deviceId) => (await taking.take(tenantId, deviceId)).commands };
     rollouts = new Rollouts({
       database: test.database,
       profiles,
-      applier,
       paging: new Paging(Buffer.alloc(32)),
       clock,
       // Creation through REST is tested on the whole system; nothing here reaches it.

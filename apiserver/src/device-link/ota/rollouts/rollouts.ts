@@ -19,7 +19,6 @@ import {
 import type { OtaRolloutSpec as RolloutManifest } from '@kellet/crds';
 import type { OtaRolloutSpec } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import { refusalError, RefusalError } from '../../../control/applier.ts';
-import { workingCopyId } from '../../../resources/manifest.ts';
 import { resourceName } from '../../../resources/resource-names.ts';
 import type { NewResource, ResourceWriter } from '../../../resources/resource-writer.ts';
 import { checkWindow } from '../../../policies/policies.ts';
@@ -34,13 +33,14 @@ import type { Paging } from '../../../platform/paging.ts';
 import type { CallContext } from '../../../platform/rpc.ts';
 import { windowManifest } from '../../../policies/policy-manifests.ts';
 import { cancelUndelivered, finishRolloutCommands } from '../../commands/commands.ts';
-import { unassign, unassignUndelivered } from '../assignments/assignments.ts';
+import { unassign, unassignUndelivered } from '../assignments/assignment-store.ts';
 import { beginAttempt } from './attempts.ts';
 import { coverage } from './cohort.ts';
 import { toRollout } from './observed.ts';
 import { findPackage, getPackage, packageEverExisted } from '../packages/package-store.ts';
-import type { RolloutApplier } from './rollout-applier.ts';
-import { acknowledgeFailures, listRolloutDevices, updateRolloutDevice } from './rollout-devices.ts';
+import { turnBack } from './rollback.ts';
+import { judgeRollout, wantedRollout } from './rollout-judgement.ts';
+import { acknowledgeFailures, listRolloutDevices, markSkipped } from './rollout-device-store.ts';
 import {
   approve,
   cancel,
@@ -52,7 +52,15 @@ import {
   type RolloutEvent,
   type RolloutState,
 } from './rollout-state.ts';
-import { findRollout, getRollout, listRollouts, lockRollout, saveRollout } from './rollout-store.ts';
+import {
+  findRollout,
+  getRollout,
+  listRollouts,
+  lockRollout,
+  profileResourceName,
+  saveIfChanged,
+  snapshot,
+} from './rollout-store.ts';
 import { placeOf } from './scheduling.ts';
 import { lacksSignature } from '../packages/signature.ts';
 import { rolloutProblem } from './rollout-validation.ts';
@@ -67,7 +75,6 @@ export class Rollouts {
   private readonly database: Database;
   private readonly profiles: TransactionalProfileReader;
   private readonly writer: ResourceWriter;
-  private readonly applier: RolloutApplier;
   private readonly paging: Paging;
   private readonly clock: Clock;
 
@@ -75,14 +82,12 @@ export class Rollouts {
     database: Database;
     profiles: TransactionalProfileReader;
     writer: ResourceWriter;
-    applier: RolloutApplier;
     paging: Paging;
     clock: Clock;
   }) {
     this.database = parts.database;
     this.profiles = parts.profiles;
     this.writer = parts.writer;
-    this.applier = parts.applier;
     this.paging = parts.paging;
     this.clock = parts.clock;
   }
@@ -117,16 +122,13 @@ export class Rollouts {
       const rollback = request.rollbackPackageId
         ? await getPackage(tx, tenantId, request.rollbackPackageId, 'rollback_package_id')
         : undefined;
-      const { rows } = await tx.query<{ resource_name: string }>(
-        `SELECT resource_name FROM profiles WHERE tenant_id = $1 AND profile_id = $2`,
-        [tenantId, profile.profileId],
-      );
+      const profileResource = await profileResourceName(tx, tenantId, profile.profileId);
       // Its record would be adopted, and nothing would be rolled out.
       if (request.name !== '') {
         const id = rolloutId(tenantId, resourceName(request.name), package_.package_id, profile.profileId);
         if (await findRollout(tx, tenantId, id)) throw alreadyExists(`${resourceName(request.name)} already exists`);
       }
-      return { package_, profileResource: rows[0]!.resource_name, rollback };
+      return { package_, profileResource, rollback };
     });
     const spec: RolloutManifest = {
       packageRef: { name: package_.name },
@@ -169,7 +171,7 @@ export class Rollouts {
     const profile = await this.profiles.get(tenantId, request.targetProfileId);
     const { cohort } = await this.database
       .tenant(tenantId, (tx) =>
-        this.applier.judge(tx, tenantId, foreseen.spec.value as OtaRolloutSpec, workingCopyId(foreseen), profile),
+        judgeRollout(tx, wantedRollout(foreseen.meta!, foreseen.spec.value as OtaRolloutSpec), profile),
       )
       .catch((error: unknown) => this.rethrow(error, request, tenantId));
     const eligible = cohort.devices.length;
@@ -288,7 +290,7 @@ export class Rollouts {
       if (state.rollbackPackageId && !(await findPackage(tx, state.tenantId, state.rollbackPackageId))) {
         throw failedPrecondition('the rollback package has been deleted');
       }
-      return this.applier.turnBack(tx, state, context.caller.name, profile);
+      return turnBack(tx, state, context.caller.name, profile, new Date(this.clock.now()));
     });
 
   /** Ends the rollout: nothing that was not delivered leaves any more. */
@@ -333,13 +335,13 @@ export class Rollouts {
       ]);
       for (const device of devices) {
         countMove(state, device.state, 'skipped', placeOf(state, device), new Date(this.clock.now()));
-        await updateRolloutDevice(tx, state.tenantId, state.rolloutId, device.device_id, {
-          state: 'skipped',
-          deadlineAt: null,
-          // Says whether the device stays counted as sent, also one that has reported without a hand-out.
-          attempts: device.state === 'scheduled' ? 0 : Math.max(1, device.attempts),
-        });
       }
+      await markSkipped(
+        tx,
+        state.tenantId,
+        state.rolloutId,
+        devices.map((device) => device.device_id),
+      );
       await finishRolloutCommands(
         tx,
         state.tenantId,
@@ -385,15 +387,13 @@ export class Rollouts {
     const { tenantId } = context;
     const transaction = async (tx: Transaction): Promise<Rollout> => {
       const state = await lockRollout(tx, tenantId, rolloutId);
-      const before = JSON.stringify(state, bigints);
+      const before = snapshot(state);
       const event = await work(tx, state);
-      if (JSON.stringify(state, bigints) !== before) await saveRollout(tx, state, this.clock, event ?? undefined);
-      return toRollout(await getRollout(tx, tenantId, rolloutId));
+      await saveIfChanged(tx, state, before, this.clock, event ?? undefined);
+      return toRollout(state);
     };
     return retryConflicts(() => this.database.tenant(tenantId, transaction)).catch((error: unknown) => {
       throw error instanceof RefusalError ? refusalError('OtaRollout', error) : error;
     });
   }
 }
-
-const bigints = (_key: string, value: unknown): unknown => (typeof value === 'bigint' ? value.toString() : value);

@@ -3,9 +3,10 @@ import type { Transaction } from '../../../platform/database/database.ts';
 import { newId } from '../../../platform/ids.ts';
 import { listFleet } from '../../../device-registry/fleet.ts';
 import { enqueueRolloutCommands } from '../../commands/commands.ts';
-import { assign } from '../assignments/assignments.ts';
+import { assign, listOverridden } from '../assignments/assignment-store.ts';
 import { coverage, exclusion, inCohortOrder, rank, type Exclusion, type FleetDevice, type Target } from './cohort.ts';
 import type { PackageRow } from '../packages/package-store.ts';
+import { enrollDevices, listMembers } from './rollout-device-store.ts';
 import { effectivePercent, type DevicePlace, type RolloutState } from './rollout-state.ts';
 
 /** Devices that one transaction schedules or expires at the most. */
@@ -46,13 +47,8 @@ export async function readCohort(
   rolloutId: string | undefined,
 ): Promise<Cohort> {
   const fleet = await listFleet(tx, tenantId, profile.profileId);
-  const { rows: overrides } = await tx.query<{ device_id: string }>(
-    `SELECT a.device_id FROM ota_assignments a JOIN ota_packages p USING (tenant_id, package_id)
-     WHERE a.tenant_id = $1 AND a.slot = 'override' AND p.type = $2`,
-    [tenantId, package_.type],
-  );
-  const overridden = new Set(overrides.map((row) => row.device_id));
-  const members = rolloutId ? await readMembers(tx, tenantId, rolloutId) : new Set<string>();
+  const overridden = await listOverridden(tx, tenantId, package_.type);
+  const members = rolloutId ? await listMembers(tx, tenantId, rolloutId) : new Set<string>();
   const target = targetOf(package_);
   const devices: FleetDevice[] = [];
   const excluded: Cohort['excluded'] = [];
@@ -75,14 +71,6 @@ export async function readCohort(
   return { devices: inCohortOrder(devices, target.packageId), excluded, departed };
 }
 
-async function readMembers(tx: Transaction, tenantId: string, rolloutId: string): Promise<Set<string>> {
-  const { rows } = await tx.query<{ device_id: string }>(
-    `SELECT device_id FROM ota_rollout_devices WHERE tenant_id = $1 AND rollout_id = $2 AND NOT has_left`,
-    [tenantId, rolloutId],
-  );
-  return new Set(rows.map((row) => row.device_id));
-}
-
 /** Devices that the current percentage covers. */
 export function coveredDevices(state: RolloutState, cohort: Cohort): FleetDevice[] {
   return cohort.devices.slice(0, coverage(cohort.devices.length, effectivePercent(state)));
@@ -90,7 +78,7 @@ export function coveredDevices(state: RolloutState, cohort: Cohort): FleetDevice
 
 /**
  * Schedules the next devices that the percentage covers, at most 500: member rows, commands and assignments. The row of the
- * rollout is locked by the transaction; the caller saves the state. Answers how many are left for another transaction.
+ * rollout is locked by the transaction; the caller saves the state. Returns how many are left for another transaction.
  */
 export async function scheduleDevices(
   tx: Transaction,
@@ -128,38 +116,10 @@ export async function enroll(
 ): Promise<void> {
   const times = sendTimes(state, deviceIds.length, now);
   const commands = deviceIds.map((deviceId, index) => ({ deviceId, correlationId: newId(), notBefore: times[index]! }));
-  await tx.query(
-    `INSERT INTO ota_rollout_devices (tenant_id, rollout_id, device_id, state, stage_percent, correlation_id)
-     SELECT $1, $2, device_id, 'scheduled', $3, correlation_id
-     FROM unnest($4::uuid[], $5::uuid[]) AS d (device_id, correlation_id)
-     -- A device that had left comes back as if it had never been in the rollout.
-     ON CONFLICT (tenant_id, rollout_id, device_id) DO UPDATE SET
-       state = 'scheduled', has_left = false, stage_percent = EXCLUDED.stage_percent, attempts = 0,
-       correlation_id = EXCLUDED.correlation_id, firmware_version = '', error = '', updated_at = now()`,
-    [
-      state.tenantId,
-      state.rolloutId,
-      stageOf(state),
-      commands.map((command) => command.deviceId),
-      commands.map((command) => command.correlationId),
-    ],
-  );
-  await enqueueRolloutCommands(
-    tx,
-    state.tenantId,
-    state.rolloutId,
-    'ota_start',
-    startParams(state, package_),
-    commands,
-  );
-  await assign(
-    tx,
-    state.tenantId,
-    commands.map((command) => command.deviceId),
-    package_.type,
-    package_.package_id,
-    state.rolloutId,
-  );
+  const { tenantId, rolloutId } = state;
+  await enrollDevices(tx, tenantId, rolloutId, stageOf(state), commands);
+  await enqueueRolloutCommands(tx, tenantId, rolloutId, 'ota_start', startParams(state, package_), commands);
+  await assign(tx, tenantId, deviceIds, package_.type, package_.package_id, rolloutId);
   state.scheduled += deviceIds.length;
   state.stageScheduled += deviceIds.length;
 }

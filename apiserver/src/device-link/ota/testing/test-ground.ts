@@ -142,9 +142,9 @@ export async function openGround(): Promise<Ground> {
     membership,
   });
   const applier = new RolloutApplier(database, profiles, clock);
-  const driver = new RolloutDriver(database, profiles, applier, clock);
+  const driver = new RolloutDriver(database, profiles, clock);
   // Creation through REST is tested on the whole system; nothing here reaches it.
-  const rollouts = new Rollouts({ database, profiles, applier, paging, clock, writer: undefined as never });
+  const rollouts = new Rollouts({ database, profiles, paging, clock, writer: undefined as never });
   const reports = new Reports(database, membership, clock);
   const context = internalContext({ ...publicCaller, kind: 'user', tenantId: tenant, name: 'admin@acme.test' });
   const artifact = Buffer.alloc(chunkBytes + 1000, 7);

@@ -1,5 +1,7 @@
 // What each device should run: a rollout's package by type, or a device-level override, which wins (SPEC, OTA, rule 2).
 import type { Transaction } from '../../../platform/database/database.ts';
+import type { PackageRow } from '../packages/package-store.ts';
+import { signaturePolicy } from '../packages/signature-store.ts';
 
 /** A device's assignment, with what of the package decides whether it counts. */
 export interface AssignmentRow {
@@ -41,6 +43,36 @@ export async function listOverrideTypes(
     [tenantId, deviceIds],
   );
   return new Map(rows.map((row) => [row.device_id, row.type]));
+}
+
+/** Returns the devices of the tenant with an assignment of their own of this type. */
+export async function listOverridden(tx: Transaction, tenantId: string, type: 'fw' | 'sw'): Promise<Set<string>> {
+  const { rows } = await tx.query<{ device_id: string }>(
+    `SELECT a.device_id FROM ota_assignments a JOIN ota_packages p USING (tenant_id, package_id)
+     WHERE a.tenant_id = $1 AND a.slot = 'override' AND p.type = $2`,
+    [tenantId, type],
+  );
+  return new Set(rows.map((row) => row.device_id));
+}
+
+/** An assigned package with the policy that decides whether the device may get it. */
+export type AssignedPackage = PackageRow &
+  Pick<AssignmentRow, 'slot' | 'rollout_id'> & { readonly signature_required: boolean };
+
+/** Returns the packages that are assigned to a device and not overridden, its own first. */
+export async function effectivePackages(
+  tx: Transaction,
+  tenantId: string,
+  deviceId: string,
+): Promise<AssignedPackage[]> {
+  const { rows } = await tx.query<AssignedPackage & Record<string, unknown>>(
+    `SELECT p.*, t.trusted_signing_keys, a.slot, a.rollout_id, ${signaturePolicy.column}
+     FROM ota_assignments a JOIN ota_packages p USING (tenant_id, package_id)
+     JOIN devices d ON d.tenant_id = a.tenant_id AND d.device_id = a.device_id ${signaturePolicy.joins}
+     WHERE a.tenant_id = $1 AND a.device_id = $2 ORDER BY a.slot <> 'override', a.created_at DESC`,
+    [tenantId, deviceId],
+  );
+  return effective(rows).filter((row) => row.deleted_at === null);
 }
 
 /** Drops everything that is assigned to devices that are gone. */

@@ -1,0 +1,355 @@
+// Rows of the devices of a rollout.
+import type { Transaction } from '../../../platform/database/database.ts';
+import type { PackageRow } from '../packages/package-store.ts';
+import { isFailure, type DeviceState } from './rollout-state.ts';
+
+/** A device of a rollout. */
+export interface RolloutDeviceRow {
+  readonly device_id: string;
+  readonly state: DeviceState;
+  readonly rolling_back: boolean;
+  readonly stage_percent: number;
+  readonly attempts: number;
+  readonly deadline_at: Date | null;
+  readonly firmware_version: string;
+  readonly progress_percent: number | null;
+  readonly error: string;
+  /** A resume has acknowledged its failure. */
+  readonly acknowledged: boolean;
+  readonly correlation_id: string;
+  /** No longer in the rollout; the row is kept for late reports. */
+  readonly has_left: boolean;
+  readonly updated_at: Date;
+}
+
+type Row = RolloutDeviceRow & Record<string, unknown>;
+
+/** One device of a rollout, or undefined when it is not in it. The rollout's row is locked by the transaction. */
+export async function findRolloutDevice(
+  tx: Transaction,
+  tenantId: string,
+  rolloutId: string,
+  deviceId: string,
+): Promise<RolloutDeviceRow | undefined> {
+  const { rows } = await tx.query<Row>(
+    `SELECT * FROM ota_rollout_devices WHERE tenant_id = $1 AND rollout_id = $2 AND device_id = $3`,
+    [tenantId, rolloutId, deviceId],
+  );
+  return rows[0];
+}
+
+/** Those of the devices that are in the rollout or have been. */
+export async function knownDevices(
+  tx: Transaction,
+  tenantId: string,
+  rolloutId: string,
+  deviceIds: readonly string[],
+): Promise<{ device_id: string; has_left: boolean }[]> {
+  const { rows } = await tx.query<{ device_id: string; has_left: boolean }>(
+    `SELECT device_id, has_left FROM ota_rollout_devices
+     WHERE tenant_id = $1 AND rollout_id = $2 AND device_id = ANY($3::uuid[])`,
+    [tenantId, rolloutId, deviceIds],
+  );
+  return rows;
+}
+
+/** Devices of a rollout in order of their ids, one more than the page; of these states, when any are named. */
+export async function listRolloutDevices(
+  tx: Transaction,
+  tenantId: string,
+  rolloutId: string,
+  filter: { states?: readonly DeviceState[]; deviceIds?: readonly string[] },
+  after: string | undefined,
+  size: number | undefined,
+): Promise<RolloutDeviceRow[]> {
+  const { rows } = await tx.query<Row>(
+    `SELECT * FROM ota_rollout_devices
+     WHERE tenant_id = $1 AND rollout_id = $2
+       AND ($3::text[] IS NULL OR state = ANY($3)) AND ($4::uuid[] IS NULL OR device_id = ANY($4))
+       AND ($5::uuid IS NULL OR device_id > $5)
+     ORDER BY device_id LIMIT $6`,
+    [tenantId, rolloutId, filter.states, filter.deviceIds, after, size === undefined ? null : size + 1],
+  );
+  return rows;
+}
+
+/** Devices of a rollout whose deadline has passed, the longest overdue first. */
+export async function listOverdueDevices(
+  tx: Transaction,
+  tenantId: string,
+  rolloutId: string,
+  now: Date,
+  limit: number,
+): Promise<RolloutDeviceRow[]> {
+  const { rows } = await tx.query<Row>(
+    `SELECT * FROM ota_rollout_devices
+     WHERE tenant_id = $1 AND rollout_id = $2 AND deadline_at <= $3 AND state IN ('scheduled', 'sent', 'downloading')
+     ORDER BY deadline_at LIMIT $4`,
+    [tenantId, rolloutId, now, limit],
+  );
+  return rows;
+}
+
+/** What a report changes on a device's row; what is left out stays. */
+export interface RolloutDeviceChange {
+  readonly state: DeviceState;
+  /** null: no deadline runs. */
+  readonly deadlineAt?: Date | null;
+  readonly firmwareVersion?: string;
+  readonly progressPercent?: number;
+  readonly error?: string;
+}
+
+/** Writes a change to one device's row. */
+export async function updateRolloutDevice(
+  tx: Transaction,
+  tenantId: string,
+  rolloutId: string,
+  deviceId: string,
+  change: RolloutDeviceChange,
+): Promise<void> {
+  const columns = Object.entries({
+    state: change.state,
+    // What fails anew is a new failure.
+    acknowledged: isFailure(change.state) ? undefined : false,
+    deadline_at: change.deadlineAt,
+    firmware_version: change.firmwareVersion,
+    progress_percent: change.progressPercent,
+    error: change.error,
+  }).filter(([, value]) => value !== undefined);
+  await tx.query(
+    `UPDATE ota_rollout_devices SET ${columns.map(([column], index) => `${column} = $${index + 4}`).join(', ')},
+       updated_at = now()
+     WHERE tenant_id = $1 AND rollout_id = $2 AND device_id = $3`,
+    [tenantId, rolloutId, deviceId, ...columns.map(([, value]) => value)],
+  );
+}
+
+/** A device and the command of its next attempt. */
+export interface Attempt {
+  readonly deviceId: string;
+  readonly correlationId: string;
+}
+
+const idsOf = (attempts: readonly Attempt[]): string[] => attempts.map(({ deviceId }) => deviceId);
+const correlationIdsOf = (attempts: readonly Attempt[]): string[] => attempts.map(({ correlationId }) => correlationId);
+
+/** Makes devices members of a rollout. One that had left comes back as if it had never been in it. */
+export async function enrollDevices(
+  tx: Transaction,
+  tenantId: string,
+  rolloutId: string,
+  stagePercent: number,
+  attempts: readonly Attempt[],
+): Promise<void> {
+  await tx.query(
+    `INSERT INTO ota_rollout_devices (tenant_id, rollout_id, device_id, state, stage_percent, correlation_id)
+     SELECT $1, $2, device_id, 'scheduled', $3, correlation_id
+     FROM unnest($4::uuid[], $5::uuid[]) AS d (device_id, correlation_id)
+     ON CONFLICT (tenant_id, rollout_id, device_id) DO UPDATE SET
+       state = 'scheduled', has_left = false, stage_percent = EXCLUDED.stage_percent, attempts = 0,
+       correlation_id = EXCLUDED.correlation_id, firmware_version = '', error = '', updated_at = now()`,
+    [tenantId, rolloutId, stagePercent, idsOf(attempts), correlationIdsOf(attempts)],
+  );
+}
+
+/** Writes another attempt for devices, in this state. A retry also counts the attempts from zero. */
+export async function restartDevices(
+  tx: Transaction,
+  tenantId: string,
+  rolloutId: string,
+  state: DeviceState,
+  isRetry: boolean,
+  attempts: readonly Attempt[],
+): Promise<void> {
+  await tx.query(
+    `UPDATE ota_rollout_devices m SET correlation_id = c.correlation_id, state = $3, acknowledged = false,
+       attempts = CASE WHEN $4::boolean THEN 0 ELSE attempts END, error = '', progress_percent = NULL, deadline_at = NULL,
+       updated_at = now()
+     FROM unnest($5::uuid[], $6::uuid[]) AS c (device_id, correlation_id)
+     WHERE m.tenant_id = $1 AND m.rollout_id = $2 AND m.device_id = c.device_id`,
+    [tenantId, rolloutId, state, isRetry, idsOf(attempts), correlationIdsOf(attempts)],
+  );
+}
+
+/** Puts devices on their way back. */
+export async function sendDevicesBack(
+  tx: Transaction,
+  tenantId: string,
+  rolloutId: string,
+  deadlineAt: Date,
+  attempts: readonly Attempt[],
+): Promise<void> {
+  await tx.query(
+    `UPDATE ota_rollout_devices m SET state = 'scheduled', rolling_back = true, correlation_id = c.correlation_id,
+       attempts = 0, error = '', progress_percent = NULL, deadline_at = $3, updated_at = now()
+     FROM unnest($4::uuid[], $5::uuid[]) AS c (device_id, correlation_id)
+     WHERE m.tenant_id = $1 AND m.rollout_id = $2 AND m.device_id = c.device_id`,
+    [tenantId, rolloutId, deadlineAt, idsOf(attempts), correlationIdsOf(attempts)],
+  );
+}
+
+/**
+ * Marks devices as handed a command: one more attempt, with this deadline. A device that timed out on its way back gets no
+ * deadline, because nothing waits for it.
+ */
+export async function markHandedOut(
+  tx: Transaction,
+  tenantId: string,
+  rolloutId: string,
+  deadlineAt: Date,
+  deviceIds: readonly string[],
+): Promise<void> {
+  await tx.query(
+    `UPDATE ota_rollout_devices SET attempts = attempts + 1, updated_at = now(),
+       deadline_at = CASE WHEN state IN ('scheduled', 'sent', 'downloading') THEN $3::timestamptz END,
+       state = CASE WHEN state = 'scheduled' THEN 'sent' ELSE state END
+     WHERE tenant_id = $1 AND rollout_id = $2 AND device_id = ANY($4)`,
+    [tenantId, rolloutId, deadlineAt, deviceIds],
+  );
+}
+
+/** Marks devices as timed out. */
+export async function markTimedOut(
+  tx: Transaction,
+  tenantId: string,
+  rolloutId: string,
+  deviceIds: readonly string[],
+): Promise<void> {
+  if (deviceIds.length === 0) return;
+  await tx.query(
+    `UPDATE ota_rollout_devices SET state = 'timed_out', deadline_at = NULL,
+       error = 'no report after ' || attempts || ' attempts', updated_at = now()
+     WHERE tenant_id = $1 AND rollout_id = $2 AND device_id = ANY($3::uuid[])`,
+    [tenantId, rolloutId, deviceIds],
+  );
+}
+
+/**
+ * Marks devices as skipped, with an error unless it stays as it is. The attempts then tell whether the device stays counted as
+ * sent, also one that reported without having been handed its command.
+ */
+export async function markSkipped(
+  tx: Transaction,
+  tenantId: string,
+  rolloutId: string,
+  deviceIds: readonly string[],
+  error?: string,
+): Promise<void> {
+  if (deviceIds.length === 0) return;
+  await tx.query(
+    `UPDATE ota_rollout_devices SET state = 'skipped', acknowledged = false, deadline_at = NULL,
+       attempts = CASE WHEN state = 'scheduled' THEN 0 ELSE greatest(1, attempts) END, error = coalesce($4, error),
+       updated_at = now()
+     WHERE tenant_id = $1 AND rollout_id = $2 AND device_id = ANY($3::uuid[])`,
+    [tenantId, rolloutId, deviceIds, error ?? null],
+  );
+}
+
+/** Returns when the first of a rollout's running devices times out: an early entry of the index by deadline. */
+export async function nextDeadline(tx: Transaction, tenantId: string, rolloutId: string): Promise<Date | undefined> {
+  const { rows } = await tx.query<{ deadline_at: Date }>(
+    `SELECT deadline_at FROM ota_rollout_devices
+     WHERE tenant_id = $1 AND rollout_id = $2 AND deadline_at IS NOT NULL
+       AND state IN ('scheduled', 'sent', 'downloading') ORDER BY deadline_at LIMIT 1`,
+    [tenantId, rolloutId],
+  );
+  return rows[0]?.deadline_at;
+}
+
+/** Returns the ids of the devices that are in a rollout. */
+export async function listMembers(tx: Transaction, tenantId: string, rolloutId: string): Promise<Set<string>> {
+  const { rows } = await tx.query<{ device_id: string }>(
+    `SELECT device_id FROM ota_rollout_devices WHERE tenant_id = $1 AND rollout_id = $2 AND NOT has_left`,
+    [tenantId, rolloutId],
+  );
+  return new Set(rows.map((row) => row.device_id));
+}
+
+/** Returns the rows of these devices, also of those that have left, by rollout and device. */
+export async function readRows(
+  tx: Transaction,
+  tenantId: string,
+  rolloutIds: readonly string[],
+  deviceIds: readonly string[],
+): Promise<Map<string, Map<string, RolloutDeviceRow>>> {
+  const { rows } = await tx.query<Row & { rollout_id: string }>(
+    `SELECT * FROM ota_rollout_devices
+     WHERE tenant_id = $1 AND rollout_id = ANY($2::uuid[]) AND device_id = ANY($3::uuid[])`,
+    [tenantId, rolloutIds, deviceIds],
+  );
+  const found = Map.groupBy(rows, (row) => row.rollout_id);
+  return new Map([...found].map(([id, ofOne]) => [id, new Map(ofOne.map((row) => [row.device_id, row]))]));
+}
+
+/** Returns the rows of these devices of a rollout, and whether the device still exists. */
+export async function readDeparted(
+  tx: Transaction,
+  tenantId: string,
+  rolloutId: string,
+  deviceIds: readonly string[],
+): Promise<(RolloutDeviceRow & { exists: boolean })[]> {
+  const { rows } = await tx.query<Row & { exists: boolean }>(
+    `SELECT m.*, EXISTS (SELECT FROM devices d
+         WHERE d.tenant_id = m.tenant_id AND d.device_id = m.device_id AND d.deleted_at IS NULL) AS exists
+     FROM ota_rollout_devices m WHERE m.tenant_id = $1 AND m.rollout_id = $2 AND m.device_id = ANY($3::uuid[])`,
+    [tenantId, rolloutId, deviceIds],
+  );
+  return rows;
+}
+
+/** Returns those of the devices that have reported the version of a package. */
+export async function devicesOnVersion(
+  tx: Transaction,
+  tenantId: string,
+  package_: Pick<PackageRow, 'type' | 'version'> | undefined,
+  deviceIds: readonly string[],
+): Promise<Set<string>> {
+  if (!package_ || deviceIds.length === 0) return new Set();
+  const column = package_.type === 'fw' ? 'firmware_version' : 'software_version';
+  const { rows } = await tx.query<{ device_id: string }>(
+    `SELECT device_id FROM devices WHERE tenant_id = $1 AND device_id = ANY($2::uuid[]) AND ${column} = $3`,
+    [tenantId, deviceIds, package_.version],
+  );
+  return new Set(rows.map((row) => row.device_id));
+}
+
+/** Marks the failures so far as acknowledged (rollout-state.ts, resume). */
+export async function acknowledgeFailures(tx: Transaction, tenantId: string, rolloutId: string): Promise<void> {
+  await tx.query(
+    `UPDATE ota_rollout_devices SET acknowledged = true
+     WHERE tenant_id = $1 AND rollout_id = $2 AND state IN ('failure', 'timed_out') AND NOT acknowledged`,
+    [tenantId, rolloutId],
+  );
+}
+
+/** Deletes the rows of devices that are gone. */
+export async function removeRolloutDevices(
+  tx: Transaction,
+  tenantId: string,
+  rolloutId: string,
+  deviceIds: readonly string[],
+): Promise<void> {
+  if (deviceIds.length === 0) return;
+  await tx.query(
+    `DELETE FROM ota_rollout_devices WHERE tenant_id = $1 AND rollout_id = $2 AND device_id = ANY($3::uuid[])`,
+    [tenantId, rolloutId, deviceIds],
+  );
+}
+
+/** Marks devices as gone from the rollout, though not from the fleet. */
+export async function markLeft(
+  tx: Transaction,
+  tenantId: string,
+  rolloutId: string,
+  deviceIds: readonly string[],
+  error: string,
+): Promise<void> {
+  if (deviceIds.length === 0) return;
+  await tx.query(
+    `UPDATE ota_rollout_devices SET has_left = true, state = 'skipped', rolling_back = false, acknowledged = false,
+       deadline_at = NULL, progress_percent = NULL, error = $4, updated_at = now()
+     WHERE tenant_id = $1 AND rollout_id = $2 AND device_id = ANY($3::uuid[])`,
+    [tenantId, rolloutId, deviceIds, error],
+  );
+}

@@ -1,0 +1,114 @@
+// Judges whether a rollout may begin. A plan and a creation are judged by the same function.
+import type { ObjectMeta, OtaRolloutSpec } from '@kellet/proto/es/kellet/control/v1/control_pb';
+import { RefusalError } from '../../../control/applier.ts';
+import type { Transaction } from '../../../platform/database/database.ts';
+import { namedId, rolloutId } from '../../../platform/ids.ts';
+import type { ProfileFacts } from '../../../policies/profile-reader.ts';
+import { findPackage, type PackageRow } from '../packages/package-store.ts';
+import { lacksSignature } from '../packages/signature.ts';
+import { otherRunningRollout } from './rollout-store.ts';
+import { fleetProblem } from './rollout-validation.ts';
+import { readCohort, type Cohort } from './scheduling.ts';
+
+/** A manifest with the ids that follow from its names. */
+export interface WantedRollout {
+  readonly meta: ObjectMeta;
+  readonly spec: OtaRolloutSpec;
+  readonly id: string;
+  readonly packageId: string;
+  readonly profileId: string;
+  readonly rollbackPackageId: string | undefined;
+}
+
+/** Derives the ids of a manifest. */
+export function wantedRollout(meta: ObjectMeta, spec: OtaRolloutSpec): WantedRollout {
+  const { tenantId, name } = meta;
+  const packageId = namedId(tenantId, 'package', spec.packageName);
+  const profileId = namedId(tenantId, 'profile', spec.profileName);
+  const rollbackPackageId = spec.rollbackPackageName
+    ? namedId(tenantId, 'package', spec.rollbackPackageName)
+    : undefined;
+  return { meta, spec, id: rolloutId(tenantId, name, packageId, profileId), packageId, profileId, rollbackPackageId };
+}
+
+/** The package of a rollout that may begin, and the fleet it is for. */
+export interface Judgement {
+  readonly package_: PackageRow;
+  readonly cohort: Cohort;
+}
+
+/** Judges whether a new rollout may begin now, and with which devices. Throws RefusalError if not. Changes nothing. */
+export async function judgeRollout(
+  tx: Transaction,
+  wanted: WantedRollout,
+  profile: ProfileFacts | undefined,
+): Promise<Judgement> {
+  const { meta, spec, packageId } = wanted;
+  if (!profile) {
+    throw new RefusalError('ReferenceNotFound', `targetProfileRef: DeviceProfile ${spec.profileName} not found`);
+  }
+  const package_ = await referencedPackage(tx, meta.tenantId, 'packageRef', spec.packageName, packageId, profile);
+  // A superseded package may be rolled back to, but not rolled out.
+  if (package_.status === 'deprecated') {
+    throw new RefusalError('ReferenceNotReady', 'packageRef: the package is deprecated, not available');
+  }
+  await judgeRollbackPackage(tx, wanted, package_, profile);
+  const other = await otherRunningRollout(tx, meta.tenantId, profile.profileId, package_.type, wanted.id);
+  if (other) {
+    throw new RefusalError('RolloutInProgress', `rollout ${other} of this profile and package type has not completed`);
+  }
+  // A rollout that does not exist yet has no members to read.
+  const cohort = await readCohort(tx, meta.tenantId, profile, package_, undefined);
+  const problem = fleetProblem(cohort);
+  if (problem) throw new RefusalError('InvalidSpec', `packageRef: ${problem}`);
+  return { package_, cohort };
+}
+
+/** Judges whether the rollback package of a manifest, if it names one, can replace the update. Throws RefusalError if not. */
+export async function judgeRollbackPackage(
+  tx: Transaction,
+  { meta, spec, rollbackPackageId }: WantedRollout,
+  update: PackageRow | undefined,
+  profile: ProfileFacts | undefined,
+): Promise<void> {
+  if (rollbackPackageId === undefined) return;
+  const field = 'rollbackPackageRef';
+  const { rollbackPackageName } = spec;
+  const rollback = await referencedPackage(tx, meta.tenantId, field, rollbackPackageName, rollbackPackageId, profile);
+  if (update && rollback.type !== update.type) {
+    throw new RefusalError('InvalidSpec', `${field}: the package must be of the same type as the update`);
+  }
+}
+
+/** Throws RefusalError if a package lacks the signature that the profile requires. */
+export function requireSigned(field: string, package_: PackageRow, profile: ProfileFacts | undefined): void {
+  if (!lacksSignature(profile?.otaPolicy?.requireSignature, package_)) return;
+  throw new RefusalError('SignatureRequired', `${field}: the profile requires a package with a verified signature`);
+}
+
+/** Returns a package that devices of the profile may get, kept from deletion. Throws RefusalError naming the field. */
+async function referencedPackage(
+  tx: Transaction,
+  tenantId: string,
+  field: string,
+  name: string,
+  packageId: string,
+  profile: ProfileFacts | undefined,
+): Promise<PackageRow> {
+  const package_ = await findPackage(tx, tenantId, packageId, 'FOR SHARE');
+  if (!package_) throw new RefusalError('ReferenceNotFound', `${field}: OtaPackage ${name} not found`);
+  const { status, message } = package_;
+  if (status === 'rejected') throw new RefusalError('InvalidSpec', `${field}: the package was rejected: ${message}`);
+  if (status === 'uploading') {
+    throw new RefusalError('ReferenceNotReady', `${field}: the package is uploading, not available`);
+  }
+  const deviceType = package_.compatibility.device_type ?? '';
+  if (profile && deviceType !== '' && deviceType !== profile.type) {
+    throw new RefusalError(
+      'InvalidSpec',
+      `${field}: the package is for devices of type ${deviceType}, not ${profile.type}`,
+    );
+  }
+  requireSigned(field, package_, profile);
+  return package_;
+}
