@@ -2,16 +2,15 @@
 // find the resource exactly once and consistently in the API, the database and Kubernetes; after UNAVAILABLE there must
 // be nothing.
 import { randomUUID } from 'node:crypto';
+import { createTestTenant, type TestTenant } from '../testing/tenant.ts';
 import { create, type DescMessage, type DescMethodUnary, type MessageInitShape } from '@bufbuild/protobuf';
 import { apiVersion, intentAnnotation, type Kind } from '@kellet/crds';
-import { loadKubeConfig } from '@kellet/kubernetes';
 import { AuthService } from '@kellet/proto/es/kellet/v1/auth_pb.ts';
 import { OtaService } from '@kellet/proto/es/kellet/v1/ota_pb.ts';
 import { ProfileService } from '@kellet/proto/es/kellet/v1/profile_pb.ts';
 import { ProvisioningService } from '@kellet/proto/es/kellet/v1/provisioning_pb.ts';
 import { expect } from 'chai';
 import pg from 'pg';
-import { insertTenant } from '../../apiserver/src/auth/testing/test-fixtures.ts';
 import { resourceName } from '../../apiserver/src/resources/resource-names.ts';
 import type { ResourceWriter } from '../../apiserver/src/resources/resource-writer.ts';
 import { createDevice } from '../../apiserver/src/device-registry/devices.ts';
@@ -22,13 +21,10 @@ import { namedId, newId } from '../../apiserver/src/platform/ids.ts';
 import { KubernetesApi } from '../../apiserver/src/platform/kubernetes/kubernetes.ts';
 import { createLogger } from '../../apiserver/src/platform/observability/logger.ts';
 import { internalContext, publicCaller, type ServiceRegistry } from '../../apiserver/src/platform/rpc.ts';
-import { createTestDatabase, type TestDatabase } from '../../apiserver/src/platform/testing/test-database.ts';
+import type { TestDatabase } from '../../apiserver/src/platform/testing/test-database.ts';
 import { FaultProxy } from '../testing/fault-proxy.ts';
 import { PostgresProxy, type FaultPoint, type StatementFault } from '../testing/postgres-proxy.ts';
 import { assembleServices } from '../testing/services.ts';
-import { openResources } from '../../dev/stack/cluster/resources.ts';
-import { mochaGlobalSetup, mochaGlobalTeardown } from '../../dev/stack/testing/test-services.ts';
-import { stack } from '../../dev/stack/testing/test-stack.ts';
 
 const tenantId = 'faults';
 const logger = createLogger('silent');
@@ -240,28 +236,19 @@ const scenarios: readonly Scenario[] = [
 
 describe('an interrupted creation', function () {
   this.timeout(60_000);
-  const namespace = `kellet-faults-${randomUUID().slice(0, 8)}`;
+  let tenant: TestTenant;
+  let namespace: string;
   let test: TestDatabase;
   let direct: KubernetesApi;
   let database: PostgresProxy;
   let cluster: FaultProxy;
   let proxied: { database: Database; kubernetes: KubernetesApi; registry: ServiceRegistry };
   let sweeper: ResourceWriter;
-  let ownServices = false;
 
   before(async () => {
-    if (!process.env['KELLET_TEST_DATABASE_URL']) {
-      ownServices = true;
-      await mochaGlobalSetup();
-    }
-    const kubeconfig = process.env['KELLET_TEST_KUBECONFIG'] ?? stack().info.kubeconfig;
-    await openResources(kubeconfig).applyDefinitions();
-    await openResources(kubeconfig).applyNamespace(namespace);
-    direct = new KubernetesApi(loadKubeConfig(kubeconfig), logger);
-    test = await createTestDatabase();
-    await insertTenant(test.database, tenantId);
-    await test.database.system((tx) => tx.query('UPDATE tenants SET namespace = $1', [namespace]));
-    cluster = new FaultProxy(kubeconfig);
+    tenant = await createTestTenant(tenantId);
+    ({ namespace, test, kubernetes: direct } = tenant);
+    cluster = new FaultProxy(tenant.kubeconfig);
     await cluster.start();
     database = await PostgresProxy.before(test.url);
     const own = new Database(database.through(test.url), logger, { statementMilliseconds: 2000 });
@@ -273,12 +260,10 @@ describe('an interrupted creation', function () {
 
   after(async () => {
     await proxied.kubernetes.close();
-    await direct.close();
     await database.close();
     await cluster.stop();
     await proxied.database.close().catch(() => undefined);
-    await test.drop();
-    if (ownServices) await mochaGlobalTeardown();
+    await tenant.close();
   });
 
   const one = async (text: string, ...values: unknown[]): Promise<number> =>

@@ -1,6 +1,7 @@
 // Creating, changing and deleting custom resources for REST callers, with a real API server and database: resource and
 // working copy always agree, and nothing partial remains.
-import { randomUUID } from 'node:crypto';
+import { createTestTenant, type TestTenant } from '../testing/tenant.ts';
+import { assembleServices } from '../testing/services.ts';
 import {
   create,
   type DescMessage,
@@ -18,20 +19,16 @@ import {
   type ProvisioningTemplateSpec,
 } from '@kellet/crds';
 import { FieldMaskSchema } from '@bufbuild/protobuf/wkt';
-import { loadKubeConfig } from '@kellet/kubernetes';
+import { customResources, KubernetesClient, loadKubeConfig } from '@kellet/kubernetes';
 import { ProfileService } from '@kellet/proto/es/kellet/v1/profile_pb.ts';
 import { ProvisioningService } from '@kellet/proto/es/kellet/v1/provisioning_pb.ts';
 import { expect } from 'chai';
-import { insertTenant } from '../../apiserver/src/auth/testing/test-fixtures.ts';
 import type { Applier } from '../../apiserver/src/control/applier.ts';
 import { Dispatcher } from '../../apiserver/src/control/dispatcher.ts';
 import { applyRequest } from '../../apiserver/src/resources/manifest.ts';
 import { ResourceWriter } from '../../apiserver/src/resources/resource-writer.ts';
 import { RolloutMembership } from '../../apiserver/src/device-link/ota/rollouts/membership.ts';
 import { ProfileApplier } from '../../apiserver/src/device-link/provisioning/profile-applier.ts';
-import { profileService } from '../../apiserver/src/device-link/provisioning/profiles.ts';
-import { TemplateApplier } from '../../apiserver/src/device-link/provisioning/template-applier.ts';
-import { templateMethods } from '../../apiserver/src/device-link/provisioning/templates.ts';
 import { registryUsage } from '../../apiserver/src/device-link/provisioning/testing/test-fixtures.ts';
 import { provisionKeyHash } from '../../apiserver/src/device-link/provisioning/provision-key.ts';
 import { createDevice } from '../../apiserver/src/device-registry/devices.ts';
@@ -41,12 +38,9 @@ import { namedId, newId } from '../../apiserver/src/platform/ids.ts';
 import { KubernetesApi, type KubernetesObject } from '../../apiserver/src/platform/kubernetes/kubernetes.ts';
 import { createLogger } from '../../apiserver/src/platform/observability/logger.ts';
 import { startOtlpReceiver } from '../../apiserver/src/platform/testing/test-otlp.ts';
-import { Paging } from '../../apiserver/src/platform/paging.ts';
-import { internalContext, publicCaller, ServiceRegistry, type CallContext } from '../../apiserver/src/platform/rpc.ts';
-import { createTestDatabase, type TestDatabase } from '../../apiserver/src/platform/testing/test-database.ts';
-import { openResources } from '../../dev/stack/cluster/resources.ts';
-import { mochaGlobalSetup, mochaGlobalTeardown } from '../../dev/stack/testing/test-services.ts';
-import { stack } from '../../dev/stack/testing/test-stack.ts';
+import type { ServiceRegistry } from '../../apiserver/src/platform/rpc.ts';
+import { internalContext, publicCaller, type CallContext } from '../../apiserver/src/platform/rpc.ts';
+import type { TestDatabase } from '../../apiserver/src/platform/testing/test-database.ts';
 
 const tenantId = 'writer';
 const context: CallContext = internalContext({ ...publicCaller, kind: 'user', tenantId });
@@ -63,49 +57,26 @@ const refusalOf = (promise: Promise<unknown>) =>
 
 describe('custom resources written for REST callers', function () {
   this.timeout(60_000);
-  const namespace = `kellet-writer-${randomUUID().slice(0, 8)}`;
+  let tenant: TestTenant;
+  let namespace: string;
+  /** The adapter under test always writes as kellet-api. */
+  let another: KubernetesClient;
   let kubernetes: KubernetesApi;
   let test: TestDatabase;
   let dispatcher: Dispatcher;
   let writer: ResourceWriter;
   let registry: ServiceRegistry;
-  let ownServices = false;
 
   before(async () => {
-    if (!process.env['KELLET_TEST_DATABASE_URL']) {
-      ownServices = true;
-      await mochaGlobalSetup();
-    }
-    const kubeconfig = process.env['KELLET_TEST_KUBECONFIG'] ?? stack().info.kubeconfig;
-    await openResources(kubeconfig).applyDefinitions();
-    await openResources(kubeconfig).applyNamespace(namespace);
-    kubernetes = new KubernetesApi(loadKubeConfig(kubeconfig), logger);
-    test = await createTestDatabase();
-    await insertTenant(test.database, tenantId);
-    await test.database.system((tx) => tx.query('UPDATE tenants SET namespace = $1', [namespace]));
-    const { database } = test;
-    dispatcher = new Dispatcher(database);
-    const profileApplier = new ProfileApplier(database, registryUsage, new RolloutMembership(systemClock));
-    const templateApplier = new TemplateApplier(database);
-    dispatcher.addApplier('deviceProfile', profileApplier);
-    dispatcher.addApplier('provisioningTemplate', templateApplier);
-    writer = new ResourceWriter({ database, kubernetes, dispatcher, logger });
-    const paging = new Paging(Buffer.alloc(32));
-    registry = new ServiceRegistry();
-    registry.register(
-      ProfileService,
-      profileService({ database, paging, writer, applier: profileApplier, usage: registryUsage }),
-    );
-    registry.register(
-      ProvisioningService,
-      templateMethods({ database, paging, writer, applier: templateApplier, sealKey: () => '' }),
-    );
+    tenant = await createTestTenant(tenantId);
+    ({ namespace, kubernetes, test } = tenant);
+    ({ registry, dispatcher, writer } = assembleServices({ database: test.database, kubernetes }));
+    another = new KubernetesClient({ config: loadKubeConfig(tenant.kubeconfig), userAgent: 'kellet-test' });
   });
 
   after(async () => {
-    await kubernetes.close();
-    await test.drop();
-    if (ownServices) await mochaGlobalTeardown();
+    await another.close();
+    await tenant.close();
   });
 
   const call = <I extends DescMessage, O extends DescMessage>(
@@ -124,17 +95,9 @@ describe('custom resources written for REST callers', function () {
     (await test.database.system((tx) => tx.query<{ state: string; name: string }>('SELECT * FROM resource_intents')))
       .rows;
   /** Server-side apply with force by another manager, like kubectl or Argo CD. */
-  const applyAsAnother = (name: string, spec: DeviceProfileSpec) =>
-    fetchApply('DeviceProfile', name, spec, 'argocd-controller');
-  const fetchApply = async (kind: string, name: string, spec: object, manager: string) => {
-    // The client under test always writes as kellet-api, so another manager needs a different client.
-    const door = kubernetes as unknown as { call(request: object): Promise<KubernetesObject> };
-    return door.call({
-      method: 'PATCH',
-      path: `apis/${apiVersion}/namespaces/${namespace}/${kind.toLowerCase()}s/${name}?fieldManager=${manager}&force=true`,
-      body: { apiVersion, kind, metadata: { name, namespace }, spec },
-      contentType: 'application/apply-patch+yaml',
-    });
+  const applyAsAnother = (name: string, spec: DeviceProfileSpec) => {
+    const object = { apiVersion, kind: 'DeviceProfile', metadata: { name, namespace }, spec };
+    return another.apply(customResources.DeviceProfile, object, { fieldManager: 'argocd-controller', force: true });
   };
 
   it('creates a matching resource and working copy', async () => {
@@ -504,7 +467,7 @@ describe('custom resources written for REST callers', function () {
   });
 
   it('returns UNAVAILABLE and writes nothing while the API server is unavailable; reads continue', async () => {
-    const config = loadKubeConfig(process.env['KELLET_TEST_KUBECONFIG'] ?? stack().info.kubeconfig);
+    const config = loadKubeConfig(tenant.kubeconfig);
     config.clusters = config.clusters.map((cluster) => ({ ...cluster, server: 'https://127.0.0.1:1' }));
     const away = new ResourceWriter({
       database: test.database,

@@ -1,51 +1,36 @@
 // Compares plans with actual creations for the same requests, with a real API server and database.
 import { randomUUID } from 'node:crypto';
+import { createTestTenant, type TestTenant } from '../testing/tenant.ts';
 import { create, type MessageInitShape } from '@bufbuild/protobuf';
 import { apiVersion } from '@kellet/crds';
-import { loadKubeConfig } from '@kellet/kubernetes';
 import { CreateRolloutRequestSchema, OtaService } from '@kellet/proto/es/kellet/v1/ota_pb.ts';
 import { expect } from 'chai';
-import { insertTenant } from '../../apiserver/src/auth/testing/test-fixtures.ts';
 import { createDevice } from '../../apiserver/src/device-registry/devices.ts';
 import { KelletError } from '../../apiserver/src/platform/errors.ts';
 import { namedId, newId, rolloutId } from '../../apiserver/src/platform/ids.ts';
-import { KubernetesApi } from '../../apiserver/src/platform/kubernetes/kubernetes.ts';
-import { createLogger } from '../../apiserver/src/platform/observability/logger.ts';
+import type { KubernetesApi } from '../../apiserver/src/platform/kubernetes/kubernetes.ts';
 import { internalContext, publicCaller, type ServiceRegistry } from '../../apiserver/src/platform/rpc.ts';
-import { createTestDatabase, type TestDatabase } from '../../apiserver/src/platform/testing/test-database.ts';
+import type { TestDatabase } from '../../apiserver/src/platform/testing/test-database.ts';
 import { assembleServices } from '../testing/services.ts';
-import { openResources } from '../../dev/stack/cluster/resources.ts';
-import { mochaGlobalSetup, mochaGlobalTeardown } from '../../dev/stack/testing/test-services.ts';
-import { stack } from '../../dev/stack/testing/test-stack.ts';
 
 const tenantId = 'plans';
-const logger = createLogger('silent');
 type Body = MessageInitShape<typeof CreateRolloutRequestSchema>;
 
 const id = (kind: 'package' | 'profile', name: string): string => namedId(tenantId, kind, name);
 
 describe('a plan and a creation', function () {
   this.timeout(60_000);
-  const namespace = `kellet-plans-${randomUUID().slice(0, 8)}`;
   const context = internalContext({ ...publicCaller, kind: 'user', tenantId });
+  let tenant: TestTenant;
+  let namespace: string;
   let test: TestDatabase;
   let kubernetes: KubernetesApi;
   let registry: ServiceRegistry;
-  let ownServices = false;
 
   before(async () => {
-    if (!process.env['KELLET_TEST_DATABASE_URL']) {
-      ownServices = true;
-      await mochaGlobalSetup();
-    }
-    const kubeconfig = process.env['KELLET_TEST_KUBECONFIG'] ?? stack().info.kubeconfig;
-    await openResources(kubeconfig).applyDefinitions();
-    await openResources(kubeconfig).applyNamespace(namespace);
-    kubernetes = new KubernetesApi(loadKubeConfig(kubeconfig), logger);
-    test = await createTestDatabase();
+    tenant = await createTestTenant(tenantId);
+    ({ namespace, kubernetes, test } = tenant);
     const { database } = test;
-    await insertTenant(database, tenantId);
-    await database.system((tx) => tx.query('UPDATE tenants SET namespace = $1', [namespace]));
     registry = assembleServices({ database, kubernetes }).registry;
     await database.tenant(tenantId, async (tx) => {
       const packages: [name: string, type: string, status: string, compatibility?: object][] = [
@@ -97,11 +82,7 @@ describe('a plan and a creation', function () {
     });
   });
 
-  after(async () => {
-    await kubernetes.close();
-    await test.drop();
-    if (ownServices) await mochaGlobalTeardown();
-  });
+  after(() => tenant.close());
 
   const bodyOf = (change: Body) =>
     create(CreateRolloutRequestSchema, {
