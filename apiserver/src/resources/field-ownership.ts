@@ -1,5 +1,5 @@
-// Who owns which top-level field of a resource's spec, read from metadata.managedFields, and what that means for a change
-// through REST: kellet-api never takes a field from another manager (DECISIONS 19).
+// Which manager owns which top-level field of a resource's spec, read from metadata.managedFields. A change through REST
+// never takes a field from another manager.
 import { apiFieldManager, createdByApi, createdByLabel, type ManagedFields, operatorFieldManager } from '@kellet/crds';
 import type { KubernetesError } from '@kellet/kubernetes';
 import type { KubernetesObject } from '../platform/kubernetes/kubernetes.ts';
