@@ -12,10 +12,13 @@ const root = path.dirname(import.meta.dirname);
 const imports = new Map<string, readonly string[]>();
 
 before(() => {
-  const files = globSync('{apiserver,bench,client,crds,dev,e2e,kubectl,operator,proto,scripts,verify}/**/*.ts', {
-    cwd: root,
-    exclude: (name) => /(^|\/)(node_modules|dist|gen|generated)$|\.d\.ts$/.test(name),
-  });
+  const files = globSync(
+    '{apiserver,bench,client,crds,dev,e2e,kubectl,kubernetes,operator,proto,scripts,verify}/**/*.ts',
+    {
+      cwd: root,
+      exclude: (name) => /(^|\/)(node_modules|dist|gen|generated)$|\.d\.ts$/.test(name),
+    },
+  );
   const known = new Set(files);
   for (const file of files) {
     const { importedFiles } = ts.preProcessFile(readFileSync(path.join(root, file), 'utf8'), true, true);
